@@ -20,8 +20,6 @@ int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console
             {"arithmetic", model.arithmetic()},
             {"kv_bytes", model.kv_budget_bytes()},
             {"kv_used_bytes", model.kv_used_bytes()},
-            {"kv_offload_bytes", model.kv_offload_budget_bytes()},
-            {"kv_offload_used_bytes", model.kv_offload_used_bytes()},
             {"chunk_tokens", model.chunk_tokens()},
             {"context_tokens", model.context_tokens()},
             {"vocab_size", model.vocab_size()},

@@ -123,8 +123,6 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     const EngineStats stats = engine.Stats();
     made.set_kv_budget_bytes(stats.kv_budget_bytes);
     made.set_kv_used_bytes(stats.kv_used_bytes);
-    made.set_kv_offload_budget_bytes(stats.kv_offload_budget_bytes);
-    made.set_kv_offload_used_bytes(stats.kv_offload_used_bytes);
     made.set_weights(engine.weights());
     made.set_arithmetic(engine.arithmetic());
     made.set_has_tokenizer(serves.tokenizer != nullptr);

@@ -38,9 +38,6 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
           "hearth_worker_kv_bytes",
           "Keys and values of running requests and what shares them, class invariant.",
           stats.kv_used_bytes),
-      MetricSample::Gauge("hearth_worker_kv_offload_bytes",
-                          "Likewise in the second arena, of offloaded requests.",
-                          stats.kv_offload_used_bytes),
       MetricSample::Gauge("hearth_worker_staged_bytes", "Bytes of tails waiting to be published.",
                           stats.staged_bytes),
   };

@@ -64,10 +64,6 @@ Json MemoryJson(const EngineStats& stats) {
     memory.push_back({{"tier", name}, {"bytes", bytes}, {"capacity_bytes", capacity}});
   };
   add("kv", stats.kv_used_bytes, stats.kv_budget_bytes);
-  // Only where somebody asked for it: most workers never do.
-  if (stats.kv_offload_used_bytes > 0) {
-    add("kv_offload", stats.kv_offload_used_bytes, stats.kv_offload_budget_bytes);
-  }
   add("worker", stats.pool_bytes, stats.pool_limit_bytes);
   add("staged", stats.staged_bytes, stats.staging_limit_bytes);
   return memory;

@@ -102,12 +102,12 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "with the cache as without, shared by equal machines; portable: within rounding, "
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
   AddInvariantFlags(set, engine);
-  set->AddText("kv-cache", &engine->kv.cache,
-               "How keys and values are kept of requests that do not say: dynamic; static: all "
-               "memory is taken before a request begins; quantized: whole chunks in fewer bits, "
-               "other answers; offloaded: whole chunks in a second arena; offloaded_static: both; "
-               "empty: as the model's "
-               "generation_config.json says, else dynamic");
+  set->AddText(
+      "kv-cache", &engine->kv.cache,
+      "How keys and values are kept of requests that do not say: dynamic; static: all "
+      "memory is taken with a request's first step; quantized: whole chunks in fewer bits, "
+      "other answers; offloaded: as dynamic; offloaded_static: as static; empty: as the "
+      "model's generation_config.json says, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
                "Options of the strategy quantized: bits=4,group=64,axis_key=-1,axis_value=0,"
                "residual=128 (a chunk)");
@@ -120,8 +120,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "Keys and values of running requests; 0: in the class invariant half of the memory, "
       "less weights and pool; on a device three quarters of what it has free");
   set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
-                "The second arena, for whole chunks of offloaded requests; 0: as much as kv-bytes, "
-                "at most half of the memory that all else leaves");
+                "Without effect: offloaded requests are kept in kv-bytes");
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
                 "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,

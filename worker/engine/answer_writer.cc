@@ -130,22 +130,15 @@ void AnswerWriter::ReleasePlace(Sequence* sequence) {
   for (auto& kv : sequence->fork_kvs) {
     if (kv != nullptr) model_->Release(std::move(kv));
   }
-  sequence->fork_kvs.clear();
-  sequence->kept.staged.reset();
-  sequence->kept.lease.reset();
-  sequence->restored.objects.clear();
-  sequence->pooled.objects.clear();
-  sequence->StopWaiting();
+  sequence->DropHeld();
   planner_->Remove(sequence->id);
-  room_->NoteRelease();
 }
 
 // In blocks samples share the prompt's whole chunks: these count once, as the one that holds most
 // of them has them.
 void AnswerWriter::CountHeld(const Sequence& sequence) const {
   if (sequence.kv == nullptr) return;
-  const Sequence& first = sequence.first == nullptr ? sequence : *sequence.first;
-  const uint32_t prompt = first.tokens();
+  const auto prompt = static_cast<uint32_t>(sequence.asked().token_ids.size());
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
   const auto shared = static_cast<int>(in_blocks ? prompt - prompt % layout_.chunk_tokens : 0);
   const uint64_t own = sequence.kv->held_bytes(shared);
@@ -190,7 +183,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   info.drafted_tokens = state.drafted_tokens;
   info.accepted_tokens = state.accepted_tokens;
   info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
-  info.kv = state.kv;
+  info.kv = first.request.kv;
   info.exactness = layout_.exactness;
   info.queue_ms = Milliseconds(first.submitted_at, first.times.admitted_at);
   info.fetch_ms = Milliseconds(first.times.admitted_at, first.times.restored_at);

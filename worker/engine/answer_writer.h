@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/engine/engine_counters.h"
-#include "worker/engine/kv_room.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/engine/round_planner.h"
@@ -24,13 +23,8 @@ namespace hearth {
 class AnswerWriter {
  public:
   AnswerWriter(const KvLayout& layout, ModelRunner* model, RoundPlanner* planner,
-               PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters)
-      : layout_(layout),
-        model_(model),
-        planner_(planner),
-        keeper_(keeper),
-        room_(room),
-        counters_(counters) {}
+               PrefixKeeper* keeper, EngineCounters* counters)
+      : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
 
   // Draws a token from the sequence's logits and passes it on. Returns the reason if it is the
   // last.
@@ -65,7 +59,6 @@ class AnswerWriter {
   ModelRunner* const model_;
   RoundPlanner* const planner_;
   PrefixKeeper* const keeper_;
-  KvRoom* const room_;
   EngineCounters* const counters_;
 };
 

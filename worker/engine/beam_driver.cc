@@ -15,7 +15,7 @@ struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
   std::vector<std::weak_ptr<Sequence>> running = {};
-  std::vector<std::weak_ptr<Sequence>> idle = {};  // paused, of no beam
+  std::vector<std::weak_ptr<Sequence>> idle = {};  // paused, of no beam, without a KV
   size_t stepped = 0;                              // of those that run, in this step
 };
 
@@ -55,12 +55,8 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
   first->state->beams = group;
   group->running.push_back(first);
   for (uint32_t number = 1; number < first->request.sequences(); ++number) {
-    const SequencePtr beam = planner_->Fork(first, number);
-    beam->kv = std::move(first->fork_kvs[number - 1]);
-    planner_->Pause(beam->id);
-    group->idle.push_back(beam);
+    Idle(planner_->Fork(first, number), group.get());
   }
-  first->fork_kvs.clear();
   if (absl::Status advanced = Advance(group.get()); !advanced.ok()) return advanced;
   answers_->HashLogits(first.get());
   keeper_->Keep(first.get(), planner_->cache());
@@ -70,6 +66,28 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
     planner_->StartDecode(first->id);
   }
   return absl::OkStatus();
+}
+
+void BeamDriver::Idle(const SequencePtr& beam, BeamGroup* group) {
+  planner_->Pause(beam->id);
+  if (beam->kv != nullptr) model_->Release(std::move(beam->kv));
+  group->idle.push_back(beam);
+}
+
+SequencePtr BeamDriver::Abandon(RequestState* state) {
+  const std::shared_ptr<BeamGroup> group = std::exchange(state->beams, nullptr);
+  SequencePtr first = group->first.lock();
+  for (const auto* beams : {&group->running, &group->idle}) {
+    for (const auto& beam : *beams) {
+      const SequencePtr sequence = beam.lock();
+      if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
+      if (sequence == first) continue;
+      planner_->Remove(sequence->id);
+      planner_->NoteDone();
+    }
+  }
+  first->answer.generated = 0;
+  return first;
 }
 
 absl::Status BeamDriver::AfterDecode(const SequencePtr& beam) {
@@ -91,21 +109,18 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
     likeliest.push_back(*std::move(tokens));
   }
   group->search.Advance(likeliest);
-  if (!group->search.done()) Reorder(group);
-  return absl::OkStatus();
+  return group->search.done() ? absl::OkStatus() : Reorder(group);
 }
 
 // The first beam that goes on from a sequence keeps it. Each other becomes a fork of it, in one
 // that nothing goes on from.
-void BeamDriver::Reorder(BeamGroup* group) {
+absl::Status BeamDriver::Reorder(BeamGroup* group) {
   const std::vector<std::weak_ptr<Sequence>> parents = std::move(group->running);
   std::vector<char> kept(parents.size(), 0);
   for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
   std::vector<std::weak_ptr<Sequence>>& idle = group->idle;
   for (size_t i = 0; i < parents.size(); ++i) {
-    if (kept[i] != 0) continue;
-    planner_->Pause(parents[i].lock()->id);
-    idle.push_back(parents[i]);
+    if (kept[i] == 0) Idle(parents[i].lock(), group);
   }
   group->running.clear();
   for (const BeamSearch::Beam& beam : group->search.beams()) {
@@ -113,6 +128,10 @@ void BeamDriver::Reorder(BeamGroup* group) {
     if (std::exchange(kept[beam.parent], 0) == 0) {
       const SequencePtr parent = std::exchange(sequence, idle.back().lock());
       idle.pop_back();
+      absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);
+      if (!kv.ok()) return kv.status();
+      model_->UseAdapter(sequence->request.adapter, kv->get());
+      sequence->kv = *std::move(kv);
       model_->Fork(*parent->kv, sequence->kv.get());
       planner_->Resume(sequence->id);
     }
@@ -120,6 +139,7 @@ void BeamDriver::Reorder(BeamGroup* group) {
     sequence->answer.generated = static_cast<uint32_t>(beam.tokens.size());
     group->running.push_back(sequence);
   }
+  return absl::OkStatus();
 }
 
 void BeamDriver::Finish(const BeamGroup& group) {

@@ -25,10 +25,14 @@ class BeamDriver {
   // The beam has its next logits; with the last of the beams the search takes a step. The request
   // ends with its search.
   absl::Status AfterDecode(const SequencePtr& beam);
+  // Ends a search that will begin anew, and all its sequences but the first, which it returns
+  // without a KV. REQUIRES: the request searches.
+  SequencePtr Abandon(RequestState* state);
 
  private:
   absl::Status Advance(BeamGroup* group);
-  void Reorder(BeamGroup* group);
+  absl::Status Reorder(BeamGroup* group);
+  void Idle(const SequencePtr& beam, BeamGroup* group);
   void Finish(const BeamGroup& group);
 
   ModelRunner* const model_;

@@ -81,35 +81,17 @@ WeightForm FormOf(WeightsChoice weights) {
   }
 }
 
-struct KvMemory {
-  uint64_t kv_bytes = 0, offload_bytes = 0;
-};
-
-// The values of --kv-bytes and --kv-offload-bytes, given or by default, with a note on a default.
-KvMemory ChooseKvMemory(const EngineOptions& options, std::vector<std::string>* notes) {
-  const MemoryLimits& given = options.memory;
-  KvMemory chosen{given.kv_bytes, given.kv_offload_bytes};
-  if (chosen.kv_bytes > 0 && chosen.offload_bytes > 0) return chosen;
+// The value of --kv-bytes, given or by default, with a note on a default.
+uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
+  if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
   // A file that cannot be read is an error of the load, which follows.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
-  const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
-  uint64_t staging = given.staging_bytes;
-  if (staging == 0 && config.ok()) {
-    staging = DefaultStagingBytes(
-        LayoutOf(*config, KvDtype::kFloat32, options.chunk_tokens, Exactness::kInvariant));
-  }
-  const uint64_t memory = MemoryBytes();
-  if (chosen.kv_bytes == 0) {
-    chosen.kv_bytes = DefaultKvBytes(memory, weights, given.pool_bytes);
-    notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen.kv_bytes), ", by ", MiBText(memory),
-                                  " of memory, weights of ", MiBText(weights), " and a pool of ",
-                                  MiBText(given.pool_bytes)));
-  }
-  if (chosen.offload_bytes == 0) {
-    chosen.offload_bytes =
-        DefaultOffloadBytes(memory, weights + given.pool_bytes + staging, chosen.kv_bytes);
-  }
+  const uint64_t memory = MemoryBytes(), pool = options.memory.pool_bytes;
+  const uint64_t chosen = DefaultKvBytes(memory, weights, pool);
+  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen), ", by ", MiBText(memory),
+                                " of memory, weights of ", MiBText(weights), " and a pool of ",
+                                MiBText(pool)));
   return chosen;
 }
 
@@ -142,9 +124,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
   gemma_options.chunk = static_cast<int>(options.chunk_tokens);
-  const KvMemory memory = ChooseKvMemory(options, &notes);
-  gemma_options.kv_bytes = memory.kv_bytes;
-  gemma_options.offload_bytes = memory.offload_bytes;
+  gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
   if (options.arithmetic != ArithmeticChoice::kFloat32) {

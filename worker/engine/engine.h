@@ -44,10 +44,9 @@ struct EngineStats {
   uint32_t places = 0;  // the most that may run
   uint64_t pool_bytes = 0, staged_bytes = 0;
   uint64_t pool_limit_bytes = 0, staging_limit_bytes = 0;
-  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;                  // class invariant; else 0
-  uint64_t kv_offload_budget_bytes = 0, kv_offload_used_bytes = 0;  // of the second arena
-  uint64_t kv_blocks_taken = 0;                                     // likewise: so far
-  std::map<std::string, uint64_t> counters;                         // names in engine_counters.h
+  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
+  uint64_t kv_blocks_taken = 0;                     // likewise: so far
+  std::map<std::string, uint64_t> counters;         // names in engine_counters.h
 };
 
 class Engine {

@@ -145,7 +145,7 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
     waiting_.pop_front();
     const uint32_t boundary = audit_->boundary();
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(boundary), {}, model_->kv());
+        model_->NewKv(static_cast<int>(boundary), model_->kv());
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
     model_->UseAdapter(audit_->prefix.adapter, audit_->kv.get());
@@ -203,7 +203,7 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-      model_->NewKv(static_cast<int>(boundary), {}, model_->kv());
+      model_->NewKv(static_cast<int>(boundary), model_->kv());
   if (!kv.ok()) return kv.status();
   const absl::Status restored = model_->Restore(layout_, boundary, fetched->objects, kv->get());
   std::vector<ObjectId> wrong;

@@ -50,6 +50,8 @@ constexpr Named kNames[] = {
     {"publish_bytes", "Bytes handed to the cache"},
     {"cache_write_tokens", "Prompt tokens that the cache lacked and was offered in time to say so"},
     {"staging_skips", "Boundaries not kept because staging-bytes is in use"},
+    {"preemptions", "Sequences whose memory was given to an older one, and that wait again"},
+    {"recomputed_tokens", "Tokens of preempted sequences that were computed again"},
     {"nondeterminism", "Prefixes computed twice with different bits (alert)"},
     {"audits", "Restored prefixes computed again and compared"},
     {"audits_skipped", "Audits that did not come about: too many wait, or the prefix is gone"},

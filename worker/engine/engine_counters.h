@@ -54,6 +54,8 @@ enum class EngineCounter {
   kPublishBytes,
   kCacheWriteTokens,
   kStagingSkips,
+  kPreemptions,
+  kRecomputedTokens,
   kNondeterminism,
   kAudits,
   kAuditsSkipped,

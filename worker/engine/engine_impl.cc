@@ -74,25 +74,15 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutFor(*model_, options.chunk_tokens)),
       planner_(options_, layout_, model_.get(), &counters_),
-      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
-              [this] {
-                room_.NoteRelease();
-                planner_.Ring();
-              }),
+      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_),
       fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
                [this] { planner_.Ring(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
              [this] { planner_.Ring(); }),
-      room_(model_.get(), &keeper_, &audit_, model_->kv_bytes().budget / options_.max_running,
-            [link = link_] {
-              absl::MutexLock lock(&link->mu);
-              if (link->engine == nullptr) return;
-              link->engine->room_.NoteRelease();
-              link->engine->planner_.Ring();
-            }),
-      restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
-      answers_(layout_, model_.get(), &planner_, &keeper_, &room_, &counters_),
-      beams_(model_.get(), &planner_, &keeper_, &answers_) {
+      answers_(layout_, model_.get(), &planner_, &keeper_, &counters_),
+      beams_(model_.get(), &planner_, &keeper_, &answers_),
+      memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_),
+      restorer_(layout_, model_.get(), &keeper_, &memory_, &counters_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }
@@ -166,15 +156,23 @@ std::vector<std::string> EngineImpl::notes() const {
   std::vector<std::string> notes = model_->notes();
   notes.push_back(absl::StrCat("max-running: ", options_.max_running, " places"));
   if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty() &&
-      warnings().empty()) {
+      options_.FlagsOfInvariant().empty()) {
     notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));
   }
   return notes;
 }
 
 std::vector<std::string> EngineImpl::warnings() const {
-  if (layout_.exactness == Exactness::kInvariant || options_.FlagsOfInvariant().empty()) return {};
-  return {absl::StrCat(ExactnessName(layout_.exactness), ", not invariant: ", why_not_invariant_)};
+  std::vector<std::string> warnings;
+  if (options_.memory.kv_offload_bytes > 0) {
+    warnings.push_back(
+        "--kv-offload-bytes has no effect: the cache strategy offloaded is dynamic here");
+  }
+  if (layout_.exactness != Exactness::kInvariant && !options_.FlagsOfInvariant().empty()) {
+    warnings.push_back(
+        absl::StrCat(ExactnessName(layout_.exactness), ", not invariant: ", why_not_invariant_));
+  }
+  return warnings;
 }
 
 EngineStats EngineImpl::Stats() const {
@@ -185,8 +183,6 @@ EngineStats EngineImpl::Stats() const {
   stats.places = options_.PlacesOf(layout_.exactness);
   stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
-  stats.kv_offload_budget_bytes = model_->offloaded_kv_bytes().budget;
-  stats.kv_offload_used_bytes = model_->offloaded_kv_bytes().used;
   stats.kv_used_bytes = model_->kv_bytes().used;
   stats.kv_blocks_taken = model_->kv_bytes().blocks_taken;
   stats.counters = counters_.Snapshot();
@@ -203,23 +199,27 @@ LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
 void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   *start_status = Caught([&] { return ComputeFingerprint(); });
   started->Notify();
-  while (std::optional<EngineRound> round = planner_.Next(room_, audit_)) {
+  while (std::optional<EngineRound> round = planner_.Next(audit_)) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
     if (round->admits) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
-    if (!round->step.empty()) Step(round->step);
+    if (!round->step.empty()) Step(std::move(round->step));
     if (round->auditing != nullptr) audit_.Step(round->auditing);
   }
 }
 
+// In turn: who has no room is waited for. What is freed from now on is seen with the next round.
 void EngineImpl::AdmitWaiting() {
-  if (room_.MayHaveMore()) room_.ForgetTried();
-  while (const SequencePtr sequence = planner_.Candidate(room_)) {
-    bool has_room = false;
+  model_->WhenKvFreed([link = link_] {
+    absl::MutexLock lock(&link->mu);
+    if (link->engine != nullptr) link->engine->planner_.NoteFreed();
+  });
+  bool has_room = true;
+  while (const SequencePtr sequence = has_room ? planner_.Candidate() : nullptr) {
     const absl::Status tried = Caught([&] {
-      auto reserved = room_.TryReserve(sequence.get(), planner_.BesideOf(*sequence));
-      has_room = reserved.ok() && *reserved;
-      return reserved.status();
+      const absl::StatusOr<bool> admitted = memory_.TryAdmit(sequence.get());
+      has_room = !admitted.ok() || *admitted;
+      return admitted.status();
     });
     if (!tried.ok()) {
       answers_.Fail(sequence, tried);
@@ -269,7 +269,7 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
   keeper_.AddRestoredToPool(*sequence);
   audit_.Offer(*sequence);
   sequence->times.restored_at = absl::Now();
-  if (sequence->callbacks.on_started != nullptr) {
+  if (sequence->callbacks.on_started != nullptr && !sequence->resumed) {
     sequence->callbacks.on_started(
         {sequence->tokens(), sequence->restored.boundary, matched, sequence->restored.from, load});
   }
@@ -293,8 +293,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     } else {
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
-      added.tokens =
-          absl::MakeConstSpan(sequence.request.token_ids).subspan(sequence.position, part.tokens);
+      added.tokens = sequence.PromptTokens(sequence.position, part.tokens);
       const bool last = end == sequence.step_ends.back();
       added.logits = last && sequence.generates() ? &sequence.answer.logits : nullptr;
     }
@@ -302,8 +301,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
   }
   const absl::Time begin = fetcher_.loads()->Now();
-  const absl::Status status =
-      Caught([&] { return room_.With([&] { return model_->Step(step); }); });
+  const absl::Status status = Caught([&] { return model_->Step(step); });
   if (!status.ok()) return StepError(status);
   // A step of a few rows reads the weights for them alone: it says nothing of a prompt's cost.
   if (2 * prefilled >= layout_.chunk_tokens)
@@ -317,12 +315,11 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
 absl::Status EngineImpl::StepTold(const SequencePart& part) {
   constexpr uint32_t kRows = 64;
   Sequence& sequence = *part.sequence;
-  const absl::Span<const int32_t> prompt = sequence.request.token_ids;
   for (uint32_t done = 0; done < part.tokens; done += kRows) {
     const uint32_t begin = sequence.position + done, rows = std::min(kRows, part.tokens - done);
-    const StepPart step{sequence.kv.get(), prompt.subspan(begin, rows), &sequence.answer.logits,
-                        rows};
-    const absl::Status stepped = room_.With([&] { return model_->Step({&step, 1}); });
+    const StepPart step{sequence.kv.get(), sequence.PromptTokens(begin, rows),
+                        &sequence.answer.logits, rows};
+    const absl::Status stepped = model_->Step({&step, 1});
     if (!stepped.ok()) return StepError(stepped);
     counters_.Add(EngineCounter::kSteps);
     counters_.Add(EngineCounter::kStepRows, rows);
@@ -336,27 +333,35 @@ absl::Status EngineImpl::TellPrompt(Sequence* sequence, uint32_t begin, uint32_t
   std::vector<float>& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
   const size_t vocabulary = logits.size() / rows;
-  std::vector<SampledToken> told(begin == 0 ? 1 : 0);
-  if (begin == 0) told[0].id = prompt[0];
+  uint32_t& told_tokens = sequence->told_tokens;  // those before it were told already
+  std::vector<SampledToken> told(told_tokens == 0 ? 1 : 0);
+  if (told_tokens == 0) told[0].id = prompt[0];
+  told_tokens = std::max(told_tokens, 1U);
   for (uint32_t row = 0; row < rows && begin + row + 1 < prompt.size(); ++row) {
+    if (begin + row + 1 < told_tokens) continue;
     SampledToken& token = told.emplace_back();
     token.id = prompt[begin + row + 1];
     const absl::Status added = sequence->answer.sampler.AddLogprobs(
         absl::MakeConstSpan(logits).subspan(row * vocabulary, vocabulary),
         *sequence->request.sampling.prompt_logprobs, &token);
     if (!added.ok()) return added;
+    ++told_tokens;
   }
   logits.erase(logits.begin(), logits.end() - static_cast<std::ptrdiff_t>(vocabulary));
-  if (sequence->callbacks.on_prompt != nullptr) sequence->callbacks.on_prompt(told);
+  if (sequence->callbacks.on_prompt != nullptr && !told.empty())
+    sequence->callbacks.on_prompt(told);
   return absl::OkStatus();
 }
 
 // Of a step that fails each part is tried alone: only what is at fault ends.
-void EngineImpl::Step(const std::vector<SequencePart>& parts) {
+void EngineImpl::Step(std::vector<SequencePart> parts) {
+  MakeRoom(&parts);
   std::vector<SequencePart> joint;
   const auto is_told = [](const SequencePart& part) {
-    return part.kind == StepKind::kPrefill &&
-           part.sequence->request.sampling.prompt_logprobs.has_value();
+    const Sequence& sequence = *part.sequence;
+    return part.kind == StepKind::kPrefill && sequence.first == nullptr &&
+           sequence.request.sampling.prompt_logprobs.has_value() &&
+           sequence.told_tokens < sequence.request.token_ids.size();
   };
   std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(is_told));
   const absl::Status together = joint.empty() ? absl::OkStatus() : StepModel(joint);
@@ -373,6 +378,18 @@ void EngineImpl::Step(const std::vector<SequencePart>& parts) {
   }
 }
 
+void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
+  std::sort(parts->begin(), parts->end(),
+            [](const auto& a, const auto& b) { return a.sequence->id < b.sequence->id; });
+  const auto has_none = [](const SequencePart& part) { return part.sequence->kv == nullptr; };
+  for (SequencePart& part : *parts) {
+    if (has_none(part)) continue;  // it was preempted for an older one
+    const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });
+    if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
+  }
+  parts->erase(std::remove_if(parts->begin(), parts->end(), has_none), parts->end());
+}
+
 absl::Status EngineImpl::AfterPart(const SequencePart& part) {
   return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part);
 }
@@ -381,8 +398,10 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
   Sequence& sequence = *part.sequence;
   const uint32_t begin = sequence.position, end = begin + part.tokens;
   counters_.Add(EngineCounter::kPrefillSteps);
-  counters_.Add(EngineCounter::kComputedTokens, part.tokens);
-  sequence.computed_tokens += part.tokens;
+  const uint32_t again = std::min(end, std::max(begin, sequence.recomputed_end)) - begin;
+  counters_.Add(EngineCounter::kRecomputedTokens, again);
+  counters_.Add(EngineCounter::kComputedTokens, part.tokens - again);
+  sequence.computed_tokens += part.tokens - again;
   if (sequence.kept.staged != nullptr) sequence.kept.staged->Record(*sequence.kv, begin, end);
   sequence.position = end;
   assert(end <= sequence.tokens() && sequence.kv->length() == static_cast<int>(end));
@@ -390,12 +409,15 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
   if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, planner_.cache());
   if (end == ends.back()) return FinishPrefill(part.sequence);
-  if (sequence.callbacks.on_progress != nullptr) sequence.callbacks.on_progress(end);
+  if (sequence.callbacks.on_progress != nullptr && end > sequence.recomputed_end)
+    sequence.callbacks.on_progress(end);
   return absl::OkStatus();
 }
 
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
+  const bool has_answer = sequence->answer.generated > 0;
   sequence->times.prefilled_at = absl::Now();
+  if (has_answer) sequence->times = sequence->first_times;
   if (!sequence->generates()) {
     const absl::Status given = keeper_.GiveSnapshot(sequence.get(), fingerprint_, adapters_);
     if (!given.ok()) return given;
@@ -406,7 +428,8 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   if (sequence->request.searches()) return beams_.Begin(sequence);
   absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
   if (!finished.ok()) return finished.status();
-  if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
+  absl::Status begun = has_answer ? absl::OkStatus() : BeginSamples(sequence);
+  if (!begun.ok()) return begun;
   answers_.HashLogits(sequence.get());
   // After the token is out: the copies do not belong to its latency.
   keeper_.Keep(sequence.get(), planner_.cache());

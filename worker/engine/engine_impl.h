@@ -4,7 +4,7 @@
 // free places away, begins sequences whose prefix has come, and takes one step. A step has a part
 // of one sequence, some tokens of its prompt or one decoded token; where the model batches, a part
 // of each sequence that decodes, with tokens that it guessed, and of some that prefill. No sequence
-// waits longer than a step for its place or its turn. Lookups in the cache and publishes run on
+// waits longer than a step for its turn. Lookups in the cache and publishes run on
 // their own threads and only leave results behind.
 //
 // Thread safety: as Engine. Private to the engine's sources.
@@ -28,7 +28,7 @@
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
-#include "worker/engine/kv_room.h"
+#include "worker/engine/kv_memory.h"
 #include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/prefix_restorer.h"
@@ -95,7 +95,9 @@ class EngineImpl : public Engine {
   absl::Status TryBegin(const SequencePtr& sequence);
 
   // Steps.
-  void Step(const std::vector<SequencePart>& parts);
+  void Step(std::vector<SequencePart> parts);
+  // Makes room for the parts of the oldest sequences first, and leaves those that have some.
+  void MakeRoom(std::vector<SequencePart>* parts);
   // A prefill step whose tokens' own log probabilities are to be told.
   absl::Status StepTold(const SequencePart& part);
   absl::Status TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows);
@@ -120,10 +122,10 @@ class EngineImpl : public Engine {
   PrefixFetcher fetcher_;
   // The engine's thread only.
   EngineAudit audit_;
-  KvRoom room_;
-  PrefixRestorer restorer_;
   AnswerWriter answers_;
   BeamDriver beams_;
+  KvMemory memory_;
+  PrefixRestorer restorer_;
 
   std::thread thread_;
 };

@@ -91,14 +91,13 @@ bool AreFinite(const KvObjects& objects, KvDtype dtype) {
 }  // namespace
 
 PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout,
-                           const KvLayout& layout, EngineCounters* counters,
-                           std::function<void()> released)
+                           const KvLayout& layout, EngineCounters* counters)
     : memory_(memory),
       layout_(layout),
       counters_(counters),
       pool_(memory.pool_bytes, layout.chunk_tokens, layout.exactness),
       staging_(memory.staging_bytes),
-      publisher_(publish_timeout, memory.staging_bytes, counters, std::move(released)) {}
+      publisher_(publish_timeout, memory.staging_bytes, counters) {}
 
 // Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.
@@ -125,8 +124,9 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
-  // The sequence may have ended before its prompt was computed.
-  if (sequence->kept.staged == nullptr || sequence->kept.prompt) return;
+  // The sequence may have ended before its prompt was computed, or been preempted after that.
+  if (sequence->kept.staged == nullptr) return;
+  if (sequence->kept.prompt) return sequence->restored.objects.clear();
   sequence->kept.prompt = true;
   if (sequence->writes()) {
     for (uint32_t boundary : sequence->kept.staged->boundaries()) {
@@ -194,8 +194,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   AddBelow(layout_, below, restored, &offered);
   // A point from the pool is offered again: the store may have lost it since, and learns that it is
   // in use. So is a restored point when there is nothing new, to learn how durable it is.
-  if (sequence->restored.boundary > 0 &&
-      (sequence->restored.from == Tier::kWorker || staged.empty())) {
+  if (!restored.empty() && (sequence->restored.from == Tier::kWorker || staged.empty())) {
     offered.insert(offered.end(), restored.begin(), restored.end());
     boundaries.push_back(sequence->restored.boundary);
   }
@@ -266,8 +265,8 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
     return done(nothing);
   }
   PrefixRequest prefix = sequence->prefix;
-  prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.tokens.begin(),
-                          sequence->answer.tokens.begin() + (boundary - sequence->tokens()));
+  prefix.token_ids = sequence->Text();
+  prefix.token_ids.resize(boundary);
   AddKeptToPool(prefix, boundary, staged.ObjectsOf(boundary));
   if (cache == nullptr) return done(nothing);
   PublishJob job;
@@ -275,6 +274,33 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   job.done = done;
   job.lease = staged.TakeLease();
   publisher_.Submit(cache, std::move(job));
+}
+
+// To the token that was computed last, whose chunk is copied if it is not whole.
+void PrefixKeeper::KeepPreempted(const Sequence& sequence) {
+  const CacheMode mode = sequence.asked().cache;
+  const bool writes = mode == CacheMode::kDefault || mode == CacheMode::kWrite;
+  const auto boundary = static_cast<uint32_t>(sequence.kv->length());
+  if (!writes || !has_pool() || boundary == 0) return;
+  StagedSnapshots now(layout_, {}, 0, {}, &staging_, /*shares_chunks=*/true);
+  if (!now.AddNow(*sequence.kv, &staging_)) return;
+  PrefixRequest prefix = sequence.prefix;
+  prefix.token_ids = sequence.Text();
+  prefix.tenant = sequence.asked().tenant;
+  prefix.adapter = sequence.asked().adapter;
+  AddKeptToPool(prefix, boundary, now.ObjectsOf(boundary));
+}
+
+bool PrefixKeeper::LetGo(Sequence* sequence) {
+  StagedSnapshots* const staged = sequence->kept.staged.get();
+  if (staged == nullptr || (staged->boundaries().empty() && sequence->restored.objects.empty())) {
+    return false;
+  }
+  sequence->restored.objects.clear();
+  sequence->kept.lease.reset();
+  const uint32_t dropped = staged->Drop();
+  if (!sequence->kept.prompt) counters_->Add(EngineCounter::kStagingSkips, dropped);
+  return true;
 }
 
 // What was not computed here was restored, at the prompt's very end: then `kv` holds nothing.

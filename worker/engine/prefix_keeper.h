@@ -8,7 +8,6 @@
 #define HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,9 +28,8 @@ namespace hearth {
 
 class PrefixKeeper {
  public:
-  // `released`: called from any thread when a publish freed memory.
   PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
-               EngineCounters* counters, std::function<void()> released);
+               EngineCounters* counters);
 
   // Keeps boundaries that a step from `begin` on passed; `cache` may be null, here and below.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
@@ -39,6 +37,10 @@ class PrefixKeeper {
   void Keep(Sequence* sequence, PrefixCache* cache);
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
+  // Of a sequence that will be preempted, which goes on from there: in the pool alone.
+  void KeepPreempted(const Sequence& sequence);
+  // Drops what a sequence that lacks memory holds to be kept, and to be published; false: nothing.
+  bool LetGo(Sequence* sequence);
   // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
   // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.
   absl::Status GiveSnapshot(Sequence* sequence, const Fingerprint& plain,

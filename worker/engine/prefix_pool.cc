@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
-#include <unordered_set>
 
 #include "proto/restore_rule.h"
 
@@ -97,8 +96,13 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
                       {prefix.token_ids.begin(), prefix.token_ids.begin() + boundary},
                       InnerCuts(prefix, boundary),
                       objects});
-  for (const auto& object : objects) {
-    if (++holders_[object.get()] == 1) bytes_ += object->size_bytes;
+  for (auto& object : points_.front().objects) {
+    Shared& shared = shared_[object->bytes.get()];
+    if (++shared.points == 1) {
+      shared.object = object;
+      bytes_ += object->size_bytes;
+    }
+    object = shared.object;
   }
   // Ends before the new point itself: alone it fits.
   while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
@@ -124,9 +128,9 @@ void PrefixPool::Clear() {
 uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
                                  absl::FunctionRef<bool(const KvObject&)> counts) const {
   mu_.AssertHeld();
-  const uint32_t points = holders_.at(object.get());
+  const uint32_t points = shared_.at(object->bytes.get()).points;
   // Holders come and go meanwhile: one that is counted wrongly costs a point, or a try.
-  const bool ours = object.use_count() == static_cast<long>(points) &&  // NOLINT: as it returns
+  const bool ours = object.use_count() == static_cast<long>(points) + 1 &&  // NOLINT: its type
                     object->bytes.use_count() == 1;
   return ours && counts(*object) ? points : 0;
 }
@@ -152,33 +156,18 @@ bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
   return true;
 }
 
-uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts,
-                                    uint64_t enough) const {
-  absl::MutexLock lock(&mu_);
-  std::unordered_set<const KvObject*> counted;
-  uint64_t bytes = 0;
-  for (const Point& point : points_) {
-    if (bytes >= enough) break;
-    for (const auto& object : point.objects) {
-      if (!counted.insert(object.get()).second) continue;
-      if (OnlyHolders(object, counts) > 0) bytes += object->size_bytes;
-    }
-  }
-  return bytes;
-}
-
 void PrefixPool::Evict(Points::iterator point) {
   mu_.AssertHeld();
   for (const auto& object : point->objects) {
-    auto holder = holders_.find(object.get());
-    assert(holder != holders_.end());
-    if (--holder->second > 0) continue;
+    const auto shared = shared_.find(object->bytes.get());
+    assert(shared != shared_.end());
+    if (--shared->second.points > 0) continue;
     assert(bytes_ >= object->size_bytes);
     bytes_ -= object->size_bytes;
-    holders_.erase(holder);
+    shared_.erase(shared);
   }
   points_.erase(point);
-  assert(!points_.empty() || (bytes_ == 0 && holders_.empty()));
+  assert(!points_.empty() || (bytes_ == 0 && shared_.empty()));
 }
 
 uint64_t PrefixPool::bytes() const {

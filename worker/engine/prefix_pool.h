@@ -1,7 +1,7 @@
 // PrefixPool: restore points kept in this worker's memory, least recently used out first.
 //
 // Filled with the kept points computed here and with the restored ones. A restore point is one unit
-// of lookup and eviction; objects that several points share are held and counted once.
+// of lookup and eviction; memory that several points share is held and counted once.
 //
 // Thread safety: all methods from any thread.
 // Ownership: shares the objects; a looked-up point stays valid after its eviction.
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -55,9 +56,6 @@ class PrefixPool {
   // frees some by itself, else the least recently used one that shares such memory with other
   // points only. False when there is neither.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
-  // Bytes of such memory that EvictOne can free; counting stops at `enough`.
-  uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts, uint64_t enough) const
-      ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -84,7 +82,12 @@ class PrefixPool {
   const Exactness exactness_;
   mutable absl::Mutex mu_;
   Points points_ ABSL_GUARDED_BY(mu_);
-  std::map<const KvObject*, uint32_t> holders_ ABSL_GUARDED_BY(mu_);  // points that hold an object
+  // By its memory, an object of all points that have it, and how many these are.
+  struct Shared {
+    std::shared_ptr<const KvObject> object;
+    uint32_t points = 0;
+  };
+  std::map<const std::byte*, Shared> shared_ ABSL_GUARDED_BY(mu_);
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

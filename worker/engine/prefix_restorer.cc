@@ -40,9 +40,9 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 
 }  // namespace
 
-void OfferPooled(PooledPrefix now, const PooledPrefix& paid, FetchOutcome* fetched) {
+void OfferPooled(PooledPrefix now, const PooledPrefix& before, FetchOutcome* fetched) {
   fetched->matched_tokens = std::max(fetched->matched_tokens, now.matched_tokens);
-  if (now.boundary <= std::max(paid.boundary, fetched->usable_tokens)) return;
+  if (now.boundary <= std::max(before.boundary, fetched->usable_tokens)) return;
   fetched->usable_tokens = now.boundary;
   fetched->objects = std::move(now.objects);
   fetched->slowest_tier = Tier::kWorker;
@@ -57,7 +57,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
-  if (status.ok()) CountStart(*sequence);
+  if (status.ok() && !sequence->resumed) CountStart(*sequence);
   return status;
 }
 
@@ -113,15 +113,14 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
 
 void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   std::vector<uint32_t> kept;
-  if (sequence->writes() && (has_cache || keeper_->has_pool())) {
+  if (sequence->writes() && !sequence->kept.prompt && (has_cache || keeper_->has_pool())) {
     kept =
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored.boundary, layout_.chunk_tokens);
   }
   sequence->kept.staged = std::make_unique<StagedSnapshots>(
       layout_, kept, sequence->restored.boundary, sequence->restored.objects, keeper_->staging(),
-      layout_.exactness == Exactness::kInvariant,
-      [&](uint64_t bytes) { return room_->ReserveShared(sequence, bytes); });
+      layout_.exactness == Exactness::kInvariant);
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
@@ -139,15 +138,16 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
 }
 
-// kResourceExhausted: what was restored needs more memory than was set aside, which what the worker
-// has itself does not.
+// kResourceExhausted: there is no memory for what was restored.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
   if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
-    const absl::Status restored = model_->Restore(layout_, sequence->position,
-                                                  sequence->restored.objects, sequence->kv.get());
+    const absl::Status restored = memory_->With(*sequence, [&] {
+      return model_->Restore(layout_, sequence->position, sequence->restored.objects,
+                             sequence->kv.get());
+    });
     if (!restored.ok()) return restored;
   }
   assert(sequence->kv->length() == static_cast<int>(sequence->position));

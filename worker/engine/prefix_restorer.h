@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "worker/engine/engine_counters.h"
-#include "worker/engine/kv_room.h"
+#include "worker/engine/kv_memory.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/engine/runner/model_runner.h"
@@ -16,14 +16,14 @@
 namespace hearth {
 
 // What the pool has by now, as if it had been fetched, where it is more than what was, and than
-// `paid`, for which memory is set aside: if there is no room for it, that is still there.
-void OfferPooled(PooledPrefix now, const PooledPrefix& paid, FetchOutcome* fetched);
+// `before`.
+void OfferPooled(PooledPrefix now, const PooledPrefix& before, FetchOutcome* fetched);
 
 class PrefixRestorer {
  public:
-  PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvRoom* room,
+  PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvMemory* memory,
                  EngineCounters* counters)
-      : layout_(layout), model_(model), keeper_(keeper), room_(room), counters_(counters) {}
+      : layout_(layout), model_(model), keeper_(keeper), memory_(memory), counters_(counters) {}
 
   // Refuses objects that do not fit the request. `has_cache`: kept boundaries may be published.
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
@@ -40,7 +40,7 @@ class PrefixRestorer {
   const KvLayout& layout_;
   ModelRunner* const model_;
   PrefixKeeper* const keeper_;
-  KvRoom* const room_;
+  KvMemory* const memory_;
   EngineCounters* const counters_;
 };
 

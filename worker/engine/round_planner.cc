@@ -39,12 +39,14 @@ absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCa
     counters_->Add(EngineCounter::kRequestsRefused);
     return ShuttingDown();
   }
-  const SequenceId id = next_id_++;
+  const SequenceId id = next_id_;
   std::optional<SequenceId> gives_way;
   if (!scheduler_.Enqueue(id, request.sequences(), request.tenant, &gives_way)) {
     counters_->Add(EngineCounter::kRequestsRefused);
     return QueueIsFull("");
   }
+  next_id_ += request.sequences();
+  tries_ = true;
   if (gives_way.has_value()) gave_way_.insert(*gives_way);
   counters_->Add(EngineCounter::kRequests);
   auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
@@ -65,6 +67,12 @@ void RoundPlanner::Ring() {
   bell_.Signal();
 }
 
+void RoundPlanner::NoteFreed() {
+  absl::MutexLock lock(&mu_);
+  tries_ = true;
+  bell_.Signal();
+}
+
 void RoundPlanner::Drain(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   draining_ = true;
@@ -81,12 +89,12 @@ PrefixCache* RoundPlanner::Stop() {
   return cache_;
 }
 
-std::optional<EngineRound> RoundPlanner::Next(const KvRoom& room, const EngineAudit& audit) {
+std::optional<EngineRound> RoundPlanner::Next(const EngineAudit& audit) {
   absl::MutexLock lock(&mu_);
   for (;;) {
     EngineRound round;
     Sweep(absl::Now(), &round);
-    round.admits = MayAdmit(room);
+    round.admits = std::exchange(tries_, false) && scheduler_.Candidate().has_value();
     PlanStep(&round);
     if (!round.endings.empty() || round.admits || !round.looked_up.empty() || !round.step.empty()) {
       return round;
@@ -117,6 +125,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
     scheduler_.Remove(ending.sequence->id);
     sequences_.erase(ending.sequence->id);
     gave_way_.erase(ending.sequence->id);
+    tries_ = true;
   }
 }
 
@@ -132,13 +141,6 @@ absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) cons
     return absl::DeadlineExceededError("the request's deadline passed");
   }
   return absl::OkStatus();
-}
-
-bool RoundPlanner::MayAdmit(const KvRoom& room) {
-  mu_.AssertHeld();
-  const std::vector<SequenceId> candidates = scheduler_.Candidates();
-  return std::any_of(candidates.begin(), candidates.end(),
-                     [&](SequenceId id) { return !room.WasTried(id) || room.MayHaveMore(); });
 }
 
 void RoundPlanner::PlanStep(EngineRound* round) {
@@ -181,18 +183,10 @@ absl::Time RoundPlanner::NextTimer() const {
   return timer;
 }
 
-SequencePtr RoundPlanner::Candidate(const KvRoom& room) {
+SequencePtr RoundPlanner::Candidate() const {
   absl::MutexLock lock(&mu_);
-  for (const SequenceId id : scheduler_.Candidates()) {
-    if (!room.WasTried(id)) return sequences_.at(id);
-  }
-  return nullptr;
-}
-
-KvRoom::Beside RoundPlanner::BesideOf(const Sequence& sequence) const {
-  absl::MutexLock lock(&mu_);
-  return {scheduler_.running() == 0, scheduler_.Runs(sequence.request.tenant),
-          scheduler_.has_several_tenants()};
+  const std::optional<SequenceId> id = scheduler_.Candidate();
+  return id.has_value() ? sequences_.at(*id) : nullptr;
 }
 
 bool RoundPlanner::Admit(SequenceId id) {
@@ -217,9 +211,7 @@ LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
 void RoundPlanner::StartPrefill(const Sequence& sequence) {
   assert(!sequence.step_ends.empty() && sequence.step_ends.back() > sequence.position);
   absl::MutexLock lock(&mu_);
-  scheduler_.StartPrefill(sequence.id, sequence.step_ends.back() - sequence.position,
-                          sequence.request.tenant,
-                          /*promised=*/sequence.kept.lease != nullptr);
+  scheduler_.StartPrefill(sequence.id, sequence.step_ends.back() - sequence.position);
 }
 
 void RoundPlanner::StartDecode(SequenceId id) {
@@ -227,10 +219,45 @@ void RoundPlanner::StartDecode(SequenceId id) {
   scheduler_.StartDecode(id);
 }
 
+void RoundPlanner::GiveBack(SequenceId id, uint32_t tokens) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.GiveBack(id, tokens);
+}
+
+std::vector<SequencePtr> RoundPlanner::WithKv() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<SequencePtr> found;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->kv != nullptr) found.push_back(sequence);
+  }
+  return found;
+}
+
+SequencePtr RoundPlanner::Victim(const Sequence& lacking) const {
+  absl::MutexLock lock(&mu_);
+  const Sequence& first = lacking.first == nullptr ? lacking : *lacking.first;
+  const bool searches = first.request.searches();
+  const SequenceId last = searches ? first.id + first.request.search.beams - 1 : lacking.id;
+  const auto held_bytes = [this](SequenceId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto& kv = sequences_.at(id)->kv;
+    return kv == nullptr ? 0 : kv->held_bytes(0);
+  };
+  const std::optional<SequenceId> id = scheduler_.Victim(last, held_bytes);
+  return id.has_value() ? sequences_.at(*id) : nullptr;
+}
+
+void RoundPlanner::Requeue(const SequencePtr& rest, uint32_t places) {
+  absl::MutexLock lock(&mu_);
+  assert(sequences_.count(rest->id) == 1);
+  sequences_[rest->id] = rest;
+  scheduler_.Requeue(rest->id, places);
+  tries_ = true;
+}
+
 SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   absl::MutexLock lock(&mu_);
   assert(sequences_.count(first->id) == 1);
-  auto sample = std::make_shared<Sequence>(next_id_++, first, number);
+  auto sample = std::make_shared<Sequence>(first->id + number, first, number);
   sequences_[sample->id] = sample;
   ++active_;
   scheduler_.Fork(first->id, sample->id);
@@ -253,6 +280,7 @@ void RoundPlanner::Remove(SequenceId id) {
   scheduler_.Remove(id);
   sequences_.erase(id);
   gave_way_.erase(id);
+  tries_ = true;
 }
 
 void RoundPlanner::NoteDone() {

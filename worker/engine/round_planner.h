@@ -5,7 +5,8 @@
 // step, a callback, a copy or a cache call.
 // Ownership: all its arguments must outlive it.
 // Invariants: 1. Every id in the scheduler has a sequence here. 2. A sequence that was removed
-// stays active until NoteDone.
+// stays active until NoteDone. 3. Ids are in order of arrival; those of a request's sequences
+// follow each other.
 #ifndef HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 #define HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 
@@ -24,7 +25,6 @@
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
-#include "worker/engine/kv_room.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/scheduler.h"
 #include "worker/engine/sequence.h"
@@ -48,7 +48,7 @@ struct EngineRound {
     absl::Status status;
   };
   std::vector<Ending> endings;         // no longer here; done with NoteDone
-  bool admits = false;                 // a sequence waits for a place or memory that may be free
+  bool admits = false;                 // a sequence waits for memory, and there may be more
   std::vector<SequencePtr> looked_up;  // their fetch came, or is waited for no longer
   std::vector<SequencePart> step;      // empty: nothing to step
   PrefixCache* auditing = nullptr;     // for an audit; set when there is nothing else to do
@@ -69,24 +69,33 @@ class RoundPlanner {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Wakes the engine's thread.
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
+  // Memory was freed: the sequence that waits for some is tried again.
+  void NoteFreed() ABSL_LOCKS_EXCLUDED(mu_);
   // Accepts nothing more; waits until nothing is active. Ends active sequences at the deadline.
   void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all sequences, after which Next returns nothing. Returns the cache.
   PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The engine's thread: waits until there is something to do; nothing once all has stopped.
-  std::optional<EngineRound> Next(const KvRoom& room, const EngineAudit& audit)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  // The next that may have a place and was not tried for memory.
-  SequencePtr Candidate(const KvRoom& room) ABSL_LOCKS_EXCLUDED(mu_);
-  KvRoom::Beside BesideOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-  // False: it gave way while memory was set aside for it, and ends with the next round.
+  std::optional<EngineRound> Next(const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
+  // The sequence whose turn it is, if there are places for it; else null.
+  SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
+  // False: another tenant's request took its place in the queue; it ends with the next round.
   bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The request's own prefill, and those beside it.
   LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the sequence has steps.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // The step that was planned has so many fewer tokens of its prompt.
+  void GiveBack(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
+  // All that have a KV.
+  std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Which sequence to preempt for one that lacks memory, as Scheduler says; never one of the same
+  // search. Null: none.
+  SequencePtr Victim(const Sequence& lacking) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The rest of a preempted sequence, in its place, waits in the queue for `places`.
+  void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
   // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
   // A sequence that decodes has no steps until Resume.
@@ -104,7 +113,6 @@ class RoundPlanner {
   void Sweep(absl::Time now, EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WhyEnd(const Sequence& sequence, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MayAdmit(const KvRoom& room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -126,6 +134,7 @@ class RoundPlanner {
   std::set<SequenceId> gave_way_ ABSL_GUARDED_BY(mu_);  // to others' requests; they end
   uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;            // accepted, last callback not yet returned
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
+  bool tries_ ABSL_GUARDED_BY(mu_) = false;  // there may be more places or memory than before
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

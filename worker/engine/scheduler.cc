@@ -9,22 +9,8 @@
 namespace hearth {
 namespace {
 
-// Of a tenant, and of those of its sequences that come first: fewer rows in a batch cost passes
-// through their attention for next to nothing. The last of its sequences may get fewer.
-constexpr uint32_t kLeastPart = 16;
-
-// Of those that wait: each that is tried costs a look into the pool.
-constexpr size_t kMaxLookedAt = 64;
-
 // Sequences, whose tenants are known.
 constexpr uint64_t kRemembered = 1024;
-
-bool Erase(std::deque<SequenceId>* ids, SequenceId id) {
-  auto it = std::find(ids->begin(), ids->end(), id);
-  if (it == ids->end()) return false;
-  ids->erase(it);
-  return true;
-}
 
 }  // namespace
 
@@ -34,254 +20,219 @@ Scheduler::Scheduler(uint32_t max_running, uint32_t max_queued)
 }
 
 uint32_t Scheduler::running() const {
-  return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size() +
-                               paused_.size()) +
-         kept_;
+  uint32_t places = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.state != State::kQueued) places += entry.places;
+  }
+  return places;
+}
+
+uint32_t Scheduler::queued() const {
+  return static_cast<uint32_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& one) {
+    return one.second.state == State::kQueued;
+  }));
+}
+
+std::map<std::string, uint32_t> Scheduler::Places(bool with_queued) const {
+  std::map<std::string, uint32_t> places;
+  for (const auto& [id, entry] : entries_) {
+    if (with_queued || entry.state != State::kQueued) places[entry.tenant] += entry.places;
+  }
+  return places;
 }
 
 bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant,
                         std::optional<SequenceId>* gives_way) {
   assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
-  if (queue_.size() >= room) {
-    const Waiting* const newest = gives_way == nullptr ? nullptr : WhoGivesWay(tenant, places);
-    if (newest == nullptr) return false;
-    *gives_way = newest->id;
-    Remove(newest->id);
+  if (queued() >= room) {
+    const auto newest = gives_way == nullptr ? std::nullopt : WhoGivesWay(tenant, places);
+    if (!newest.has_value()) return false;
+    *gives_way = newest;
+    Remove(*newest);
   }
-  queue_.push_back({id, places, tenant});
-  if (places > 1) beside_[id] = places - 1;
+  entries_[id] = {tenant, places};
   tenants_[tenant].last_seen = ++accepted_;
   if (accepted_ % kRemembered != 0) return true;
-  std::set<std::string> wait;
-  for (const Waiting& waiting : queue_) wait.insert(waiting.tenant);
+  const std::map<std::string, uint32_t> present = Places(/*with_queued=*/true);
   for (auto it = tenants_.begin(); it != tenants_.end();) {
-    const bool is_gone = it->second.running == 0 && wait.count(it->first) == 0 &&
-                         accepted_ - it->second.last_seen >= kRemembered;
+    const bool is_gone =
+        present.count(it->first) == 0 && accepted_ - it->second.last_seen >= kRemembered;
     it = is_gone ? tenants_.erase(it) : std::next(it);
   }
   return true;
 }
 
-// The newest that waits of the tenant that has the most places, waiting ones among them; null: none
-// has more than `tenant` would have.
-const Scheduler::Waiting* Scheduler::WhoGivesWay(const std::string& tenant, uint32_t places) const {
-  std::map<std::string, uint32_t> held;
-  for (const auto& [name, known] : tenants_) held[name] = known.running;
-  for (const Waiting& waiting : queue_) held[waiting.tenant] += waiting.places;
-  const Waiting* newest = nullptr;
+// The newest that waits of the tenant that has the most places, waiting ones among them; none: no
+// tenant has more than `tenant` would have.
+std::optional<SequenceId> Scheduler::WhoGivesWay(const std::string& tenant, uint32_t places) const {
+  std::map<std::string, uint32_t> held = Places(/*with_queued=*/true);
+  std::optional<SequenceId> newest;
   uint32_t most = held[tenant] + places + 1;
-  for (const Waiting& waiting : queue_) {
-    if (held[waiting.tenant] < most) continue;
-    most = held[waiting.tenant];
-    newest = &waiting;
+  for (const auto& [id, entry] : entries_) {
+    const bool may = entry.state == State::kQueued && !entry.had_place;
+    if (!may || held[entry.tenant] < most) continue;
+    most = held[entry.tenant];
+    newest = id;
   }
   return newest;
 }
 
-uint32_t Scheduler::FreeFor(const std::string& tenant) const {
+std::optional<SequenceId> Scheduler::Candidate() const {
+  std::map<std::string, uint32_t> places = Places(/*with_queued=*/false);
+  const auto turn = [&](const auto& one) {
+    return std::make_tuple(places[one.second.tenant], tenants_.at(one.second.tenant).last_turn,
+                           one.first);
+  };
+  auto next = entries_.end();
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (it->second.state != State::kQueued) continue;
+    if (next == entries_.end() || turn(*it) < turn(*next)) next = it;
+  }
+  if (next == entries_.end()) return std::nullopt;
+  const bool leaves_one =
+      places[next->second.tenant] > 0 && tenants_.size() > 1 && max_running_ > 1;
   const uint32_t free = max_running_ - running();
-  const bool leaves_one = Runs(tenant) && has_several_tenants() && max_running_ > 1 && free > 0;
-  return leaves_one ? free - 1 : free;
-}
-
-bool Scheduler::Runs(const std::string& tenant) const {
-  const auto known = tenants_.find(tenant);
-  return known != tenants_.end() && known->second.running > 0;
-}
-
-// Those that wait, as their turns would come if each found room; so many as are looked at.
-std::vector<Scheduler::Waiting*> Scheduler::InTurn() {
-  std::map<std::string, std::deque<Waiting*>> waiting;
-  for (Waiting& one : queue_) waiting[one.tenant].push_back(&one);
-  std::map<std::string, Tenant> turns;
-  for (const auto& [name, its] : waiting) turns[name] = tenants_[name];
-  std::vector<Waiting*> order;
-  uint64_t turn = turns_;
-  while (!turns.empty() && order.size() < kMaxLookedAt) {
-    const auto sooner = [&](const auto& a, const auto& b) {
-      return std::make_tuple(a.second.running, a.second.last_turn, waiting[a.first].front()->id) <
-             std::make_tuple(b.second.running, b.second.last_turn, waiting[b.first].front()->id);
-    };
-    const auto next = std::min_element(turns.begin(), turns.end(), sooner);
-    std::deque<Waiting*>& its = waiting[next->first];
-    order.push_back(its.front());
-    its.pop_front();
-    next->second.running += order.back()->places;
-    next->second.last_turn = ++turn;
-    if (its.empty()) turns.erase(next);
-  }
-  return order;
-}
-
-std::vector<SequenceId> Scheduler::Candidates() {
-  std::vector<SequenceId> ids;
-  if (running() == max_running_) return ids;
-  for (const Waiting* const waiting : InTurn()) {
-    if (waiting->places <= FreeFor(waiting->tenant)) ids.push_back(waiting->id);
-    if (waiting->overtaken >= kMaxOvertaken) break;
-  }
-  return ids;
-}
-
-std::optional<Scheduler::Waiting> Scheduler::Unqueue(SequenceId id) {
-  const auto place = std::find_if(queue_.begin(), queue_.end(),
-                                  [&](const Waiting& waiting) { return waiting.id == id; });
-  if (place == queue_.end()) return std::nullopt;
-  std::optional<Waiting> taken = std::move(*place);
-  queue_.erase(place);
-  return taken;
+  return next->second.places + (leaves_one ? 1 : 0) <= free ? std::optional(next->first)
+                                                            : std::nullopt;
 }
 
 void Scheduler::Admit(SequenceId id) {
-  assert(running() < max_running_);
-  // Others may have come in front of it since it was a candidate.
-  for (Waiting* const waiting : InTurn()) {
-    if (waiting->id == id) break;
-    if (waiting->overtaken < kMaxOvertaken) ++waiting->overtaken;
-  }
-  const std::optional<Waiting> taken = Unqueue(id);
-  assert(taken.has_value());
-  Tenant& tenant = tenants_[taken->tenant];
-  tenant.running += taken->places;
-  tenant.last_turn = ++turns_;
-  running_[id] = taken->tenant;
-  idle_.insert(id);
-  if (const auto beside = beside_.find(id); beside != beside_.end()) kept_ += beside->second;
+  Entry& entry = entries_.at(id);
+  assert(entry.state == State::kQueued && running() + entry.places <= max_running_);
+  entry.state = State::kIdle;
+  entry.had_place = true;
+  tenants_[entry.tenant].last_turn = ++turns_;
 }
 
 void Scheduler::Fork(SequenceId id, SequenceId fork) {
-  uint32_t& beside = beside_.at(id);
-  assert(beside >= 1 && kept_ >= 1);
-  --beside;
-  --kept_;
-  running_[fork] = running_.at(id);
-  decoding_.push_back(fork);
+  Entry& entry = entries_.at(id);
+  assert(entry.places >= 2 && entries_.count(fork) == 0);
+  --entry.places;
+  entries_[fork] = {entry.tenant, 1, State::kDecoding, 0, true};
 }
 
-void Scheduler::StartPrefill(SequenceId id, uint32_t tokens, const std::string& tenant,
-                             bool promised) {
-  const size_t erased = idle_.erase(id);
-  assert(erased == 1);
-  (void)erased;
-  prefilling_.push_back(id);
-  prefills_[id] = {tokens, tenant, promised};
+void Scheduler::StartPrefill(SequenceId id, uint32_t tokens) {
+  Entry& entry = entries_.at(id);
+  assert(entry.state == State::kIdle);
+  entry.state = State::kPrefilling;
+  entry.left = tokens;
 }
 
 void Scheduler::StartDecode(SequenceId id) {
-  const bool known = idle_.erase(id) == 1 || Erase(&prefilling_, id);
-  assert(known);
-  (void)known;
-  prefills_.erase(id);
-  // Not in this round: a sequence that just prefilled had its step.
-  decoding_.push_back(id);
-}
-
-void Scheduler::Remove(SequenceId id) {
-  prefills_.erase(id);
-  const bool queued = Unqueue(id).has_value();
-  uint32_t places = 1;
-  if (const auto beside = beside_.find(id); beside != beside_.end()) {
-    places += beside->second;
-    if (!queued) kept_ -= beside->second;
-    beside_.erase(beside);
-  }
-  if (const auto known = running_.find(id); known != running_.end()) {
-    uint32_t& of_tenant = tenants_[known->second].running;
-    assert(of_tenant >= places);
-    of_tenant -= places;
-    running_.erase(known);
-  }
-  if (queued || idle_.erase(id) == 1 || paused_.erase(id) == 1 || Erase(&prefilling_, id)) return;
-  Erase(&decoding_, id);
-  Erase(&round_, id);
+  Entry& entry = entries_.at(id);
+  assert(entry.state == State::kIdle || entry.state == State::kPrefilling);
+  entry.state = State::kDecoding;  // not in this round: a sequence that just prefilled had its step
 }
 
 void Scheduler::Pause(SequenceId id) {
-  if (!Erase(&decoding_, id)) return;
-  Erase(&round_, id);
-  paused_.insert(id);
+  const auto entry = entries_.find(id);
+  if (entry != entries_.end() && entry->second.state == State::kDecoding)
+    entry->second.state = State::kPaused;
 }
 
 void Scheduler::Resume(SequenceId id) {
-  if (paused_.erase(id) == 1) decoding_.push_back(id);
+  const auto entry = entries_.find(id);
+  if (entry != entries_.end() && entry->second.state == State::kPaused)
+    entry->second.state = State::kDecoding;
 }
 
+std::optional<SequenceId> Scheduler::Victim(
+    SequenceId id, absl::FunctionRef<uint64_t(SequenceId)> held_bytes) const {
+  std::map<std::string, std::pair<uint64_t, SequenceId>> tenants;  // bytes, and the youngest
+  for (auto it = entries_.upper_bound(id); it != entries_.end(); ++it) {
+    const uint64_t held = it->second.state == State::kQueued ? 0 : held_bytes(it->first);
+    if (held == 0) continue;
+    auto& [bytes, youngest] = tenants[it->second.tenant];
+    bytes += held;
+    youngest = it->first;
+  }
+  const auto most = std::max_element(tenants.begin(), tenants.end(), [](auto& a, auto& b) {
+    return a.second.first < b.second.first;
+  });
+  return most == tenants.end() ? std::nullopt : std::optional(most->second.second);
+}
+
+void Scheduler::Requeue(SequenceId id, uint32_t places) {
+  Entry& entry = entries_.at(id);
+  assert(entry.state != State::kQueued);
+  entry.state = State::kQueued;
+  entry.places = places;
+}
+
+void Scheduler::Remove(SequenceId id) { entries_.erase(id); }
+
 std::optional<PlannedStep> Scheduler::Next() {
+  const auto prefills = [](const auto& one) { return one.second.state == State::kPrefilling; };
+  const auto decodes = [this](SequenceId id) {
+    const auto entry = entries_.find(id);
+    return entry != entries_.end() && entry->second.state == State::kDecoding;
+  };
+  while (!round_.empty() && !decodes(round_.front())) round_.pop_front();
   if (round_.empty()) {
-    round_ = decoding_;  // the round after this prefill step, or right now when there is none
-    if (!prefilling_.empty()) {
-      const SequenceId id = prefilling_.front();
-      prefilling_.pop_front();
-      prefilling_.push_back(id);
-      return PlannedStep{id, StepKind::kPrefill};
+    // The round after this prefill step, or right now when there is none.
+    for (const auto& [id, entry] : entries_) {
+      if (decodes(id)) round_.push_back(id);
+    }
+    auto next = std::find_if(entries_.upper_bound(last_prefill_), entries_.end(), prefills);
+    if (next == entries_.end()) next = std::find_if(entries_.begin(), entries_.end(), prefills);
+    if (next != entries_.end()) {
+      last_prefill_ = next->first;
+      return PlannedStep{next->first, StepKind::kPrefill};
     }
   }
   if (round_.empty()) return std::nullopt;
   const SequenceId id = round_.front();
   round_.pop_front();
-  assert(std::find(decoding_.begin(), decoding_.end(), id) != decoding_.end());
   return PlannedStep{id, StepKind::kDecode};
 }
 
-// How many of `rows` each that prefills gets: of tenants a fair share each, in turn, then what
-// others left.
-std::map<SequenceId, uint32_t> Scheduler::Shares(uint32_t rows) const {
-  std::map<std::string, uint32_t> wanted, shares;
-  std::vector<std::string> tenants;  // in turn
-  for (const SequenceId id : prefilling_) {
-    const Prefill& prefill = prefills_.at(id);
-    if (wanted.count(prefill.tenant) == 0) tenants.push_back(prefill.tenant);
-    wanted[prefill.tenant] += prefill.tokens;
-  }
-  if (tenants.empty()) return {};
-  const uint32_t fair = std::max(rows / static_cast<uint32_t>(tenants.size()), kLeastPart);
-  for (const uint32_t most : {fair, rows}) {
-    for (const std::string& tenant : tenants) {
-      const uint32_t more = std::min({wanted[tenant], most, rows});
-      wanted[tenant] -= more;
-      shares[tenant] += more;
+// Equal parts of `rows`, as far as they are wanted. Parts begin at number `first`, so that rows
+// which cannot be shared equally are another's each time.
+std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<uint32_t>& wanted,
+                                             uint64_t first) {
+  std::vector<uint32_t> shares(wanted.size(), 0);
+  for (;;) {
+    uint32_t wanting = 0;
+    for (size_t i = 0; i < wanted.size(); ++i) wanting += shares[i] < wanted[i] ? 1 : 0;
+    if (wanting == 0 || rows == 0) return shares;
+    const uint32_t part = std::max(rows / wanting, 1U);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const size_t at = (first + i) % wanted.size();
+      const uint32_t more = std::min({wanted[at] - shares[at], part, rows});
+      shares[at] += more;
       rows -= more;
     }
   }
-  return ByAge(std::move(shares));
 }
 
-std::map<std::string, SequenceId> Scheduler::OldestPromised() const {
-  std::map<std::string, SequenceId> promised;
-  for (const auto& [id, prefill] : prefills_) {
-    if (prefill.promised) promised.emplace(prefill.tenant, id);
+// Tenants share the rows equally, and then the sequences of each tenant its rows.
+void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
+  std::map<std::string, std::vector<SequenceId>> tenants;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.state == State::kPrefilling) tenants[entry.tenant].push_back(id);
   }
-  return promised;
-}
-
-// Of a tenant's rows half are for what must end: the oldest that is promised, which others wait
-// for, and the oldest, which would wait for all that come. Then the shortest come first. Those that
-// are alike end one after the other, and not all at the end.
-std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> left) const {
-  std::map<SequenceId, uint32_t> shares;
-  const auto give = [&](SequenceId id, uint32_t most) {
-    const Prefill& prefill = prefills_.at(id);
-    uint32_t& share = shares[id];
-    const uint32_t more = std::min({prefill.tokens - share, left[prefill.tenant], most});
-    share += more;
-    left[prefill.tenant] -= more;
-  };
-  const std::map<std::string, SequenceId> promised = OldestPromised();
-  std::set<std::string> seen;
-  std::vector<std::pair<uint32_t, SequenceId>> shortest;
-  for (const auto& [id, prefill] : prefills_) {
-    shortest.emplace_back(prefill.tokens, id);
-    if (!seen.insert(prefill.tenant).second) continue;
-    const uint32_t rows = left[prefill.tenant];
-    const uint32_t half = std::min(rows, std::max(rows / 2, kLeastPart));
-    const auto first = promised.find(prefill.tenant);
-    if (first != promised.end()) give(first->second, half / 2);
-    give(id, half - (rows - left[prefill.tenant]));
+  std::vector<uint32_t> wanted;
+  for (const auto& [tenant, ids] : tenants) {
+    uint32_t& tokens = wanted.emplace_back(0);
+    for (const SequenceId id : ids) tokens += entries_.at(id).left;
   }
-  std::sort(shortest.begin(), shortest.end());
-  for (const auto& [tokens, id] : shortest) give(id, tokens);
-  return shares;
+  const std::vector<uint32_t> of_tenants = EqualShares(rows, wanted, batches_);
+  size_t number = 0;
+  for (const auto& [tenant, ids] : tenants) {
+    const uint32_t its = of_tenants[number++];
+    wanted.clear();
+    for (const SequenceId id : ids) wanted.push_back(entries_.at(id).left);
+    uint64_t& turn = tenants_.at(tenant).batches;
+    const std::vector<uint32_t> shares = EqualShares(its, wanted, turn);
+    turn += its > 0 ? 1 : 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (shares[i] == 0) continue;
+      entries_.at(ids[i]).left -= shares[i];
+      batch->push_back({ids[i], StepKind::kPrefill, shares[i]});
+    }
+  }
+  ++batches_;
 }
 
 // The rows for prefills, however many sequences decode.
@@ -298,7 +249,7 @@ uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint3
   return most;
 }
 
-// One each in turn, while there are rows for them: who decodes longest is first.
+// One each in turn, while there are rows for them: the oldest is first.
 void Scheduler::AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch) {
   uint32_t used = 0;
   for (const PlannedStep& planned : *batch) used += planned.tokens;
@@ -318,28 +269,14 @@ void Scheduler::AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<Pl
 std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes,
                                               const Guessed& guessed) {
   std::vector<PlannedStep> batch;
-  for (const SequenceId id : decoding_) batch.push_back({id, StepKind::kDecode});
-  const auto decodes = static_cast<uint32_t>(decoding_.size());
-  const uint32_t free = decodes == 0 ? rows_without_decodes : RowsBeside(decodes, rows);
-  std::map<std::string, bool> served;  // tenants
-  for (const auto& [id, tokens] : Shares(free)) {
-    Prefill& prefill = prefills_.at(id);
-    served[prefill.tenant] |= tokens > 0;
-    if (tokens == 0) continue;
-    prefill.tokens -= tokens;
-    batch.push_back({id, StepKind::kPrefill, tokens});
+  for (const auto& [id, entry] : entries_) {
+    if (entry.state == State::kDecoding) batch.push_back({id, StepKind::kDecode});
   }
+  const auto decodes = static_cast<uint32_t>(batch.size());
+  AddPrefills(decodes == 0 ? rows_without_decodes : RowsBeside(decodes, rows), &batch);
   if (!guessed.empty()) {
     const uint32_t most = decodes == 1 ? 2 * kRowsWithGuesses : kRowsWithGuesses;
     AddGuessed(std::min(rows, most), guessed, &batch);
-  }
-  // Who had none is first the next time; where all had some, what is left over is another's.
-  const auto waits = [&](SequenceId id) { return !served[prefills_.at(id).tenant]; };
-  const auto behind = std::stable_partition(prefilling_.begin(), prefilling_.end(), waits);
-  if (behind == prefilling_.begin() && !prefilling_.empty()) {
-    const std::string front = prefills_.at(prefilling_.front()).tenant;
-    std::stable_partition(prefilling_.begin(), prefilling_.end(),
-                          [&](SequenceId id) { return prefills_.at(id).tenant != front; });
   }
   return batch;
 }

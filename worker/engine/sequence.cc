@@ -10,9 +10,9 @@
 namespace hearth {
 namespace {
 
-PrefixRequest PrefixOf(const EngineRequest& request) {
+PrefixRequest PrefixOf(const EngineRequest& request, std::vector<uint32_t> text) {
   PrefixRequest prefix;
-  prefix.token_ids.assign(request.token_ids.begin(), request.token_ids.end());
+  prefix.token_ids = std::move(text);
   prefix.cuts = request.breakpoints;
   prefix.tenant = request.tenant;
   prefix.adapter = request.adapter;
@@ -33,7 +33,8 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.max_new_tokens = request.max_new_tokens;
   own.ignore_eos = request.ignore_eos;
   own.hash_logits = request.hash_logits;
-  own.cache = CacheMode::kOff;
+  const bool reads = request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
+  own.cache = reads ? CacheMode::kRead : CacheMode::kOff;
   own.kv = request.kv;
   own.speculate = request.speculate;
   own.deadline = request.deadline;
@@ -69,12 +70,11 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
     : id(sequence_id),
       request(std::move(engine_request)),
       callbacks(std::move(engine_callbacks)),
-      prefix(PrefixOf(request)),
+      prefix(PrefixOf(request, {request.token_ids.begin(), request.token_ids.end()})),
       submitted_at(absl::Now()),
       state(std::make_shared<RequestState>()),
       answer(request.speculate.value_or(0)) {
   assert(!request.token_ids.empty());
-  state->kv = request.kv;
   state->unfinished = request.samples;
   state->ends.resize(request.samples);
   if (writes()) kept.written = std::make_shared<WrittenTokens>(request.token_ids.size());
@@ -97,10 +97,48 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
   assert(sample >= 1 && sample < first->request.sequences() && first->first == nullptr);
 }
 
+Sequence::Sequence(Sequence* preempted)
+    : id(preempted->id),
+      request(preempted->request),
+      callbacks(preempted->callbacks),
+      prefix(PrefixOf(preempted->asked(), preempted->Text())),
+      submitted_at(preempted->submitted_at),
+      state(preempted->state),
+      first(preempted->first),
+      sample(preempted->sample),
+      resumed(true),
+      computed_tokens(preempted->computed_tokens),
+      told_tokens(preempted->told_tokens),
+      answer(std::move(preempted->answer)),
+      first_times(preempted->times.prefilled_at == absl::Time() ? preempted->first_times
+                                                                : preempted->times) {
+  kept.prompt = preempted->kept.prompt;
+  kept.published = preempted->kept.published;
+  kept.written = preempted->kept.written;
+  recomputed_end =
+      answer.generated > 0 ? tokens() : std::max(preempted->recomputed_end, preempted->position);
+}
+
+std::vector<uint32_t> Sequence::Text() const {
+  const std::vector<int32_t>& prompt = asked().token_ids;
+  std::vector<uint32_t> text(prompt.begin(), prompt.end());
+  text.insert(text.end(), answer.tokens.begin(), answer.tokens.end());
+  return text;
+}
+
+void Sequence::DropHeld() {
+  fork_kvs.clear();
+  kept.staged.reset();
+  kept.lease.reset();
+  restored.objects.clear();
+  pooled.objects.clear();
+  StopWaiting();
+}
+
 void Sequence::Speculate() {
   Speculation& speculation = answer.speculation;
   if (!speculation.is_on()) return;
-  const std::vector<int32_t>& prompt = (first == nullptr ? *this : *first).request.token_ids;
+  const std::vector<int32_t>& prompt = asked().token_ids;
   if (speculation.tokens() == 0) speculation.Append(prompt);
   const size_t known = speculation.tokens() - prompt.size();
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
@@ -112,7 +150,7 @@ LogitRules* Sequence::RulesOfNext(const std::vector<int32_t>& eos) {
   const TokenRules& rules = request.sampling.rules;
   if (!rules.are_on()) return nullptr;
   if (!answer.rules.has_value()) {
-    const EngineRequest& begun = (first == nullptr ? *this : *first).request;
+    const EngineRequest& begun = asked();
     const auto ends = absl::MakeConstSpan(eos).subspan(0, request.ignore_eos ? 0 : eos.size());
     answer.rules.emplace(rules, ends, begun.token_ids, begun.first_draw);
   }

@@ -1,4 +1,5 @@
-// Sequence: one request on its way through the engine.
+// Sequence: one request on its way through the engine, from its place in the queue to its end or to
+// its preemption: then another one, with the same id, is the rest of it.
 //
 // Thread safety: each field says who may touch it.
 // Ownership: shared by the engine and, while a fetch runs, by the fetch. The KV goes back to the
@@ -104,7 +105,6 @@ struct BeamGroup;  // beam_driver.cc
 struct RequestState {
   std::atomic<bool> cancelled{false};  // any thread
   // The engine's thread only.
-  KvChoice kv;          // offloaded where what was asked for has no room
   bool failed = false;  // and the caller was told
   uint32_t unfinished = 1;
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;                      // of those that ended
@@ -154,6 +154,8 @@ struct Sequence {
   // Another sample, or beam, of a sequence whose prompt is computed: it decodes, and keeps nothing.
   Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
            uint32_t sample_number);
+  // The rest of a preempted one: its prompt is the whole text so far, and its answer goes on.
+  explicit Sequence(Sequence* preempted);
 
   bool reads() const {
     return request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
@@ -162,7 +164,20 @@ struct Sequence {
     return request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
   }
   bool generates() const { return request.max_new_tokens > 0; }
+  // What its caller asked for, of all samples.
+  const EngineRequest& asked() const { return (first == nullptr ? *this : *first).request; }
+  // Of what it has to compute: the prompt, and the answer before it was preempted.
   uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
+  // Some of these.
+  absl::Span<const int32_t> PromptTokens(uint32_t begin, uint32_t count) const {
+    return {reinterpret_cast<const int32_t*>(prefix.token_ids.data()) + begin, count};
+  }
+  // The prompt and all of its answer.
+  std::vector<uint32_t> Text() const;
+  // Samples, or beams, that will be forked from it.
+  uint32_t unforked() const {
+    return first != nullptr || answer.generated > 0 ? 0 : request.sequences() - 1;
+  }
   // The highest boundary to restore: what generates must compute its last token.
   uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
 
@@ -171,6 +186,8 @@ struct Sequence {
 
   // Stops waiting for its fetch, whose thread is then free for another.
   void StopWaiting();
+  // Drops all that it holds beside its KV.
+  void DropHeld();
 
   // Guesses from its text what it will decode behind its last token.
   void Speculate();
@@ -187,6 +204,7 @@ struct Sequence {
   const std::shared_ptr<RequestState> state;
   const std::shared_ptr<const Sequence> first;  // null: this is the first sample, or beam
   const uint32_t sample = 0;
+  const bool resumed = false;  // it was preempted
 
   std::shared_ptr<LoadTrial> load;  // once the cache was looked at; written before its fetch
   FetchWait fetch;
@@ -197,14 +215,19 @@ struct Sequence {
   KeptPrefix kept;
 
   std::unique_ptr<SequenceKv> kv;
-  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the others, until they begin
+  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
+  bool has_all = false;                               // of the memory there is, and may need more
+  uint32_t claimed_end = 0;  // others are not admitted to the memory of tokens before it
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;
-  uint32_t computed_tokens = 0;
+  uint32_t computed_tokens = 0;  // of the prompt
+  uint32_t recomputed_end = 0;   // tokens before it were computed before it was preempted
+  uint32_t told_tokens = 0;      // of the prompt, passed to on_prompt
 
   GrowingAnswer answer;
   SequenceTimes times;
+  SequenceTimes first_times;  // before it was preempted, once it has an answer
 };
 
 }  // namespace hearth

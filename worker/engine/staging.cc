@@ -63,13 +63,13 @@ bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
 
 StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                                  uint32_t restored_boundary, const KvObjects& restored,
-                                 StagingBudget* budget, bool shares_chunks, ReserveFunction reserve)
+                                 StagingBudget* budget, bool shares_chunks)
     : layout_(layout), shares_chunks_(shares_chunks) {
   for (const auto& object : restored) restored_[object->id] = object;
   // A next turn goes on from the highest: it is the last to be left out.
   for (auto boundary = kept.rbegin(); boundary != kept.rend(); ++boundary) {
     assert(*boundary > restored_boundary);
-    if (Plan(*boundary, restored_boundary, budget, reserve)) {
+    if (Plan(*boundary, restored_boundary, budget)) {
       boundaries_.push_back(*boundary);
     } else {
       ++skipped_;
@@ -78,10 +78,9 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
   std::reverse(boundaries_.begin(), boundaries_.end());
 }
 
-bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
-                           ReserveFunction reserve) {
+bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget) {
   std::map<ObjectId, Growing> added;
-  uint64_t copied_bytes = 0, left_bytes = 0;  // by the window, while it is held here
+  uint64_t held_bytes = 0;  // beside the sequence
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {
     if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
     if (id.begin + id.tokens <= restored_boundary) continue;  // not ours to supply
@@ -92,17 +91,25 @@ bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, Stagin
       if (seed == restored_.end()) continue;
       growing.seed = seed->second;
     }
-    const uint64_t bytes = layout_.ObjectBytes(id.tokens, id.group);
-    if (!IsShared(id)) copied_bytes += bytes;
-    if (IsShared(id) && id.group == LayerGroup::kLocal) left_bytes += bytes;
+    if (!IsShared(id) || id.group == LayerGroup::kLocal)
+      held_bytes += layout_.ObjectBytes(id.tokens, id.group);
     added.emplace(id, std::move(growing));
   }
   StagingBudget::Lease more;
-  if (!budget->Extend(copied_bytes + left_bytes, &more)) return false;
-  if (left_bytes > 0 && !reserve(left_bytes)) return false;
+  if (!budget->Extend(held_bytes, &more)) return false;
   lease_.Merge(std::move(more));
   growing_.merge(added);
   return true;
+}
+
+uint32_t StagedSnapshots::Drop() {
+  const auto dropped = static_cast<uint32_t>(boundaries_.size());
+  skipped_ += dropped;
+  boundaries_.clear();
+  restored_.clear();
+  growing_.clear();
+  lease_ = StagingBudget::Lease();
+  return dropped;
 }
 
 void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {

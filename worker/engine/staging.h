@@ -23,7 +23,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/kv_snapshot.h"
 #include "worker/model/sequence_kv.h"
@@ -71,12 +70,11 @@ class StagedSnapshots {
   // Boundaries that do not fit the budget, from the highest down, are left out and counted in
   // skipped(). `shares_chunks`:
   // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
-  // nothing, as the sequence has them to its end; those of local ones cost their bytes, which
-  // `reserve` must grant too: the sequence leaves them and takes others.
-  using ReserveFunction = absl::FunctionRef<bool(uint64_t bytes)>;
+  // nothing, as the sequence has them to its end; those of local ones cost their bytes, as the
+  // sequence leaves them and takes others.
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                   uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
-                  bool shares_chunks = false, ReserveFunction reserve = NoReserve);
+                  bool shares_chunks = false);
 
   // Copies the rows of the step that computed [begin, end). REQUIRES: called after every step, in
   // order, before the next one.
@@ -86,6 +84,9 @@ class StagedSnapshots {
   // and it is skipped, where the budget has no room or `kv` lacks rows that it needs.
   // REQUIRES: chunks are shared; all steps of the prompt were recorded.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
+
+  // Drops all that it holds; its boundaries are left out. Returns how many there were.
+  uint32_t Drop();
 
   // The boundaries that are staged. Ascending.
   const std::vector<uint32_t>& boundaries() const { return boundaries_; }
@@ -102,9 +103,7 @@ class StagedSnapshots {
     std::shared_ptr<const KvObject> seed;  // the restored remainder it begins with, or null
     bool sealed = false;
   };
-  static bool NoReserve(uint64_t /*bytes*/) { return true; }
-  bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
-            ReserveFunction reserve);
+  bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget);
   void Start(const ObjectId& id, Growing* growing) const;
   bool IsShared(const ObjectId& id) const {
     return shares_chunks_ && id.tokens == layout_.chunk_tokens;

@@ -1,7 +1,7 @@
 #include "worker/model/kv_choice.h"
 
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -10,17 +10,18 @@
 namespace hearth {
 namespace {
 
-// Those that are built.
-constexpr KvStrategy kStrategies[] = {KvStrategy::kDynamic, KvStrategy::kStatic,
-                                      KvStrategy::kQuantized, KvStrategy::kOffloaded,
-                                      KvStrategy::kOffloadedStatic};
+constexpr std::pair<const char*, KvStrategy> kStrategies[] = {
+    {"dynamic", KvStrategy::kDynamic},         {"static", KvStrategy::kStatic},
+    {"quantized", KvStrategy::kQuantized},     {"offloaded", KvStrategy::kDynamic},
+    {"offloaded_static", KvStrategy::kStatic},
+};
 
 // What is said of a name that nobody knows is cut here.
 constexpr size_t kMaxShownBytes = 80;
 
 std::optional<KvStrategy> StrategyOf(absl::string_view name) {
-  for (const KvStrategy strategy : kStrategies) {
-    if (name == KvStrategyName(strategy)) return strategy;
+  for (const auto& [known, strategy] : kStrategies) {
+    if (name == known) return strategy;
   }
   return std::nullopt;
 }
@@ -53,25 +54,12 @@ absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const 
 }  // namespace
 
 const char* KvStrategyName(KvStrategy strategy) {
-  switch (strategy) {
-    case KvStrategy::kDynamic:
-      return "dynamic";
-    case KvStrategy::kStatic:
-      return "static";
-    case KvStrategy::kQuantized:
-      return "quantized";
-    case KvStrategy::kOffloaded:
-      return "offloaded";
-    case KvStrategy::kOffloadedStatic:
-      return "offloaded_static";
-  }
-  return "unknown";
+  return kStrategies[static_cast<size_t>(strategy)].first;
 }
 
 std::string KvStrategyNames() {
-  std::vector<std::string> names;
-  for (const KvStrategy strategy : kStrategies) names.push_back(KvStrategyName(strategy));
-  return absl::StrJoin(names, ", ");
+  return absl::StrJoin(kStrategies, ", ",
+                       [](std::string* out, const auto& known) { out->append(known.first); });
 }
 
 absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,

@@ -14,22 +14,13 @@
 
 namespace hearth {
 
+// `offloaded` and `offloaded_static` are names of kDynamic and kStatic: on a CPU there is no other
+// memory to move keys and values to.
 enum class KvStrategy {
-  kDynamic,          // blocks are taken as the sequence grows
-  kStatic,           // all that it may need, before it begins
-  kQuantized,        // whole chunks in fewer bits
-  kOffloaded,        // whole chunks of global layers in a second arena
-  kOffloadedStatic,  // likewise, all of both arenas before it begins
+  kDynamic,    // blocks are taken as the sequence grows
+  kStatic,     // all that it may need, with its first step
+  kQuantized,  // whole chunks in fewer bits
 };
-
-// Whether whole chunks of global layers go to the second arena.
-inline bool Offloads(KvStrategy strategy) {
-  return strategy == KvStrategy::kOffloaded || strategy == KvStrategy::kOffloadedStatic;
-}
-// Whether all memory is taken before the sequence begins.
-inline bool TakesAhead(KvStrategy strategy) {
-  return strategy == KvStrategy::kStatic || strategy == KvStrategy::kOffloadedStatic;
-}
 
 // "dynamic".
 const char* KvStrategyName(KvStrategy strategy);

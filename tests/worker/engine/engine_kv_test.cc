@@ -2,15 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
@@ -18,7 +15,6 @@
 namespace hearth {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kFourBits[] = "bits=4,group=16,residual=16";
@@ -124,139 +120,24 @@ TEST(EngineKv, ARequestOfAnotherClassThanTheWorkersIsComputedAndNotKept) {
   EXPECT_EQ(quantized.Run(AskFor("static"))->started.cached_tokens, 0u);
 }
 
-TEST(EngineKv, OffloadedGivesTheSameBitsAndSharesWithDynamic) {
-  TestWorker worker(Dir(), Options());
+TEST(EngineKv, OffloadedIsDynamicHereAndTheRunSaysSo) {
+  EngineOptions options = Options();
+  options.memory.kv_offload_bytes = 1 << 20;
+  TestWorker worker(Dir(), options);
+  EXPECT_THAT(worker->warnings(),
+              testing::ElementsAre(HasSubstr("--kv-offload-bytes has no effect")));
   EngineRequest request = AskFor("dynamic");
   request.hash_logits = true;
   const auto want = worker.Run(request);
-  for (const CacheMode cache : {CacheMode::kOff, CacheMode::kDefault, CacheMode::kDefault}) {
-    request.kv_wish.cache = "offloaded";
-    request.cache = cache;
+  for (const auto& [cache, kept] : {std::make_pair("offloaded", KvStrategy::kDynamic),
+                                    std::make_pair("offloaded_static", KvStrategy::kStatic)}) {
+    request.kv_wish.cache = cache;
     const auto run = worker.Run(request);
     ASSERT_TRUE(run->error.ok()) << run->error;
     EXPECT_EQ(run->finished.samples[0].logits_sha256, want->finished.samples[0].logits_sha256);
-    EXPECT_EQ(run->started.cached_tokens > 0, cache == CacheMode::kDefault);
-    EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kOffloaded);
+    EXPECT_GT(run->started.cached_tokens, 0u);
+    EXPECT_EQ(run->finished.kv.strategy, kept);
   }
-}
-
-TEST(EngineKv, LayersWithoutRoomAreOffloadedAndTheRunSaysSo) {
-  TinyGeometry geometry;
-  geometry.layer_types = "lggg";
-  geometry.context_tokens = 2048;
-  EngineRequest request = Request(Prompt(1400), {}, 100);
-  request.cache = CacheMode::kOff;
-  EngineOptions options = Options();
-  TestWorker roomy(ModelDir(geometry), options);
-  const auto want = roomy.Run(request);
-  EXPECT_EQ(want->finished.kv.strategy, KvStrategy::kDynamic);
-  // Of 94 chunks three layers' slices lie in the second arena, or in the first beside the local
-  // layer's.
-  const uint64_t slice = roomy->layout().SliceBytes(16);
-  options.memory.kv_bytes = 3 * 94 * slice;
-  TestWorker small(ModelDir(geometry), options);
-  const auto run = small.Run(request);
-  ASSERT_TRUE(run->error.ok()) << run->error;
-  EXPECT_EQ(run->tokens, want->tokens);
-  EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kOffloaded);
-  // What is quantized has other bits offloaded: it stays what was asked for.
-  request.kv_wish = {"quantized", kFourBits};
-  options.memory.kv_bytes = 30 * slice;
-  TestWorker tiny(ModelDir(geometry), options);
-  Collector refused;
-  tiny.Submit(request, &refused);
-  refused.WaitEnd();
-  EXPECT_THAT(std::string(refused.error.message()), HasSubstr("kv-bytes"));
-}
-
-TEST(EngineKv, TheSecondArenaHasALimitOfItsOwn) {
-  TinyGeometry geometry;
-  geometry.layer_types = "lggg";
-  geometry.context_tokens = 2048;
-  const EngineRequest request = [] {
-    EngineRequest of_second = Request(Prompt(1400), {}, 100);
-    of_second.cache = CacheMode::kOff;
-    of_second.kv_wish = {"offloaded", ""};
-    return of_second;
-  }();
-  EngineOptions options = Options();
-  // 93 whole chunks of three layers.
-  const uint64_t slice = TestWorker(ModelDir(geometry), options)->layout().SliceBytes(16);
-  options.memory.kv_offload_bytes = 3 * 94 * slice;
-  TestWorker enough(ModelDir(geometry), options);
-  EXPECT_TRUE(enough.Run(request)->error.ok());
-  EXPECT_EQ(enough->Stats().kv_offload_budget_bytes, 3 * 94 * slice);
-  EXPECT_GT(enough->Stats().kv_budget_bytes, 3 * 94 * slice);
-  options.memory.kv_offload_bytes = 3 * 80 * slice;
-  TestWorker small(ModelDir(geometry), options);
-  Collector refused;
-  small.Submit(request, &refused);
-  refused.WaitEnd();
-  EXPECT_THAT(std::string(refused.error.message()),
-              AllOf(HasSubstr("kv-offload-bytes: 1500 tokens may need"),
-                    HasSubstr("raise --kv-offload-bytes")));
-}
-
-// What lies in the other arena would free nothing.
-TEST(EngineKv, MemoryOfOneArenaIsNotTakenFromThePoolOfTheOther) {
-  TinyGeometry geometry;
-  geometry.layer_types = "lggg";
-  geometry.context_tokens = 2048;
-  EngineOptions options = Options();
-  const uint64_t slice = TestWorker(ModelDir(geometry), options)->layout().SliceBytes(16);
-  options.memory.kv_offload_bytes = 3 * 60 * slice;
-  TestWorker worker(ModelDir(geometry), options);
-  EngineRequest first = Request(Prompt(400), {}, 8);
-  first.kv_wish = {"dynamic", ""};
-  worker.Run(first);
-  const uint64_t kept = worker->Stats().kv_used_bytes;
-  ASSERT_GT(kept, 0u);
-  // Two of these have no room in the second arena together, with what the first leaves there.
-  for (const int seed : {1, 2}) {
-    EngineRequest offloaded = Request(Prompt(640 + seed), {}, 8);
-    offloaded.token_ids[1] = 5 + seed;
-    offloaded.kv_wish = {"offloaded", ""};
-    EXPECT_TRUE(worker.Run(offloaded)->error.ok());
-  }
-  EXPECT_GE(worker->Stats().kv_used_bytes, kept);
-}
-
-// What an audit has set aside in the second arena is a request's too.
-TEST(EngineKv, AnAuditGivesTheSecondArenaToARequest) {
-  TinyGeometry geometry = Geometries()[0].geometry;
-  geometry.layer_types = "gg";
-  geometry.seed = 83;
-  geometry.context_tokens = 2048;
-  const std::string& dir = ModelDir(geometry);
-  TestWorker publisher(dir, Options());
-  publisher.Run(Request(Prompt(1200)));
-  publisher->Drain(absl::InfiniteFuture());
-  EngineOptions options = Options("offloaded");
-  options.cache.audit_rate = 1;
-  options.memory.pool_bytes = 0;
-  // For 75 chunks, not for twice as many; a step takes far fewer.
-  options.memory.kv_offload_bytes = 80 * publisher->layout().ObjectBytes(16, LayerGroup::kGlobal);
-  absl::Notification asked, answered;
-  std::atomic<int> fetches{0};
-  publisher.cache()->before_fetch = [&] {
-    if (++fetches != 2) return;
-    asked.Notify();
-    answered.WaitForNotification();
-  };
-  TestWorker worker(dir, options, publisher.cache());
-  EngineRequest request = Request(Prompt(1200));
-  request.cache = CacheMode::kRead;
-  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 1184u);
-  asked.WaitForNotification();
-  request.token_ids = Prompt(1200, 2);
-  request.deadline = absl::Now() + kHang;
-  Collector run;
-  worker.Submit(request, &run);
-  run.WaitEnd();
-  answered.Notify();
-  EXPECT_TRUE(run.error.ok()) << run.error;
-  while (worker.Counter("audits") + worker.Counter("audits_skipped") < 1) std::this_thread::yield();
-  EXPECT_EQ(worker.Counter("audits_skipped"), 1u);
 }
 
 TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {

@@ -1,4 +1,5 @@
-// Memory for keys and values: what has begun ends, what has no room waits.
+// Memory for keys and values: what has no room waits, in turn. What is preempted:
+// engine_preemption_test.cc.
 
 #include <algorithm>
 #include <filesystem>
@@ -10,12 +11,11 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/restore_rule.h"
 #include "tests/support/hash_gemma.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/engine/runner/exactness_choice.h"
-#include "worker/engine/runner/invariant_runner.h"
+#include "worker/engine/runner/kv_snapshot.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
@@ -42,11 +42,11 @@ EngineRequest Uncached(std::vector<int32_t> prompt, uint32_t max_new_tokens) {
   return request;
 }
 
-TEST(EngineRoomTest, AdmittedRequestsEndAndOneWithoutRoomIsOvertaken) {
+TEST(EngineRoomTest, RequestsBeginInTurnAndEndWithinTheBudget) {
   struct Asked {
     size_t prompt, answer;
   };
-  // The first leaves no room for the second; the third and the fourth fit beside it.
+  // The first leaves no room for the second; the third and the fourth would fit beside it.
   const std::vector<Asked> asked = {{40, 60}, {100, 44}, {10, 6}, {12, 4}, {60, 40}};
   TestWorker alone(RoomDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const EngineOptions options = Room(10);
@@ -77,7 +77,7 @@ TEST(EngineRoomTest, AdmittedRequestsEndAndOneWithoutRoomIsOvertaken) {
     ASSERT_TRUE(runs[i]->error.ok()) << i << runs[i]->error;
     EXPECT_EQ(runs[i]->tokens, alone.Run(request(i))->tokens) << i;
   }
-  EXPECT_THAT(begun, ElementsAre(0, 2, 3, 1, 4));
+  EXPECT_THAT(begun, ElementsAre(0, 1, 2, 3, 4));
   EXPECT_LE(most, options.memory.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
@@ -174,8 +174,8 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
   EngineOptions little = options;
   little.memory.staging_bytes = 6 * local;
   EngineOptions tight = options;
-  // Of 803 tokens, with local blocks of a window and a step of 512 at a time, and not one more.
-  const uint64_t seen = (24 + 512 + 2 * 15) / 16;
+  // Of 803 tokens, with local blocks of a window and a chunk at a time, and not one more.
+  const uint64_t seen = (24 + 3 * 16 - 2) / 16;
   tight.memory.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
   for (const EngineOptions& bounded : {little, tight}) {
     TestWorker worker(dir, bounded);
@@ -184,55 +184,6 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
     EXPECT_EQ(run->tokens, cold->tokens);
     EXPECT_GT(worker.Counter("staging_skips"), 0u);
     EXPECT_THAT(run->outcome.note, HasSubstr("boundaries were left out"));
-  }
-}
-
-// Two that restore the same prefix, with room for what is set aside for each and not a byte more:
-// the first leaves the restored window while the second still holds it.
-TEST(EngineRoomTest, ASequenceKeepsWhatIsSetAsideForItBesideAnotherOfItsPrefix) {
-  TinyGeometry geometry;
-  geometry.layer_types = "lg";
-  geometry.context_tokens = 2048;
-  geometry.seed = 81;
-  constexpr int kRestored = 64, kTokens = kRestored + 2 * 512;  // the last step takes the most
-  const auto runner = [&](uint64_t kv_bytes) {
-    InvariantGemmaOptions options;
-    options.chunk = 16;
-    options.kv_bytes = kv_bytes;
-    auto gemma = InvariantGemma::Load(ModelDir(geometry), options);
-    EXPECT_TRUE(gemma.ok()) << gemma.status();
-    return std::make_unique<InvariantRunner>(*std::move(gemma), KvChoice(),
-                                             std::vector<std::string>());
-  };
-  const std::vector<int32_t> prompt = Prompt(kTokens);
-  const auto step = [&prompt](InvariantRunner* of, SequenceKv* kv, int tokens) {
-    StepPart part;
-    part.kv = kv;
-    part.tokens = absl::MakeConstSpan(prompt).subspan(kv->length(), tokens);
-    return of->Step({&part, 1});
-  };
-  const auto wide = runner(uint64_t{1} << 40);
-  const auto first = wide->NewKv(kTokens, {}, {});
-  ASSERT_TRUE(first.ok()) << first.status();
-  const uint64_t bytes = wide->kv_bytes().reserved;
-  ASSERT_TRUE(step(wide.get(), first->get(), kRestored).ok());
-  const KvLayout layout = LayoutOf(wide->config(), KvDtype::kFloat32, 16, Exactness::kInvariant);
-  KvObjects objects;
-  for (const ObjectId& id : NeededObjects(layout, kRestored)) {
-    const auto object = NewObject(layout, id);
-    CopyRows(layout, **first, id.begin, kRestored, object.get());
-    SealObject(layout, object.get());
-    objects.push_back(object);
-  }
-  const auto tight = runner(2 * bytes);
-  const auto one = tight->NewKv(kTokens, {}, {}), two = tight->NewKv(kTokens, {}, {});
-  ASSERT_TRUE(one.ok() && two.ok()) << two.status();
-  for (const auto* kv : {&*one, &*two}) {
-    ASSERT_TRUE(tight->Restore(layout, kRestored, objects, kv->get()).ok());
-  }
-  while ((*one)->length() < kTokens) {
-    const absl::Status status = step(tight.get(), one->get(), 512);
-    ASSERT_TRUE(status.ok()) << (*one)->length() << ": " << status;
   }
 }
 
@@ -248,35 +199,6 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
     ASSERT_TRUE(again->error.ok()) << again->error;
     EXPECT_EQ(again->tokens.front(), first->tokens.front());
   }
-}
-
-// A request that waits for others gives up neither the pool nor an audit when these would not make
-// enough room.
-TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
-  EngineOptions options = Room(20);
-  options.memory.pool_bytes = kPoolBytes;
-  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
-  worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
-  const uint64_t pooled = worker->Stats().pool_bytes;
-  ASSERT_GT(pooled, 0u);
-  Collector large, waiting;
-  absl::Notification submitted;
-  uint64_t least = pooled;
-  large.on_token = [&](size_t) {
-    submitted.WaitForNotification();
-    least = std::min(least, worker->Stats().pool_bytes);
-    return true;
-  };
-  EngineRequest running = Uncached(Prompt(100), 60);  // ten chunks; six are free
-  worker.Submit(running, &large);
-  large.WaitStarted();
-  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // twelve
-  submitted.Notify();
-  large.WaitEnd();
-  waiting.WaitEnd();
-  ASSERT_TRUE(large.error.ok() && waiting.error.ok()) << large.error << waiting.error;
-  EXPECT_EQ(least, pooled);
-  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
 }
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -380,53 +302,6 @@ TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
   LimitCacheBytes(0);
   EXPECT_EQ(refused->error.code(), absl::StatusCode::kResourceExhausted) << refused->error;
   EXPECT_TRUE(worker.Run(Uncached(Prompt(100), 20))->error.ok());
-}
-
-// Five places share ten chunks. Three chunks a request of the one tenant, two of the other.
-TEST(EngineRoomTest, ATenantsRequestsLeaveMemoryForOneOfAnotherTenant) {
-  EngineOptions options = Room(10);
-  options.max_running = 5;
-  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
-  EngineRequest few = Uncached(Prompt(20), 12), many = Uncached(Prompt(20, 2), 28);
-  few.tenant = "few";
-  many.tenant = "many";
-  worker.Run(few);  // known from now on
-  Collector runs[4], other;
-  absl::Notification all_wait, both_run, other_waits;
-  int begun = 0, ended = 0, begun_before = -1, ended_before = -1;
-  runs[0].on_token = [&](size_t) {
-    all_wait.WaitForNotification();
-    return true;
-  };
-  runs[1].on_token = [&](size_t number) {
-    if (number == 0) both_run.Notify();
-    other_waits.WaitForNotification();
-    return true;
-  };
-  for (Collector& run : runs) {
-    EngineCallbacks callbacks = run.Callbacks(/*writes=*/false);
-    const auto finished = callbacks.on_finished;
-    callbacks.on_started = [&](const StartedInfo&) { ++begun; };
-    callbacks.on_finished = [&, finished](const FinishedInfo& info) {
-      ++ended;
-      finished(info);
-    };
-    ASSERT_TRUE(worker->Submit(many, callbacks).ok());
-  }
-  all_wait.Notify();
-  both_run.WaitForNotification();
-  EngineCallbacks callbacks = other.Callbacks(/*writes=*/false);
-  callbacks.on_started = [&](const StartedInfo&) {
-    begun_before = begun;
-    ended_before = ended;
-  };
-  ASSERT_TRUE(worker->Submit(few, callbacks).ok());
-  other_waits.Notify();
-  other.WaitEnd();
-  for (Collector& run : runs) run.WaitEnd();
-  EXPECT_EQ(begun_before, 2) << "the third would have left one chunk";
-  EXPECT_EQ(ended_before, 0) << "it waited for nobody";
-  EXPECT_EQ(ended, 4);
 }
 
 // Nothing else of the engine happens meanwhile that could wake it.

@@ -215,13 +215,16 @@ TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
   one.run.WaitAll();
   // The other three hold what is behind the 20 chunks of the prompt beside it.
   EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
-  options.memory.kv_bytes -= 1;
+  // In 22 chunks the prompt and a chunk of an answer, of the others the last two; of local layers
+  // five that a step sees.
+  options.memory.kv_bytes = (22 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
+                            (5 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kLocal) - 1;
   TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled refused;
   ASSERT_TRUE(refused.Submit(&small, Drawn(4, 331)).ok());
   refused.run.WaitEnd();
   EXPECT_EQ(refused.run.error.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.run.error.message()), HasSubstr("4 samples of 371 tokens"));
+  EXPECT_THAT(std::string(refused.run.error.message()), HasSubstr("4 samples of 347 tokens"));
 }
 
 }  // namespace

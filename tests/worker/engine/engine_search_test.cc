@@ -288,8 +288,7 @@ TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
       {"with first_draw 3", [](auto* r) { r->first_draw = 3; }},
       {"with max_new_tokens 0", [](auto* r) { r->max_new_tokens = 0; }},
       {"beams: not with kv_cache static", [](auto* r) { r->kv_wish.cache = "static"; }},
-      {"beams: not with kv_cache offloaded_static",
-       [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
+      {"beams: not with kv_cache static", [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
   };
   for (const auto& [why, change] : wrong) {
     EngineRequest request = Searching(3);
@@ -304,14 +303,15 @@ TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
               HasSubstr("beams: several are of the class invariant, and this worker's is exact"));
 }
 
-// As four samples take: what one beam took another may hold, and all together no more than that.
-TEST(EngineSearchTest, SearchTakesNoMoreThanItReserved) {
+// Beams share the whole chunks of their prompt, and need room for all that comes behind it.
+TEST(EngineSearchTest, SearchTakesNoMoreThanItMayNeed) {
   TestWorker any(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const auto wanted = any.Run(Searching(4, 331, 120));
-  const uint64_t chunk = ChunkBytes(any->layout());
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 0;
-  options.memory.kv_bytes = (29 + 3 * 9) * chunk;  // 451 tokens, of the others those behind 320
+  // 451 tokens, of the others those behind 320; of local layers five chunks of each.
+  options.memory.kv_bytes = (29 + 3 * 9) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
+                            4 * 5 * any->layout().ObjectBytes(16, LayerGroup::kLocal);
   TestWorker worker(SearchDir(), options, nullptr, /*with_cache=*/false);
   Collector run, next;
   EngineCallbacks callbacks = run.Callbacks();

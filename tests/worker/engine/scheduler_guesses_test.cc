@@ -23,7 +23,7 @@ Scheduler With(uint32_t decoding, uint32_t prompt = 0) {
   if (prompt > 0) {
     scheduler.Enqueue(99);
     scheduler.Admit(99);
-    scheduler.StartPrefill(99, prompt, "a");
+    scheduler.StartPrefill(99, prompt);
   }
   return scheduler;
 }

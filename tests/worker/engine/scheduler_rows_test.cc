@@ -18,7 +18,7 @@ size_t RowsOfABatch(uint32_t places, SequenceId decoding, uint32_t rows, uint32_
     if (id <= decoding) {
       scheduler.StartDecode(id);
     } else {
-      scheduler.StartPrefill(id, 999, "a", /*promised=*/false);
+      scheduler.StartPrefill(id, 999);
     }
   }
   size_t batch = 0;

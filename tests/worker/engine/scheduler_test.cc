@@ -24,11 +24,9 @@ std::vector<SequenceId> Steps(Scheduler* scheduler, int count) {
 // Places for all that there are places for.
 std::vector<SequenceId> Admit(Scheduler* scheduler) {
   std::vector<SequenceId> admitted;
-  for (;;) {
-    const std::vector<SequenceId> candidates = scheduler->Candidates();
-    if (candidates.empty()) return admitted;
-    scheduler->Admit(candidates.front());
-    admitted.push_back(candidates.front());
+  while (const std::optional<SequenceId> next = scheduler->Candidate()) {
+    scheduler->Admit(*next);
+    admitted.push_back(*next);
   }
   return admitted;
 }
@@ -147,50 +145,61 @@ TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
 
 using Ids = std::vector<SequenceId>;
 
-TEST(SchedulerTest, OneThatFindsNoRoomIsOvertakenAndNotWithoutEnd) {
-  Scheduler scheduler(2, 100);
-  for (SequenceId id = 1; id <= 30; ++id) scheduler.Enqueue(id);
-  SequenceId next = 2;  // who is in front never finds room
-  for (uint32_t i = 0; i < kMaxOvertaken; ++i) {
-    const Ids candidates = scheduler.Candidates();
-    ASSERT_EQ((Ids{candidates[0], candidates[1]}), (Ids{1, next}));
-    scheduler.Admit(next);
-    scheduler.Remove(next++);
-  }
-  EXPECT_EQ(scheduler.Candidates(), Ids{1}) << "who waits so long is waited for";
-  scheduler.Admit(1);
-  EXPECT_EQ(scheduler.Candidates().size(), 30u - next + 1);
-}
-
-TEST(SchedulerTest, OneThatNeedsSeveralPlacesIsOvertakenLikewise) {
+TEST(SchedulerTest, OneThatNeedsSeveralPlacesIsOvertakenByNone) {
   Scheduler scheduler(2, 100);
   for (SequenceId id : {1, 2}) scheduler.Enqueue(id);
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
   scheduler.Enqueue(3, 2);
-  for (SequenceId id = 4; id < 40; ++id) scheduler.Enqueue(id);
-  uint32_t overtaken = 0;
-  for (SequenceId running = 2; overtaken <= kMaxOvertaken; ++overtaken) {
-    scheduler.Remove(running);
-    const Ids admitted = Admit(&scheduler);
-    if (admitted.empty()) break;
-    running = admitted.front();
-  }
-  EXPECT_EQ(overtaken, kMaxOvertaken);
+  scheduler.Enqueue(4);
+  scheduler.Remove(2);
+  EXPECT_EQ(Admit(&scheduler), Ids{});
   scheduler.Remove(1);
   EXPECT_EQ(Admit(&scheduler), Ids{3});
 }
 
-TEST(SchedulerTest, TenantsOvertakeInTurn) {
-  Scheduler scheduler(8, 100);
-  scheduler.Enqueue(1, 1, "large");
-  for (SequenceId id : {2, 3, 4, 5}) scheduler.Enqueue(id, 1, "many");
-  for (SequenceId id : {6, 7}) scheduler.Enqueue(id, 1, "few");
-  Ids overtaking;
-  while (scheduler.Candidates().size() > 1) {
-    overtaking.push_back(scheduler.Candidates()[1]);
-    scheduler.Admit(overtaking.back());
+// Bytes of each sequence by its id.
+std::optional<SequenceId> VictimFor(const Scheduler& scheduler, SequenceId id,
+                                    const std::map<SequenceId, uint64_t>& held) {
+  return scheduler.Victim(id, [&](SequenceId other) {
+    const auto bytes = held.find(other);
+    return bytes == held.end() ? uint64_t{0} : bytes->second;
+  });
+}
+
+TEST(SchedulerTest, VictimIsTheYoungestOfTheTenantThatHoldsMost) {
+  Scheduler scheduler(8, 8);
+  scheduler.Enqueue(1, 1, "few");
+  for (SequenceId id : {2, 3, 5}) scheduler.Enqueue(id, 1, "many");
+  for (SequenceId id : {4, 6, 7}) scheduler.Enqueue(id, 1, "few");
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
+  const std::map<SequenceId, uint64_t> held = {{1, 900}, {2, 10}, {3, 20},
+                                               {4, 15},  {5, 10}, {6, 5}};
+  EXPECT_EQ(VictimFor(scheduler, 1, held), 5u) << "many have 40 bytes, few 20, beside the first";
+  EXPECT_EQ(VictimFor(scheduler, 3, held), 6u) << "of those younger few have 20, many 10";
+  EXPECT_EQ(VictimFor(scheduler, 5, held), 6u);
+  EXPECT_EQ(VictimFor(scheduler, 6, held), std::nullopt) << "the seventh holds nothing";
+  EXPECT_EQ(VictimFor(scheduler, 7, held), std::nullopt);
+  scheduler.Requeue(6, 1);
+  EXPECT_EQ(VictimFor(scheduler, 5, held), std::nullopt) << "it waits";
+}
+
+TEST(SchedulerTest, PreemptedSequenceIsTheFirstOfItsTenantAndNeverGivesWay) {
+  Scheduler scheduler(2, 3);
+  for (SequenceId id : {1, 2, 3, 4}) scheduler.Enqueue(id);
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
+  scheduler.Requeue(2, 1);
+  EXPECT_EQ(scheduler.running(), 1u);
+  EXPECT_EQ(scheduler.queued(), 3u);
+  EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
+  EXPECT_EQ(scheduler.Candidate(), 2u);
+  EXPECT_TRUE(scheduler.Enqueue(5));
+  EXPECT_FALSE(scheduler.Enqueue(6)) << "its place is free, and it waits for it";
+  for (const SequenceId newest : {5, 4, 3}) {
+    std::optional<SequenceId> gives_way;
+    scheduler.Enqueue(newest + 10, 1, std::string(1, static_cast<char>('a' + newest)), &gives_way);
+    EXPECT_EQ(gives_way, newest);
   }
-  EXPECT_EQ(overtaking, (Ids{2, 6, 3, 7, 4, 5}));
+  EXPECT_EQ(scheduler.Candidate(), 13u) << "a tenant without a place is before it";
 }
 
 TEST(SchedulerTest, TheTenantWithTheFewestPlacesIsNext) {
@@ -292,19 +301,16 @@ struct Prefilling {
   SequenceId id;
   uint32_t tokens;
   std::string tenant;
-  bool promised = false;
 };
 
 // With ids 1 to `decoding` decoding, and these prefilling.
 Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefilling) {
   Scheduler scheduler(32, 0);
   for (SequenceId id = 1; id <= decoding; ++id) scheduler.Enqueue(id);
-  for (const Prefilling& one : prefilling) scheduler.Enqueue(one.id);
+  for (const Prefilling& one : prefilling) scheduler.Enqueue(one.id, 1, one.tenant);
   Admit(&scheduler);
   for (SequenceId id = 1; id <= decoding; ++id) scheduler.StartDecode(id);
-  for (const Prefilling& one : prefilling) {
-    scheduler.StartPrefill(one.id, one.tokens, one.tenant, one.promised);
-  }
+  for (const Prefilling& one : prefilling) scheduler.StartPrefill(one.id, one.tokens);
   return scheduler;
 }
 
@@ -332,47 +338,26 @@ TEST(SchedulerBatchTest, HoweverManyDecodePromptsGoOn) {
   EXPECT_EQ(scheduler.NextBatch(1, 512).back().tokens, 1u);
 }
 
-TEST(SchedulerBatchTest, AShortPromptIsNotStuckBehindALongOne) {
+TEST(SchedulerBatchTest, SequencesOfATenantHaveEqualRowsAndWhatOthersLeave) {
   Scheduler scheduler = Batching(0, {{1, 5000, "a"}, {2, 40, "a"}, {3, 5000, "a"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 300)), "1:260 2:40");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 300)), "1:130 2:40 3:130");
   scheduler.StartDecode(2);
-  EXPECT_EQ(BatchText(scheduler.NextBatch(101, 300)), "2 1:100");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(101, 300)), "2 1:50 3:50");
 }
 
-TEST(SchedulerBatchTest, PromptsThatAreAlikeEndOneAfterTheOther) {
-  Scheduler scheduler = Batching(0, {{1, 100, "a"}, {2, 100, "a"}, {3, 100, "a"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(60, 60)), "1:60");
-  EXPECT_EQ(BatchText(scheduler.NextBatch(60, 60)), "1:40 2:20");
-  scheduler.StartDecode(1);
-  EXPECT_EQ(BatchText(scheduler.NextBatch(61, 60)), "1 2:60");
-}
-
-TEST(SchedulerBatchTest, ALongPromptIsNotStarvedByShortOnes) {
-  Scheduler scheduler = Batching(0, {{1, 999, "a"}, {2, 70, "a"}, {3, 50, "a"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 128)), "1:64 2:14 3:50");
-}
-
-// Neither the oldest nor the shortest: others, in other workers too, wait for it.
-TEST(SchedulerBatchTest, PromisedSequencesShareTheHalfOfTheOldest) {
-  Scheduler scheduler = Batching(
-      0, {{1, 999, "a"}, {2, 500, "a"}, {3, 600, "a", true}, {4, 600, "a", true}, {5, 9, "b"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 265)), "1:64 2:128 3:64 5:9");
-  for (const SequenceId id : {1, 5}) scheduler.Remove(id);
-  EXPECT_EQ(BatchText(scheduler.NextBatch(8, 8)), "2:4 3:4");
-  scheduler.Remove(2);
-  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 128)), "3:128");
-}
-
-TEST(SchedulerBatchTest, TenantsShareAlikeHowManyPromptsEachMayHave) {
+TEST(SchedulerBatchTest, TenantsHaveEqualRowsHowManyPromptsEachMayHave) {
   Scheduler scheduler =
       Batching(0, {{1, 999, "a"}, {2, 999, "a"}, {3, 999, "a"}, {4, 999, "a"}, {5, 999, "b"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 400)), "1:200 5:200");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 400)), "1:50 2:50 3:50 4:50 5:200");
 }
 
-TEST(SchedulerBatchTest, PartsAreNotTooSmallAndWhoHadNoneIsFirst) {
-  Scheduler scheduler = Batching(0, {{1, 99, "a"}, {2, 99, "b"}, {3, 99, "c"}, {4, 99, "d"}});
-  EXPECT_EQ(BatchText(scheduler.NextBatch(16, 40)), "1:16 2:16 3:8");
-  EXPECT_EQ(BatchText(scheduler.NextBatch(16, 40)), "1:16 2:8 4:16");
+TEST(SchedulerBatchTest, RowsThatCannotBeSharedEquallyAreAnothersEachTime) {
+  Scheduler scheduler = Batching(0, {{1, 99, "a"}, {2, 99, "a"}, {3, 99, "b"}, {4, 99, "c"}});
+  std::map<SequenceId, uint32_t> rows;
+  for (int i = 0; i < 12; ++i) {
+    for (const PlannedStep& part : scheduler.NextBatch(1, 1)) rows[part.id] += part.tokens;
+  }
+  EXPECT_EQ(rows, (std::map<SequenceId, uint32_t>{{1, 2}, {2, 2}, {3, 4}, {4, 4}}));
 }
 
 // Random arrivals and departures: each batch is what the invariants say, and all get to their end.
@@ -388,11 +373,14 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
     std::map<SequenceId, std::string> tenants;
     SequenceId next_id = 1;
     for (int i = 0; i < 1000; ++i) {
-      if (random() % 4 == 0) scheduler.Enqueue(next_id++);
+      if (random() % 4 == 0) {
+        tenants[next_id] = std::string(1, 'a' + random() % 3);
+        scheduler.Enqueue(next_id, 1, tenants[next_id]);
+        ++next_id;
+      }
       for (SequenceId id : Admit(&scheduler)) {
         prefill_left[id] = 1 + random() % 200;
-        tenants[id] = std::string(1, 'a' + random() % 3);
-        scheduler.StartPrefill(id, prefill_left[id], tenants[id], /*promised=*/random() % 2 == 0);
+        scheduler.StartPrefill(id, prefill_left[id]);
       }
       const size_t decodes = decode_left.size();
       uint32_t wanted = 0, prefilled = 0;
@@ -422,15 +410,119 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
           scheduler.StartDecode(id);
         }
       }
-      std::set<std::string> older;
       for (const auto& [id, left] : prefill_left) {
-        if (!older.insert(tenants[id]).second) continue;
         passed_over[id] = seen.count(id) == 1 ? 0 : passed_over[id] + 1;
-        ASSERT_LE(passed_over[id], 3u) << "the one before it, and the other tenants";
+        ASSERT_LE(passed_over[id], 2 * places) << "each has rows in turn";
       }
     }
     EXPECT_LE(most, Scheduler::MostRows(rows, alone, places));
   }
+}
+
+// A worker of so few blocks that sequences are preempted, with one token a unit of each. The
+// sequence that lacks a block preempts the scheduler's victim, else itself.
+class Worker {
+ public:
+  explicit Worker(uint64_t seed)
+      : random_(seed),
+        places_(1 + random_() % 6),
+        budget_(6 + random_() % 12),
+        scheduler_(places_, 1000) {}
+
+  // True: all that arrived ended.
+  bool Run() {
+    const uint64_t count = 1 + random_() % 12;
+    for (int step = 0; step < 20000; ++step) {
+      if (next_id_ <= count && random_() % 3 == 0) Arrive();
+      AdmitAll();
+      std::vector<PlannedStep> batch = scheduler_.NextBatch(1 + random_() % 8, 1 + random_() % 16);
+      std::sort(batch.begin(), batch.end(), [](auto& a, auto& b) { return a.id < b.id; });
+      for (const PlannedStep& part : batch) MakeRoom(part);
+      for (const PlannedStep& part : batch) {
+        if (running_.count(part.id) == 1) Advance(part);
+      }
+      if (next_id_ > count && texts_.empty()) return true;
+    }
+    return false;
+  }
+  uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  static constexpr uint64_t kChunk = 4;
+  struct Text {
+    uint64_t prompt, answer, generated = 0;
+  };
+  static uint64_t BlocksOf(uint64_t tokens) { return (tokens + kChunk - 1) / kChunk; }
+  uint64_t TextOf(SequenceId id) const { return texts_.at(id).prompt + texts_.at(id).generated; }
+  uint64_t Used() const {
+    uint64_t blocks = 0;
+    for (const auto& [id, length] : running_) blocks += BlocksOf(length);
+    return blocks;
+  }
+  void Arrive() {
+    const uint64_t prompt = 1 + random_() % (budget_ * kChunk - 1);
+    const uint64_t answer = 1 + random_() % (budget_ * kChunk - prompt);
+    texts_[next_id_] = {prompt, answer};
+    EXPECT_TRUE(scheduler_.Enqueue(next_id_, 1, std::string(1, 'a' + random_() % 3)));
+    ++next_id_;
+  }
+  void AdmitAll() {
+    while (const std::optional<SequenceId> id = scheduler_.Candidate()) {
+      const Text& text = texts_.at(*id);
+      const uint64_t more = std::min(kChunk, text.answer - text.generated);
+      if (Used() + BlocksOf(TextOf(*id) + more) > budget_) return;
+      scheduler_.Admit(*id);
+      scheduler_.StartPrefill(*id, static_cast<uint32_t>(TextOf(*id)));
+      running_[*id] = 0;
+    }
+  }
+  void MakeRoom(const PlannedStep& part) {
+    while (running_.count(part.id) == 1) {
+      uint64_t& length = running_.at(part.id);
+      const uint64_t end = length + part.tokens;
+      if (Used() - BlocksOf(length) + BlocksOf(end) <= budget_) {
+        length = end;  // its blocks are taken
+        return;
+      }
+      const std::optional<SequenceId> victim = scheduler_.Victim(part.id, [&](SequenceId id) {
+        return BlocksOf(running_.count(id) == 1 ? running_.at(id) : 0);
+      });
+      EXPECT_GT(victim.value_or(part.id + 1), part.id);
+      const SequenceId preempted = victim.value_or(part.id);
+      EXPECT_GT(preempted, running_.begin()->first) << "the oldest has all that the others had";
+      scheduler_.Requeue(preempted, 1);
+      running_.erase(preempted);
+      ++preemptions_;
+    }
+  }
+  void Advance(const PlannedStep& part) {
+    Text& text = texts_.at(part.id);
+    if (running_.at(part.id) < TextOf(part.id)) return;  // of its prompt
+    if (part.kind == StepKind::kPrefill) scheduler_.StartDecode(part.id);
+    if (++text.generated < text.answer) return;
+    scheduler_.Remove(part.id);
+    running_.erase(part.id);
+    texts_.erase(part.id);
+  }
+
+  std::mt19937_64 random_;
+  const uint32_t places_;
+  const uint64_t budget_;  // blocks
+  Scheduler scheduler_;
+  SequenceId next_id_ = 1;
+  std::map<SequenceId, Text> texts_;
+  std::map<SequenceId, uint64_t> running_;  // tokens that have blocks
+  uint64_t preemptions_ = 0;
+};
+
+TEST(SchedulerPreemptionTest, EverySequenceEndsInRandomSchedules) {
+  uint64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 10000; ++seed) {
+    Worker worker(seed);
+    ASSERT_TRUE(worker.Run()) << seed;
+    preemptions += worker.preemptions();
+  }
+  EXPECT_GT(preemptions, 10000u);
 }
 
 }  // namespace

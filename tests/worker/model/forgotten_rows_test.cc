@@ -16,16 +16,10 @@ namespace {
 constexpr int kChunk = 16, kPrompt = 21, kTokens = 159;  // the last chunk lacks one
 constexpr uint64_t kArenaBytes = uint64_t{1} << 30;
 
-KvChoice ChoiceOf(const std::string& name) {
-  KvChoice choice;
+KvQuantization QuantizationOf(const std::string& name) {
   uint32_t residual = 0;
-  if (name == "static") choice.strategy = KvStrategy::kStatic;
-  if (name == "offloaded") choice.strategy = KvStrategy::kOffloaded;
-  if (name == "quantized") {
-    choice.strategy = KvStrategy::kQuantized;
-    choice.quantization = *ParseKvQuantization("bits=4,group=16,residual=16", &residual);
-  }
-  return choice;
+  if (name != "quantized") return {};
+  return *ParseKvQuantization("bits=4,group=16,residual=16", &residual);
 }
 
 class ForgottenRowsTest : public testing::TestWithParam<const char*> {
@@ -43,11 +37,8 @@ class ForgottenRowsTest : public testing::TestWithParam<const char*> {
   }
 
   InvariantGemma::Kv Prefilled() const {
-    InvariantGemma::Kv kv = gemma_->NewKv(ChoiceOf(GetParam()));
-    EXPECT_TRUE(kv.Reserve(kArenaBytes / 8, kArenaBytes / 8).ok());
-    if (TakesAhead(kv.choice().strategy)) {
-      EXPECT_TRUE(kv.TakeAhead(11, 5, 0, 11).ok());
-    }
+    InvariantGemma::Kv kv = gemma_->NewKv(QuantizationOf(GetParam()));
+    if (std::string(GetParam()) == "static") kv.TakeAhead(11, 5);
     std::vector<float> logits;
     EXPECT_TRUE(gemma_->Step(&kv, {text_.data(), kPrompt}, 1, &logits).ok());
     return kv;
@@ -115,20 +106,16 @@ TEST_P(ForgottenRowsTest, RowsAfterForgottenOnesHaveTheBitsOfSingleSteps) {
 }
 
 TEST_P(ForgottenRowsTest, TakeNoMoreMemoryThanSingleSteps) {
-  uint64_t used = 0, offloaded = 0;
+  uint64_t used = 0;
   {
     InvariantGemma::Kv single = Prefilled();
     Single(&single);
     used = gemma_->kv_blocks().used_bytes();
-    offloaded = gemma_->offloaded_blocks().used_bytes();
   }
   for (const uint64_t seed : {6, 7, 8, 9}) {
     InvariantGemma::Kv kv = Prefilled();
     Guessing(seed, &kv);
     EXPECT_EQ(gemma_->kv_blocks().used_bytes(), used);
-    EXPECT_EQ(gemma_->offloaded_blocks().used_bytes(), offloaded);
-    EXPECT_EQ(gemma_->kv_blocks().used_bytes() + gemma_->kv_blocks().reserved_bytes(),
-              kArenaBytes / 8);
   }
 }
 
@@ -147,7 +134,7 @@ TEST_P(ForgottenRowsTest, AChunkThatTheyFilledIsNotGiven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, ForgottenRowsTest,
-                         testing::Values("dynamic", "static", "quantized", "offloaded"),
+                         testing::Values("dynamic", "static", "quantized"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

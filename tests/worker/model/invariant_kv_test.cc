@@ -60,8 +60,8 @@ TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
   EXPECT_EQ(arena.used_bytes(), 700u);
   EXPECT_EQ(arena.Adopt(more, 301).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(more.use_count(), 1);
-  EXPECT_TRUE(arena.Counts(theirs, 700));
-  EXPECT_FALSE(arena.Counts(more, 301));
+  EXPECT_TRUE(arena.Owns(*block));
+  EXPECT_FALSE(arena.Owns(theirs));
   absl::StatusOr<KvBlock> again = arena.Adopt(theirs, 700);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->get(), theirs.get());
@@ -70,7 +70,6 @@ TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
   block = KvBlock();
   EXPECT_EQ(arena.used_bytes(), 700u) << "the other sequence has it";
   again = KvBlock();
-  EXPECT_FALSE(arena.Counts(theirs, 700));
   EXPECT_EQ(theirs.use_count(), 1);
   EXPECT_EQ(arena.used_bytes(), 0u);
   again = arena.Adopt(theirs, 700);
@@ -91,20 +90,6 @@ TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
   EXPECT_EQ(theirs.use_count(), 1);
 }
 
-// The first leaves it while the second still has it.
-TEST(KvBlocks, ReservationThatAdoptsABlockAlonePaysForIt) {
-  KvBlocks arena(1000);
-  KvBlocks::Reservation first, second;
-  ASSERT_TRUE(arena.Reserve(500, &first).ok() && arena.Reserve(500, &second).ok());
-  const KvBlock theirs(new std::byte[500]);
-  auto of_first = arena.Adopt(theirs, 500, &first, /*alone=*/true);
-  const auto of_second = arena.Adopt(theirs, 500, &second, /*alone=*/true);
-  ASSERT_TRUE(of_first.ok() && of_second.ok()) << of_second.status();
-  EXPECT_EQ(of_first->get(), of_second->get());
-  of_first = KvBlock();
-  EXPECT_TRUE(arena.Take({500}, &first).ok());
-}
-
 TEST(KvBlocks, ABlockMayOutliveItsArena) {
   auto arena = std::make_unique<KvBlocks>(1000);
   KvBlock block = arena->Take({64})->front();
@@ -112,58 +97,28 @@ TEST(KvBlocks, ABlockMayOutliveItsArena) {
   block[63] = std::byte{1};
 }
 
-TEST(KvBlocks, ReservedBytesAreThereWhateverOthersTake) {
+TEST(KvBlocks, CallsOnceWhenTheNextBlockIsFreed) {
   KvBlocks arena(1000);
-  KvBlocks::Reservation mine, more;
-  ASSERT_TRUE(arena.Reserve(600, &mine).ok());
-  EXPECT_EQ(arena.Reserve(401, &more).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(arena.Take({401}).status().message(),
-            "kv-bytes: 401 more are needed, and 600 of 1000 are in use");
-  const auto theirs = arena.Take({400});
-  auto taken = arena.Take({200, 300}, &mine);
-  ASSERT_TRUE(theirs.ok() && taken.ok()) << taken.status();
-  EXPECT_EQ(arena.used_bytes(), 900u);
-  EXPECT_EQ(arena.reserved_bytes(), 100u);
-  EXPECT_FALSE(arena.Take({101}, &mine).ok());
-  taken->pop_back();  // and is set aside again
-  EXPECT_EQ(arena.reserved_bytes(), 400u);
-  const KvBlock adopted = *arena.Adopt(KvBlock(new std::byte[350]), 350, &mine);
-  EXPECT_EQ(arena.reserved_bytes(), 50u);
-  mine = KvBlocks::Reservation();
-  EXPECT_EQ(arena.reserved_bytes(), 0u);
-  EXPECT_EQ(arena.used_bytes(), 950u) << "blocks outlive what they were taken from";
+  int calls = 0;
+  auto taken = arena.Take({100, 300, 500});
+  const KvBlock theirs(new std::byte[100]);
+  taken->pop_back();
+  arena.WhenFreed([&] { ++calls; });
+  EXPECT_EQ(calls, 0) << "nothing is freed since";
+  KvBlock shared = taken->back();
+  taken->pop_back();
+  EXPECT_EQ(calls, 0) << "another holder has it";
+  shared = nullptr;
+  EXPECT_EQ(calls, 1);
   taken->clear();
-  EXPECT_EQ(arena.reserved_bytes(), 0u);
-  EXPECT_EQ(arena.used_bytes(), 750u);
-}
-
-TEST(KvBlocks, ATakeMayGoBeyondWhatIsSetAsideIntoWhatIsFree) {
-  KvBlocks arena(1000);
-  KvBlocks::Reservation mine;
-  ASSERT_TRUE(arena.Reserve(100, &mine).ok());
-  EXPECT_TRUE(arena.Take({700, 300}, &mine).ok());
-  EXPECT_EQ(arena.reserved_bytes(), 100u) << "all were let go; what came from elsewhere went there";
-  EXPECT_EQ(arena.used_bytes(), 0u);
-}
-
-TEST(KvBlocks, SharedReservationIsOneAndEndsWithItsLastHolder) {
-  KvBlocks arena(1000);
-  KvBlocks::Reservation mine;
-  ASSERT_TRUE(arena.Reserve(300, &mine).ok());
-  KvBlocks::Reservation other = mine.Shared();
-  EXPECT_EQ(arena.reserved_bytes(), 300u);
-  ASSERT_TRUE(arena.Reserve(100, &other).ok());
-  auto taken = arena.Take({350}, &mine);
-  const auto rest = arena.Take({600}, nullptr);
-  ASSERT_TRUE(taken.ok() && rest.ok()) << taken.status();
-  EXPECT_FALSE(arena.Take({51}, &other).ok());
-  EXPECT_TRUE(arena.Take({50}, &other).ok());
-  mine = KvBlocks::Reservation();
-  EXPECT_EQ(arena.reserved_bytes(), 50u);
-  taken->clear();  // to the one that is left
-  EXPECT_EQ(arena.reserved_bytes(), 400u);
-  other = KvBlocks::Reservation().Shared();
-  EXPECT_EQ(arena.reserved_bytes(), 0u);
+  EXPECT_EQ(calls, 1);
+  absl::StatusOr<KvBlock> adopted = arena.Adopt(theirs, 100);
+  arena.WhenFreed([&] {
+    ++calls;
+    EXPECT_TRUE(arena.Take({1000}).ok()) << "under no lock, with all of it free";
+  });
+  adopted = KvBlock();
+  EXPECT_EQ(calls, 2);
 }
 
 // A model of both kinds of layers, its window over a chunk and a half.
@@ -284,34 +239,6 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedAndNotCopied) {
   // The window's first row is 41: that block is there, the one before it is not.
   EXPECT_NE(to.Share({32, 16, LayerGroup::kLocal}), nullptr);
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);
-}
-
-// What is set aside for the two may all be one's; and the other, whatever it held, becomes its
-// copy.
-TEST_F(InvariantKvTest, OneOfTwoMayTakeWhatIsSetAsideForBothAndTheOtherBecomesItsCopy) {
-  const auto roomy = Load();
-  const std::vector<float> want = Cold(*roomy, 75);
-  const KvLayout layout = roomy->NewKv().layout();
-  const uint64_t chunk = layout.ObjectBytes(kSplit, LayerGroup::kGlobal) +
-                         layout.ObjectBytes(kSplit, LayerGroup::kLocal);
-  for (const bool together : {true, false}) {
-    const auto gemma = Load(6 * chunk);
-    InvariantGemma::Kv first = gemma->NewKv(), fork = gemma->NewKv();
-    ASSERT_TRUE(first.Reserve(3 * chunk, 6 * chunk).ok());
-    ASSERT_TRUE(fork.Reserve(3 * chunk, 3 * chunk, together ? &first : nullptr).ok());
-    std::vector<float> logits;
-    ASSERT_TRUE(gemma->Step(&first, std::vector<int32_t>(10, 9), 1, &logits).ok());
-    const absl::Status status = gemma->Step(&fork, Tokens(0, 70), 1, &logits);
-    EXPECT_EQ(status.ok(), together) << status;
-    if (!together) continue;
-    first.ShareAll(fork);
-    EXPECT_LE(gemma->kv_blocks().used_bytes(), 5 * chunk) << "what it held is free";
-    EXPECT_EQ(StepTo(*gemma, 75, 1, &first), want);
-    EXPECT_EQ(StepTo(*gemma, 75, 5, &fork), want);
-    fork = InvariantGemma::Kv();
-    first = InvariantGemma::Kv();
-    EXPECT_EQ(gemma->kv_blocks().reserved_bytes(), 0u);
-  }
 }
 
 TEST_F(InvariantKvTest, AStepWithoutRoomIsRefusedWithNothingChanged) {

@@ -1,5 +1,5 @@
-// Keys and values whose whole chunks are quantized, or offloaded: no bit depends on steps, on
-// company, or on whether they were computed or restored.
+// Keys and values whose whole chunks are quantized: no bit depends on steps, on company, or on
+// whether they were computed or restored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,33 +60,30 @@ struct QuantizedForm {
 class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<QuantizedForm> {
  protected:
   QuantizedKvTest() { kv_dtype_ = GetParam().kv_dtype; }
-  static KvChoice Choice() {
+  static KvQuantization Quantization() {
     uint32_t residual = 0;
-    KvChoice choice;
-    choice.strategy = KvStrategy::kQuantized;
-    choice.quantization = *ParseKvQuantization(GetParam().options, &residual);
-    return choice;
+    return *ParseKvQuantization(GetParam().options, &residual);
   }
 };
 
 TEST_P(QuantizedKvTest, BitsAreTheSameInStepsOfAnySizeAndByAnyNumberOfThreads) {
   const auto one = Load(1), two = Load(2);
-  InvariantGemma::Kv first = one->NewKv(Choice());
+  InvariantGemma::Kv first = one->NewKv(Quantization());
   const std::vector<float> want = AllTo(*one, kTokens, 1, &first);
   for (const int step : {2, 5, 16, 17, 33, kTokens}) {
-    InvariantGemma::Kv kv = two->NewKv(Choice());
+    InvariantGemma::Kv kv = two->NewKv(Quantization());
     EXPECT_EQ(AllTo(*two, kTokens, step, &kv), want) << step;
   }
 }
 
 TEST_P(QuantizedKvTest, BitsAreTheSameBesideSequencesThatAreKeptOtherwise) {
   const auto gemma = Load();
-  InvariantGemma::Kv alone = gemma->NewKv(Choice());
+  InvariantGemma::Kv alone = gemma->NewKv(Quantization());
   const std::vector<float> want = AllTo(*gemma, 40, 40, &alone);
   InvariantGemma::Kv plain_alone = gemma->NewKv();
   const std::vector<float> plain_want = AllTo(*gemma, 40, 40, &plain_alone);
   EXPECT_NE(want, plain_want) << "whole chunks are read in fewer bits";
-  InvariantGemma::Kv kv = gemma->NewKv(Choice()), plain = gemma->NewKv();
+  InvariantGemma::Kv kv = gemma->NewKv(Quantization()), plain = gemma->NewKv();
   std::vector<float> all, plain_all, logits, plain_logits;
   for (int at = 0; at < 40; at += 8) {
     const std::vector<int32_t> text = Text(at, at + 8);
@@ -101,11 +98,11 @@ TEST_P(QuantizedKvTest, BitsAreTheSameBesideSequencesThatAreKeptOtherwise) {
 TEST_P(QuantizedKvTest, GoesOnFromEveryBoundaryWithTheSameBitsRestoredOrForked) {
   const auto gemma = Load();
   const int vocabulary = gemma->config().vocab_size;
-  InvariantGemma::Kv cold = gemma->NewKv(Choice());
+  InvariantGemma::Kv cold = gemma->NewKv(Quantization());
   const std::vector<float> want = AllTo(*gemma, kTokens, kTokens, &cold);
   for (const int boundary : {1, 15, 16, 17, 31, 32, 48, 61, 74}) {
-    InvariantGemma::Kv from = gemma->NewKv(Choice()), to = gemma->NewKv(Choice());
-    InvariantGemma::Kv copied = gemma->NewKv(Choice()), fork = gemma->NewKv(Choice());
+    InvariantGemma::Kv from = gemma->NewKv(Quantization()), to = gemma->NewKv(Quantization());
+    InvariantGemma::Kv copied = gemma->NewKv(Quantization()), fork = gemma->NewKv(Quantization());
     AllTo(*gemma, boundary, 5, &from);
     const KvLayout& layout = from.layout();
     to.BeginRestore(boundary);
@@ -139,7 +136,7 @@ TEST_P(QuantizedKvTest, GoesOnFromEveryBoundaryWithTheSameBitsRestoredOrForked) 
 
 TEST_P(QuantizedKvTest, ItsMemoryIsSealedChunksAndTheOneThatIsNotFull) {
   const auto gemma = Load();
-  InvariantGemma::Kv kv = gemma->NewKv(Choice());
+  InvariantGemma::Kv kv = gemma->NewKv(Quantization());
   AllTo(*gemma, 160, 64, &kv);
   AllTo(*gemma, 165, 1, &kv);
   const KvLayout& layout = kv.layout();
@@ -154,32 +151,6 @@ TEST_P(QuantizedKvTest, ItsMemoryIsSealedChunksAndTheOneThatIsNotFull) {
   EXPECT_LT(global, layout.LayersOf(LayerGroup::kGlobal).size() * layout.PlainSliceBytes(kChunk));
   kv = InvariantGemma::Kv();
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
-}
-
-using OffloadedKvTest = SealedKv;
-
-TEST_F(OffloadedKvTest, HasTheBitsOfDynamicAndItsWholeGlobalChunksInTheSecondArena) {
-  const auto gemma = Load();
-  InvariantGemma::Kv dynamic = gemma->NewKv();
-  const std::vector<float> want = AllTo(*gemma, 165, 64, &dynamic);
-  dynamic = InvariantGemma::Kv();
-  KvChoice choice;
-  choice.strategy = KvStrategy::kOffloaded;
-  for (const int step : {1, 7, 64, 165}) {
-    InvariantGemma::Kv kv = gemma->NewKv(choice);
-    ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
-    EXPECT_EQ(AllTo(*gemma, 165, step, &kv), want) << step;
-    AllTo(*gemma, 170, 1, &kv);
-    const KvLayout& layout = kv.layout();
-    const uint64_t slice = layout.SliceBytes(kChunk);
-    EXPECT_EQ(gemma->offloaded_blocks().used_bytes(), 10 * slice) << step;
-    // Two local layers' windows, and the chunk that is not full of all layers.
-    EXPECT_LE(gemma->kv_blocks().used_bytes(), (2 * 3 + 1) * slice) << step;
-    InvariantGemma::Kv fork = gemma->NewKv(choice);
-    fork.ShareAll(kv);
-    EXPECT_EQ(AllTo(*gemma, 175, 5, &fork), AllTo(*gemma, 175, 1, &kv));
-  }
-  EXPECT_EQ(gemma->offloaded_blocks().used_bytes(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(

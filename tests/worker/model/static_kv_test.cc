@@ -62,10 +62,7 @@ class StaticKvTest : public testing::Test {
     *taken = TakenBlocks() - *taken;
     return all;
   }
-  // Of both arenas.
-  uint64_t TakenBlocks() const {
-    return gemma_->kv_blocks().taken_blocks() + gemma_->offloaded_blocks().taken_blocks();
-  }
+  uint64_t TakenBlocks() const { return gemma_->kv_blocks().taken_blocks(); }
   std::string dir_;
   std::unique_ptr<InvariantGemma> gemma_;
   std::vector<float> want_;  // of a KV that takes memory as it grows
@@ -74,41 +71,22 @@ class StaticKvTest : public testing::Test {
 TEST_F(StaticKvTest, TakesNoMemoryWhileItDecodesAndGivesTheSameBits) {
   uint64_t taken = 0;
   int64_t allocated = 0;
-  KvChoice choice;
-  choice.strategy = KvStrategy::kStatic;
-  InvariantGemma::Kv kv = gemma_->NewKv(choice);
+  InvariantGemma::Kv kv = gemma_->NewKv();
   // Of local layers the window and the step see rows of five blocks at most.
-  ASSERT_TRUE(kv.TakeAhead(11, 5, 0, 11).ok());
+  kv.TakeAhead(11, 5);
   EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
   EXPECT_EQ(taken, 0u);
   EXPECT_EQ(allocated, 0);
-}
-
-TEST_F(StaticKvTest, OffloadedItTakesNoneOfEitherArenaWhileItDecodes) {
-  uint64_t taken = 0;
-  int64_t allocated = 0;
-  KvChoice choice;
-  choice.strategy = KvStrategy::kOffloadedStatic;
-  InvariantGemma::Kv kv = gemma_->NewKv(choice);
-  ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
-  // A step of the prompt writes four chunks; ten of all are whole.
-  ASSERT_TRUE(kv.TakeAhead(4, 5, 10, 11).ok());
-  EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
-  EXPECT_EQ(taken, 0u);
-  EXPECT_EQ(allocated, 0);
-  EXPECT_EQ(gemma_->offloaded_blocks().used_bytes(), 10 * kv.layout().SliceBytes(16));
 }
 
 TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
-  KvChoice choice;
-  choice.strategy = KvStrategy::kOffloadedStatic;
-  InvariantGemma::Kv kv = gemma_->NewKv(choice);
-  ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
-  ASSERT_TRUE(kv.TakeAhead(4, 5, 10, 11).ok());
+  InvariantGemma::Kv kv = gemma_->NewKv();
+  kv.TakeAhead(11, 5);
+  ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
   const uint64_t taken = TakenBlocks();
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
     kv.GiveBackRoom();
+    ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
   }
   EXPECT_EQ(TakenBlocks(), taken);
 }
@@ -116,10 +94,8 @@ TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
 TEST_F(StaticKvTest, StepTakesTheBytesThatWereNotTakenAhead) {
   uint64_t taken = 0;
   int64_t allocated = 0;
-  KvChoice choice;
-  choice.strategy = KvStrategy::kStatic;
-  InvariantGemma::Kv kv = gemma_->NewKv(choice);
-  ASSERT_TRUE(kv.TakeAhead(4, 1, 0, 4).ok());
+  InvariantGemma::Kv kv = gemma_->NewKv();
+  kv.TakeAhead(4, 1);
   EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
   EXPECT_GT(taken, 0u);
 }

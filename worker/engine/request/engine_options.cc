@@ -45,7 +45,6 @@ std::vector<std::pair<std::string, std::string>> EngineOptions::ChoicesOfInvaria
 
 std::string EngineOptions::FlagsOfInvariant() const {
   std::vector<std::string> given;
-  if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
   if (step_tokens > 0) given.push_back("--step-tokens");
   if (speculate > 0 && speculate != kDefaultSpeculate) given.push_back("--speculate");
   return absl::StrJoin(given, " and ");

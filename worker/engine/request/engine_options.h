@@ -26,7 +26,7 @@ struct MemoryLimits {
   // Of running sequences. 0: by the machine's memory in the class invariant, by a device's where it
   // computes; else no budget.
   uint64_t kv_bytes = 0;
-  uint64_t kv_offload_bytes = 0;              // the second arena of those offloaded; likewise
+  uint64_t kv_offload_bytes = 0;  // without effect: offloaded requests are kept in kv_bytes
   uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept in the worker; 0: none
   uint64_t staging_bytes = 0;  // tails waiting to be published; 0: two of the model's, or 1 GiB
 };

@@ -90,12 +90,9 @@ absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
         absl::StrCat("beams: several are of the class invariant, and this worker's is ",
                      ExactnessName(exactness)));
   }
-  if (TakesAhead(request.kv.strategy)) {
-    return absl::InvalidArgumentError(absl::StrCat("beams: not with kv_cache ",
-                                                   KvStrategyName(request.kv.strategy),
-                                                   ", whose memory is of one sequence each"));
-  }
-  return absl::OkStatus();
+  if (request.kv.strategy != KvStrategy::kStatic) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "beams: not with kv_cache static, whose memory is of one sequence each");
 }
 
 absl::Status CheckSpeculate(uint32_t tokens) {
@@ -114,8 +111,9 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
         absl::StrCat(what, " is of the class invariant, and this worker's is ",
                      ExactnessName(layout.exactness)));
   };
-  if (kv->strategy != KvStrategy::kDynamic && !invariant)
-    return not_here(absl::StrCat("kv_cache: ", KvStrategyName(kv->strategy)));
+  const std::string& cache = request->kv_wish.cache;
+  if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
+    return not_here(absl::StrCat("kv_cache: ", cache));
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs");

@@ -93,9 +93,4 @@ uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t 
   return std::max(half - std::min(half, others), left / 4);
 }
 
-uint64_t DefaultOffloadBytes(uint64_t memory_bytes, uint64_t others_bytes, uint64_t kv_bytes) {
-  const uint64_t left = memory_bytes - std::min(memory_bytes, others_bytes);
-  return std::min(kv_bytes, (left - std::min(left, kv_bytes)) / 2);
-}
-
 }  // namespace hearth

@@ -49,14 +49,18 @@ namespace {
 // Every SequenceKv of this runner is a KvCache: NewKv made it.
 KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
 
-// One that is counted in a budget.
+// Counts its bytes as long as it lives.
 class CountedCache : public KvCache {
  public:
-  CountedCache(KvCache kv, KvBlocks::Reservation counted)
-      : KvCache(std::move(kv)), counted_(std::move(counted)) {}
+  CountedCache(KvCache kv, uint64_t bytes, std::atomic<uint64_t>* used)
+      : KvCache(std::move(kv)), bytes_(bytes), used_(used) {
+    *used_ += bytes_;
+  }
+  ~CountedCache() override { *used_ -= bytes_; }
 
  private:
-  const KvBlocks::Reservation counted_;
+  const uint64_t bytes_;
+  std::atomic<uint64_t>* const used_;
 };
 
 std::vector<std::string> Joined(std::vector<std::string> notes, std::vector<std::string> more) {
@@ -70,7 +74,7 @@ GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size
                          uint64_t kv_budget_bytes, std::vector<std::string> notes)
     : gemma_(std::move(gemma)),
       exactness_(exactness),
-      budget_(kv_budget_bytes),
+      kv_budget_bytes_(kv_budget_bytes),
       kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings,
                  kv_budget_bytes > 0 ? 0 : max_free),
       notes_(Joined(gemma_->notes(), std::move(notes))) {}
@@ -92,48 +96,31 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
   return identity;
 }
 
+uint64_t GemmaRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
+                                     const KvChoice& /*choice*/) const {
+  return kv == nullptr ? gemma_->KvCacheBytes(tokens) : 0;  // a cache has all from the beginning
+}
+
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
-                                                               const KvObjects& /*shared*/,
                                                                const KvChoice& /*choice*/) {
-  if (budget_.budget_bytes() == 0) {
+  if (kv_budget_bytes_ == 0) {
     absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
     if (!kv.ok()) return kv.status();
     return std::make_unique<KvCache>(*std::move(kv));
   }
-  if (absl::Status fits = CheckFits(tokens, 1); !fits.ok()) return fits;
-  KvBlocks::Reservation counted;
-  if (absl::Status room = budget_.Reserve(gemma_->KvCacheBytes(tokens), &counted); !room.ok()) {
-    return room;
+  const uint64_t bytes = gemma_->KvCacheBytes(tokens);
+  if (kv_used_bytes_ + bytes > kv_budget_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: a cache takes ", bytes,
+                                                     " bytes, and ", kv_used_bytes_.load(), " of ",
+                                                     kv_budget_bytes_, " are taken"));
   }
   absl::StatusOr<KvCache> kv = gemma_->NewKvCache(tokens);
   if (!kv.ok()) return kv.status();
-  return std::make_unique<CountedCache>(*std::move(kv), std::move(counted));
-}
-
-absl::Status GemmaRunner::CheckFits(int tokens, uint64_t caches) const {
-  const uint64_t bytes = caches * gemma_->KvCacheBytes(tokens), budget = budget_.budget_bytes();
-  if (budget == 0 || bytes <= budget) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("kv-bytes: ", caches, " x ", tokens,
-                                                 " tokens need ", bytes, " bytes of ", budget,
-                                                 " in all: ask for fewer, or raise --kv-bytes"));
+  return std::make_unique<CountedCache>(*std::move(kv), bytes, &kv_used_bytes_);
 }
 
 void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
-  if (budget_.budget_bytes() == 0) kv_caches_.Release(std::move(*CacheOf(kv.get())));
-}
-
-absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(
-    SequenceKv* /*kv*/, int /*prompt*/, int tokens, uint32_t forks, ForkUse /*use*/) {
-  std::vector<std::unique_ptr<SequenceKv>> made;
-  absl::Status status = CheckFits(tokens, uint64_t{1} + forks);
-  while (made.size() < forks && status.ok()) {
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {}, {});
-    status = kv.status();
-    if (kv.ok()) made.push_back(*std::move(kv));
-  }
-  if (status.ok()) return made;
-  for (auto& kv : made) Release(std::move(kv));
-  return status;
+  if (kv_budget_bytes_ == 0) kv_caches_.Release(std::move(*CacheOf(kv.get())));
 }
 
 // By way of the host's memory, a layer at a time.

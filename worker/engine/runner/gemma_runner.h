@@ -4,13 +4,14 @@
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_GEMMA_RUNNER_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_GEMMA_RUNNER_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/engine/runner/model_runner.h"
-#include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/torch/gemma.h"
 #include "worker/model/torch/kv_cache.h"
 
@@ -53,33 +54,21 @@ class GemmaRunner : public ModelRunner {
   std::string weights() const override { return KvDtypeName(kv_dtype()); }
   std::string arithmetic() const override { return KvDtypeName(kv_dtype()); }
   const std::vector<std::string>& notes() const override { return notes_; }
-  KvBytes kv_bytes() const override { return {budget_.budget_bytes(), budget_.reserved_bytes()}; }
-  KvLack TakeKvLack() override { return {budget_.TakeLacking(), 0}; }
-  bool FreesKvBytes(const KvObject& object, const KvLack& lack) const override {
-    return lack.all() == 0 && object.device_bytes != nullptr;  // a budget is of caches alone
-  }
-  void WatchKv(uint64_t free, uint64_t, const std::function<void()>& on_freed) override {
-    budget_.Watch(free, on_freed);
-  }
+  KvBytes kv_bytes() const override { return {kv_budget_bytes_, kv_used_bytes_}; }
+  uint64_t MissingKvBytes(const SequenceKv* kv, int tokens, const KvChoice& choice) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
-                                                    const KvChoice& choice) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) override;
   void Release(std::unique_ptr<SequenceKv> kv) override;
-  absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
-                                                                    int tokens, uint32_t forks,
-                                                                    ForkUse use) override;
   void Fork(const SequenceKv& kv, SequenceKv* fork) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;
 
  private:
-  // kInvalidArgument: as many caches of `tokens` would never find room.
-  absl::Status CheckFits(int tokens, uint64_t caches) const;
-
   const std::unique_ptr<Gemma> gemma_;
   const Exactness exactness_;
-  KvBlocks budget_;  // caches are set aside in it, and nothing is taken
+  const uint64_t kv_budget_bytes_;
+  std::atomic<uint64_t> kv_used_bytes_{0};  // of the caches that live
   KvCachePool kv_caches_;
   const std::vector<std::string> notes_;
 };

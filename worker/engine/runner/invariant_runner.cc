@@ -12,72 +12,23 @@ namespace {
 // Every SequenceKv of this runner is an InvariantKv: NewKv made it.
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
-// The blocks of whole chunks that a sequence takes at most, of each layer group.
-struct NeededBlocks {
-  uint64_t global = 0, local = 0;
-  uint64_t open = 0;       // beside them, of the groups whose whole chunks are sealed
-  bool offloaded = false;  // `global` ones are of the second arena, and `open` ones global
-  uint64_t BytesOf(const KvLayout& layout) const {
+// The blocks that a sequence of `tokens` has at most, in steps of at most a chunk.
+struct MostBlocks {
+  MostBlocks(const KvLayout& layout, uint64_t tokens, KvStrategy strategy) {
     const uint64_t chunk = layout.chunk_tokens;
-    const uint64_t open_layers =
-        offloaded ? layout.LayerCount(LayerGroup::kGlobal) : layout.layers.size();
-    return (offloaded ? 0 : global * layout.ObjectBytes(chunk, LayerGroup::kGlobal)) +
-           local * layout.ObjectBytes(chunk, LayerGroup::kLocal) +
-           open * open_layers * layout.PlainSliceBytes(chunk);
+    // A step's rows and those before it that they see lie in so many chunks.
+    const uint64_t seen = (layout.window + 3 * chunk - 2) / chunk;
+    global = (tokens + chunk - 1) / chunk;
+    // Of a prompt that is kept the window's blocks have other holders when the sequence leaves
+    // them.
+    local = std::min(global, strategy == KvStrategy::kStatic ? 2 * seen : seen);
+    bytes = global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+            local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+    if (layout.quantization.is_on())  // beside them the step's rows as they are, in two chunks
+      bytes += 2 * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
   }
-  uint64_t OffloadedBytesOf(const KvLayout& layout) const {
-    return offloaded ? global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) : 0;
-  }
+  uint64_t global = 0, local = 0, bytes = 0;
 };
-
-uint64_t SplitsOf(const KvLayout& layout, uint64_t tokens) {
-  return (tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
-}
-
-constexpr uint64_t kAnySteps = uint64_t{1} << 32;
-
-// Of `tokens` in steps of `step`, the first of them at `first_local` in local layers. Their blocks
-// live as long as the window and a step, no more than `seen` at a time, if nobody else has them.
-NeededBlocks BlocksFor(const InvariantKv& kv, uint64_t tokens, uint64_t step, uint64_t first_local,
-                       NeededBlocks shared) {
-  const KvLayout& layout = kv.layout();
-  const uint64_t chunk = layout.chunk_tokens;
-  const uint64_t splits = SplitsOf(layout, tokens);
-  const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
-  const uint64_t first = std::min(splits, first_local / chunk + shared.local);
-  const bool offloaded = Offloads(kv.choice().strategy);
-  const bool seals = offloaded || layout.quantization.is_on();
-  const uint64_t written = seals ? (step + 2 * (chunk - 1)) / chunk : 0;
-  return {splits - std::min(splits, shared.global), std::min(seen, splits - first),
-          std::min(splits, written), offloaded};
-}
-
-ModelRunner::KvBytes BytesOf(const KvBlocks& blocks) {
-  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes(),
-          blocks.taken_blocks()};
-}
-
-// kInvalidArgument: `what` would never have room in this arena.
-absl::Status CheckFits(absl::string_view what, uint64_t bytes, const KvBlocks& arena,
-                       absl::string_view instead) {
-  if (bytes <= arena.budget_bytes()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(arena.name(), ": ", what, " may need ", bytes, " bytes of ",
-                   arena.budget_bytes(), " in all: ", instead, ", or raise --", arena.name()));
-}
-
-// Takes what was set aside, where the strategy says so.
-absl::Status TakeAhead(const NeededBlocks& needed, uint64_t tokens, InvariantKv* kv) {
-  if (!TakesAhead(kv->choice().strategy)) return absl::OkStatus();
-  const uint64_t global = needed.offloaded ? needed.open : needed.global;
-  return kv->TakeAhead(global, needed.local, needed.offloaded ? needed.global : 0,
-                       SplitsOf(kv->layout(), tokens));
-}
-
-absl::Status ReserveOffloaded(const NeededBlocks& needed, InvariantKv* kv) {
-  const uint64_t bytes = needed.OffloadedBytesOf(kv->layout());
-  return bytes == 0 ? absl::OkStatus() : kv->ReserveOffloaded(bytes);
-}
 
 absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
   const bool whole = object.id.tokens == layout.chunk_tokens;
@@ -102,18 +53,26 @@ uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
   return AloneStepTokens(layout.chunk_tokens);
 }
 
-ModelRunner::KvBytes InvariantRunner::kv_bytes() const { return BytesOf(gemma_->kv_blocks()); }
-ModelRunner::KvBytes InvariantRunner::offloaded_kv_bytes() const {
-  return BytesOf(gemma_->offloaded_blocks());
+ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
+  const KvBlocks& blocks = gemma_->kv_blocks();
+  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.taken_blocks()};
 }
 
-bool InvariantRunner::FreesKvBytes(const KvObject& object, const KvLack& lack) const {
-  if (object.bytes == nullptr) return false;
-  const auto frees = [&](const KvBlocks& arena, uint64_t lacking) {
-    return (lacking > 0 || lack.all() == 0) && arena.Counts(object.bytes, object.size_bytes);
+uint64_t InvariantRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
+                                         const KvChoice& choice) const {
+  // The first step of a static sequence took all.
+  if (choice.strategy == KvStrategy::kStatic && kv != nullptr && kv->length() > 0) return 0;
+  const InvariantKv empty = gemma_->NewKv(choice.quantization);
+  const auto most = [&](int length) {
+    const auto count = static_cast<uint64_t>(length);
+    return MostBlocks(empty.layout(), count, choice.strategy).bytes;
   };
-  return frees(gemma_->kv_blocks(), lack.bytes) ||
-         frees(gemma_->offloaded_blocks(), lack.offloaded_bytes);
+  const uint64_t all = most(tokens);
+  return all - std::min(all, kv == nullptr ? 0 : most(kv->length()));
+}
+
+bool InvariantRunner::CountsKvBytes(const KvObject& object) const {
+  return object.bytes != nullptr && gemma_->kv_blocks().Owns(object.bytes);
 }
 
 // No machine and no number of threads is in it: the bits depend on neither.
@@ -131,86 +90,13 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
-                                                                   const KvObjects& shared,
                                                                    const KvChoice& choice) {
-  auto kv = std::make_unique<InvariantKv>(gemma_->NewKv(choice));
-  const KvLayout& layout = kv->layout();
-  const auto most = static_cast<uint64_t>(tokens);
-  const uint64_t step = step_tokens(layout);
-  const NeededBlocks most_blocks = BlocksFor(*kv, most, step, 0, {});
-  const std::string what = absl::StrCat(tokens, " tokens");
-  constexpr char kInstead[] = "ask for fewer tokens (max_new_tokens counts)";
-  absl::Status fits = CheckFits(what, most_blocks.BytesOf(layout), gemma_->kv_blocks(), kInstead);
-  if (fits.ok()) {
-    fits =
-        CheckFits(what, most_blocks.OffloadedBytesOf(layout), gemma_->offloaded_blocks(), kInstead);
+  auto kv = std::make_unique<InvariantKv>(gemma_->NewKv(choice.quantization));
+  if (choice.strategy == KvStrategy::kStatic) {
+    const MostBlocks most(kv->layout(), static_cast<uint64_t>(tokens), choice.strategy);
+    kv->TakeAhead(most.global, most.local);
   }
-  if (!fits.ok()) return fits;
-  NeededBlocks held;
-  uint64_t end = 0, first_local = most;
-  for (const auto& object : shared) {
-    const ObjectId& id = object->id;
-    const bool local = id.group == LayerGroup::kLocal;
-    end = std::max<uint64_t>(end, id.begin + id.tokens);
-    if (local) first_local = std::min<uint64_t>(first_local, id.begin);
-    if (id.tokens != layout.chunk_tokens || object->bytes == nullptr) continue;
-    const bool second = most_blocks.offloaded && !local;
-    const KvBlocks& arena = second ? gemma_->offloaded_blocks() : gemma_->kv_blocks();
-    KvBlock block = arena.Counted(object->bytes, object->size_bytes);
-    if (block == nullptr) continue;
-    kv->Hold(std::move(block));
-    ++(local ? held.local : held.global);
-  }
-  first_local = std::min(first_local, end);
-  const NeededBlocks needed = BlocksFor(*kv, most, step, first_local, held);
-  absl::Status room = kv->Reserve(
-      needed.BytesOf(layout), BlocksFor(*kv, most, kAnySteps, first_local, held).BytesOf(layout));
-  if (room.ok()) room = ReserveOffloaded(needed, kv.get());
-  if (room.ok()) room = TakeAhead(needed, most, kv.get());
-  if (!room.ok()) return room;
   return kv;
-}
-
-// A fork takes what comes behind the whole chunks of the prompt; what it holds of the prompt's
-// local layers the first sequence has left meanwhile, once for all forks.
-absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewForks(
-    SequenceKv* kv, int prompt, int tokens, uint32_t forks, ForkUse use) {
-  const KvLayout& layout = BlocksOf(kv)->layout();
-  const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
-  const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
-  const auto most = static_cast<uint64_t>(tokens);
-  const NeededBlocks needed =
-      BlocksFor(*BlocksOf(kv), most, step, whole, {whole / chunk, 0, 0, false});
-  const uint64_t bytes = needed.BytesOf(layout);
-  const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
-                        layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-  const NeededBlocks of_first = BlocksFor(*BlocksOf(kv), most, step, 0, {});
-  const uint64_t first_at_most = BlocksFor(*BlocksOf(kv), most, kAnySteps, 0, {}).BytesOf(layout);
-  const uint64_t all = std::min(of_first.BytesOf(layout) + left, first_at_most) + forks * bytes;
-  const uint64_t offloaded =
-      of_first.OffloadedBytesOf(layout) + forks * needed.OffloadedBytesOf(layout);
-  const std::string what = absl::StrCat(
-      forks + 1, use == ForkUse::kBeams ? " beams of " : " samples of ", tokens, " tokens");
-  constexpr char kInstead[] = "ask for fewer of either";
-  absl::Status fits = CheckFits(what, all, gemma_->kv_blocks(), kInstead);
-  if (fits.ok()) fits = CheckFits(what, offloaded, gemma_->offloaded_blocks(), kInstead);
-  if (!fits.ok()) return fits;
-  std::vector<std::unique_ptr<SequenceKv>> made;
-  uint64_t untried = forks;
-  absl::Status room = BlocksOf(kv)->ReserveMore(left);
-  while (room.ok() && made.size() < forks) {
-    auto fork = std::make_unique<InvariantKv>(gemma_->NewKv(BlocksOf(kv)->choice()));
-    fork->UseAdapter(BlocksOf(kv)->adapter());
-    room = fork->Reserve(bytes, bytes, use == ForkUse::kBeams ? BlocksOf(kv) : nullptr);
-    if (room.ok()) room = ReserveOffloaded(needed, fork.get());
-    if (room.ok()) room = TakeAhead(needed, most, fork.get());
-    --untried;
-    made.push_back(std::move(fork));
-  }
-  if (room.ok()) return made;
-  gemma_->kv_blocks().AddLacking(untried * bytes);
-  gemma_->offloaded_blocks().AddLacking(untried * needed.OffloadedBytesOf(layout));
-  return room;
 }
 
 absl::Status InvariantRunner::LoadAdapter(const std::string& name, const std::string& dir) {
@@ -234,10 +120,6 @@ void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
   BlocksOf(fork)->ShareAll(static_cast<const InvariantKv&>(kv));
 }
 
-absl::Status InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
-  return BlocksOf(kv)->ReserveMore(bytes);
-}
-
 absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
                                       const KvObjects& objects, SequenceKv* kv) {
   InvariantKv* blocks = BlocksOf(kv);
@@ -250,6 +132,10 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   }
   blocks->FinishRestore();
   return absl::OkStatus();
+}
+
+absl::Status InvariantRunner::MakeRoom(SequenceKv* kv, int tokens) {
+  return BlocksOf(kv)->MakeRoom(tokens);
 }
 
 absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {

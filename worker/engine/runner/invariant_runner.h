@@ -4,8 +4,10 @@
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/engine/runner/model_runner.h"
@@ -39,30 +41,21 @@ class InvariantRunner : public ModelRunner {
   KvChoice kv() const override { return kv_; }
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
-  KvBytes offloaded_kv_bytes() const override;
-  KvLack TakeKvLack() override {
-    return {gemma_->kv_blocks().TakeLacking(), gemma_->offloaded_blocks().TakeLacking()};
-  }
-  bool FreesKvBytes(const KvObject& object, const KvLack& lack) const override;
-  void WatchKv(uint64_t free, uint64_t offloaded_free,
-               const std::function<void()>& on_freed) override {
-    gemma_->kv_blocks().Watch(free, on_freed);
-    gemma_->offloaded_blocks().Watch(offloaded_free, on_freed);
+  uint64_t MissingKvBytes(const SequenceKv* kv, int tokens, const KvChoice& choice) const override;
+  bool CountsKvBytes(const KvObject& object) const override;
+  void WhenKvFreed(std::function<void()> on_freed) override {
+    gemma_->kv_blocks().WhenFreed(std::move(on_freed));
   }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
-                                                    const KvChoice& choice) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) override;
   absl::Span<const ModelAdapter> adapters() const override { return adapters_; }
   void UseAdapter(const std::string& name, SequenceKv* kv) override;
-  absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
-  absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
-                                                                    int tokens, uint32_t forks,
-                                                                    ForkUse use) override;
   void Fork(const SequenceKv& kv, SequenceKv* fork) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
   bool batches() const override { return true; }
+  absl::Status MakeRoom(SequenceKv* kv, int tokens) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;
   void Forget(SequenceKv* kv, int length) override;
 

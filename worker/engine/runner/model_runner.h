@@ -55,10 +55,6 @@ inline std::optional<size_t> AdapterNumber(absl::Span<const ModelAdapter> adapte
   return std::nullopt;
 }
 
-// What copies of a sequence are for. A beam may become a copy of another one at any time, so that
-// what one of them took may be held by the others: what is set aside for them is of all together.
-enum class ForkUse { kSamples, kBeams };
-
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -78,43 +74,29 @@ class ModelRunner {
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
-    // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
-    uint64_t budget = 0, used = 0, reserved = 0;
-    uint64_t blocks_taken = 0;  // so far
-    // Other threads may free memory between the two counts.
-    uint64_t free() const { return budget - std::min(budget, used + reserved); }
+    uint64_t budget = 0, used = 0;  // budget 0: there is none
+    uint64_t blocks_taken = 0;      // so far
   };
-  virtual KvBytes kv_bytes() const { return {}; }            // any thread
-  virtual KvBytes offloaded_kv_bytes() const { return {}; }  // of the second arena; any thread
-  // The bytes that were lacking in the budgets for what was refused since this was asked last;
-  // none: nothing was, or the machine had no memory.
-  struct KvLack {
-    uint64_t bytes = 0, offloaded_bytes = 0;
-    uint64_t all() const { return bytes + offloaded_bytes; }
-  };
-  virtual KvLack TakeKvLack() { return {}; }
-  // Whether freeing this object's bytes gives more memory of an arena that lacks some to sequences;
-  // where none does, of any.
-  virtual bool FreesKvBytes(const KvObject& object, const KvLack& lack) const {
-    (void)object, (void)lack;
-    return true;
+  virtual KvBytes kv_bytes() const { return {}; }  // any thread
+  // How many bytes of the budget a sequence takes at most until it has `tokens`, in steps of at
+  // most a chunk, beside those that `kv` has; null: it has none.
+  virtual uint64_t MissingKvBytes(const SequenceKv* kv, int tokens,
+                                  const KvChoice& choice) const = 0;
+  // Whether the object's bytes count into the budget.
+  virtual bool CountsKvBytes(const KvObject& object) const {
+    (void)object;
+    return false;
   }
-  // Calls `on_freed` when more than so many bytes are free: once for either arena, from any thread.
-  virtual void WatchKv(uint64_t free, uint64_t offloaded_free,
-                       const std::function<void()>& on_freed) {
-    (void)free, (void)offloaded_free, (void)on_freed;
-  }
+  // Calls `on_freed` once, when bytes of the budget are freed by another holder than the engine:
+  // from any thread. Replaces the function given before.
+  virtual void WhenKvFreed(std::function<void()> on_freed) { (void)on_freed; }
 
   // Everything that decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // An empty state, kept as `choice` says, with memory set aside for up to `tokens` in steps of at
-  // most step_tokens(), so that its steps find room. Objects of `shared` in sequences' memory
-  // already need none: they are held until the first step, for a restore from them or more.
-  // kResourceExhausted: there is no memory now; kInvalidArgument: there would be none with nothing
-  // else running either.
-  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
-                                                            const KvChoice& choice) = 0;
+  // An empty state for up to `tokens`, kept as `choice` says. Where the model batches, its memory
+  // is taken by MakeRoom and Restore; else now: kResourceExhausted where the machine has none.
+  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) = 0;
   // The adapters that a sequence may go through.
   virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
   // All of the sequence goes through the adapter of this name; empty: none. REQUIRES: there is one,
@@ -123,28 +105,22 @@ class ModelRunner {
     (void)name, (void)kv;
     assert(name.empty());
   }
-  // Sets more memory aside for a sequence whose blocks others will hold longer than it does.
-  // kResourceExhausted: there is no room.
-  virtual absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) {
-    (void)kv, (void)bytes;
-    return absl::OkStatus();
-  }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
-  // Empty states for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set
-  // aside, also for rows that `kv` has left and they have not. Errors as NewKv.
-  virtual absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv,
-                                                                            int prompt, int tokens,
-                                                                            uint32_t forks,
-                                                                            ForkUse use) = 0;
-  // Makes `fork` the state of `kv`, of which it is one of NewForks, or, of beams, another one.
-  // Shared memory is copied before it is written. REQUIRES: `fork` is empty, unless it is a beam.
+  // Makes `fork` the state of `kv`. Shared memory is copied before it is written. REQUIRES: `fork`
+  // is empty.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
   // Makes `kv` the state after `boundary` tokens; after an error its contents are of no use.
+  // kResourceExhausted: the budget has no room.
   // REQUIRES: CheckAndSortObjects passed.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;
   // Whether a step may have parts of several sequences: their bits depend on their own tokens.
   virtual bool batches() const { return false; }
+  // Takes the memory of a step of `tokens`. kResourceExhausted: the budget has no room.
+  virtual absl::Status MakeRoom(SequenceKv* kv, int tokens) {
+    (void)kv, (void)tokens;
+    return absl::OkStatus();
+  }
   // Appends the tokens of each part. After an error all lengths are unchanged; kResourceExhausted:
   // there was no memory, and the step may be tried again.
   // REQUIRES: each kv once; one part, unless batches().

@@ -79,7 +79,6 @@ InvariantGemma::InvariantGemma(const InvariantGemmaOptions& options,
     : number_(NextModel()),
       layout_(LayoutFor(*weights, options)),
       kv_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
-      offloaded_blocks_(std::make_unique<KvBlocks>(options.offload_bytes, "kv-offload-bytes")),
       pool_(std::move(pool)),
       weights_(std::move(weights)),
       forward_(std::make_unique<InvariantForward>(weights_.get(), *layout_, pool_.get(),
@@ -114,15 +113,14 @@ const Digest& InvariantGemma::weights_digest() const { return weights_->digest()
 const std::vector<std::string>& InvariantGemma::notes() const { return notes_; }
 const KvBlocks& InvariantGemma::kv_blocks() const { return *kv_blocks_; }
 
-InvariantGemma::Kv InvariantGemma::NewKv(const KvChoice& choice) const {
+InvariantGemma::Kv InvariantGemma::NewKv(const KvQuantization& quantization) const {
   std::shared_ptr<const KvLayout> layout = layout_;
-  if (choice.quantization.is_on()) {
+  if (quantization.is_on()) {
     auto quantized = std::make_shared<KvLayout>(*layout_);
-    quantized->quantization = choice.quantization;
+    quantized->quantization = quantization;
     layout = std::move(quantized);
   }
-  return InvariantKv(std::move(layout), kv_blocks_.get(), number_, choice.strategy,
-                     offloaded_blocks_.get());
+  return InvariantKv(std::move(layout), kv_blocks_.get(), number_);
 }
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(

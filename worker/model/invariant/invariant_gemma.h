@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"  // Digest
+#include "proto/kv_quantization.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/product.h"
 #include "worker/kernels/rope_table.h"
@@ -30,7 +31,6 @@
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/step_limits.h"
-#include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
 
@@ -98,7 +98,6 @@ struct InvariantGemmaOptions {
   Arithmetic arithmetic = Arithmetic::kFloat32;  // of the matrices in blocks
   // Or kBFloat16; none: that where a matrix multiplies in integers.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
-  uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
 };
 
 class InvariantGemma {
@@ -123,7 +122,6 @@ class InvariantGemma {
   // Notes on the load and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
-  const KvBlocks& offloaded_blocks() const { return *offloaded_blocks_; }  // the second arena
 
   // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
   // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,
@@ -138,8 +136,8 @@ class InvariantGemma {
 
   using Part = InvariantPart;
 
-  // `choice`: how it is kept. REQUIRES: ChooseKv gave it, for the layout of a Kv.
-  Kv NewKv(const KvChoice& choice = {}) const;
+  // `quantization`: of whole chunks. REQUIRES: ChooseKv gave it, for the layout of a Kv.
+  Kv NewKv(const KvQuantization& quantization = {}) const;
   // An adapter of this model, on its threads: not beside a Step. Errors name the file, and the
   // field or tensor.
   absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoadAdapter(const std::string& dir) const;
@@ -160,7 +158,7 @@ class InvariantGemma {
 
   const uint64_t number_;  // of this model in this process
   const std::shared_ptr<const KvLayout> layout_;
-  const std::unique_ptr<KvBlocks> kv_blocks_, offloaded_blocks_;
+  const std::unique_ptr<KvBlocks> kv_blocks_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;
   const std::unique_ptr<InvariantForward> forward_;

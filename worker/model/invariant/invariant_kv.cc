@@ -28,7 +28,7 @@ bool IsSole(const KvBlock& block) {
   return true;
 }
 
-// What a step lacks: where, and of which size.
+// Missing blocks of a step: places and sizes.
 struct MissingBlocks {
   std::vector<size_t> sizes;
   std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
@@ -46,39 +46,9 @@ auto& Of(Blocks& blocks, LayerGroup group) {
 
 }  // namespace
 
-InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
-                         KvStrategy strategy, KvBlocks* second)
-    : layout_(std::move(layout)),
-      arena_(arena),
-      second_(second),
-      model_(model),
-      strategy_(strategy) {
+InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model)
+    : layout_(std::move(layout)), arena_(arena), model_(model) {
   assert(layout_ != nullptr && arena != nullptr && model > 0);
-  assert(!Offloads(strategy_) || second_ != nullptr);
-}
-
-InvariantKv::InvariantKv(InvariantKv&& other) noexcept { *this = std::move(other); }
-
-InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
-  layout_ = std::exchange(other.layout_, nullptr);
-  arena_ = std::exchange(other.arena_, nullptr);
-  second_ = std::exchange(other.second_, nullptr);
-  model_ = std::exchange(other.model_, 0);
-  strategy_ = other.strategy_;
-  blocks_ = std::exchange(other.blocks_, {});
-  adapter_ = std::exchange(other.adapter_, nullptr);
-  sealed_ = std::exchange(other.sealed_, {});
-  spare_ = std::exchange(other.spare_, {});
-  spare_sealed_ = std::exchange(other.spare_sealed_, {});
-  held_ = std::exchange(other.held_, {});
-  reserved_ = std::move(other.reserved_);
-  second_reserved_ = std::move(other.second_reserved_);
-  reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
-  length_ = std::exchange(other.length_, 0);
-  restoring_ = std::exchange(other.restoring_, 0);
-  first_local_ = std::exchange(other.first_local_, 0);
-  shares_end_ = std::exchange(other.shares_end_, false);
-  return *this;
 }
 
 int InvariantKv::first_held(int layer) const {
@@ -90,7 +60,7 @@ uint64_t InvariantKv::held_bytes(int from) const {
   uint64_t bytes = 0;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const int begin = std::max(from, group == LayerGroup::kLocal ? first_local_ : 0);
-    const int sealed_end = Seals(group) ? std::max(begin, length_ / chunk * chunk) : begin;
+    const int sealed_end = seals() ? std::max(begin, length_ / chunk * chunk) : begin;
     bytes += static_cast<uint64_t>((sealed_end - begin) / chunk) *
              layout_->ObjectBytes(layout_->chunk_tokens, group);
     bytes +=
@@ -104,7 +74,7 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
   assert(first_held(layer) <= begin && begin <= end && end <= length_);
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   const int chunk = static_cast<int>(layout_->chunk_tokens);
-  if (seals(layer) && slice_tokens == chunk) {
+  if (seals() && slice_tokens == chunk) {
     assert(begin == slice_begin && end - begin == chunk && begin % chunk == 0);
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
@@ -129,51 +99,11 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   return WholeBlocks(id.group)[id.begin / layout_->chunk_tokens];
 }
 
-absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes, const InvariantKv* beside) {
-  assert(bytes <= most_bytes);
-  if (beside != nullptr) {
-    reserved_ = beside->reserved_.Shared();
-    second_reserved_ = beside->second_reserved_.Shared();
-  }
-  if (absl::Status room = arena_->Reserve(bytes, &reserved_); !room.ok()) return room;
-  reservable_bytes_ = most_bytes - bytes;
-  return absl::OkStatus();
-}
-
-absl::Status InvariantKv::ReserveOffloaded(uint64_t bytes) {
-  return second_->Reserve(bytes, &second_reserved_);
-}
-
-absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
-  const uint64_t more = std::min(bytes, reservable_bytes_);
-  if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
-  reservable_bytes_ -= more;
-  const uint64_t local = PlainBytes(*layout_, LayerGroup::kLocal);
-  return TakesAhead(strategy_) && local > 0 ? TakeAhead(0, more / local, 0, 0) : absl::OkStatus();
-}
-
-absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_blocks,
-                                    uint64_t offloaded, size_t splits) {
-  assert(TakesAhead(strategy_) && !layout_->quantization.is_on());
-  const auto wanted = {std::make_pair(LayerGroup::kGlobal, global_blocks),
-                       std::make_pair(LayerGroup::kLocal, local_blocks)};
-  for (const auto& [group, count] : wanted) {
-    const size_t bytes = PlainBytes(*layout_, group);
-    Blocks(group).reserve(splits);
-    if (bytes == 0 || count == 0) continue;
-    absl::StatusOr<std::vector<KvBlock>> taken =
-        arena_->Take(std::vector<size_t>(count, bytes), &reserved_);
-    if (!taken.ok()) return taken.status();
-    for (KvBlock& block : *taken) Of(spare_, group).push_back(std::move(block));
-  }
-  const size_t sealed_bytes = PlainBytes(*layout_, LayerGroup::kGlobal);
-  if (offloaded == 0 || sealed_bytes == 0) return absl::OkStatus();
-  Of(sealed_, LayerGroup::kGlobal).reserve(splits);
-  absl::StatusOr<std::vector<KvBlock>> taken =
-      second_->Take(std::vector<size_t>(offloaded, sealed_bytes), &second_reserved_);
-  if (!taken.ok()) return taken.status();
-  spare_sealed_ = *std::move(taken);
-  return absl::OkStatus();
+void InvariantKv::TakeAhead(size_t global_blocks, size_t local_blocks) {
+  assert(!seals());
+  Of(ahead_, LayerGroup::kGlobal) = global_blocks;
+  Of(ahead_, LayerGroup::kLocal) = local_blocks;
+  keeps_spare_ = true;
 }
 
 void InvariantKv::BeginRestore(int length) {
@@ -185,7 +115,7 @@ void InvariantKv::BeginRestore(int length) {
     Blocks(group).clear();
     Blocks(group).resize(some ? SplitsTo(*layout_, length) : 0);
     Of(sealed_, group).clear();
-    if (Seals(group))
+    if (seals())
       Of(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
@@ -195,19 +125,10 @@ void InvariantKv::BeginRestore(int length) {
 
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
-  const size_t size_bytes = layout_->ObjectBytes(id.tokens, id.group);
-  const bool offloaded = Offloads(strategy_) && Seals(id.group);
-  KvBlocks* const arena = offloaded ? second_ : arena_;
-  // It stands in for one that was taken ahead, unless that was not taken for it.
-  if (!arena->Counts(bytes, size_bytes))
-    TakeSpare(offloaded ? &spare_sealed_ : &Of(spare_, id.group));
-  // The window leaves blocks of local layers. Counted once for all, they would go to whoever has
-  // them still, and not back to the one who paid for them.
   absl::StatusOr<KvBlock> block =
-      arena->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_,
-                   /*alone=*/id.group == LayerGroup::kLocal);
+      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
   if (!block.ok()) return block.status();
-  auto& blocks = Seals(id.group) ? Of(sealed_, id.group) : Blocks(id.group);
+  auto& blocks = seals() ? Of(sealed_, id.group) : Blocks(id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
@@ -216,15 +137,11 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
   assert(slices.size() == layout_->LayerCount(id.group));
-  const bool sealed = Seals(id.group) && id.tokens == chunk;
+  const bool sealed = seals() && id.tokens == chunk;
   const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
-  KvBlock block = TakeSpare(sealed ? &spare_sealed_ : &Of(spare_, id.group));
-  if (block == nullptr) {
-    const size_t bytes = slices.size() * slice_bytes;
-    auto taken = sealed ? TakeSealed({bytes}) : arena_->Take({bytes}, &reserved_);
-    if (!taken.ok()) return taken.status();
-    block = std::move(taken->front());
-  }
+  absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take({slices.size() * slice_bytes});
+  if (!taken.ok()) return taken.status();
+  KvBlock block = std::move(taken->front());
   std::byte* to = block.get();
   for (const std::byte* slice : slices) {
     if (id.tokens == chunk) {
@@ -256,7 +173,7 @@ void InvariantKv::ShareAll(const InvariantKv& other) {
 }
 
 void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
-  if (TakesAhead(strategy_) && *block != nullptr && arena_->Gave(*block) && IsSole(*block)) {
+  if (keeps_spare_ && *block != nullptr && arena_->Gave(*block) && IsSole(*block)) {
     Of(spare_, group).push_back(std::move(*block));
   }
   *block = nullptr;
@@ -277,8 +194,8 @@ void InvariantKv::DropUnseen() {
   if (PlainBytes(*layout_, LayerGroup::kLocal) > 0) {
     first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
+  if (!seals()) return;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    if (!Seals(group)) continue;
     drop(group, &Blocks(group), static_cast<size_t>(length_) / chunk);
   }
 }
@@ -290,57 +207,47 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
   place = std::move(block);
 }
 
-absl::StatusOr<std::vector<KvBlock>> InvariantKv::TakeSealed(absl::Span<const size_t> sizes) {
-  return Offloads(strategy_) ? second_->Take(sizes, &second_reserved_)
-                             : arena_->Take(sizes, &reserved_);
-}
-
 absl::Status InvariantKv::MakeRoom(int tokens) {
-  held_.clear();
   DropUnseen();
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;  // to be written
+  const size_t end = SplitsTo(*layout_, length_ + tokens);
   const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;
-  MissingBlocks plain, sealed;
+  MissingBlocks missing;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const size_t bytes = PlainBytes(*layout_, group);
+    if (bytes == 0) continue;
     std::vector<KvBlock>& have = Blocks(group);
-    for (size_t split = first; bytes > 0 && split < SplitsTo(*layout_, length_ + tokens); ++split) {
+    std::vector<KvBlock>& spare = Of(spare_, group);
+    size_t ahead = Of(ahead_, group);
+    if (ahead > 0) have.reserve(Of(ahead_, LayerGroup::kGlobal));
+    for (const KvBlock& block : have) ahead -= block != nullptr && ahead > 0 ? 1 : 0;
+    for (size_t split = first; split < end; ++split) {
       const bool there = split < have.size() && have[split] != nullptr;
       const bool copied = shares_end_ && split == first && there && !IsSole(have[split]);
       if (there && !copied) continue;
-      if (KvBlock spare = TakeSpare(&Of(spare_, group)); spare != nullptr) {
-        Put(std::move(spare), split, bytes, &have);
+      if (KvBlock block = TakeSpare(&spare); block != nullptr) {
+        Put(std::move(block), split, bytes, &have);
       } else {
-        plain.Add(bytes, &have, split);
+        missing.Add(bytes, &have, split);
       }
+      ahead -= !there && ahead > 0 ? 1 : 0;
     }
-    const size_t sealed_bytes =
-        layout_->SliceBytes(layout_->chunk_tokens) * LayersIn(*layout_, group);
-    for (size_t split = first; bytes > 0 && Seals(group) && split < sealed_end; ++split) {
-      const std::vector<KvBlock>& whole = Of(sealed_, group);
+    for (size_t more = spare.size(); more < ahead; ++more) missing.Add(bytes, &spare, more);
+    std::vector<KvBlock>& whole = Of(sealed_, group);
+    for (size_t split = first; seals() && split < sealed_end; ++split) {
       if (split < whole.size() && whole[split] != nullptr) continue;
-      if (KvBlock spare = TakeSpare(&spare_sealed_); spare != nullptr) {
-        Put(std::move(spare), split, 0, &Of(sealed_, group));
-      } else {
-        sealed.Add(sealed_bytes, &Of(sealed_, group), split);
-      }
+      missing.Add(layout_->ObjectBytes(layout_->chunk_tokens, group), &whole, split);
     }
   }
-  std::vector<KvBlock> taken, taken_sealed;
-  const auto take = [](absl::StatusOr<std::vector<KvBlock>> blocks, std::vector<KvBlock>* to) {
-    if (blocks.ok()) *to = *std::move(blocks);
-    return blocks.status();
-  };
-  absl::Status room;
-  if (!plain.sizes.empty()) room = take(arena_->Take(plain.sizes, &reserved_), &taken);
-  if (room.ok() && !sealed.sizes.empty()) room = take(TakeSealed(sealed.sizes), &taken_sealed);
-  if (!room.ok()) return room;
-  for (size_t i = 0; i < taken.size(); ++i) {
-    Put(std::move(taken[i]), plain.places[i].second, plain.sizes[i], plain.places[i].first);
+  if (!missing.sizes.empty()) {
+    absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(missing.sizes);
+    if (!taken.ok()) return taken.status();
+    for (size_t i = 0; i < taken->size(); ++i) {
+      const auto& [blocks, split] = missing.places[i];
+      Put(std::move((*taken)[i]), split, missing.sizes[i], blocks);
+    }
   }
-  for (size_t i = 0; i < taken_sealed.size(); ++i) {
-    Put(std::move(taken_sealed[i]), sealed.places[i].second, 0, sealed.places[i].first);
-  }
+  ahead_ = {};
   shares_end_ = false;
   return absl::OkStatus();
 }
@@ -353,8 +260,6 @@ void InvariantKv::GiveBackRoom() {
       Drop(group, &have[split]);
     have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
     std::vector<KvBlock>& sealed = Of(sealed_, group);
-    for (size_t split = whole; split < sealed.size() && TakesAhead(strategy_); ++split)
-      spare_sealed_.push_back(std::move(sealed[split]));
     sealed.resize(std::min(sealed.size(), whole));
   }
 }

@@ -6,8 +6,7 @@
 //
 // Where whole chunks are quantized, one is sealed in the step that computes its last row: a block
 // of fewer bits is made of it, which is what is given and taken, and the rows as they are go with
-// the next step. Of a sequence that is offloaded the chunks of global layers are sealed likewise,
-// as copies in a second arena.
+// the next step.
 //
 // Thread safety: none; one thread at a time uses it.
 // Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
@@ -36,7 +35,6 @@
 #include "proto/kv_layout.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/lora_adapter.h"
-#include "worker/model/kv_choice.h"
 #include "worker/model/sequence_kv.h"
 
 namespace hearth {
@@ -58,23 +56,15 @@ inline void CopyColumns(const KvLayout& layout, const std::byte* from, int from_
   }
 }
 
-inline size_t CountOf(const KvLayout& layout, LayerGroup group, int end) {
-  const auto& layers = layout.layers;
-  return static_cast<size_t>(std::count(layers.begin(), layers.begin() + end, group));
-}
-
 // A layer's place among those of its group.
 inline size_t LayersBefore(const KvLayout& layout, int layer) {
-  return CountOf(layout, layout.layers[static_cast<size_t>(layer)], layer);
-}
-
-inline size_t LayersIn(const KvLayout& layout, LayerGroup group) {
-  return CountOf(layout, group, static_cast<int>(layout.layers.size()));
+  const auto at = layout.layers.begin() + layer;
+  return static_cast<size_t>(std::count(layout.layers.begin(), at, *at));
 }
 
 // Of a chunk's rows as they are.
 inline size_t PlainBytes(const KvLayout& layout, LayerGroup group) {
-  return LayersIn(layout, group) * layout.PlainSliceBytes(layout.chunk_tokens);
+  return layout.LayerCount(group) * layout.PlainSliceBytes(layout.chunk_tokens);
 }
 
 // Those that rows up to `length` begin.
@@ -85,13 +75,11 @@ inline size_t SplitsTo(const KvLayout& layout, int length) {
 class InvariantKv : public SequenceKv {
  public:
   InvariantKv() = default;
-  InvariantKv(InvariantKv&& other) noexcept;
-  InvariantKv& operator=(InvariantKv&& other) noexcept;
+  InvariantKv(InvariantKv&& other) noexcept = default;
+  InvariantKv& operator=(InvariantKv&& other) noexcept = default;
   // `model`: the number of the model that made it, above 0. The arena must outlive it.
-  // `layout`: with the quantization of whole chunks, where they are quantized. `second`: the arena
-  // of what is offloaded, where it is.
-  InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
-              KvStrategy strategy = KvStrategy::kDynamic, KvBlocks* second = nullptr);
+  // `layout`: with the quantization of whole chunks, where they are quantized.
+  InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model);
 
   int length() const override { return length_; }
   int first_held(int layer) const override;
@@ -100,23 +88,10 @@ class InvariantKv : public SequenceKv {
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
 
-  // Sets bytes of the arena aside for its later blocks: `bytes` at a time, `most_bytes` if others
-  // hold blocks that it left. Given back by the destructor. `beside`: what is set aside for it
-  // becomes both's, and so do these bytes; the last of them gives it back. kResourceExhausted:
-  // there is no room now.
-  absl::Status Reserve(uint64_t bytes, uint64_t most_bytes, const InvariantKv* beside = nullptr);
-  // In the second arena.
-  absl::Status ReserveOffloaded(uint64_t bytes);
-  // Sets `bytes` aside for blocks that others will hold after it left them.
-  absl::Status ReserveMore(uint64_t bytes);
-  // Takes so many blocks of what was set aside now, for rows of up to `splits` that come: as long
-  // as they suffice it takes no other memory. Blocks that the window leaves are used again.
-  // `offloaded`: those of the second arena. REQUIRES: nothing is quantized.
-  absl::Status TakeAhead(uint64_t global_blocks, uint64_t local_blocks, uint64_t offloaded,
-                         size_t splits);
-  KvChoice choice() const { return {strategy_, layout_->quantization}; }
-  // Keeps a block for a restore until the first step, even if its other holders release it.
-  void Hold(KvBlock block) { held_.push_back(std::move(block)); }
+  // The next step takes so many blocks in all, which later steps use: as long as they suffice it
+  // takes no other memory. Blocks that the window leaves are used again. REQUIRES: nothing is
+  // quantized.
+  void TakeAhead(size_t global_blocks, size_t local_blocks);
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
   // needs; FinishRestore. Local layers then hold all rows of these objects.
@@ -137,7 +112,8 @@ class InvariantKv : public SequenceKv {
   void ShareAll(const InvariantKv& other);
 
   // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row
-  // sees any more; kResourceExhausted where there is none, without loss of a needed row.
+  // sees any more; kResourceExhausted where there is none, without loss of a needed row. Once there
+  // is room it may be called again, for as many rows or fewer.
   absl::Status MakeRoom(int tokens);
   // Returns blocks without any row, and sealed ones of chunks that are not whole: those of a
   // MakeRoom for a step that is not made, or of rows that it rewound behind.
@@ -148,7 +124,8 @@ class InvariantKv : public SequenceKv {
   }
   // Likewise of sealed ones.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
-  bool seals(int layer) const { return Seals(GroupOf(layer)); }
+  // Whether whole chunks are sealed.
+  bool seals() const { return layout_->quantization.is_on(); }
   // A layer's slice of a sealed block. REQUIRES: there is one.
   std::byte* SealedAt(int layer, size_t split);
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
@@ -158,7 +135,7 @@ class InvariantKv : public SequenceKv {
   void Rewind(int length) { length_ = length; }
   // All layers have the rows now.
   void Advance(int tokens) { length_ += tokens; }
-  uint64_t model() const { return model_; }
+  uint64_t model() const { return layout_ == nullptr ? 0 : model_; }  // 0: none
   const KvLayout& layout() const { return *layout_; }
 
  private:
@@ -168,32 +145,24 @@ class InvariantKv : public SequenceKv {
     return blocks_[static_cast<size_t>(group)];
   }
   using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
-  bool Seals(LayerGroup group) const {
-    return layout_->quantization.is_on() || (Offloads(strategy_) && group == LayerGroup::kGlobal);
-  }
-  // Takes sealed blocks where they lie.
-  absl::StatusOr<std::vector<KvBlock>> TakeSealed(absl::Span<const size_t> sizes);
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
-    return (Seals(group) ? sealed_ : blocks_)[static_cast<size_t>(group)];
+    return (seals() ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);
   // Puts a block of `bytes` at `split`, with the bytes of the one that was there.
   static void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
-  std::shared_ptr<const KvLayout> layout_;
-  KvBlocks *arena_ = nullptr, *second_ = nullptr;
-  uint64_t model_ = 0;  // 0: none
-  KvStrategy strategy_ = KvStrategy::kDynamic;
+  std::shared_ptr<const KvLayout> layout_;  // null: it was moved from
+  KvBlocks* arena_ = nullptr;
+  uint64_t model_ = 0;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
-  KvBlocks::Reservation reserved_, second_reserved_;
-  uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
-  std::vector<KvBlock> held_;
-  SplitBlocks blocks_;                 // null: left by the window, or sealed
-  SplitBlocks sealed_;                 // null: left by the window
-  SplitBlocks spare_;                  // taken ahead, of each group
-  std::vector<KvBlock> spare_sealed_;  // of the second arena
+  SplitBlocks blocks_;                          // null: left by the window, or sealed
+  SplitBlocks sealed_;                          // null: left by the window
+  SplitBlocks spare_;                           // taken ahead, of each group
+  std::array<size_t, 2> ahead_{};  // by group, the blocks that the next step takes in all
+  bool keeps_spare_ = false;       // blocks that the window leaves are used again
   int length_ = 0, restoring_ = 0;
   bool shares_end_ = false;  // the block that is partly filled may be others' too
   int first_local_ = 0;      // the first row that local layers hold

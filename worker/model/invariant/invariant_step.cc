@@ -142,7 +142,7 @@ void InvariantStep::AddSequence(size_t part, int number, int64_t begin, int64_t 
                                 const InvariantKv& kv, Places* places) {
   places->splits[part] = kv.SplitsOf(number);
   AttendSequence sequence{places->splits[part].data(), begin, rows, nullptr, {}};
-  if (kv.seals(number)) {
+  if (kv.seals()) {
     places->sealed[part] = kv.SealedOf(number);
     sequence.sealed = places->sealed[part].data();
     sequence.quantization = kv.layout().quantization;
@@ -203,7 +203,7 @@ LayerRows InvariantStep::WantedOfLayer(int number) {
 
 void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
   for (const InvariantPart& part : parts_) {
-    if (!part.kv->seals(number)) continue;
+    if (!part.kv->seals()) continue;
     const KvLayout& layout = part.kv->layout();
     const size_t chunk = layout.chunk_tokens, begin = static_cast<size_t>(part.kv->length());
     const auto values = static_cast<int64_t>(chunk * layout.head_dim);
@@ -211,12 +211,6 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
       const int position = static_cast<int>(split * chunk);
       const std::byte* from = part.kv->SliceAt(number, position);
       std::byte* to = part.kv->SealedAt(number, split);
-      if (!layout.quantization.is_on()) {
-        phases->Add(1, [from, to, bytes = layout.PlainSliceBytes(layout.chunk_tokens)](int64_t) {
-          std::memcpy(to, from, bytes);
-        });
-        continue;
-      }
       // What lies behind the last plane is part of the slice, and has bits as well.
       phases->Add(2 * layout.kv_heads, [&layout, from, to, values](int64_t plane) {
         const FloatMode mode;

@@ -1,0 +1,146 @@
+#include "worker/engine/kv_memory.h"
+
+#include <algorithm>
+#include <cassert>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+// Of its text up to `end`; each further sample or beam shares the whole chunks of the prompt where
+// the model batches.
+uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
+  const uint32_t text = sequence.tokens();
+  const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
+  const auto bytes = [&](uint32_t tokens) {
+    return model_->MissingKvBytes(nullptr, static_cast<int>(tokens), sequence.request.kv);
+  };
+  return bytes(end) + (sequence.unforked() > 0 ? sequence.unforked() * bytes(end - shared) : 0);
+}
+
+absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
+  const EngineRequest& request = sequence->request;
+  const uint32_t left = request.max_new_tokens - sequence->answer.generated;
+  // All of the answer where nothing can be preempted, or would begin anew.
+  const bool whole =
+      !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
+  const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
+  const uint64_t budget = model_->kv_bytes().budget, needed = NeededBytes(*sequence, end);
+  sequence->has_all = budget > 0 && needed > budget;
+  if (sequence->has_all && !sequence->resumed) {
+    const std::string many =
+        absl::StrCat(sequence->unforked() + 1, request.searches() ? " beams of " : " samples of ");
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv-bytes: ", sequence->unforked() > 0 ? many : "", end, " tokens may need ",
+                     needed, " bytes of ", budget,
+                     " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
+  }
+  if (sequence->reads()) {
+    sequence->pooled = keeper_->pool().Lookup(sequence->prefix, sequence->max_boundary());
+  }
+  const std::vector<SequencePtr> others = planner_->WithKv();
+  uint64_t claimed =
+      sequence->has_all ? budget : needed;  // and what others were admitted for and have not taken
+  for (const SequencePtr& other : others) {
+    claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
+                                      other->request.kv);
+  }
+  for (const auto& object : sequence->pooled.objects) {
+    if (model_->CountsKvBytes(*object)) claimed -= std::min<uint64_t>(claimed, object->size_bytes);
+  }
+  const auto lacks = [&] { return budget > 0 && model_->kv_bytes().used + claimed > budget; };
+  while (lacks() && (FreeUnused() || (others.empty() && keeper_->publisher().DropOldest()))) {
+  }
+  if (lacks()) {
+    sequence->pooled = PooledPrefix();  // others may have what it would hold meanwhile
+    return false;
+  }
+  const uint32_t forks = request.searches() ? 0 : sequence->unforked();
+  for (uint32_t made = 0; made <= forks; ++made) {
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+        model_->NewKv(static_cast<int>(sequence->tokens() + left), request.kv);
+    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {  // of the machine
+      sequence->kv = nullptr;
+      sequence->fork_kvs.clear();
+      return false;
+    }
+    if (!kv.ok()) return kv.status();
+    model_->UseAdapter(request.adapter, kv->get());
+    if (made == 0) {
+      sequence->kv = *std::move(kv);
+    } else {
+      sequence->fork_kvs.push_back(*std::move(kv));
+    }
+  }
+  sequence->claimed_end = whole ? end : sequence->tokens();
+  return true;
+}
+
+bool KvMemory::FreeUnused() {
+  const auto frees = [&](const KvObject& object) { return model_->CountsKvBytes(object); };
+  if (keeper_->pool().EvictOne(frees)) return true;
+  if (!audit_->is_under_way()) return false;
+  audit_->Skip();
+  return true;
+}
+
+absl::Status KvMemory::With(const Sequence& sequence, absl::FunctionRef<absl::Status()> use) {
+  for (;;) {
+    absl::Status status = use();
+    if (!absl::IsResourceExhausted(status)) return status;
+    if (FreeUnused() || keeper_->publisher().DropOldest()) continue;
+    const SequencePtr victim = planner_->Victim(sequence);
+    if (victim == nullptr) return status;
+    Preempt(victim);
+  }
+}
+
+absl::Status KvMemory::MakeRoom(SequencePart* part) {
+  const SequencePtr sequence = part->sequence;
+  const auto take = [&] {
+    return model_->MakeRoom(sequence->kv.get(), static_cast<int>(part->tokens));
+  };
+  absl::Status room = take();
+  while (absl::IsResourceExhausted(room) && FreeUnused()) room = take();
+  // Guesses, and the rows of a long step, take memory from none that needs it.
+  const uint32_t least = part->kind == StepKind::kDecode ? 1 : layout_.chunk_tokens;
+  if (absl::IsResourceExhausted(room) && part->tokens > least) {
+    if (part->kind == StepKind::kPrefill) {
+      planner_->GiveBack(sequence->id, part->tokens - least);
+    }
+    part->tokens = least;
+  }
+  if (absl::IsResourceExhausted(room)) room = With(*sequence, take);
+  if (absl::IsResourceExhausted(room) && keeper_->LetGo(sequence.get())) {
+    room = With(*sequence, take);
+  }
+  if (!absl::IsResourceExhausted(room)) return room;
+  const bool no_token = sequence->Text().size() == sequence->tokens();  // since it was admitted
+  if (sequence->has_all && no_token && planner_->WithKv().size() == 1) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("kv-bytes: a text of ", sequence->tokens(), " tokens has outgrown all of the ",
+                     model_->kv_bytes().budget, " bytes: raise --kv-bytes"));
+  }
+  Preempt(sequence);
+  return absl::OkStatus();
+}
+
+// A search begins anew: nothing of it was passed on, and it finds the same.
+void KvMemory::Preempt(SequencePtr sequence) {
+  counters_->Add(EngineCounter::kPreemptions);
+  if (sequence->state->beams != nullptr) {
+    sequence = beams_->Abandon(sequence->state.get());
+  } else {
+    keeper_->KeepPreempted(*sequence);
+    model_->Release(std::move(sequence->kv));
+  }
+  sequence->DropHeld();
+  const auto rest = std::make_shared<Sequence>(sequence.get());
+  planner_->Requeue(rest, 1 + rest->unforked());
+}
+
+}  // namespace hearth
