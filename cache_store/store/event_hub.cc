@@ -35,7 +35,7 @@ void EventHub::Post(StoreEvent::Kind kind, RestorePoint point, std::optional<Rem
 }
 
 WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t> after,
-                               TieredStore::EventCallback callback) {
+                               StoreAdmin::EventCallback callback) {
   assert(callback != nullptr);
   auto subscriber = std::make_shared<Subscriber>();
   subscriber->tenant = tenant;

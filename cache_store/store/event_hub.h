@@ -19,7 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/stats.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/store/store_admin.h"
 
 namespace hearth {
 
@@ -38,14 +38,14 @@ class EventHub {
   // start is `resumed` and has them. The callback gets what is posted from now on. Its handle may
   // be dropped after the hub; that waits for a running callback unless dropped by it.
   WatchStart Subscribe(const std::string& tenant, std::optional<uint64_t> after,
-                       TieredStore::EventCallback callback);
+                       StoreAdmin::EventCallback callback);
 
  private:
   using SharedEvent = std::shared_ptr<const StoreEvent>;
 
   struct Subscriber {
     std::string tenant;
-    TieredStore::EventCallback callback;
+    StoreAdmin::EventCallback callback;
     absl::Mutex mu;  // held while the callback runs
     bool active ABSL_GUARDED_BY(mu) = true;
     uint64_t seen = 0;  // sequence of the last event delivered or lost; guarded by mu once listed

@@ -64,7 +64,7 @@ struct StoreOptions {
   // Bytes waiting to be written behind (durability `memory`), and as many read from disk that wait
   // for their place in RAM.
   uint64_t max_background_bytes = uint64_t{512} << 20;
-  // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
+  // The host tier's memory can be mapped by other processes (StoreAdmin::shared_memory).
   bool shared_memory = false;
   // For the host tier's memory.
   HugePages huge_pages = HugePages::kAuto;

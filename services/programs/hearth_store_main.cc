@@ -109,12 +109,12 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
 // Null when the memory is not shared. With `auto`, a socket that cannot be had is a warning: every
 // byte then goes over the wire.
 absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
-    const std::string& flag, const char* suffix, const TieredStore& store,
+    const std::string& flag, const char* suffix, uint64_t incarnation,
     const std::optional<SharedMemory>& memory) {
   if (!memory.has_value()) return nullptr;
   const bool is_auto = flag == "auto";
   const std::string name = absl::StrCat(
-      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(store.incarnation())) : flag, suffix);
+      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(incarnation)) : flag, suffix);
   auto server = SegmentServer::Start(name, memory->fd);
   if (!server.ok() && is_auto) {
     Log(LogLevel::kWarning, "shared memory is off",
@@ -129,12 +129,13 @@ struct Shared {
   absl::Status status;
   std::unique_ptr<SegmentServer> host, device;
 };
-Shared Share(const StoreFlags& flags, const TieredStore& store, CacheService* service) {
+Shared Share(const StoreFlags& flags, uint64_t incarnation, const StoreAdmin& store,
+             CacheService* service) {
   Shared shared;
   SharedMemoryOffer offer;
   const std::optional<SharedMemory> host = store.shared_memory(), device = store.shared_device();
-  auto host_server = ShareMemory(flags.shared_memory, "", store, host);
-  auto device_server = ShareMemory(flags.shared_memory, ".gpu", store, device);
+  auto host_server = ShareMemory(flags.shared_memory, "", incarnation, host);
+  auto device_server = ShareMemory(flags.shared_memory, ".gpu", incarnation, device);
   shared.status.Update(host_server.status());
   shared.status.Update(device_server.status());
   if (!shared.status.ok()) return shared;
@@ -153,7 +154,7 @@ Shared Share(const StoreFlags& flags, const TieredStore& store, CacheService* se
   return shared;
 }
 
-void BackUp(TieredStore* store, const std::string& folder) {
+void BackUp(StoreAdmin* store, const std::string& folder) {
   if (folder.empty()) {
     Log(LogLevel::kWarning, "no backup", {{"reason", "started without --backup-dir"}});
     return;
@@ -174,7 +175,7 @@ void BackUp(TieredStore* store, const std::string& folder) {
 }
 
 absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
-  absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
+  absl::StatusOr<std::unique_ptr<LocalStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return store.status();
   SharedFlags shared = flags.shared;
   uint64_t& most = shared.options.max_loading_bytes;
@@ -228,9 +229,9 @@ int Main(int argc, char** argv) {
   StoreStatus status(opened, kVersion);
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
-  const Shared shared = Share(flags, *opened, &service);
-  if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
   const StoreStats stats = opened->Stats();
+  const Shared shared = Share(flags, stats.incarnation, *opened, &service);
+  if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
        {"disk_limit_bytes", DiskLimitOf(stats)},

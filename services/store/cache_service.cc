@@ -8,16 +8,21 @@
 #include "services/store/store_conversion.h"
 
 namespace hearth {
-template <typename Request, typename Response, typename Body>
+
+template <typename Request, typename Response>
 grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* context,
-                                                const Bytes* request, Bytes* response, Body body) {
+                                                const Bytes* request, Bytes* response,
+                                                Body<Request, Response> body) {
   const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
                             FairPool::Job job) -> absl::Status {
     if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
     return short_calls_.Submit(caller.ShareName(), bytes.Length(), std::move(job));
   };
+  const auto work = [this, body](const Identity& caller, const Request& asked, Response* made) {
+    return (this->*body)(caller, asked, made);
+  };
   return AnswerOnPool<Request, Response>(admission_, method, context, request, response, admit,
-                                         body);
+                                         work);
 }
 
 CacheService::CacheService(TieredStore* store, Admission* admission, std::string version,
@@ -28,57 +33,32 @@ CacheService::CacheService(TieredStore* store, Admission* admission, std::string
       start_(absl::Now()),
       lookups_("lookups", LookupPool(lookup_threads)) {}
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
-                                                                const Bytes* request) {
-  return StartFetch(this, context, request);
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
-    grpc::CallbackServerContext* context) {
-  return StartPublish(this, context);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Lease(Context* context,
-                                                                const Bytes* request) {
-  return StartLease(this, context, request);
-}
-
-grpc::ServerUnaryReactor* CacheService::Explain(Context* context, const Bytes* request,
-                                                Bytes* response) {
-  return StartExplain(this, context, request, response);
-}
-
-grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
-                                            Bytes* response) {
-  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
-                           v1::PinResponse* made) { return DoPin(caller, asked, true, made); };
-  return RunCall<v1::PinRequest, v1::PinResponse>("Pin", context, request, response, body);
-}
-
-grpc::ServerUnaryReactor* CacheService::Unpin(Context* context, const Bytes* request,
-                                              Bytes* response) {
-  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
-                           v1::PinResponse* made) { return DoPin(caller, asked, false, made); };
-  return RunCall<v1::PinRequest, v1::PinResponse>("Unpin", context, request, response, body);
-}
-
-absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
+template <bool kPinned>
+absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request,
                                  v1::PinResponse* response) {
   absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
   if (!id.ok()) return id.status();
   absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, pinned);
+  absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, kPinned);
   if (!point.ok()) return point.status();
   RestorePointToProto(*point, response->mutable_restore_point());
   return absl::OkStatus();
 }
 
+grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
+                                            Bytes* response) {
+  return RunCall("Pin", context, request, response, &CacheService::DoPin<true>);
+}
+
+grpc::ServerUnaryReactor* CacheService::Unpin(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  return RunCall("Unpin", context, request, response, &CacheService::DoPin<false>);
+}
+
 grpc::ServerUnaryReactor* CacheService::Drop(Context* context, const Bytes* request,
                                              Bytes* response) {
-  const auto body = [this](const Identity& caller, const v1::DropRequest& asked,
-                           v1::DropResponse* made) { return DoDrop(caller, asked, made); };
-  return RunCall<v1::DropRequest, v1::DropResponse>("Drop", context, request, response, body);
+  return RunCall("Drop", context, request, response, &CacheService::DoDrop);
 }
 
 absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest& request,
@@ -103,21 +83,9 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes* request,
-                                                   Bytes* response) {
-  return StartQuarantine(this, context, request, response);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
-                                                               const Bytes* request) {
-  return StartList(this, context, request);
-}
-
 grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
                                               Bytes* response) {
-  const auto body = [this](const Identity& caller, const v1::StatsRequest& asked,
-                           v1::StatsResponse* made) { return DoStats(caller, asked, made); };
-  return RunCall<v1::StatsRequest, v1::StatsResponse>("Stats", context, request, response, body);
+  return RunCall("Stats", context, request, response, &CacheService::DoStats);
 }
 
 absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,
@@ -130,15 +98,9 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  response->set_incarnation(store_->incarnation());
   FiguresToProto(store_->StatsOf(*tenant), response);
   response->mutable_tenant()->set_tenant(*tenant);
   return absl::OkStatus();
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
-                                                                const Bytes* request) {
-  return StartWatch(this, context, request);
 }
 
 }  // namespace hearth

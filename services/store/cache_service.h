@@ -82,27 +82,43 @@ class CacheService final : public CacheServiceBase {
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
-  grpc::ServerWriteReactor<Bytes>* Fetch(Context* context, const Bytes* request) override;
-  grpc::ServerBidiReactor<Bytes, Bytes>* Publish(Context* context) override;
-  grpc::ServerWriteReactor<Bytes>* Lease(Context* context, const Bytes* request) override;
+  ByteStream* Fetch(Context* context, const Bytes* request) override {
+    return StartFetch(this, context, request);
+  }
+  UploadStream* Publish(Context* context) override { return StartPublish(this, context); }
+  ByteStream* Lease(Context* context, const Bytes* request) override {
+    return StartLease(this, context, request);
+  }
+  ByteStream* List(Context* context, const Bytes* request) override {
+    return StartList(this, context, request);
+  }
+  ByteStream* Watch(Context* context, const Bytes* request) override {
+    return StartWatch(this, context, request);
+  }
   grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
-                                    Bytes* response) override;
+                                    Bytes* response) override {
+    return StartExplain(this, context, request, response);
+  }
+  grpc::ServerUnaryReactor* Quarantine(Context* context, const Bytes* request,
+                                       Bytes* response) override {
+    return StartQuarantine(this, context, request, response);
+  }
   grpc::ServerUnaryReactor* Pin(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Unpin(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Drop(Context* context, const Bytes* request, Bytes* response) override;
-  grpc::ServerUnaryReactor* Quarantine(Context* context, const Bytes* request,
-                                       Bytes* response) override;
-  grpc::ServerWriteReactor<Bytes>* List(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
-  grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // Asks Admission for the caller, parses a small request, runs `body` on a thread of
-  // the service, and converts its result.
-  template <typename Request, typename Response, typename Body>
+  template <typename Request, typename Response>
+  using Body = absl::Status (CacheService::*)(const Identity&, const Request&, Response*);
+
+  // Asks Admission for the caller, parses a small request, and runs `body` on a thread of the
+  // service.
+  template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
-                                    Bytes* response, Body body);
-  absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
+                                    Bytes* response, Body<Request, Response> body);
+  template <bool kPinned>
+  absl::Status DoPin(const Identity& caller, const v1::PinRequest& request,
                      v1::PinResponse* response);
   absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
                       v1::DropResponse* response);

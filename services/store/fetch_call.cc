@@ -151,7 +151,7 @@ bool ShareWhatIsAsked(const SharedMemoryOffer& offer, const v1::FetchRequest& re
   return plan->shared().objects_size() > 0 || plan->device().objects_size() > 0;
 }
 
-absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
+absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(StoreReader* store,
                                                           const v1::FetchRequest& request,
                                                           const Identity& caller,
                                                           std::function<bool()> stopped) {

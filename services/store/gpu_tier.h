@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cache_store/base/device_memory.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/store/options.h"
 
 namespace hearth {
 

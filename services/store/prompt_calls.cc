@@ -13,44 +13,31 @@
 namespace hearth {
 namespace {
 
-absl::Status Explain(TieredStore* store, const Identity& caller,
+absl::StatusOr<PrefixQuery> QueryOf(StoreReader* store, const Identity& caller,
+                                    const grpc::CallbackServerContext* context,
+                                    const v1::Prefix& prefix) {
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(prefix, caller);
+  if (!query.ok()) return query;
+  query->stopped = [context] { return context->IsCancelled(); };
+  ObserveFields(store, prefix, query->tenant);
+  return query;
+}
+
+absl::Status Explain(StoreReader* store, const Identity& caller,
                      const grpc::CallbackServerContext* context, const v1::ExplainRequest& request,
                      v1::ExplainResponse* response) {
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
+  const absl::StatusOr<PrefixQuery> query = QueryOf(store, caller, context, request.prefix());
   if (!query.ok()) return query.status();
-  query->stopped = [context] { return context->IsCancelled(); };
-  ObserveFields(store, request.prefix(), query->tenant);
   const absl::StatusOr<ExplainReport> report = store->Explain(*query);
   if (!report.ok()) return report.status();
   ReportToProto(*report, response);
   return absl::OkStatus();
 }
 
-absl::Status TakeOut(TieredStore* store, const Identity& caller,
-                     const grpc::CallbackServerContext* context,
-                     const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
-  if (!query.ok()) return query.status();
-  query->stopped = [context] { return context->IsCancelled(); };
-  ObserveFields(store, request.prefix(), query->tenant);
-  std::vector<ObjectId> objects;
-  for (const v1::ObjectRef& ref : request.objects()) {
-    const absl::StatusOr<ObjectId> id = ObjectIdFromProto(ref);
-    if (!id.ok()) return id.status();
-    objects.push_back(*id);
-  }
-  const std::string auditor = caller.name.empty() ? context->peer() : caller.name;
-  const absl::StatusOr<QuarantineResult> result = QuarantineAndLog(store, *query, objects, auditor);
-  if (!result.ok()) return result.status();
-  response->set_objects(result->objects);
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const PrefixQuery& query,
-                                                  const std::vector<ObjectId>& objects,
-                                                  const std::string& auditor) {
+// An audit found wrong objects: removes them, and logs who published them.
+absl::Status TakeOut(StoreAdmin* store, const PrefixQuery& query,
+                     const std::vector<ObjectId>& objects, const std::string& auditor,
+                     v1::QuarantineResponse* response) {
   absl::StatusOr<QuarantineResult> result = store->Quarantine(query, objects);
   if (!result.ok()) return result.status();
   for (std::string& publisher : result->publishers) {
@@ -63,12 +50,32 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
        {"publisher", absl::StrJoin(result->publishers, ", ")},
        {"auditor", auditor}});
   if (!result->on_disk.ok()) {
-    Log(LogLevel::kError, "quarantined, but for a crash: the disk would not let go of it",
+    Log(LogLevel::kError,
+        "quarantined in memory, but deleting from disk failed; the data may be served again after "
+        "a restart",
         {{"tenant", query.tenant}, {"reason", result->on_disk.message()}});
     return result->on_disk;
   }
-  return result;
+  response->set_objects(result->objects);
+  return absl::OkStatus();
 }
+
+absl::Status Quarantine(TieredStore* store, const Identity& caller,
+                        const grpc::CallbackServerContext* context,
+                        const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
+  const absl::StatusOr<PrefixQuery> query = QueryOf(store, caller, context, request.prefix());
+  if (!query.ok()) return query.status();
+  std::vector<ObjectId> objects;
+  for (const v1::ObjectRef& ref : request.objects()) {
+    const absl::StatusOr<ObjectId> id = ObjectIdFromProto(ref);
+    if (!id.ok()) return id.status();
+    objects.push_back(*id);
+  }
+  const std::string auditor = caller.name.empty() ? context->peer() : caller.name;
+  return TakeOut(store, *query, objects, auditor, response);
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* StartExplain(CacheService* service, grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
@@ -102,7 +109,7 @@ grpc::ServerUnaryReactor* StartQuarantine(CacheService* service,
   const auto work = [store = service->store(), context](const Identity& caller,
                                                         const v1::QuarantineRequest& asked,
                                                         v1::QuarantineResponse* made) {
-    return TakeOut(store, caller, context, asked, made);
+    return Quarantine(store, caller, context, asked, made);
   };
   return AnswerOnPool<v1::QuarantineRequest, v1::QuarantineResponse>(
       service->admission(), "Quarantine", context, request, response, admit, work);

@@ -16,8 +16,6 @@ namespace {
 // Of a message behind the begin: gRPC's own thread parses it.
 constexpr uint64_t kMaxSliceElements = 64;
 
-using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-
 // One Publish stream of the store, from its begin to its ack.
 //
 // Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
@@ -25,12 +23,12 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 // so that no thread of gRPC's blocks.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one message beside what the store counts as staged.
-class PublishCall final : public UploadCall<Reactor> {
+class PublishCall final : public UploadCall<UploadStream> {
  public:
   PublishCall(CacheService* service, grpc::CallbackServerContext* context)
       : UploadCall(context), service_(service) {}
 
-  Reactor* Start() {
+  UploadStream* Start() {
     const absl::StatusOr<Identity> caller = Enter(service_->admission(), "Publish", kPublishLimit);
     if (!caller.ok()) {
       End(caller.status());
@@ -158,7 +156,7 @@ class PublishCall final : public UploadCall<Reactor> {
 
 }  // namespace
 
-Reactor* StartPublish(CacheService* service, grpc::CallbackServerContext* context) {
+UploadStream* StartPublish(CacheService* service, grpc::CallbackServerContext* context) {
   return std::make_shared<PublishCall>(service, context)->Start();
 }
 

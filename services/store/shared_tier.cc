@@ -122,7 +122,7 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
 
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
-                                             std::unique_ptr<TieredStore> store) {
+                                             std::unique_ptr<LocalStore> store) {
   if (!flags.is_on()) return StoreAndEngine{std::move(store), nullptr, nullptr, nullptr};
   const auto unusable = std::make_shared<std::atomic<uint64_t>>(0);
   const FileReport report = [unusable](const absl::Status& why) {

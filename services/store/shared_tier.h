@@ -45,7 +45,7 @@ struct StoreAndEngine {
 // The store as it is when nothing is to be shared. REQUIRES: CheckSharedFlags is OK.
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
-                                             std::unique_ptr<TieredStore> store);
+                                             std::unique_ptr<LocalStore> store);
 
 // Notes whether all primaries are reached. Of none is known where they are: so it is at the start.
 void NoteReached(const SharedEngineStats& stats, Reachability* reachability);

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/store/store_publisher.h"
 #include "proto/kv_layout.h"
 #include "services/rpc/slice_wire.h"
 

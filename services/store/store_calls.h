@@ -10,11 +10,9 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/store/tiered_store.h"
+#include "proto/segment_format.h"
 
 namespace hearth {
 
@@ -34,12 +32,12 @@ inline constexpr size_t kMaxWatchQueue = 1024;
 // In one event; with their ids below 400 KiB.
 inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
+using UploadStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
 ByteStream* StartFetch(CacheService* service, grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request);
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    CacheService* service, grpc::CallbackServerContext* context);
+UploadStream* StartPublish(CacheService* service, grpc::CallbackServerContext* context);
 ByteStream* StartLease(CacheService* service, grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request);
 ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* context,
@@ -50,15 +48,10 @@ ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* conte
                        const grpc::ByteBuffer* request);
 grpc::ServerUnaryReactor* StartExplain(CacheService* service, grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
-// An audit found wrong objects: the log names their publishers.
 grpc::ServerUnaryReactor* StartQuarantine(CacheService* service,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response);
-// The same for a store in this process; `auditor` is the worker that found it.
-absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const PrefixQuery& query,
-                                                  const std::vector<ObjectId>& objects,
-                                                  const std::string& auditor);
 
 }  // namespace hearth
 

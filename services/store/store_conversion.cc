@@ -79,7 +79,7 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const I
   return spec;
 }
 
-void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant) {
+void ObserveFields(StoreReader* store, const v1::Prefix& prefix, const std::string& tenant) {
   if (prefix.fingerprint().fields_size() == 0) return;
   absl::StatusOr<Fingerprint> fingerprint = FromProto(prefix.fingerprint());
   if (fingerprint.ok()) store->Observe(*fingerprint, tenant);
@@ -164,6 +164,7 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
 }
 
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out) {
+  out->set_incarnation(figures.incarnation);
   out->set_restore_points(figures.usage.restore_points);
   out->set_objects(figures.usage.objects);
   out->set_pinned_bytes(figures.usage.pinned_bytes);

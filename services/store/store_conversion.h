@@ -21,7 +21,7 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identi
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller);
 
 // Lets the store learn the fingerprint's readable fields, when the request has them.
-void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant);
+void ObserveFields(StoreReader* store, const v1::Prefix& prefix, const std::string& tenant);
 
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);
 void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);

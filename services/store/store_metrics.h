@@ -1,10 +1,10 @@
-// The store's statistics as metric samples. Thread safety: as TieredStore's.
+// The store's statistics as metric samples. Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_STORE_METRICS_H_
 #define HEARTH_SERVICES_STORE_STORE_METRICS_H_
 
 #include <vector>
 
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/store/store_admin.h"
 #include "services/serving/metrics.h"
 
 namespace hearth {

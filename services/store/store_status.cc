@@ -91,7 +91,7 @@ double Quantile(const LatencyCounts& counts, double q) {
   return kLatencyBoundsS.back();  // beyond the last bound
 }
 
-StoreStatus::StoreStatus(TieredStore* store, std::string version, Clock* clock)
+StoreStatus::StoreStatus(StoreAdmin* store, std::string version, Clock* clock)
     : store_(store),
       figures_("hearth-store", std::move(version),
                {[this] { return Totals(); }, [this](Json* json) { Add(json); }}, clock) {}

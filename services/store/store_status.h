@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cache_store/base/clock.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/store/store_admin.h"
 #include "services/serving/status_figures.h"
 
 namespace hearth {
@@ -19,7 +19,7 @@ class StoreStatus {
   static constexpr size_t kHottest = 10;
 
   // `clock` null: the system's.
-  StoreStatus(TieredStore* store, std::string version, Clock* clock = nullptr);
+  StoreStatus(StoreAdmin* store, std::string version, Clock* clock = nullptr);
 
   StatusFigures* figures() { return &figures_; }
 
@@ -27,7 +27,7 @@ class StoreStatus {
   StatusFigures::Totals Totals() const;
   void Add(Json* json) const;
 
-  TieredStore* const store_;
+  StoreAdmin* const store_;
   StatusFigures figures_;  // last: it uses the others
 };
 

@@ -18,7 +18,7 @@ namespace {
 // Reads the chunks of one restore point after the other, as they are at that moment.
 class ChunkReader {
  public:
-  ChunkReader(TieredStore* store, std::string tenant) : store_(store), tenant_(std::move(tenant)) {}
+  ChunkReader(StoreAdmin* store, std::string tenant) : store_(store), tenant_(std::move(tenant)) {}
 
   // Adds the first chunks to an event that tells of a restore point which is there.
   void Begin(v1::WatchEvent* event) {
@@ -55,7 +55,7 @@ class ChunkReader {
     return true;
   }
 
-  TieredStore* const store_;
+  StoreAdmin* const store_;
   const std::string tenant_;
   std::optional<Digest> id_;  // of the restore point whose chunks are read
   uint64_t sequence_ = 0;
@@ -91,8 +91,7 @@ class WatchCall final : public StreamCall {
 
  private:
   void OnDrain(const absl::Status& why) override { Abort(why); }
-  void Subscribe(TieredStore* store, const std::string& tenant, const v1::WatchRequest& request) {
-    incarnation_ = store->incarnation();
+  void Subscribe(StoreAdmin* store, const std::string& tenant, const v1::WatchRequest& request) {
     if (request.with_chunks()) chunks_.emplace(ChunkReader{store, tenant});
     const WatchFrom from{request.incarnation(), request.since_sequence(), !request.no_snapshot()};
     WatchStart start = store->Subscribe(tenant, from, [this](const StoreEvent& event) {
@@ -110,6 +109,7 @@ class WatchCall final : public StreamCall {
     for (const StoreEvent& missed : start.missed) {
       EventToProto(missed, &opening_.emplace_back());
     }
+    incarnation_ = start.incarnation;
     snapshot_ = std::move(start.snapshot);
     snapshot_sequence_ = start.sequence;
     started_ = true;
@@ -172,7 +172,7 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  uint64_t incarnation_ = 0;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<ChunkReader> chunks_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and what was missed

@@ -43,7 +43,7 @@ struct SharedCore {
 
   // `secret`: the store's. `test_clock`, `test_steady`: null for the real ones; with a clock alone,
   // that one is steady, too.
-  SharedCore(std::unique_ptr<TieredStore> behind, std::unique_ptr<SharedEngine> shared,
+  SharedCore(std::unique_ptr<LocalStore> behind, std::unique_ptr<SharedEngine> shared,
              const std::string& secret, const SharedOptions& given, Clock* test_clock,
              Clock* test_steady)
       : options(given),
@@ -65,7 +65,7 @@ struct SharedCore {
   Clock* const clock;
   Clock* const steady;
   Counters counters;
-  const std::unique_ptr<TieredStore> store;
+  const std::unique_ptr<LocalStore> store;
   const std::unique_ptr<SharedEngine> engine;
   SharedSpaces spaces;
 };

@@ -299,7 +299,7 @@ SharedLookup::Brought SharedLookup::Bring(PrefixQuery* asked, uint32_t above_tok
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
   const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
-  TieredStore::Peeked here = core_->store->Peek(query, max_tokens);
+  LocalStore::Peeked here = core_->store->Peek(query, max_tokens);
   asked->chains = std::move(here.chains);
   question.above = std::max({above_tokens, here.own, here.of_public});
   if (question.candidates.empty() || question.candidates.back() <= question.above) return brought;
@@ -395,7 +395,7 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
     }
   }
   // Another may have loaded it since this one looked.
-  const TieredStore::Peeked here = core_->store->Peek(*question.query, probed->boundary);
+  const LocalStore::Peeked here = core_->store->Peek(*question.query, probed->boundary);
   const bool is_own = probed->tenant == question.query->tenant;
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
   const bool is_loaded = !is_here && Load(question, probed);

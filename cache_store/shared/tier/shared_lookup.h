@@ -97,7 +97,7 @@ class SharedLookup {
   // Before what is here is answered with: asks whether all of these tenants was dropped. Empty
   // names are none.
   void Hear(absl::Span<const std::string* const> tenants);
-  // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
+  // As StoreReader::Fetch, but that nothing is said of errors: they are misses, and counted.
   // Sets the query's chains.
   Brought Bring(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
 

@@ -37,7 +37,7 @@ class SharedSpaces {
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
   // `secret`: the store's. `clock`: numbers are its times. `steady`: by which they are read again.
-  SharedSpaces(SharedEngine* engine, TieredStore* store, Clock* clock, Clock* steady,
+  SharedSpaces(SharedEngine* engine, LocalStore* store, Clock* clock, Clock* steady,
                std::string secret, absl::Duration age)
       : engine_(engine),
         store_(store),
@@ -93,7 +93,7 @@ class SharedSpaces {
   Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SharedEngine* const engine_;
-  TieredStore* const store_;
+  LocalStore* const store_;
   Clock* const clock_;
   Clock* const steady_;
   const std::string secret_;

@@ -89,9 +89,10 @@ class SharedStore::Session final : public PublishSession {
   const bool waits_;
 };
 
-SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+SharedStore::SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
                          const std::string& secret, const SharedOptions& options, Seams seams)
-    : core_(std::move(store), std::move(engine), secret, options, seams.clock, seams.steady),
+    : ForwardingStore(store.get()),
+      core_(std::move(store), std::move(engine), secret, options, seams.clock, seams.steady),
       lookup_(&core_, &writer_),
       writer_(&core_, std::move(seams.executor), std::move(seams.waiting)) {}
 

@@ -1,10 +1,10 @@
 // SharedStore: a store in front of which lies an engine that all stores of a fleet share.
 //
 // The store behind does what it always does. What a lookup lacks there is first brought from the
-// engine (shared_lookup.h); what is published there is written to the engine behind the
-// acknowledgement (shared_writer.h), or before it where Durability::kShared asks for that. The
-// engine may lose anything, answer late or not at all: then there are misses, within the budget of
-// a lookup, and nothing else. List, Hottest, events and backups are of the store behind alone.
+// engine (shared_lookup.h); what is published there is written to the engine after the
+// acknowledgement (shared_writer.h), or before it if Durability::kShared asks for that. The engine
+// may lose anything, answer late or not at all: then there are misses, within the budget of a
+// lookup, and nothing else. List, Hottest, pins, events and backups are of the store behind alone.
 //
 // Thread safety: as TieredStore. Ownership: owns the store and the engine.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
@@ -25,7 +25,7 @@
 
 namespace hearth {
 
-class SharedStore final : public TieredStore {
+class SharedStore final : public ForwardingStore {
  public:
   // Null: the real thing; `steady`, by which pauses are: with a clock here, that one.
   struct Seams {
@@ -34,70 +34,28 @@ class SharedStore final : public TieredStore {
   };
   // `secret`: the one that `store` was opened with. What is shared is found, named and sealed by
   // it.
-  SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+  SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options, Seams seams);
-  SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+  SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options)
       : SharedStore(std::move(store), std::move(engine), secret, options, Seams()) {}
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
                                                       uint32_t max_tokens) override;
-  Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) override {
-    return core_.store->Peek(query, max_tokens);
-  }
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override;
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
-  // Here alone, as is a drop by force of what is pinned elsewhere.
-  absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
-                                         bool pinned) override {
-    return core_.store->SetPinned(id, tenant, pinned);
-  }
   // kUnavailable: removed here, and maybe not from the engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   // In all stores: pins of others are dropped, too.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
-  absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
-                                             bool force) override {
-    return core_.store->RaiseDropNumber(tenant, number, force);
-  }
-  uint64_t DropNumber(const std::string& tenant) override {
-    return core_.store->DropNumber(tenant);
-  }
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
-  std::vector<RestorePoint> List(const std::string& tenant) override {
-    return core_.store->List(tenant);
-  }
-  std::vector<RestorePoint> Hottest(size_t limit) override { return core_.store->Hottest(limit); }
   StoreStats Stats() override;
-  TenantFigures StatsOf(const std::string& tenant) override { return core_.store->StatsOf(tenant); }
-  uint64_t incarnation() const override { return core_.store->incarnation(); }
-  std::optional<SharedMemory> shared_memory() const override {
-    return core_.store->shared_memory();
-  }
-  std::optional<SharedMemory> shared_device() const override {
-    return core_.store->shared_device();
-  }
-  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
-    return core_.store->AllocateSlice(bytes);
-  }
-  void WaitForMemory() override { core_.store->WaitForMemory(); }
-  WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
-                       EventCallback callback) override {
-    return core_.store->Subscribe(tenant, from, std::move(callback));
-  }
-  std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
-                                   uint32_t most_tokens) override {
-    return core_.store->ChunksOf(id, tenant, first, most_tokens);
-  }
-  absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
-    return core_.store->BackUp(to);
-  }
   absl::Status Flush(absl::Time deadline) override;
 
  private:

@@ -23,7 +23,7 @@ class Quarantiner {
  public:
   explicit Quarantiner(StoreCore* core) : core_(core) {}
 
-  // TieredStore::Quarantine.
+  // StoreAdmin::Quarantine.
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects)
       ABSL_LOCKS_EXCLUDED(core_->mu);

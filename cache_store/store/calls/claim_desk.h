@@ -24,7 +24,7 @@ class ClaimDesk {
  public:
   ClaimDesk(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
-  // TieredStore::Claim.
+  // StorePublisher::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(core_->mu);
   // These are stored now: adds the callers that wait for them, to be woken without the lock.

@@ -87,8 +87,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   return session;
 }
 
-TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens) const {
-  TieredStore::Peeked peeked;
+LocalStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens) const {
+  LocalStore::Peeked peeked;
   if (!CheckPrefix(query.token_ids, query.cuts).ok()) return peeked;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);

@@ -106,11 +106,11 @@ class Fetcher {
   Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, DiskWriter* writer)
       : core_(core), quarantiner_(quarantiner), promoter_(promoter), writer_(writer) {}
 
-  // TieredStore::Fetch, Peek and FetchById.
+  // LocalStore::Fetch, Peek and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  TieredStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) const
+  LocalStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) const
       ABSL_LOCKS_EXCLUDED(core_->mu);
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant)

@@ -461,11 +461,11 @@ absl::Status RecoverIndex(StoreCore* core, DamageConfirmation confirmation) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const StoreOptions& options) {
+absl::StatusOr<std::unique_ptr<LocalStore>> TieredStore::Open(const StoreOptions& options) {
   return OpenStore(options, StoreSeams{});
 }
 
-absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
+absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options,
                                                        StoreSeams seams) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
   const bool wants_disk = options.has_disk();

@@ -22,7 +22,7 @@ class PromptExplainer {
  public:
   PromptExplainer(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
-  // TieredStore::Explain.
+  // StoreReader::Explain.
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:

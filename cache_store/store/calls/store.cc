@@ -304,7 +304,8 @@ std::vector<RestorePoint> Store::Hottest(size_t limit) {
 
 TenantFigures Store::StatsOf(const std::string& tenant) {
   StoreLock lock(core_.get());
-  return {core_->catalog.ledger().UsageOf(tenant), core_->catalog.ledger().QuotaOf(tenant)};
+  return {incarnation_, core_->catalog.ledger().UsageOf(tenant),
+          core_->catalog.ledger().QuotaOf(tenant)};
 }
 
 StoreStats Store::Stats() {
@@ -374,6 +375,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
     StoreLock lock(core_.get());
     start = core_->events.Subscribe(
         tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
+    start.incarnation = incarnation_;
     if (start.resumed || !from.snapshot) return start;
     names = core_->catalog.NamesOf(tenant);
   }

@@ -1,4 +1,4 @@
-// Store: the implementation of tiered_store.h. Makes its parts, hands each call to one of them, and
+// Store: the implementation of LocalStore. Makes its parts, hands each call to one of them, and
 // does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
 //
 // Thread safe: as TieredStore; locking in store_core.h. Ownership: owns its parts.
@@ -27,7 +27,7 @@
 
 namespace hearth {
 
-class Store final : public TieredStore {
+class Store final : public LocalStore {
  public:
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
@@ -69,7 +69,6 @@ class Store final : public TieredStore {
   std::vector<RestorePoint> Hottest(size_t limit) override;
   StoreStats Stats() override;
   TenantFigures StatsOf(const std::string& tenant) override;
-  uint64_t incarnation() const override { return incarnation_; }
   std::optional<SharedMemory> shared_memory() const override;
   std::optional<SharedMemory> shared_device() const override;
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override;
