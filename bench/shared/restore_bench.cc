@@ -53,10 +53,10 @@ struct Bench {
     const std::string secret = ReadOrMakeSecret(options.secret_file).value();
     SharedOptions shared;
     shared.fetch_budget = absl::Seconds(30);
-    auto store =
-        std::make_unique<SharedStore>(TieredStore::Open(options).value(), Engine(), secret, shared);
+    auto behind = TieredStore::Open(options).value();
+    behind->WaitForMemory();
+    auto store = std::make_unique<SharedStore>(std::move(behind), Engine(), secret, shared);
     store->Observe(model, prompt.tenant);
-    store->WaitForMemory();
     return store;
   }
   // The values of the prompt's restore point; none while nothing is published.

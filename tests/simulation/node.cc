@@ -117,7 +117,7 @@ void Node::CheckStart() {
 void Node::TakeEvents() {
   for (const std::string& tenant : Tenants()) {
     WatchFrom from;
-    from.incarnation = store()->incarnation();
+    from.incarnation = store()->Stats().incarnation;
     from.sequence = events_seen_[tenant];
     from.snapshot = false;
     const WatchStart start = store()->Subscribe(tenant, from, [](const StoreEvent&) {});

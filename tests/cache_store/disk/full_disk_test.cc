@@ -198,7 +198,7 @@ TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
   ASSERT_TRUE(Publish(1).ok());
   WatchFrom from;
   from.snapshot = false;
-  from.incarnation = store_->incarnation();
+  from.incarnation = store_->Stats().incarnation;
   const auto ignore = [](const StoreEvent&) {};
   from.sequence = store_->Subscribe("default", from, ignore).sequence;
   const RestorePoint point = store_->List("default").at(0);

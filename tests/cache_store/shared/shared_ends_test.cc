@@ -267,7 +267,7 @@ TEST_F(SharedEndsTest, NumbersThatAreNotSealedDropNothingHere) {
   kit_.memory.entries[space.NumbersName()].value = SharedNumbers{later, later}.Text();
   kit_.clock.Advance(absl::Minutes(2));
   EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
-  EXPECT_EQ(one.store->DropNumber("default"), 0u);
+  EXPECT_EQ(one.behind->DropNumber("default"), 0u);
 }
 
 TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {

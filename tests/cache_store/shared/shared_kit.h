@@ -27,6 +27,7 @@ struct SharedNode {
   ManualExecutor* writes = nullptr;  // to the engine
   ManualExecutor* waits = nullptr;   // writes to the engine that somebody waits for
   FakeSharedEngine* engine = nullptr;
+  LocalStore* behind = nullptr;
   std::unique_ptr<SharedStore> store;
 
   uint64_t Of(Counter counter) { return store->Stats().Of(counter); }
@@ -59,6 +60,7 @@ struct SharedKit {
     const std::string secret = ReadOrMakeSecret(secret_file).value();
     store_options.secret_file = secret_file;
     auto behind = OpenStore(store_options, SteppedSeams(&node.jobs, &clock));
+    node.behind = behind->get();
     auto engine = std::make_unique<FakeSharedEngine>(&memory, &clock);
     node.engine = engine.get();
     auto writes = std::make_unique<ManualExecutor>();

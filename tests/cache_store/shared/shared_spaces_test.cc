@@ -13,7 +13,7 @@ class SharedSpacesTest : public SharedStoreTest {
  protected:
   SharedSpacesTest() { store_ = kit_.Node(); }
   SharedSpaces Spaces(SharedNode* node) {
-    return SharedSpaces(node->engine, node->store.get(), &kit_.clock, &kit_.clock,
+    return SharedSpaces(node->engine, node->behind, &kit_.clock, &kit_.clock,
                         ReadSecret(kit_.secret_file).value(), absl::Seconds(1));
   }
   absl::Time Soon() { return kit_.clock.Now() + absl::Seconds(1); }
@@ -90,10 +90,10 @@ TEST_F(SharedSpacesTest, UnknownTenantIsAskedForOnceASecond) {
 TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatIsKnown) {
   SharedSpaces spaces = Spaces(&store_);
   const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));
-  ASSERT_TRUE(store_.store->RaiseDropNumber("default", ahead, false).ok());
+  ASSERT_TRUE(store_.behind->RaiseDropNumber("default", ahead, false).ok());
   ASSERT_TRUE(DropAll(&spaces).ok());
   EXPECT_EQ(kit_.Space("default").drop_number(), ahead + 1);
-  EXPECT_EQ(store_.store->DropNumber("default"), ahead + 1);
+  EXPECT_EQ(store_.behind->DropNumber("default"), ahead + 1);
 }
 
 TEST_F(SharedSpacesTest, ForgottenTenantIsReadAgain) {

@@ -37,7 +37,7 @@ class SharedDeviceTest : public testing::Test {
     spec.prefix = Prompt();
     spec.boundaries = {kStored};
     spec.objects = SmallObjects(kStored);
-    server_->store()->WaitForMemory();
+    server_->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
     ASSERT_EQ(outcome.published_tokens, kStored) << outcome.note;
     // Fetched twice; after the second fetch the store copies in the background.

@@ -79,7 +79,7 @@ class SharedMemoryTest : public testing::Test {
     spec.prefix = SharedPrompt();
     spec.boundaries = {kShared};
     spec.objects = WideObjects();
-    server_->store()->WaitForMemory();
+    server_->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
     ASSERT_EQ(outcome.published_tokens, kShared) << outcome.note;
   }
@@ -173,7 +173,7 @@ TEST_F(SharedMemoryTest, PointReadFromDiskIsSharedFromThenOn) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   Start(StoreServer::SmallStore(folder_.path()));
-  server_->store()->WaitForMemory();
+  server_->WaitForMemory();
   ExpectHit(cache_.get());
   ASSERT_TRUE(server_->store()->Flush(absl::InfiniteFuture()).ok());
   ExpectHit(cache_.get());

@@ -230,7 +230,7 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDevice) {
   options.shared_memory = true;
   options.device = std::make_shared<FakeDevice>(64 << 20);
   StoreServer store(options, "127.0.0.1:0", absl::StrCat("@hearth-worker-store-", getpid()));
-  store.store()->WaitForMemory();
+  store.WaitForMemory();
   StoreWorker with_device(store.address(), {},
                           std::make_unique<DeviceClient>(FakeDevice::Importer()));
   WorkerServer& worker = with_device.server;

@@ -78,7 +78,7 @@ class FetchCallTest : public ::testing::Test {
     const std::string socket = absl::StrCat("@hearth-fetch-test-", getpid(), "-", ++number);
     server_ = std::make_unique<StoreServer>(options, "127.0.0.1:0", socket, lease, AccessFlags(),
                                             patience);
-    server_->store()->WaitForMemory();
+    server_->WaitForMemory();
   }
   // As a worker's comes: where the store wants it.
   void Publish(const Fingerprint& model) {

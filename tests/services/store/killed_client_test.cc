@@ -90,7 +90,7 @@ TEST(KilledClient, LeavesNoLeaseOnSharedMemory) {
   StoreOptions options = StoreServer::SmallStore("");
   options.shared_memory = true;
   StoreServer server(options, "127.0.0.1:0", "@hearth-killed-client-" + std::to_string(getpid()));
-  server.store()->WaitForMemory();
+  server.WaitForMemory();
   PublishWide(server.store());
   Client client(server.address(), "hold");
   ASSERT_TRUE(client.WaitUntilHeld());

@@ -70,6 +70,8 @@ class StoreServer {
   }
 
   TieredStore* store() { return store_.get(); }
+  // REQUIRES: it was made from options.
+  void WaitForMemory() { static_cast<LocalStore*>(store_.get())->WaitForMemory(); }
   ServerRunner* runner() { return runner_.get(); }
   Admission* admission() { return &admission_; }
   // `recorder` gets the record of each finished call, and outlives the server. Before any call.
