@@ -22,7 +22,7 @@ namespace {
 // For a caller that set no deadline: a store answers in milliseconds or not at all.
 constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
 // Explanations under way: each holds its prompt's ids until the store answers.
-constexpr Limit kExplanations{"explain", 64, 8};
+constexpr Limit kExplanations{"explain", 64};
 constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 
 // The store's error as the worker's own: it names the store, and its silence is kUnavailable.
@@ -49,7 +49,6 @@ InferenceService::InferenceService(Generator* generator, Admission* admission,
       // Room for a state that fills the pool, twice: as a file, and as what is made of it.
       state_limit_{"state",
                    4,
-                   2,
                    uint64_t{4} << 20,
                    2 * std::max(generator->engine()->Stats().pool_limit_bytes, kLeastStateBytes),
                    "twice --pool-bytes"} {}

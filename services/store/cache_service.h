@@ -31,27 +31,25 @@ namespace hearth {
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
 // Concurrent short calls: most of them only look things up.
-inline FairPoolOptions ShortCallPool() { return {8, 4096, 1024}; }
+inline FairPoolOptions ShortCallPool() { return {8, 2048}; }
 // Concurrent streams; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of
 // kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: the last two hold
 // memory, and keep a pace. A lease has next to nothing. Workers have at most a fetch and a lease
 // for each request that they run.
 inline constexpr uint64_t kHeldPace = uint64_t{1} << 20;
-inline constexpr Limit kPublishLimit{"publish", 64, 16, kHeldPace};
-inline constexpr Limit kFetchLimit{"fetch", 512, 64, kHeldPace};
-inline constexpr Limit kWatchLimit{"watch", 64, 8};
-inline constexpr Limit kLeaseLimit{"lease", 2048, 64};
-inline constexpr Limit kListLimit{"list", 64, 8};
+inline constexpr Limit kPublishLimit{"publish", 64, kHeldPace};
+inline constexpr Limit kFetchLimit{"fetch", 512, kHeldPace};
+inline constexpr Limit kWatchLimit{"watch", 64};
+inline constexpr Limit kLeaseLimit{"lease", 2048};
+inline constexpr Limit kListLimit{"list", 64};
 // Concurrent explanations: a request of 3 MiB each, and for each that runs 16 MiB of keys and
 // states at the most cuts and chunks of a prompt.
-inline constexpr Limit kExplainLimit{"explain", 64, 8};
-// Concurrent lookups, and how many wait: as many as streams may be open, which are counted before.
-inline constexpr int kLookupThreads = 4;
-// Where a lookup may wait for an engine that stores share.
-inline constexpr int kSharedLookupThreads = 16;
-inline FairPoolOptions LookupPool(int threads) {
-  return {threads, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
-}
+inline constexpr Limit kExplainLimit{"explain", 64};
+// Concurrent lookups. As many may wait as streams may be open, also of one tenant.
+inline constexpr int kLookupThreads = 6;
+// With an engine that stores share, for which a lookup may wait.
+inline constexpr int kSharedLookupThreads = 30;
+inline FairPoolOptions LookupPool(int threads) { return {threads, 8192, uint64_t{256} << 20}; }
 
 // All methods are callbacks with raw bytes: no thread of gRPC's waits for a call, or parses a
 // request that may be large. Callers could otherwise hold all of these threads.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/rpc/call_metadata.h"
+#include "services/serving/calls/fair_share.h"
 
 namespace hearth {
 namespace {
@@ -69,35 +70,36 @@ void Admission::Call::GiveUp() {
   taken.bytes -= std::exchange(bytes_, 0);
 }
 
-absl::Status Admission::CheckPlace(const Limit& limit, const std::string& tenant, int weight) {
+absl::Status Admission::CheckShare(const Limit& limit, const std::string& tenant, int weight) {
   mutex_.AssertHeld();
+  if (tenant.empty() || limit.all <= 0) return absl::OkStatus();
   const Taken& taken = kinds_[limit.kind];
-  const auto known = taken.of_tenant.find(tenant);
-  const int own = tenant.empty() || known == taken.of_tenant.end() ? 0 : known->second;
-  const int all = own > 0 && limit.all > 1 ? limit.all - 1 : limit.all;
-  if (!tenant.empty() && limit.each_tenant > 0 && own + weight > limit.each_tenant) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(limit.kind, ": ", limit.each_tenant, " streams of tenant \"", tenant,
-                     "\" are open, which is its limit; try again later"));
-  }
-  if (limit.all > 0 && taken.all + weight > all) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        limit.kind, ": ", all, " streams are open, which is the limit; try again later"));
-  }
-  return absl::OkStatus();
+  const auto places_of = [&taken](const std::string& name) {
+    const auto it = taken.of_tenant.find(name);
+    return it == taken.of_tenant.end() ? 0 : it->second;
+  };
+  const int own = places_of(tenant);
+  if (IsFairShare(own, weight, taken.all - places_of(""), limit.all)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(limit.kind, ": ", own, " streams of tenant \"",
+                                                   tenant,
+                                                   "\" are open, its share; try again later"));
 }
 
 absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& caller, int weight) {
   assert(weight >= 1 && weight_ == 0);
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   absl::MutexLock lock(&admission_->mutex_);
-  absl::Status status = admission_->CheckPlace(limit, tenant, weight);
+  Taken& taken = admission_->kinds_[limit.kind];
+  if (limit.all > 0 && taken.all + weight > limit.all) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        limit.kind, ": ", limit.all, " streams are open, which is the limit; try again later"));
+  }
+  absl::Status status = admission_->CheckShare(limit, tenant, weight);
   if (!status.ok()) return status;
   limit_ = limit;
   weight_ = weight;
   is_worker_ = caller.sees_all() && caller.role != Role::kNobody;
   tenant_ = tenant;
-  Taken& taken = admission_->kinds_[limit.kind];
   taken.of_tenant[tenant] += weight;
   taken.all += weight;
   assert(limit.all <= 0 || taken.all <= limit.all);
@@ -107,14 +109,10 @@ absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& call
 absl::Status Admission::Call::BelongsTo(const std::string& tenant) {
   absl::MutexLock lock(&admission_->mutex_);
   if (!is_worker_ || weight_ == 0 || tenant_ == tenant) return absl::OkStatus();
-  auto& of_tenant = admission_->kinds_[limit_.kind].of_tenant;
-  const int most = limit_.all - limit_.all / 4;
-  const auto it = of_tenant.find(tenant);
-  if (limit_.all > 0 && it != of_tenant.end() && it->second >= most) {
-    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", most,
-                                                     " streams of tenant \"", tenant,
-                                                     "\" are open, its share; try again later"));
+  if (absl::Status status = admission_->CheckShare(limit_, tenant, weight_); !status.ok()) {
+    return status;
   }
+  auto& of_tenant = admission_->kinds_[limit_.kind].of_tenant;
   const auto before = of_tenant.find(tenant_);
   assert(before != of_tenant.end() && before->second >= weight_);
   if ((before->second -= weight_) == 0) of_tenant.erase(before);

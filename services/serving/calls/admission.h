@@ -1,16 +1,15 @@
 // Admission: decides which calls a server takes, and what each may hold: a place of its kind,
 // bytes, and the time of a caller that does not keep its pace.
 //
-// Every RPC enters here first, with the way that its connection came (door/) behind it. A tenant
-// has its share of a kind's places, and the last one is for a tenant that has none. A call that has
-// a place keeps it, whoever else wants one; but what waits for its caller keeps a pace: in each
-// window of `patience` it must move its kind's least number of bytes, or it is ended. The last of
-// calls to leave lets a drain end.
+// Every RPC enters here first, after its connection was accepted (door/). Tenants have equal shares
+// of a kind's places (fair_share.h). A call that has a place keeps it, whichever tenant wants one;
+// but a call that waits for its caller keeps a pace: in each window of `patience` it must move its
+// kind's least number of bytes, or it is ended. The last call to leave lets a drain end.
 //
 // Thread safety: all methods from any thread, those of a Call too, but one thread at a time takes
 // and gives up what it holds. Ownership: an Admission outlives its Calls, and the identities it.
-// Invariants: (1) of all places of a kind, and of a tenant's, no more are taken than its Limit
-// says; (2) a call's end function is called under no lock of this class's.
+// Invariants: (1) no more places of a kind are taken than its Limit says; (2) a call's end function
+// is called under no lock of this class's.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 #define HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 
@@ -43,7 +42,7 @@ inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 // The most that calls of one kind may have at a time; 0: any number.
 struct Limit {
   absl::string_view kind;            // "publish"; a literal
-  int all = 0, each_tenant = 0;      // places; of one tenant that calls for itself
+  int all = 0;                       // places
   uint64_t least_bytes = 1;          // that a call moves in each window; 1: a message
   uint64_t bytes = 0;                // that they reserve, all together
   absl::string_view bytes_are = "";  // where that number comes from, for people
@@ -97,10 +96,9 @@ class Admission {
     void StopClock() { end_time_ = SteadyClock().Now(); }
 
     // Takes a place, or `weight` places. kResourceExhausted names the limit. Workers and
-    // administrators, and everybody where no identities are asked for, are limited by `all` only.
+    // administrators, and all callers of a server without identities, have no share of their own.
     absl::Status TakePlace(const Limit& limit, const Identity& caller, int weight = 1);
-    // The tenant that a worker names later. kResourceExhausted when that tenant has three quarters
-    // of all places.
+    // The tenant that a worker names later. kResourceExhausted when that tenant has its share.
     absl::Status BelongsTo(const std::string& tenant);
     // It has so many bytes of its limit from now on, where there is room for as many and for
     // `most`, which nobody keeps for it. kResourceExhausted changes nothing.
@@ -199,7 +197,9 @@ class Admission {
   absl::StatusOr<Identity> EnterAs(const char* method, Credentials credentials,
                                    const std::string& request_id, const std::string& peer,
                                    uint64_t bytes, bool reads_on, std::unique_ptr<Call>* call);
-  absl::Status CheckPlace(const Limit& limit, const std::string& tenant, int weight)
+  // kResourceExhausted: the tenant would have more than its share. Places that belong to no known
+  // tenant count as free.
+  absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Recorder recorder_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/serving/calls/fair_share.h"
 
 namespace hearth {
 
@@ -27,27 +28,21 @@ FairPool::~FairPool() {
 absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) const {
   mutex_.AssertHeld();
   const auto refuse = [this](const auto&... what) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(kind_, ": ", what..., ", which is the limit; try again later"));
+    return absl::ResourceExhaustedError(absl::StrCat(kind_, ": ", what..., "; try again later"));
   };
   const auto it = tenants_.find(tenant);
-  const bool has_some = it != tenants_.end();
-  const size_t own_waiting = has_some ? it->second.waiting.size() : 0;
-  const uint64_t own_bytes = has_some ? it->second.bytes : 0;
-  // The rest is for tenants that have nothing here.
-  const size_t most_waiting = has_some ? options_.max_waiting - 1 : options_.max_waiting;
-  const uint64_t most_bytes = has_some ? options_.max_bytes / 8 * 7 : options_.max_bytes;
-  if (own_waiting >= options_.max_waiting_each) {
-    return refuse(options_.max_waiting_each, " of tenant \"", tenant, "\" wait");
+  const size_t own = it == tenants_.end() ? 0 : it->second.waiting.size();
+  const uint64_t own_bytes = it == tenants_.end() ? 0 : it->second.bytes;
+  if (waiting_ >= options_.max_waiting) return refuse(waiting_, " wait, which is the limit");
+  if (!IsFairShare(own, 1, waiting_, options_.max_waiting)) {
+    return refuse(own, " of tenant \"", tenant, "\" wait, its share");
   }
-  if (waiting_ >= most_waiting) return refuse(most_waiting, " wait");
   // A job that is too large by itself is let in alone.
-  if (own_bytes > 0 &&
-      bytes > options_.max_bytes_each - std::min(own_bytes, options_.max_bytes_each)) {
-    return refuse(options_.max_bytes_each, " bytes of tenant \"", tenant, "\" wait");
+  if (bytes_ > 0 && bytes_ + bytes > options_.max_bytes) {
+    return refuse(bytes_, " bytes wait; the limit is ", options_.max_bytes);
   }
-  if (bytes_ > 0 && bytes > most_bytes - std::min(bytes_, most_bytes)) {
-    return refuse(most_bytes, " bytes wait");
+  if (own_bytes > 0 && !IsFairShare(own_bytes, bytes, bytes_, options_.max_bytes)) {
+    return refuse(own_bytes, " bytes of tenant \"", tenant, "\" wait, its share");
   }
   return absl::OkStatus();
 }
@@ -81,15 +76,15 @@ size_t FairPool::waiting() const {
   return waiting_;
 }
 
-// The tenant whose turn it is: of those that may run one more, one with the fewest running jobs,
-// and of these the one that has waited longest.
+// The tenant whose turn it is: of those that may run one more, the one with the fewest running jobs;
+// of several, the one whose last turn was first.
 FairPool::Tenants::iterator FairPool::Next() {
   mutex_.AssertHeld();
   auto next = tenants_.end();
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
     Tenant& tenant = it->second;
-    if (tenant.running >= options_.threads - 1) continue;
     if (tenant.waiting.empty()) continue;
+    if (!IsFairShare(tenant.running, 1, running_, options_.threads)) continue;
     if (next == tenants_.end() || tenant.running < next->second.running ||
         (tenant.running == next->second.running && tenant.last_turn < next->second.last_turn)) {
       next = it;
@@ -114,7 +109,7 @@ void FairPool::Work() {
       assert(waiting_ > 0);
       --waiting_;
       ++tenant.running;
-      assert(tenant.running < options_.threads);  // one is free of each tenant
+      ++running_;
       tenant.last_turn = ++turns_;
     }
     turn.job();
@@ -125,6 +120,7 @@ void FairPool::Work() {
     assert(it->second.bytes >= turn.bytes && bytes_ >= turn.bytes);
     it->second.bytes -= turn.bytes;
     bytes_ -= turn.bytes;
+    --running_;
     if (--it->second.running == 0 && it->second.waiting.empty()) tenants_.erase(it);
   }
 }

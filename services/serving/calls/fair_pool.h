@@ -1,15 +1,11 @@
 // FairPool: a few threads for work that is too long for gRPC's own threads.
 //
 // gRPC answers health checks on the same few threads as everything else, so work of more than a
-// millisecond runs here. Of the tenants that wait, the one with the fewest running jobs is next;
-// one tenant never has all threads, nor all of the queue, so another's job begins at once or after
-// the next one that ends.
+// millisecond runs here. Tenants have equal shares of the threads, of the queue and of the bytes
+// (fair_share.h). The tenant with the fewest running jobs is next.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
-// Invariants: (1) an accepted job runs once; (2) of `threads` at least one is free of each tenant;
-// (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each, besides those of
-// Continue; those that wait or run keep at most max_bytes alive, those of one tenant
-// max_bytes_each; (4) the last place and an
-// eighth of the bytes are for tenants that have no job here.
+// Invariants: (1) an accepted job runs once; (2) at most max_waiting jobs wait, those of Continue
+// not counted, and jobs that wait or run keep at most max_bytes alive, unless it is one job.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 
@@ -29,10 +25,10 @@
 namespace hearth {
 
 struct FairPoolOptions {
-  int threads = 4;  // at least 2
-  size_t max_waiting = 256, max_waiting_each = 128;
+  int threads = 6;  // at least 2; one tenant has half of them
+  size_t max_waiting = 256;
   // A message of 3 MiB has up to 12 MiB once it is parsed.
-  uint64_t max_bytes = uint64_t{128} << 20, max_bytes_each = uint64_t{64} << 20;
+  uint64_t max_bytes = uint64_t{128} << 20;
 };
 
 class FairPool {
@@ -82,6 +78,7 @@ class FairPool {
   Tenants tenants_ ABSL_GUARDED_BY(mutex_);  // those with a job, waiting or running
   size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t turns_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

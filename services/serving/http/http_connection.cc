@@ -98,9 +98,9 @@ std::unique_ptr<FairPool> MakeLane(const HttpLimits& limits, const char* kind) {
   if (limits.body_bytes == 0) return nullptr;
   FairPoolOptions options;
   // One thread for each of two addresses. Each connection has one request at most, and the budget
-  // counts their bytes.
+  // counts their bytes: one address may have a request on all connections.
   options.threads = 2;
-  options.max_waiting = options.max_waiting_each = 2 * limits.connections + 1;
+  options.max_waiting = 2 * limits.connections + 1;
   return std::make_unique<FairPool>(kind, options);
 }
 

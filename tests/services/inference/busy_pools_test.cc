@@ -77,7 +77,7 @@ TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
   options.engine.max_queued = 128;
   WorkerServer server(options);
   BlockedPool blocked(server.generator()->pool());
-  const int waiting = static_cast<int>(FairPoolOptions().max_waiting_each);
+  const int waiting = static_cast<int>(FairPoolOptions().max_waiting / 2);
   std::vector<grpc::Status> statuses(waiting);
   Callers callers(waiting,
                   [&](int i) { statuses[i] = server.Generate(TextRequest("the keeper")).status; });

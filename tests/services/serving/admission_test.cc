@@ -149,7 +149,7 @@ class AdmissionPlacesTest : public testing::Test {
     admission_.Look();
   }
 
-  static constexpr Limit kLimit{"publish", 4, 2, 1000};
+  static constexpr Limit kLimit{"publish", 4, 1000};
   FakeClock clock_;
   Admission admission_;
   absl::Status refusal_;
@@ -185,36 +185,52 @@ TEST_F(AdmissionPlacesTest, ACallThatIsOverWaitsASecondForItsCaller) {
 }
 
 TEST_F(AdmissionPlacesTest, ANewCallNeverEndsOneThatHasBegun) {
-  const auto b = Enter(Tenant("b")), slow = Enter(Tenant("a")), slower = Enter(Tenant("a"));
+  const auto slow = Enter(Tenant("a")), slower = Enter(Tenant("a")), b = Enter(Tenant("b"));
   const auto worker = Enter(Worker());
   Pass(absl::Seconds(59), {{slow, 10}});
-  EXPECT_EQ(Enter(Tenant("a")), nullptr) << "its own are full";
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\" are open"));
   EXPECT_EQ(Enter(Tenant("c")), nullptr) << "all are full";
   EXPECT_THAT(std::string(refusal_.message()), HasSubstr("publish: 4 streams are open"));
   admission_.Look();
   for (const auto& stream : {b, slow, slower, worker}) EXPECT_TRUE(stream->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, TheLastPlaceIsForATenantThatHasNone) {
-  const auto b = Enter(Tenant("b")), first = Enter(Tenant("a")), second = Enter(Tenant("a"));
-  EXPECT_EQ(Enter(Tenant("b")), nullptr);
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams are open"));
+TEST_F(AdmissionPlacesTest, TenantsShareThePlaces) {
+  const auto first = Enter(Tenant("a")), second = Enter(Tenant("a"));
+  EXPECT_EQ(Enter(Tenant("a")), nullptr) << "a lone tenant has half";
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\" are open"));
+  const auto b = Enter(Tenant("b"));
+  EXPECT_EQ(Enter(Tenant("b")), nullptr) << "the last place is for a tenant that has none";
   const auto c = Enter(Tenant("c"));
   EXPECT_NE(c, nullptr) << refusal_;
   EXPECT_EQ(Enter(Identity()), nullptr);
   EXPECT_TRUE(first->call->Finish(absl::OkStatus()).ok());
-  EXPECT_NE(Enter(Identity()), nullptr) << "one who is asked for no identity is no tenant";
+  EXPECT_NE(Enter(Identity()), nullptr) << "a caller without an identity is no tenant";
 }
 
-TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
+TEST(Admission, ABusyTenantLeavesRoomForMany) {
+  Admission admission;
+  const Limit limit{"fetch", 256};
+  std::vector<std::unique_ptr<Admission::Call>> calls;
+  const auto take = [&](const std::string& tenant) {
+    auto call = admission.Enter("Fetch");
+    if (!call->TakePlace(limit, Tenant(tenant)).ok()) return false;
+    calls.push_back(std::move(call));
+    return true;
+  };
+  for (int i = 0; i < 1000; ++i) take("loud");
+  for (int i = 0; i < 1000; ++i) take("louder");
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(take("quiet")) << i;
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(take("shy")) << i;
+}
+
+TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasItsShare) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
-  const absl::Status refused = streams[3]->call->BelongsTo("a");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 streams of tenant \"a\" are open"));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
+  const absl::Status refused = streams[2]->call->BelongsTo("a");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("2 streams of tenant \"a\" are open"));
   EXPECT_TRUE(streams[3]->call->BelongsTo("b").ok());
-  // Where nobody is asked who they are, all are one.
+  // All callers of a server without identities are one.
   streams.clear();
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
   for (const auto& stream : streams) EXPECT_TRUE(stream->call->BelongsTo("default").ok());
@@ -222,25 +238,25 @@ TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
 
 TEST(Admission, ACallThatHoldsMoreTakesMorePlaces) {
   Admission admission;
-  const Limit limit{"lease", 10, 4};
+  const Limit limit{"lease", 10};
   const auto take = [&](const Identity& caller, int weight) {
     auto call = admission.Enter("Lease");
     return call->TakePlace(limit, caller, weight).ok() ? std::move(call) : nullptr;
   };
   auto large = take(Tenant("a"), 3);
   ASSERT_NE(large, nullptr);
-  EXPECT_EQ(take(Tenant("a"), 2), nullptr);
-  EXPECT_NE(take(Tenant("a"), 1), nullptr);
+  EXPECT_EQ(take(Tenant("a"), 5), nullptr);
+  EXPECT_NE(take(Tenant("a"), 4), nullptr);
   EXPECT_EQ(take(Identity(), 8), nullptr);
   EXPECT_NE(take(Identity(), 7), nullptr);
   large.reset();
-  EXPECT_NE(take(Tenant("a"), 4), nullptr);
+  EXPECT_EQ(take(Tenant("a"), 11), nullptr);
   EXPECT_NE(take(Identity(), 10), nullptr) << "all was given back";
 }
 
 TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
   Admission admission;
-  const Limit limit{"state", 4, 2, 1, 100, "twice --pool-bytes"};
+  const Limit limit{"state", 4, 1, 100, "twice --pool-bytes"};
   auto first = admission.Enter("SaveState"), second = admission.Enter("LoadState");
   ASSERT_TRUE(first->TakePlace(limit, Tenant("a")).ok());
   ASSERT_TRUE(second->TakePlace(limit, Tenant("b")).ok());

@@ -13,20 +13,21 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "services/serving/calls/fair_pool.h"
 
 namespace hearth {
 
-// Takes every thread of `pool`, in the names of two tenants that the test does not use.
+// Takes every thread of `pool`, each for a tenant that the test does not use.
 class BlockedPool {
  public:
-  static constexpr int kThreads = 4;  // of the services' pools
+  static constexpr int kThreads = 6;  // of the services' pools
 
   explicit BlockedPool(FairPool* pool) {
     for (int i = 0; i < kThreads; ++i) {
-      const absl::Status status = pool->Submit(i == 0 ? "one" : "other", 0, [this] {
+      const absl::Status status = pool->Submit(absl::StrCat("blocks ", i), 0, [this] {
         taken_.DecrementCount();
         let_go_.WaitForNotification();
         done_.DecrementCount();

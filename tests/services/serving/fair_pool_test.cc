@@ -16,11 +16,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-FairPoolOptions Small(int threads, size_t max_waiting = 64, size_t max_waiting_each = 32) {
+FairPoolOptions Small(int threads, size_t max_waiting = 64) {
   FairPoolOptions options;
   options.threads = threads;
   options.max_waiting = max_waiting;
-  options.max_waiting_each = max_waiting_each;
   return options;
 }
 
@@ -43,7 +42,7 @@ class BlockingJob {
 
 TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
   BlockingJob a, b;
-  FairPool pool("prompts", Small(2, /*max_waiting=*/4, /*max_waiting_each=*/2));
+  FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 1, a.job()).ok());
   a.WaitBegun();
   ASSERT_TRUE(pool.Submit("b", 1, b.job()).ok());
@@ -57,7 +56,7 @@ TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
 
 TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
   FairPoolOptions options = Small(2);
-  options.max_waiting_each = 0;
+  options.max_waiting = 0;
   FairPool pool("prompts", options);
   bool ran = false;
   EXPECT_TRUE(pool.SubmitRequest("a", 0, [&ran] { ran = true; }).ok());
@@ -76,7 +75,7 @@ TEST(FairPool, ContinuedWorkIsNeverRefusedAndIsNext) {
   };
   {
     BlockingJob first;
-    FairPool pool("prompts", Small(2, /*max_waiting=*/64, /*max_waiting_each=*/1));
+    FairPool pool("prompts", Small(2, /*max_waiting=*/2));
     ASSERT_TRUE(pool.Submit("a", 1, first.job()).ok());
     first.WaitBegun();
     ASSERT_TRUE(pool.Submit("a", 1, job("begins")).ok());
@@ -87,16 +86,16 @@ TEST(FairPool, ContinuedWorkIsNeverRefusedAndIsNext) {
   EXPECT_THAT(order, ElementsAre("continues", "begins"));
 }
 
-TEST(FairPool, OneTenantNeverHasAllThreads) {
+TEST(FairPool, ALoneTenantHasHalfOfTheThreads) {
   BlockingJob first, second, third;
   absl::Notification other;
-  FairPool pool("prompts", Small(3));
+  FairPool pool("prompts", Small(4));
   ASSERT_TRUE(pool.Submit("a", 0, first.job()).ok());
   ASSERT_TRUE(pool.Submit("a", 0, second.job()).ok());
   ASSERT_TRUE(pool.Submit("a", 0, third.job()).ok());
   first.WaitBegun();
   second.WaitBegun();
-  // Another's job runs although all that the first tenant may have is taken and it waits for more.
+  // Another tenant's job runs although the first tenant has its share and waits for more.
   ASSERT_TRUE(pool.Submit("b", 0, [&other] { other.Notify(); }).ok());
   other.WaitForNotification();
   EXPECT_FALSE(third.begun());
@@ -104,6 +103,22 @@ TEST(FairPool, OneTenantNeverHasAllThreads) {
   third.WaitBegun();
   second.LetGo();
   third.LetGo();
+}
+
+// Three tenants, one of which submits 85 jobs: no job of the others is refused.
+TEST(FairPool, ABusyTenantLeavesRoomForOthers) {
+  std::vector<BlockingJob> blocking(6);
+  FairPool pool("prompts");
+  for (size_t i = 0; i < blocking.size(); ++i) {
+    ASSERT_TRUE(pool.Submit(std::string(1, static_cast<char>('a' + i)), 0, blocking[i].job()).ok());
+  }
+  for (BlockingJob& job : blocking) job.WaitBegun();
+  for (int i = 0; i < 85; ++i) EXPECT_TRUE(pool.Submit("loud", 100, [] {}).ok()) << i;
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_TRUE(pool.Submit("b", 100, [] {}).ok()) << i;
+    EXPECT_TRUE(pool.Submit("c", 100, [] {}).ok()) << i;
+  }
+  for (BlockingJob& job : blocking) job.LetGo();
 }
 
 TEST(FairPool, TenantsTakeTurns) {
@@ -138,7 +153,7 @@ TEST(FairPool, TenantsTakeTurns) {
 
 TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
   BlockingJob of_a, of_b;
-  FairPool pool("prompts", Small(2, /*max_waiting=*/3, /*max_waiting_each=*/2));
+  FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 0, of_a.job()).ok());
   ASSERT_TRUE(pool.Submit("b", 0, of_b.job()).ok());
   of_a.WaitBegun();
@@ -150,23 +165,23 @@ TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
   EXPECT_EQ(each.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 2 of tenant \"a\" wait")) << each;
   EXPECT_TRUE(pool.Submit("c", 0, nothing).ok());
-  const absl::Status all = pool.Submit("d", 0, nothing);
+  EXPECT_TRUE(pool.Submit("d", 0, nothing).ok());
+  const absl::Status all = pool.Submit("e", 0, nothing);
   EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 3 wait")) << all;
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 4 wait")) << all;
   of_a.LetGo();
   of_b.LetGo();
 }
 
 TEST(FairPool, RefusesBytesOverItsLimitsButForOneJobAlone) {
   BlockingJob large, of_b;
-  FairPoolOptions options = Small(3);
-  options.max_bytes_each = 100;
+  FairPoolOptions options = Small(4);
   options.max_bytes = 150;
   FairPool pool("prompts", options);
   const auto nothing = [] {};
   ASSERT_TRUE(pool.Submit("a", 120, large.job()).ok()) << "alone";
   const absl::Status each = pool.Submit("a", 1, nothing);
-  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 100 bytes of tenant \"a\"")) << each;
+  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 120 bytes of tenant \"a\"")) << each;
   ASSERT_TRUE(pool.Submit("b", 30, of_b.job()).ok());
   const absl::Status all = pool.Submit("c", 1, nothing);
   EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 150 bytes wait")) << all;

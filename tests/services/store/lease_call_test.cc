@@ -212,20 +212,30 @@ TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
   const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer answer;
-  grpc::ClientContext first, second;
-  second.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(kHangMs)));
-  Leasing waits(channel, "/hearth.v1.CacheStore/Lease", &first);
-  EXPECT_TRUE(waits.WriteLast(request));
-  AwaitWaiting(server.service()->lookups(), 1);
-  Leasing refused(channel, "/hearth.v1.CacheStore/Lease", &second);
+  // Of 41 places each: a tenant has half of 2,048 at most, with one more that then fits.
+  constexpr size_t kFit = 25;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<Leasing>> waits;
+  for (size_t i = 0; i < kFit; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    waits.push_back(
+        std::make_unique<Leasing>(channel, "/hearth.v1.CacheStore/Lease", contexts.back().get()));
+    EXPECT_TRUE(waits.back()->WriteLast(request));
+    AwaitWaiting(server.service()->lookups(), i + 1);
+  }
+  grpc::ClientContext last;
+  last.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(kHangMs)));
+  Leasing refused(channel, "/hearth.v1.CacheStore/Lease", &last);
   EXPECT_TRUE(refused.WriteLast(request));
   EXPECT_FALSE(refused.Read(&answer));
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("lease: 64 streams of tenant \"a\""));
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("lease: 1025 streams of tenant \"a\""));
   blocked.LetGo();
-  EXPECT_FALSE(waits.Read(&answer));
-  EXPECT_EQ(waits.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  for (const auto& wait : waits) {
+    EXPECT_FALSE(wait->Read(&answer));
+    EXPECT_EQ(wait->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
 }
 
 }  // namespace
