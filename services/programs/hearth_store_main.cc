@@ -213,7 +213,7 @@ int Main(int argc, char** argv) {
     return FailToStart(kProgram, status);
   }
   flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
-  AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
+  AddGpuTier(flags.gpu_bytes, &flags.store);
   const absl::StatusOr<StoreAndEngine> store = OpenStore(flags);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   TieredStore* const opened = store->store.get();

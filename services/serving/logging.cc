@@ -134,18 +134,14 @@ std::string FormatJson(absl::string_view time, absl::string_view level, absl::st
   return JsonLine(line);
 }
 
-void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  if (spdlog::should_log(ToSpdlog(level))) LogFields(level, event, fields);
-}
-
 void LogWarnings(const std::vector<std::string>& events) {
   for (const std::string& event : events) Log(LogLevel::kWarning, event);
 }
 
 bool Logs(LogLevel level) { return spdlog::should_log(ToSpdlog(level)); }
 
-void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields) {
-  if (!spdlog::should_log(ToSpdlog(level))) return;
+void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& fields) {
+  if (!Logs(level)) return;
   const std::string line =
       log_format == LogFormat::kJson
           ? FormatJson(TimeNow(), LevelName(level), event, fields)
@@ -167,16 +163,11 @@ std::optional<uint64_t> LogRate::Take(absl::Time now) {
 }
 
 bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
-                  std::initializer_list<LogField> fields) {
-  return LogFieldsSometimes(rate, level, event, fields);
-}
-
-bool LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
-                        std::vector<LogField> fields) {
+                  std::vector<LogField> fields) {
   const std::optional<uint64_t> left_out = rate->Take(SteadyClock().Now());
   if (!left_out.has_value()) return false;
   if (*left_out > 0) fields.emplace_back("left_out", *left_out);
-  LogFields(level, event, fields);
+  Log(level, event, fields);
   return true;
 }
 

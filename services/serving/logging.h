@@ -8,7 +8,6 @@
 
 #include <cassert>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,10 +39,8 @@ struct LogField {
 };
 
 void SetUpLogging(LogLevel level, LogFormat format);
-void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
-// The same for fields that are only known at run time.
+void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& fields = {});
 bool Logs(LogLevel level);  // whether a line of this level is written
-void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
 // A line for each, without fields.
 void LogWarnings(const std::vector<std::string>& events);
 
@@ -82,9 +79,7 @@ class LogRate {
 // Logs when the rate allows it, with `left_out`, the number of lines that were not logged. False:
 // it did not.
 bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
-                  std::initializer_list<LogField> fields);
-bool LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
-                        std::vector<LogField> fields);
+                  std::vector<LogField> fields);
 
 }  // namespace hearth
 

@@ -108,7 +108,7 @@ void Metrics::AddHistograms(HistogramSource source) {
 }
 
 void Metrics::RecordCall(const char* method, absl::StatusCode code, double seconds) {
-  rep_->calls->Add({{"method", method}, {"code", StatusCodeName(code)}}, kSecondsBuckets)
+  rep_->calls->Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}, kSecondsBuckets)
       .Observe(seconds);
 }
 
@@ -140,7 +140,5 @@ std::string Metrics::Render() const {
   for (auto& family : rep_->sources->Collect()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }
-
-std::string StatusCodeName(absl::StatusCode code) { return absl::StatusCodeToString(code); }
 
 }  // namespace hearth

@@ -86,9 +86,6 @@ class Metrics {
   const std::unique_ptr<Rep> rep_;
 };
 
-// "INVALID_ARGUMENT", as gRPC writes a code.
-std::string StatusCodeName(absl::StatusCode code);
-
 }  // namespace hearth
 
 #endif  // HEARTH_SERVICES_SERVING_METRICS_H_

@@ -21,21 +21,15 @@ std::optional<int> CudaIndex(absl::string_view device) {
   return index;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceMemory>> Open(const std::string& device, uint64_t bytes) {
-  const std::optional<int> index = CudaIndex(device);
-  if (index.has_value()) return OpenCudaMemory(*index, bytes);
-  return absl::FailedPreconditionError("the worker computes on its CPU: --device is not cuda");
-}
-
 void LogOff(const absl::Status& why) {
   Log(LogLevel::kWarning, "the gpu tier is off", {{"reason", std::string(why.message())}});
 }
 
 }  // namespace
 
-void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options) {
+void AddGpuTier(uint64_t bytes, StoreOptions* options) {
   if (bytes == 0) return;
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = Open(device, bytes);
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, bytes);
   if (!memory.ok()) return LogOff(memory.status());
   options->device = *std::move(memory);
   options->on_device_lost = LogOff;

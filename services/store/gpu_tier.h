@@ -1,6 +1,6 @@
-// Opens the memory of a gpu tier, or logs one line that says why there is none.
+// The two ends of a gpu tier: the store's, which opens the memory, and a worker's, which maps it.
 //
-// The store starts without it, since the tier only holds copies.
+// Pure functions.
 #ifndef HEARTH_SERVICES_STORE_GPU_TIER_H_
 #define HEARTH_SERVICES_STORE_GPU_TIER_H_
 
@@ -12,9 +12,9 @@
 
 namespace hearth {
 
-// Adds `bytes` of the device's memory to `options`. `device`: cuda, cuda:N, or cpu, which needs
-// none. 0 bytes: no tier.
-void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options);
+// Adds `bytes` of the memory of CUDA device 0 to `options`. 0: no tier. If the device cannot be
+// used, logs why: the store starts without the tier, which only holds copies.
+void AddGpuTier(uint64_t bytes, StoreOptions* options);
 
 // The function by which a worker that computes on `device` maps the gpu tier of a store on its
 // host. Null when it cannot.

@@ -55,10 +55,10 @@ Admission::Recorder RecordCalls(Metrics* metrics) {
   return [metrics, rate](const CallRecord& record) {
     metrics->RecordCall(record.method, record.code, record.seconds);
     if (IsSlow(record)) {
-      LogFieldsSometimes(rate.get(), LogLevel::kWarning, "slow", FieldsOf(record));
+      LogSometimes(rate.get(), LogLevel::kWarning, "slow", FieldsOf(record));
       return;
     }
-    if (Logs(LogLevel::kDebug)) LogFields(LogLevel::kDebug, "call", FieldsOf(record));
+    if (Logs(LogLevel::kDebug)) Log(LogLevel::kDebug, "call", FieldsOf(record));
   };
 }
 
