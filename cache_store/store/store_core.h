@@ -50,6 +50,7 @@
 #include "cache_store/base/tier.h"
 #include "cache_store/base/warnings.h"
 #include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/compute_claims.h"
 #include "cache_store/catalog/evictor.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/history.h"
@@ -278,6 +279,7 @@ class StoreCore {
   ObjectTable objects ABSL_GUARDED_BY(mu);
   Catalog catalog ABSL_GUARDED_BY(mu);
   Evictor evictor ABSL_GUARDED_BY(mu);
+  ComputeClaims claims ABSL_GUARDED_BY(mu);
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;

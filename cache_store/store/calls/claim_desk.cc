@@ -57,7 +57,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
   const absl::Time now = core_->clock->Now();
-  claims_.Expire(now, wakes);
+  core_->claims.Expire(now, wakes);
 
   ClaimDecision turn;
   uint32_t stored = 0;
@@ -68,23 +68,23 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
   }
   const uint32_t have = std::max(turn.usable_tokens, ask.above_tokens);
   const uint32_t least = have + std::clamp<uint32_t>(ask.min_tokens, 1, UINT32_MAX - have);
-  const auto promise = claims_.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
+  const auto promise = core_->claims.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
                                           chain, chunk_tokens, least, highest));
   if (promise.has_value() && now < ask.wait_until) {
-    if (const ComputeClaims::Id id = claims_.Wait(promise->key, std::move(ask.wake)); id != 0) {
+    if (const ComputeClaims::Id id = core_->claims.Wait(promise->key, std::move(ask.wake)); id != 0) {
       if (ask.waited_for == 0) core_->Count(Counter::kLeaseWaits);
       turn.role = ClaimRole::kWait;
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
         StoreLock lock(core_);
-        claims_.StopWaiting(id);
+        core_->claims.StopWaiting(id);
       });
       return turn;
     }
   }
   const uint32_t under_way =
-      static_cast<uint32_t>(claims_.SharedChunks(chain.chunks)) * chunk_tokens;
+      static_cast<uint32_t>(core_->claims.SharedChunks(chain.chunks)) * chunk_tokens;
   turn.matched_tokens = std::max(stored, under_way);
   if (ask.compute_time > absl::ZeroDuration()) Promise(query, layout, chain, ask, now, &turn);
   if (ask.waited_for == 0) return turn;
@@ -109,7 +109,7 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   if (promised.empty() || promised.back().tokens - have < ask.min_tokens) return;
   absl::Span<const KeyedSegment> path = chain.chunks;
   path = path.subspan(0, promised.back().tokens / layout.chunk_tokens);
-  const ComputeClaims::Id id = claims_.Grant(promised, path, now + ask.compute_time);
+  const ComputeClaims::Id id = core_->claims.Grant(promised, path, now + ask.compute_time);
   if (id == 0) return;
   core_->Count(Counter::kLeasesGranted);
   turn->role = ClaimRole::kCompute;
@@ -119,7 +119,7 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
     ComputeClaims::Wakes wakes;
     {
       StoreLock lock(core_);
-      claims_.End(id, &wakes);
+      core_->claims.End(id, &wakes);
     }
     Run(wakes);
   });

@@ -27,11 +27,6 @@ class ClaimDesk {
   // StorePublisher::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // These are stored now: adds the callers that wait for them, to be woken without the lock.
-  void NotePublished(const std::vector<Digest>& keys, ComputeClaims::Wakes* wakes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
-    claims_.Published(keys, wakes);
-  }
 
  private:
   ClaimDecision TakeTurn(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,
@@ -45,7 +40,6 @@ class ClaimDesk {
 
   StoreCore* const core_;
   const Fetcher* const finder_;
-  ComputeClaims claims_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

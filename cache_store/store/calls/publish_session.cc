@@ -349,7 +349,7 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
   for (const Boundary& kept : boundaries_) {
     if (kept.shown) keys.push_back(kept.segment->key);
   }
-  claims_->NotePublished(keys, &plan_.wakes);
+  core_->claims.Published(keys, &plan_.wakes);
   ReleaseItems();
 }
 

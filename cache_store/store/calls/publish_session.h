@@ -22,15 +22,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/store/background/disk_writer.h"
-#include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
 class PublishSessionImpl : public PublishSession {
  public:
-  PublishSessionImpl(StoreCore* core, DiskWriter* writer, ClaimDesk* claims, PublishSpec spec)
-      : core_(core), writer_(writer), claims_(claims), spec_(std::move(spec)) {}
+  PublishSessionImpl(StoreCore* core, DiskWriter* writer, PublishSpec spec)
+      : core_(core), writer_(writer), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
   // Checks the spec, and finds the objects that the store lacks. kInvalidArgument names the
   // mistake.
@@ -135,7 +134,6 @@ class PublishSessionImpl : public PublishSession {
 
   StoreCore* const core_;
   DiskWriter* const writer_;
-  ClaimDesk* const claims_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
   uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under

@@ -114,8 +114,7 @@ bool Store::NoteUses() {
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
-  auto session =
-      std::make_unique<PublishSessionImpl>(core_.get(), &writer_, &claims_, std::move(spec));
+  auto session = std::make_unique<PublishSessionImpl>(core_.get(), &writer_, std::move(spec));
   if (absl::Status status = session->Begin(); !status.ok()) return status;
   return session;
 }
