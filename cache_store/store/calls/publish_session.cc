@@ -114,6 +114,9 @@ absl::Status PublishSessionImpl::Prepare() {
           absl::StrCat("objects: ", ObjectName(spec_.objects[i].id), " twice"));
     }
   }
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    layers_[static_cast<size_t>(group)] = layout.LayersOf(group);
+  }
   items_.resize(spec_.objects.size());
   boundaries_.reserve(spec_.boundaries.size());
   std::vector<bool> wanted(spec_.objects.size(), false);
@@ -133,13 +136,13 @@ absl::Status PublishSessionImpl::Prepare() {
       const PublishObject& object = spec_.objects[it->second];
       Item& item = items_[it->second];
       item.segment = chain_->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
-      item.layers = layout.LayersOf(id.group);
+      item.layers = &layers_[static_cast<size_t>(id.group)];
       item.slice_bytes = layout.SliceBytes(id.tokens);
       const bool without = object.absent && object.slice_digests.empty();
-      if (!without && object.slice_digests.size() != item.layers.size()) {
+      if (!without && object.slice_digests.size() != item.layers->size()) {
         return absl::InvalidArgumentError(
             absl::StrCat("objects: ", ObjectName(id), " has ", object.slice_digests.size(),
-                         " digests, its group has ", item.layers.size(), " layers"));
+                         " digests, its group has ", item.layers->size(), " layers"));
       }
     }
   }
@@ -184,12 +187,12 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
   }
   Item& item = items_[object];
-  const auto it = std::lower_bound(item.layers.begin(), item.layers.end(), layer);
-  if (it == item.layers.end() || *it != layer) {
+  const auto it = std::lower_bound(item.layers->begin(), item.layers->end(), layer);
+  if (it == item.layers->end() || *it != layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " is not of the group of object ", object));
   }
-  const size_t place = static_cast<size_t>(it - item.layers.begin());
+  const size_t place = static_cast<size_t>(it - item.layers->begin());
   if (item.whole != nullptr || item.staged[place].owner != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("object ", object, ", layer ", layer, ": put twice"));
@@ -216,7 +219,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   }
   received_bytes_ += slice.bytes.size();
   item.staged[place] = std::move(slice);
-  if (++item.staged_slices == item.layers.size()) {
+  if (++item.staged_slices == item.layers->size()) {
     item.whole = std::make_shared<const std::vector<SliceView>>(std::move(item.staged));
   }
   return absl::OkStatus();
@@ -258,9 +261,9 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     item.needed = item.needed && useful[i];
     if (!item.needed) continue;
     ++needed_objects;
-    item.staged.resize(item.layers.size());
+    item.staged.resize(item.layers->size());
     needed_.push_back(static_cast<uint32_t>(i));
-    needed_bytes += item.slice_bytes * item.layers.size();
+    needed_bytes += item.slice_bytes * item.layers->size();
   }
   if (needed_bytes + staged_bytes_ > core_->options.max_staged_bytes) {
     core_->Count(Counter::kPublishesRefusedStaged);
@@ -395,7 +398,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
                                              spec_.objects[i].id, spec_.objects[i].slice_digests,
-                                             item.layers, item.slice_bytes, spec_.publisher);
+                                             *item.layers, item.slice_bytes, spec_.publisher);
     }
   }
   return absl::OkStatus();
@@ -535,7 +538,7 @@ uint64_t PublishSessionImpl::PointBytesToAdd() const {
   }
   for (const Item& item : items_) {
     if (item.object == nullptr || item.object->in_host()) continue;
-    bytes += StoredObject::HostCopyCostBytes(item.layers.size());
+    bytes += StoredObject::HostCopyCostBytes(item.layers->size());
   }
   return bytes;
 }

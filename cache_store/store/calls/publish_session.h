@@ -46,9 +46,9 @@ class PublishSessionImpl : public PublishSession {
     StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
     bool needed = false;
     bool lost = false;  // quarantined since it was promised
-    std::vector<uint32_t> layers;
+    const std::vector<uint32_t>* layers = nullptr;  // of its group
     uint64_t slice_bytes = 0;
-    std::vector<SliceView> staged;  // by place in `layers`
+    std::vector<SliceView> staged;  // by place in *layers
     uint32_t staged_slices = 0;
     HostCopy whole;  // of these, once all have come
     bool complete() const { return needed && whole != nullptr; }
@@ -138,6 +138,7 @@ class PublishSessionImpl : public PublishSession {
   std::shared_ptr<const KnownFingerprint> model_;
   uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under
   ChainPtr chain_;
+  std::vector<uint32_t> layers_[2];   // by group
   std::vector<Item> items_;           // as spec_.objects
   std::vector<Boundary> boundaries_;  // the commit leaves out those whose objects did not arrive
   std::vector<uint32_t> needed_;
