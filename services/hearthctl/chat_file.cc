@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/utf8.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"
 
@@ -96,36 +97,6 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
   return absl::OkStatus();
 }
 
-// How long a character that begins with `lead` is, and what its second byte may be (Unicode table
-// 3-7: no overlong form, no surrogate, nothing above U+10FFFF). Length 0: no character does.
-struct LeadRule {
-  size_t length;
-  uint8_t second_min, second_max;
-};
-
-LeadRule RuleFor(uint8_t lead) {
-  if (lead < 0x80) return {1, 0x80, 0xBF};
-  if (lead < 0xC2 || lead > 0xF4) return {0, 0, 0};
-  if (lead < 0xE0) return {2, 0x80, 0xBF};
-  if (lead < 0xF0) {
-    return {3, uint8_t(lead == 0xE0 ? 0xA0 : 0x80), uint8_t(lead == 0xED ? 0x9F : 0xBF)};
-  }
-  return {4, uint8_t(lead == 0xF0 ? 0x90 : 0x80), uint8_t(lead == 0xF4 ? 0x8F : 0xBF)};
-}
-
-// 0 when `text` does not begin with a whole character.
-size_t FirstCharBytes(absl::string_view text) {
-  const LeadRule rule = RuleFor(static_cast<uint8_t>(text[0]));
-  if (rule.length > text.size()) return 0;
-  for (size_t i = 1; i < rule.length; ++i) {
-    const uint8_t byte = static_cast<uint8_t>(text[i]);
-    if (byte < (i == 1 ? rule.second_min : 0x80) || byte > (i == 1 ? rule.second_max : 0xBF)) {
-      return 0;
-    }
-  }
-  return rule.length;
-}
-
 // Reads to the end, or one byte past the limit: a device may have no end.
 absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
   std::string text;
@@ -191,12 +162,9 @@ absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
 }
 
 absl::Status CheckUtf8(absl::string_view text, absl::string_view what) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t bytes = FirstCharBytes(text.substr(at));
-    if (bytes == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(what, " is not valid UTF-8 at byte ", at));
-    }
-    at += bytes;
+  const std::optional<size_t> wrong = FindInvalidUtf8({text.data(), text.size()});
+  if (wrong.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " is not valid UTF-8 at byte ", *wrong));
   }
   return absl::OkStatus();
 }

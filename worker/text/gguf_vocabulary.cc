@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 #include "worker/text/vocabulary.h"
 
 namespace hearth {

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <limits>
 
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/caller_gone.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

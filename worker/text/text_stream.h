@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 

@@ -17,7 +17,7 @@
 #include "worker/model/model_json.h"
 #include "worker/model/text_list.h"
 #include "worker/text/added_tokens.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/worker/text/tiny_tokenizer.h"
 #include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 #include "worker/text/vocabulary.h"
 
 namespace hearth {

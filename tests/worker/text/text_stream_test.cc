@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/text/tiny_tokenizer.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

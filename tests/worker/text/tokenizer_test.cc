@@ -19,7 +19,7 @@
 #include "worker/model/model_file.h"
 #include "worker/model/model_json.h"
 #include "worker/text/tokenizer_loader.h"
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 #include "worker/text/vocabulary.h"
 #include "worker/text/vocabulary_file.h"
 

@@ -1,4 +1,4 @@
-#include "worker/text/utf8.h"
+#include "proto/utf8.h"
 
 #include <cstdint>
 #include <random>

@@ -1,8 +1,8 @@
 // UTF-8 in text that comes from outside: validation, repair of byte streams, Unicode white space.
 //
 // Thread safety: free functions are pure; a Utf8Repairer belongs to one thread.
-#ifndef HEARTH_WORKER_TEXT_UTF8_H_
-#define HEARTH_WORKER_TEXT_UTF8_H_
+#ifndef HEARTH_PROTO_UTF8_H_
+#define HEARTH_PROTO_UTF8_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -57,4 +57,4 @@ class Utf8Repairer {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_TEXT_UTF8_H_
+#endif  // HEARTH_PROTO_UTF8_H_
