@@ -1,4 +1,4 @@
-// SliceTier: keeps slices by key. RAM, disk, decorators and fakes implement this one interface.
+// SliceTier: keeps slices by key: the disk tier, and the tiers that tests put in front of it.
 //
 // A miss is std::nullopt, never an error: only a miss falls through to the next tier. A tier knows
 // nothing of prompts, restore points or eviction; the catalog decides what is written and erased.
@@ -37,16 +37,9 @@ class SliceTier {
  public:
   virtual ~SliceTier() = default;
   virtual absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) = 0;
-  // kResourceExhausted when full; then nothing changed. Writing the same slice again replaces it.
-  virtual absl::Status Write(const StoredSlice& slice, SliceView view) = 0;
-  // Writes slices that belong together, which a tier may do better than one by one. After an error
-  // some may be written.
-  virtual absl::Status WriteAll(absl::Span<const SliceWrite> slices) {
-    for (const SliceWrite& write : slices) {
-      if (absl::Status status = Write(write.slice, write.view); !status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
+  // Writes slices that belong together. kResourceExhausted when full. After an error some may be
+  // written. Writing the same slice again replaces it.
+  virtual absl::Status WriteAll(absl::Span<const SliceWrite> slices) = 0;
   // Erases every slice of each object; unknown ones are no error.
   virtual absl::Status EraseObjects(absl::Span<const uint64_t> objects) = 0;
 };

@@ -102,11 +102,6 @@ class RocksDiskTier : public DiskTier {
         "write: No space left on device: the last room is kept for erases");
   }
 
-  absl::Status Write(const StoredSlice& slice, SliceView view) override {
-    const SliceWrite one{slice, std::move(view)};
-    return WriteAll({&one, 1});
-  }
-
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     if (slices.empty()) return absl::OkStatus();
     if (!slices[0].slice.in_table) {

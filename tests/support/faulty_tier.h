@@ -77,12 +77,6 @@ class FaultyTier : public SliceTier {
     if (last.owner != nullptr && faults_->Take(Fault::kWrongKey)) view = last;
     return view;
   }
-  absl::Status Write(const StoredSlice& slice, SliceView view) override {
-    if (faults_->Take(Fault::kFull)) return absl::ResourceExhaustedError("no space left");
-    if (faults_->Take(Fault::kWriteError)) return absl::UnavailableError("disk on fire");
-    if (faults_->Take(Fault::kLostWrite)) return absl::OkStatus();
-    return tier_->Write(slice, std::move(view));
-  }
   // One fault anywhere in it is the fault of the whole; a lost write loses one slice.
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     std::vector<SliceWrite> kept;

@@ -55,7 +55,7 @@ TEST_P(TierContract, TierReadsBackWhatItWroteAtEverySize) {
   for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
     const SliceView view = Bytes(bytes, 7);
     const StoredSlice ref = RefOf(++object, 3, view);
-    ASSERT_TRUE(tier().Write(ref, view).ok());
+    ASSERT_TRUE(tier().WriteAll({{ref, view}}).ok());
     const auto read = tier().Read(ref).value();
     ASSERT_TRUE(read.has_value());
     ASSERT_EQ(read->bytes.size(), bytes);
@@ -66,7 +66,7 @@ TEST_P(TierContract, TierReadsBackWhatItWroteAtEverySize) {
 TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
   const SliceView view = Bytes(100000, 9);
   const StoredSlice ref = RefOf(1, 0, view);
-  ASSERT_TRUE(tier().Write(ref, view).ok());
+  ASSERT_TRUE(tier().WriteAll({{ref, view}}).ok());
   const SliceView read = *tier().Read(ref).value();
   ASSERT_TRUE(tier().EraseObjects({1}).ok());
   EXPECT_FALSE(tier().Read(ref).value().has_value());
@@ -75,8 +75,8 @@ TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
 
 TEST_P(TierContract, WritingAgainReplaces) {
   const SliceView before = Bytes(5000, 1), after = Bytes(6000, 2);
-  ASSERT_TRUE(tier().Write(RefOf(1, 0, before), before).ok());
-  ASSERT_TRUE(tier().Write(RefOf(1, 0, after), after).ok());
+  ASSERT_TRUE(tier().WriteAll({{RefOf(1, 0, before), before}}).ok());
+  ASSERT_TRUE(tier().WriteAll({{RefOf(1, 0, after), after}}).ok());
   const auto read = tier().Read(RefOf(1, 0, after)).value();
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(read->bytes.size(), 6000u);
@@ -86,7 +86,7 @@ TEST_P(TierContract, ErasingOneObjectLeavesItsNeighbours) {
   const SliceView view = Bytes(5000, 1);
   for (uint64_t object = 1; object <= 3; ++object) {
     for (uint32_t layer = 0; layer < 4; ++layer) {
-      ASSERT_TRUE(tier().Write(RefOf(object, layer, view), view).ok());
+      ASSERT_TRUE(tier().WriteAll({{RefOf(object, layer, view), view}}).ok());
     }
   }
   ASSERT_TRUE(tier().EraseObjects({2, 77}).ok());

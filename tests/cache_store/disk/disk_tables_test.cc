@@ -280,8 +280,8 @@ TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   Open();
   const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
   const StoredSlice refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
-  ASSERT_TRUE(tier_->Write(refs[0], CopySlice(small)).ok());
-  ASSERT_TRUE(tier_->Write(refs[1], CopySlice(large)).ok());
+  ASSERT_TRUE(tier_->WriteAll({{refs[0], CopySlice(small)}}).ok());
+  ASSERT_TRUE(tier_->WriteAll({{refs[1], CopySlice(large)}}).ok());
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
   int lost = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
@@ -335,7 +335,7 @@ TEST_F(DiskTables, ErasedObjectsLeaveNothingWhicheverWriteFails) {
     for (const uint64_t small : {first + 4, first + 5}) {
       const ObjectRecord record{small, {}, {0, 16, LayerGroup::kGlobal}, 9, {0}, {0}};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
-      ASSERT_TRUE(tier_->Write(Ref(small), CopySlice(std::vector<std::byte>(9))).ok());
+      ASSERT_TRUE(tier_->WriteAll({{Ref(small), CopySlice(std::vector<std::byte>(9))}}).ok());
     }
     std::vector<uint64_t> all(6);
     std::iota(all.begin(), all.end(), first);
@@ -355,7 +355,7 @@ TEST_F(DiskTables, ASliceThatIsHeldOutlivesItsDatabase) {
   WriteTable({1});
   const std::vector<std::byte> small(8192, std::byte{2});
   const StoredSlice of_small{2, 0, small.size(), 0};
-  ASSERT_TRUE(tier_->Write(of_small, CopySlice(small)).ok());
+  ASSERT_TRUE(tier_->WriteAll({{of_small, CopySlice(small)}}).ok());
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
   const SliceView large_view = **tier_->Read(Ref(1)), small_view = **tier_->Read(of_small);
   tier_.reset();

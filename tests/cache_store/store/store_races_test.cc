@@ -27,12 +27,6 @@ class HookTier : public SliceTier {
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     return tier_->Read(slice);
   }
-  absl::Status Write(const StoredSlice& slice, SliceView view) override {
-    if (*before_write_ != nullptr) {
-      if (absl::Status status = (*before_write_)(); !status.ok()) return status;
-    }
-    return tier_->Write(slice, std::move(view));
-  }
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     if (*before_write_ != nullptr) {
       if (absl::Status status = (*before_write_)(); !status.ok()) return status;

@@ -155,7 +155,7 @@ TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
   for (uint64_t object = 1; object <= 40; ++object) {
-    ASSERT_TRUE(tier->Write(StoredSlice{object, 0, view.bytes.size(), 0}, view).ok());
+    ASSERT_TRUE(tier->WriteAll({{{object, 0, view.bytes.size(), 0}, view}}).ok());
   }
   absl::Notification began;
   absl::Status ended;
