@@ -30,8 +30,8 @@ namespace hearth {
 // Concurrent reads from disk, and commits. More would wait for the same disk.
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
-// Concurrent short calls: most of them only look things up.
-inline FairPoolOptions ShortCallPool() { return {8, 2048}; }
+// Concurrent short calls: most of them only look things up. One tenant has half of the threads.
+inline FairPoolOptions ShortCallPool() { return {14, 2048}; }
 // Concurrent streams; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of
 // kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: the last two hold
 // memory, and keep a pace. A lease has next to nothing. Workers have at most a fetch and a lease
