@@ -34,7 +34,8 @@ struct StoreSeams {
 };
 
 // As TieredStore::Open; it is a Store (calls/store.h).
-absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options, StoreSeams seams);
+absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options,
+                                                      StoreSeams seams);
 
 }  // namespace hearth
 

@@ -47,9 +47,7 @@ InferenceService::InferenceService(Generator* generator, Admission* admission,
       admission_(admission),
       options_(std::move(options)),
       // Room for a state that fills the pool, twice: as a file, and as what is made of it.
-      state_limit_{"state",
-                   4,
-                   uint64_t{4} << 20,
+      state_limit_{"state", 4, uint64_t{4} << 20,
                    2 * std::max(generator->engine()->Stats().pool_limit_bytes, kLeastStateBytes),
                    "twice --pool-bytes"} {}
 

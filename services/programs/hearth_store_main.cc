@@ -113,8 +113,8 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
     const std::optional<SharedMemory>& memory) {
   if (!memory.has_value()) return nullptr;
   const bool is_auto = flag == "auto";
-  const std::string name = absl::StrCat(
-      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(incarnation)) : flag, suffix);
+  const std::string name =
+      absl::StrCat(is_auto ? absl::StrCat("@hearth-store-", absl::Hex(incarnation)) : flag, suffix);
   auto server = SegmentServer::Start(name, memory->fd);
   if (!server.ok() && is_auto) {
     Log(LogLevel::kWarning, "shared memory is off",

@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "worker/text/tokenizer.h"
 #include "proto/utf8.h"
+#include "worker/text/tokenizer.h"
 
 namespace hearth {
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/text/text_encoder.h"
 #include "proto/utf8.h"
+#include "worker/text/text_encoder.h"
 
 namespace hearth {
 namespace {

@@ -14,10 +14,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/utf8.h"
 #include "worker/model/model_json.h"
 #include "worker/model/text_list.h"
 #include "worker/text/added_tokens.h"
-#include "proto/utf8.h"
 
 namespace hearth {
 namespace {

@@ -68,10 +68,11 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
   }
   const uint32_t have = std::max(turn.usable_tokens, ask.above_tokens);
   const uint32_t least = have + std::clamp<uint32_t>(ask.min_tokens, 1, UINT32_MAX - have);
-  const auto promise = core_->claims.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
-                                          chain, chunk_tokens, least, highest));
+  const auto promise = core_->claims.Find(Named(
+      RestoreCandidates(highest, query.cuts, chunk_tokens), chain, chunk_tokens, least, highest));
   if (promise.has_value() && now < ask.wait_until) {
-    if (const ComputeClaims::Id id = core_->claims.Wait(promise->key, std::move(ask.wake)); id != 0) {
+    if (const ComputeClaims::Id id = core_->claims.Wait(promise->key, std::move(ask.wake));
+        id != 0) {
       if (ask.waited_for == 0) core_->Count(Counter::kLeaseWaits);
       turn.role = ClaimRole::kWait;
       turn.boundary = promise->tokens;

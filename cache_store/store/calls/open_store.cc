@@ -466,7 +466,7 @@ absl::StatusOr<std::unique_ptr<LocalStore>> TieredStore::Open(const StoreOptions
 }
 
 absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options,
-                                                       StoreSeams seams) {
+                                                      StoreSeams seams) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
   const bool wants_disk = options.has_disk();
   absl::StatusOr<std::string> secret;

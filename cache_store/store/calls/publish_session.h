@@ -45,7 +45,7 @@ class PublishSessionImpl : public PublishSession {
     const KeyedSegment* segment = nullptr;
     StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
     bool needed = false;
-    bool lost = false;  // quarantined since it was promised
+    bool lost = false;                              // quarantined since it was promised
     const std::vector<uint32_t>* layers = nullptr;  // of its group
     uint64_t slice_bytes = 0;
     std::vector<SliceView> staged;  // by place in *layers

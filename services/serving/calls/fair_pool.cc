@@ -76,8 +76,8 @@ size_t FairPool::waiting() const {
   return waiting_;
 }
 
-// The tenant whose turn it is: of those that may run one more, the one with the fewest running jobs;
-// of several, the one whose last turn was first.
+// The tenant whose turn it is: of those that may run one more, the one with the fewest running
+// jobs; of several, the one whose last turn was first.
 FairPool::Tenants::iterator FairPool::Next() {
   mutex_.AssertHeld();
   auto next = tenants_.end();

@@ -74,8 +74,8 @@ TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
   EXPECT_EQ(last.miss, MissReason::kRemoved);
   EXPECT_EQ(last.removed, Removal::kExpired);
   EXPECT_THAT(last.reason, HasSubstr("expired 5s ago"));
-  const WatchStart missed = store_->Subscribe("default", {start.incarnation, start.sequence},
-                                              [](const StoreEvent&) {});
+  const WatchStart missed =
+      store_->Subscribe("default", {start.incarnation, start.sequence}, [](const StoreEvent&) {});
   ASSERT_EQ(missed.missed.size(), 2u);
   EXPECT_EQ(missed.missed[1].kind, StoreEvent::Kind::kEvicted);
   EXPECT_EQ(missed.missed[1].removed, Removal::kExpired);

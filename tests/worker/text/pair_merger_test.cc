@@ -8,11 +8,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/utf8.h"
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
 #include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
-#include "proto/utf8.h"
 #include "worker/text/vocabulary.h"
 
 namespace hearth {

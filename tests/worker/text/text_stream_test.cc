@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/worker/text/tiny_tokenizer.h"
 #include "proto/utf8.h"
+#include "tests/worker/text/tiny_tokenizer.h"
 
 namespace hearth {
 namespace {
