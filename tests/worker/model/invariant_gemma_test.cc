@@ -172,7 +172,7 @@ TEST(InvariantGemma, SetsTheFloatingPointMode) {
 }
 #endif
 
-TEST(InvariantGemma, SaysOfAStepOfSeveralHowMuchMemoryIsLacking) {
+TEST(InvariantGemma, NamesThePartOfAStepThatFindsNoMemory) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "lacking");
   const uint64_t block = LoadOrDie(dir)->NewKv().layout().ObjectBytes(16, LayerGroup::kGlobal);
   InvariantGemmaOptions options;
@@ -187,8 +187,6 @@ TEST(InvariantGemma, SaysOfAStepOfSeveralHowMuchMemoryIsLacking) {
   const absl::Status status = (*gemma)->Step(parts);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("part 1 of 2"));
-  EXPECT_EQ((*gemma)->kv_blocks().TakeLacking(), block - 1);
-  EXPECT_EQ((*gemma)->kv_blocks().TakeLacking(), 0u) << "said once";
 }
 
 // By `cp` or rsync over it: the same file, other bytes.
