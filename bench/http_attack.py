@@ -26,9 +26,10 @@ none). A call that fails counts with the time that it took.
 
 The bars, of issue 51: the worker lives; memory at most <= before + --unfinished-bytes (128 MiB) +
 128 MiB, and at the end <= before + 64 MiB; ratio <= 2; /health's median <= 50 ms; SIGTERM <= 1 s
-for attacks with JSON, else <= 10 s (answers that are under way have 5 s to end); no status but those of the
-issue, or of http_attacks.WANTED (500 is a fault). A worker beyond --most-mib of memory is killed, and counts as dead. There
-was an attack: it had a connection for half of its units. Exits with 1 where a bar is missed.
+for attacks with JSON, else <= 10 s (answers that are under way have 5 s to end); no status but
+those of the issue, or of http_attacks.WANTED (500 is a fault). A worker beyond --most-mib of memory
+is killed, and counts as dead. There was an attack: it had a connection for half of its units. Exits
+with 1 where a bar is missed.
 
 --only takes the beginning of KIND/NAME or of NAME and may be given again. A tiny model:
 build/tests/write_checkpoint FOLDER lllg 70 4 4 16 2048 1 700, and

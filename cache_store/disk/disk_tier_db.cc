@@ -321,6 +321,7 @@ std::optional<uint64_t> OwnBytes(const std::string& dir) {
        !error && it != end; it.increment(error)) {
     struct stat info {};
     if (::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if (info.st_nlink == 0) continue;  // deleted while it was looked up: its blocks are freed soon
     constexpr uint64_t kBlockBytes = 512;  // st_blocks', whatever the file system's are
     bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
   }
