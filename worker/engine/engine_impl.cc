@@ -74,7 +74,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutFor(*model_, options.chunk_tokens)),
       planner_(options_, layout_, model_.get(), &counters_),
-      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_),
+      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
+              [this] { planner_.NoteFreed(); }),
       fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
                [this] { planner_.Ring(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
@@ -381,7 +382,9 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
 void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
   std::sort(parts->begin(), parts->end(),
             [](const auto& a, const auto& b) { return a.sequence->id < b.sequence->id; });
-  const auto has_none = [](const SequencePart& part) { return part.sequence->kv == nullptr; };
+  const auto has_none = [](const SequencePart& part) {
+    return part.sequence->kv == nullptr || part.sequence->state->failed;
+  };
   for (SequencePart& part : *parts) {
     if (has_none(part)) continue;  // it was preempted for an older one
     const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });

@@ -91,13 +91,14 @@ bool AreFinite(const KvObjects& objects, KvDtype dtype) {
 }  // namespace
 
 PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout,
-                           const KvLayout& layout, EngineCounters* counters)
+                           const KvLayout& layout, EngineCounters* counters,
+                           std::function<void()> released)
     : memory_(memory),
       layout_(layout),
       counters_(counters),
       pool_(memory.pool_bytes, layout.chunk_tokens, layout.exactness),
       staging_(memory.staging_bytes),
-      publisher_(publish_timeout, memory.staging_bytes, counters) {}
+      publisher_(publish_timeout, memory.staging_bytes, counters, std::move(released)) {}
 
 // Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.

@@ -57,6 +57,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
+  if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored goes back to them
   if (status.ok() && !sequence->resumed) CountStart(*sequence);
   return status;
 }
