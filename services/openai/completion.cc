@@ -97,7 +97,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   absl::Status Begin(Part* part, const std::string& tenant);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   // Cancels all prompts and frees the answers: the engine keeps this until its last event.
-  void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Abandon(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: there is no memory for the prompts' text.
   bool MakeEchoes() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -176,18 +176,23 @@ void Completion::Start() {
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Cancel();
   });
-  for (Part& part : parts_) StartPart(&part);
+  try {
+    for (Part& part : parts_) StartPart(&part);
+  } catch (...) {  // a lack of memory
+    answer_->Fail();
+    Cancel();
+  }
 }
 
 void Completion::StartPart(Part* part) {
+  if (part->cancel()->is_cancelled()) return;
   std::unique_ptr<Admission::Call> call;
   const absl::StatusOr<Identity> caller = admission_->Enter(
       request_.prewarm ? "Prefill" : "Generate", terms_.credentials, terms_.request_id, &call);
   if (caller.ok()) {
     call->EndBy([weak = weak_from_this()](EndReason reason, const absl::Status& why) {
       const auto self = weak.lock();
-      if (self != nullptr && reason == EndReason::kIdentity)
-        self->Guarded([&] { self->Fail(why); });
+      if (self != nullptr && reason != EndReason::kDrain) self->Guarded([&] { self->Fail(why); });
     });
   }
   const bool is_on = Guarded([&] {
@@ -202,9 +207,14 @@ void Completion::StartPart(Part* part) {
   const uint64_t bytes =
       request_.common.ByteSizeLong() + request_.prompts[part->prompt].ByteSizeLong();
   const auto job = [self = shared_from_this(), part, tenant = caller->tenant] {
-    const absl::Status begun =
-        part->cancel()->is_cancelled() ? CallerGone() : self->Begin(part, tenant);
-    if (!begun.ok()) part->OnEnd(begun);
+    try {
+      const absl::Status begun =
+          part->cancel()->is_cancelled() ? CallerGone() : self->Begin(part, tenant);
+      if (!begun.ok()) part->OnEnd(begun);
+    } catch (...) {  // a lack of memory
+      self->answer_->Fail();
+      self->Cancel();
+    }
   };
   const absl::Status accepted = generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
   if (!accepted.ok()) part->OnEnd(accepted);
@@ -236,17 +246,17 @@ absl::Status Completion::Begin(Part* part, const std::string& tenant) {
 
 void Completion::Cancel() {
   absl::MutexLock lock(&mutex_);
-  Abandon();
+  Abandon(CallerGone());
 }
 
-void Completion::Abandon() {
+void Completion::Abandon(const absl::Status& why) {
   mutex_.AssertHeld();
   is_over_ = true;
   std::vector<Choice>().swap(choices_);
   std::vector<Echo>().swap(echoes_);
   for (Part& part : parts_) {
     part.cancel()->Cancel();
-    if (part.call != nullptr) part.call->Finish(CallerGone()).IgnoreError();
+    if (part.call != nullptr) part.call->Finish(why).IgnoreError();
     part.call.reset();
   }
 }
@@ -441,7 +451,7 @@ void Completion::EndStream(const std::string& last) {
 
 void Completion::Fail(const absl::Status& status) {
   mutex_.AssertHeld();
-  Abandon();
+  Abandon(status);
   if (!streaming_) return SendError(status, Headers("application/json"), answer_.get());
   EndStream(HttpErrorBody(HttpStatusOf(status.code()), status.message()));
 }

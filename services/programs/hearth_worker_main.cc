@@ -397,7 +397,8 @@ int Main(int argc, char** argv) {
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
-        door->reset();  // cuts off calls over HTTP that are left
+        if (*door != nullptr) admission.CutOff();
+        door->reset();
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       },

@@ -236,16 +236,32 @@ absl::Status Admission::ClosedError() {
   return absl::UnavailableError("the server is shutting down; ask another one");
 }
 
+std::vector<Admission::EndCall> Admission::Ends() const {
+  mutex_.AssertHeld();
+  std::vector<EndCall> ends;
+  for (const Call* const call : calls_) {
+    if (call->end_ != nullptr) ends.push_back(call->end_);
+  }
+  return ends;
+}
+
 void Admission::Close() {
   std::vector<EndCall> ends;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return;
-    for (const Call* const call : calls_) {
-      if (call->end_ != nullptr) ends.push_back(call->end_);
-    }
+    ends = Ends();
   }
   for (const EndCall& end : ends) end(EndReason::kDrain, ClosedError());
+}
+
+void Admission::CutOff() {
+  std::vector<EndCall> ends;
+  {
+    absl::MutexLock lock(&mutex_);
+    ends = Ends();
+  }
+  for (const EndCall& end : ends) end(EndReason::kCutOff, ClosedError());
 }
 
 bool Admission::closed() const {

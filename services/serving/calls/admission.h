@@ -70,7 +70,8 @@ struct CallRecord {
 
 // Why a call is asked to end: the server drains, and what lasts by design is to leave; its caller
 // is no longer who it was; its caller does not keep the pace.
-enum class EndReason { kDrain, kIdentity, kPace };
+// kCutOff: the time of a drain is over; gRPC's server ends its own calls then.
+enum class EndReason { kDrain, kIdentity, kPace, kCutOff };
 
 class Admission {
  public:
@@ -175,6 +176,8 @@ class Admission {
   static absl::Status ClosedError();
   // Refuses new calls from now on, and asks those inside to end that last by design, once.
   void Close();
+  // Asks all calls to end: the time of a drain is over.
+  void CutOff();
   bool closed() const;
   // True when no call is inside; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline);
@@ -197,6 +200,7 @@ class Admission {
   absl::StatusOr<Identity> EnterAs(const char* method, Credentials credentials,
                                    const std::string& request_id, const std::string& peer,
                                    uint64_t bytes, bool reads_on, std::unique_ptr<Call>* call);
+  std::vector<EndCall> Ends() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // kResourceExhausted: the tenant would have more than its share. Places that belong to no known
   // tenant count as free.
   absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)

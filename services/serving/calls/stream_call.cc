@@ -20,6 +20,7 @@ absl::StatusOr<Identity> StreamCall::Enter(Admission* admission, const char* met
 }
 
 void StreamCall::OnAsked(EndReason reason, const absl::Status& why) {
+  if (reason == EndReason::kCutOff) return;
   {
     absl::MutexLock lock(&mutex_);
     if (state_ == State::kFinished) return;

@@ -61,7 +61,8 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     if (!caller.ok()) return caller;
     if (absl::Status placed = call_->TakePlace(limit, *caller); !placed.ok()) return placed;
     call_->EndBy([weak = this->weak_from_this()](EndReason reason, const absl::Status& why) {
-      const auto self = reason == EndReason::kDrain ? nullptr : weak.lock();
+      const bool is_ours = reason != EndReason::kDrain && reason != EndReason::kCutOff;
+      const auto self = is_ours ? weak.lock() : nullptr;
       if (self != nullptr) self->GiveUp(why);
     });
     return caller;
