@@ -1,6 +1,7 @@
 // The rule by which tenants share streams, threads, queues and their bytes: a tenant takes more of
-// something only if it then has at most as much as was free before. So n busy tenants have equal
-// shares, and the next one finds as much free. A tenant that has all to itself takes half of it.
+// something only if it then has at most as much as was free before. Whatever others have, a tenant
+// with nothing finds half of what is free. Where jobs end soon, n busy tenants come to equal
+// shares; streams that stay open keep what they took. A tenant that is alone takes half.
 //
 // A pure function.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_SHARE_H_
