@@ -103,6 +103,9 @@ void InvariantKv::TakeAhead(size_t global_blocks, size_t local_blocks) {
   assert(!seals());
   Of(ahead_, LayerGroup::kGlobal) = global_blocks;
   Of(ahead_, LayerGroup::kLocal) = local_blocks;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    Of(spare_, group).reserve(Of(ahead_, group));  // a step that gives blocks back takes no memory
+  }
   keeps_spare_ = true;
 }
 
