@@ -74,8 +74,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutFor(*model_, options.chunk_tokens)),
       planner_(options_, layout_, model_.get(), &counters_),
-      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
-              [this] { planner_.NoteFreed(); }),
+      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_),
       fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
                [this] { planner_.Ring(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
@@ -209,7 +208,8 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   }
 }
 
-// In turn: who has no room is waited for. What is freed from now on is seen with the next round.
+// Admits sequences in turn, up to the first without room: the others wait for it. Memory that is
+// freed from now on makes the next round try again.
 void EngineImpl::AdmitWaiting() {
   model_->WhenKvFreed([link = link_] {
     absl::MutexLock lock(&link->mu);

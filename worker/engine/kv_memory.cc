@@ -11,8 +11,8 @@
 
 namespace hearth {
 
-// Of its text up to `end`; each further sample or beam shares the whole chunks of the prompt where
-// the model batches.
+// The bytes of a sequence up to `end`, and of its other samples or beams, which share the whole
+// chunks of the prompt if the model batches.
 uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   const uint32_t text = sequence.tokens();
   const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
@@ -52,10 +52,22 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   for (const auto& object : sequence->pooled.objects) {
     if (model_->CountsKvBytes(*object)) claimed -= std::min<uint64_t>(claimed, object->size_bytes);
   }
-  const auto lacks = [&] { return budget > 0 && model_->kv_bytes().used + claimed > budget; };
-  while (lacks() && (FreeUnused() || (others.empty() && keeper_->publisher().DropOldest()))) {
+  const auto lacking = [&]() -> uint64_t {
+    const uint64_t all = model_->kv_bytes().used + claimed;
+    return budget > 0 && all > budget ? all - budget : 0;
+  };
+  if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
+  // A sequence that has others to wait for evicts nothing, unless that is enough.
+  const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
+  if (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees)) {
+    while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
+                             (others.empty() && keeper_->publisher().DropOldest()))) {
+    }
   }
-  if (lacks()) {
+  if (lacking() > 0) {
+    // Other holders, such as a publish, have the rest of the pool's memory. If the pool has it too,
+    // no block is freed when they release it, and nothing would wake the engine.
+    if (others.empty()) keeper_->pool().Clear();
     sequence->pooled = PooledPrefix();  // others may have what it would hold meanwhile
     return false;
   }
@@ -105,13 +117,13 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     return model_->MakeRoom(sequence->kv.get(), static_cast<int>(part->tokens));
   };
   absl::Status room = take();
-  while (absl::IsResourceExhausted(room) && FreeUnused()) room = take();
-  // Guesses, and the rows of a long step, take memory from none that needs it.
-  const uint32_t least = part->kind == StepKind::kDecode ? 1 : layout_.chunk_tokens;
+  // Guesses take free memory only. The rows of a long prefill step take that of the pool, too, but
+  // none of a publish or of another sequence.
+  const bool decodes = part->kind == StepKind::kDecode;
+  while (!decodes && absl::IsResourceExhausted(room) && FreeUnused()) room = take();
+  const uint32_t least = decodes ? 1 : layout_.chunk_tokens;
   if (absl::IsResourceExhausted(room) && part->tokens > least) {
-    if (part->kind == StepKind::kPrefill) {
-      planner_->GiveBack(sequence->id, part->tokens - least);
-    }
+    if (!decodes) planner_->GiveBack(sequence->id, part->tokens - least);
     part->tokens = least;
   }
   if (absl::IsResourceExhausted(room)) room = With(*sequence, take);

@@ -50,6 +50,7 @@ class KvMemory {
   absl::Status MakeRoom(SequencePart* part);
 
  private:
+  // Evicts an entry of the pool, else drops an audit; false: there is neither.
   bool FreeUnused();
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);

@@ -91,14 +91,13 @@ bool AreFinite(const KvObjects& objects, KvDtype dtype) {
 }  // namespace
 
 PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout,
-                           const KvLayout& layout, EngineCounters* counters,
-                           std::function<void()> released)
+                           const KvLayout& layout, EngineCounters* counters)
     : memory_(memory),
       layout_(layout),
       counters_(counters),
       pool_(memory.pool_bytes, layout.chunk_tokens, layout.exactness),
       staging_(memory.staging_bytes),
-      publisher_(publish_timeout, memory.staging_bytes, counters, std::move(released)) {}
+      publisher_(publish_timeout, memory.staging_bytes, counters) {}
 
 // Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.
@@ -277,12 +276,13 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// To the token that was computed last, whose chunk is copied if it is not whole.
+// Keeps the text up to the token that was computed last. If the last chunk is not whole, it is
+// copied.
 void PrefixKeeper::KeepPreempted(const Sequence& sequence) {
   const CacheMode mode = sequence.asked().cache;
   const bool writes = mode == CacheMode::kDefault || mode == CacheMode::kWrite;
   const auto boundary = static_cast<uint32_t>(sequence.kv->length());
-  if (!writes || !has_pool() || boundary == 0) return;
+  if (!writes || boundary == 0 || NeededBytes(layout_, boundary) > memory_.pool_bytes) return;
   StagedSnapshots now(layout_, {}, 0, {}, &staging_, /*shares_chunks=*/true);
   if (!now.AddNow(*sequence.kv, &staging_)) return;
   PrefixRequest prefix = sequence.prefix;

@@ -28,9 +28,8 @@ namespace hearth {
 
 class PrefixKeeper {
  public:
-  // `released`: called from any thread when a publish has let go of its objects.
   PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
-               EngineCounters* counters, std::function<void()> released);
+               EngineCounters* counters);
 
   // Keeps boundaries that a step from `begin` on passed; `cache` may be null, here and below.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);

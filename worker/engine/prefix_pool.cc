@@ -156,6 +156,15 @@ bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
   return true;
 }
 
+uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const {
+  absl::MutexLock lock(&mu_);
+  uint64_t bytes = 0;
+  for (const auto& [memory, shared] : shared_) {
+    if (OnlyHolders(shared.object, counts) > 0) bytes += shared.object->size_bytes;
+  }
+  return bytes;
+}
+
 void PrefixPool::Evict(Points::iterator point) {
   mu_.AssertHeld();
   for (const auto& object : point->objects) {

@@ -56,6 +56,9 @@ class PrefixPool {
   // frees some by itself, else the least recently used one that shares such memory with other
   // points only. False when there is neither.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
+  // Bytes of such memory that evicting all points would free.
+  uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -17,12 +17,10 @@ constexpr size_t kMaxWaitingPublishes = 256;
 
 }  // namespace
 
-Publisher::Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters,
-                     std::function<void()> released)
+Publisher::Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters)
     : timeout_(timeout),
       max_waiting_bytes_(max_waiting_bytes),
       counters_(counters),
-      released_(std::move(released)),
       queue_(kPublisherThreads, kMaxWaitingPublishes) {}
 
 void Publisher::Drop(const PublishJob& job, const char* why) {
@@ -68,7 +66,6 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
     }
     shared->spec.objects.clear();
     shared->lease = StagingBudget::Lease();
-    released_();  // the pool may give up what both held
   };
   const bool accepted = queue_.Submit([this, end](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun) return end(nullptr);

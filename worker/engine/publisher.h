@@ -37,10 +37,8 @@ struct PublishJob {
 
 class Publisher {
  public:
-  // `timeout`: of one publish. `released`: called from any thread when a publish has let go of its
-  // objects. `counters` must outlive the publisher.
-  Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters,
-            std::function<void()> released);
+  // `timeout`: of one publish. `counters` must outlive the publisher.
+  Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters);
 
   void Submit(PrefixCache* cache, PublishJob job) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops the job that has waited longest, for the sake of its memory; false when none waits.
@@ -61,7 +59,6 @@ class Publisher {
   const absl::Duration timeout_;
   const uint64_t max_waiting_bytes_;
   EngineCounters* const counters_;
-  const std::function<void()> released_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;

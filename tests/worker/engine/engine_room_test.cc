@@ -109,7 +109,7 @@ TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishHolds) {
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   absl::Notification release;
   slow->before_publish = [&] { release.WaitForNotification(); };
-  TestWorker worker(RoomDir(), Room(10), slow);
+  TestWorker worker(RoomDir(), Room(6), slow);
   Collector first, second;
   worker.Submit(Request(Prompt(150), {}, 0), &first);
   first.WaitEnd();
@@ -118,6 +118,65 @@ TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishHolds) {
   release.Notify();
   second.WaitEnd();
   EXPECT_TRUE(second.error.ok()) << second.error;
+}
+
+// A publish and the pool hold the same memory: no block is freed when the publish ends, but the
+// pool can evict it then.
+TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishAndThePoolHold) {
+  auto slow = std::make_shared<MemoryPrefixCache>(
+      TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
+  absl::Notification publishes, release;
+  slow->before_publish = [&] {
+    publishes.Notify();
+    release.WaitForNotification();
+  };
+  EngineOptions options = Room(6);
+  options.memory.pool_bytes = kPoolBytes;
+  TestWorker worker(RoomDir(), options, slow);
+  Collector first, second;
+  worker.Submit(Request(Prompt(150), {}, 0), &first);
+  first.WaitEnd();
+  publishes.WaitForNotification();
+  EngineRequest request = Uncached(Prompt(100, 2), 9);
+  request.deadline = absl::Now() + absl::Minutes(1);
+  worker.Submit(request, &second);
+  // A round of the engine in which the second of these ends comes after one that tried `second`.
+  for (int i = 0; i < 2; ++i) {
+    Collector cancelled;
+    worker.Submit(Uncached(Prompt(5), 1), &cancelled)->Cancel();
+    cancelled.WaitEnd();
+  }
+  release.Notify();
+  second.WaitEnd();
+  EXPECT_TRUE(second.error.ok()) << second.error;
+}
+
+// A request that waits for others does not evict entries of the pool that would not make enough
+// room.
+TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
+  EngineOptions options = Room(14);
+  options.memory.pool_bytes = kPoolBytes;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
+  const uint64_t pooled = worker->Stats().pool_bytes;
+  ASSERT_GT(pooled, 0u);
+  Collector large, waiting;
+  absl::Notification submitted;
+  uint64_t least = pooled;
+  large.on_token = [&](size_t) {
+    submitted.WaitForNotification();
+    least = std::min(least, worker->Stats().pool_bytes);
+    return true;
+  };
+  worker.Submit(Uncached(Prompt(150), 40), &large);  // takes ten chunks with its first step
+  large.WaitStarted();
+  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // has no room beside it
+  submitted.Notify();
+  large.WaitEnd();
+  waiting.WaitEnd();
+  ASSERT_TRUE(large.error.ok() && waiting.error.ok()) << large.error << waiting.error;
+  EXPECT_EQ(least, pooled);
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
 }
 
 TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt) {
