@@ -145,6 +145,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // no event changes the answer any more
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
   std::string tenant_ ABSL_GUARDED_BY(mutex_);
+  // A drain waits for the call of the prompt that ended last until the answer is sent.
+  std::unique_ptr<Admission::Call> last_call_ ABSL_GUARDED_BY(mutex_);
   std::string envelope_ ABSL_GUARDED_BY(mutex_);  // once a part has started
   uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -254,6 +256,7 @@ void Completion::Abandon(const absl::Status& why) {
   is_over_ = true;
   std::vector<Choice>().swap(choices_);
   std::vector<Echo>().swap(echoes_);
+  last_call_.reset();
   for (Part& part : parts_) {
     part.cancel()->Cancel();
     if (part.call != nullptr) part.call->Finish(why).IgnoreError();
@@ -372,11 +375,12 @@ void Completion::AddTokens(size_t index, const TokenDelta& delta) {
 
 void Completion::EndPart(Part* part, const absl::Status& status) {
   mutex_.AssertHeld();
-  if (part->call != nullptr) part->call->Finish(status).IgnoreError();
-  part->call.reset();
+  std::unique_ptr<Admission::Call> call = std::move(part->call);
+  if (call != nullptr) call->Finish(status).IgnoreError();
   if (status.ok()) {
-    if (--open_ == 0) Finish();
-    return;
+    if (--open_ > 0) return;
+    last_call_ = std::move(call);
+    return Finish();
   }
   // A token is computed that an echo alone does not show.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
@@ -466,8 +470,11 @@ void Completion::Finish() {
       } catch (...) {  // a lack of memory
         self->answer_->Fail();
       }
+      absl::MutexLock lock(&self->mutex_);
+      self->last_call_.reset();
     });
   }
+  last_call_.reset();
   EndStream(request_.include_usage
                 ? absl::StrCat(envelope_, "\"choices\":[],\"usage\":", JsonLine(Usage()), "}")
                 : "");

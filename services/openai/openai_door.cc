@@ -350,8 +350,8 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
   const std::shared_ptr<Admission::Call> call = std::move(entered);
   if (status.ok()) {
     const uint64_t bytes = read->prompts[0].ByteSizeLong();
-    const auto job = [call, answer, headers, prompt = std::move(read->prompts[0]),
-                      generator = options_.generator, most = context_tokens_] {
+    auto job = [call, answer, headers, prompt = std::move(read->prompts[0]),
+                generator = options_.generator, most = context_tokens_] {
       try {
         const auto made = generator->MakePrompt(prompt, PromptPurpose::kPrefill, nullptr);
         call->Finish(made.status()).IgnoreError();
@@ -360,7 +360,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
         answer->Fail();
       }
     };
-    status = options_.generator->pool()->SubmitRequest(caller->tenant, bytes, job);
+    status = options_.generator->pool()->SubmitRequest(caller->tenant, bytes, std::move(job));
   }
   if (status.ok()) return;
   if (call != nullptr) call->Finish(status).IgnoreError();

@@ -4,8 +4,9 @@
 // millisecond runs here. Tenants have equal shares of the threads, of the queue and of the bytes
 // (fair_share.h). The tenant with the fewest running jobs is next.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
-// Invariants: (1) an accepted job runs once; (2) at most max_waiting jobs wait, those of Continue
-// not counted, and jobs that wait or run keep at most max_bytes alive, unless it is one job.
+// Invariants: (1) an accepted job runs once; (2) a job is accepted only while fewer than
+// max_waiting jobs wait (jobs of Continue always are), and jobs that wait or run keep at most
+// max_bytes alive, unless it is one job.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 
@@ -47,7 +48,7 @@ class FairPool {
   // The same for work on `bytes` of a request. Without bytes the job runs at once: many calls may
   // end before their message is whole, and would take others' places.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
-  // Work of a call that was let in before: it is never refused, and is the tenant's next.
+  // Work of a call that was accepted before: never refused, and the tenant's next.
   void Continue(const std::string& tenant, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -544,6 +544,19 @@ TEST_F(OpenAiDoorTest, RevokedTokenEndsItsStream) {
   EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
 }
 
+TEST_F(OpenAiDoorTest, EndOfADrainTellsTheCallerOfAStream) {
+  ServeOneLongRequest();
+  HttpCaller caller(door_->address());
+  caller.Say(LongRequest(/*streams=*/true));
+  EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
+  server_->admission()->Close();
+  server_->admission()->CutOff();
+  const std::string rest = caller.HearUntil("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
+  EXPECT_THAT(rest, HasSubstr("the server is shutting down"));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+}
+
 TEST_F(OpenAiDoorTest, RecordsItsCallsAsThoseOverGrpc) {
   absl::Mutex mutex;
   std::vector<CallRecord> records;
