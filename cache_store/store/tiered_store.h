@@ -33,7 +33,7 @@ class TieredStore : public StoreReader, public StorePublisher, public StoreAdmin
   static absl::StatusOr<std::unique_ptr<LocalStore>> Open(const StoreOptions& options);
 };
 
-// What a tier in front of the store asks it for besides.
+// The store of one machine. Its own methods are for a tier in front of it.
 class LocalStore : public TieredStore {
  public:
   // How much of a prompt is stored, of the tenant's own and of the public tenant's, and the keys by
@@ -55,7 +55,8 @@ class LocalStore : public TieredStore {
   virtual void WaitForMemory() = 0;
 };
 
-// Hands on what a tier in front of a store does not change. Ownership: borrows the store.
+// Base of a tier in front of a store: forwards the calls that the tier does not change.
+// Ownership: borrows the store.
 class ForwardingStore : public TieredStore {
  public:
   explicit ForwardingStore(StoreAdmin* behind) : behind_(behind) {}

@@ -96,7 +96,7 @@ class EngineImpl : public Engine {
 
   // Steps.
   void Step(std::vector<SequencePart> parts);
-  // Makes room for the parts of the oldest sequences first, and leaves those that have some.
+  // Makes room for each part, the oldest sequence's first; removes the parts that got none.
   void MakeRoom(std::vector<SequencePart>* parts);
   // A prefill step whose tokens' own log probabilities are to be told.
   absl::Status StepTold(const SequencePart& part);

@@ -37,9 +37,10 @@ class PrefixKeeper {
   void Keep(Sequence* sequence, PrefixCache* cache);
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
-  // Of a sequence that will be preempted, which goes on from there: in the pool alone.
+  // Keeps the text of a sequence that is about to be preempted, in the pool alone.
   void KeepPreempted(const Sequence& sequence);
-  // Drops what a sequence that lacks memory holds to be kept, and to be published; false: nothing.
+  // Drops the boundaries that a sequence has staged to keep and publish, for their memory. False:
+  // there are none.
   bool LetGo(Sequence* sequence);
   // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
   // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.

@@ -87,14 +87,14 @@ class RoundPlanner {
   // REQUIRES: the sequence has steps.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The step that was planned has so many fewer tokens of its prompt.
+  // The planned step computes `tokens` fewer tokens of the prompt.
   void GiveBack(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
-  // All that have a KV.
+  // The sequences that have a KV.
   std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Which sequence to preempt for one that lacks memory, as Scheduler says; never one of the same
-  // search. Null: none.
+  // The sequence to preempt for `lacking` (Scheduler::Victim), never one of the same search. Null:
+  // none.
   SequencePtr Victim(const Sequence& lacking) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The rest of a preempted sequence, in its place, waits in the queue for `places`.
+  // Puts the rest of a preempted sequence in its place. It waits in the queue for `places`.
   void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
   // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);

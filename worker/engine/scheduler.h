@@ -67,7 +67,7 @@ class Scheduler {
   void Admit(SequenceId id);
   // `tokens` matters to batches alone. REQUIRES: the sequence is idle.
   void StartPrefill(SequenceId id, uint32_t tokens = 1);
-  // So many of the tokens that the last batch had of its prompt were not computed.
+  // `tokens` of its prompt's tokens in the last batch were not computed.
   void GiveBack(SequenceId id, uint32_t tokens) { entries_.at(id).left += tokens; }
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
@@ -76,8 +76,9 @@ class Scheduler {
   // A sequence that decodes has no steps until it is resumed. Ids of others are ignored.
   void Pause(SequenceId id);
   void Resume(SequenceId id);
-  // The sequence to preempt for one that lacks memory, of those younger than `id`: of the tenant
-  // whose sequences hold most bytes, its youngest that holds some. None: no younger one holds any.
+  // The sequence to preempt if sequence `id` lacks memory. Only younger sequences count: the tenant
+  // whose sequences hold the most bytes loses its youngest sequence that holds any. None: no
+  // younger sequence holds any.
   std::optional<SequenceId> Victim(SequenceId id,
                                    absl::FunctionRef<uint64_t(SequenceId)> held_bytes) const;
   // A preempted sequence waits for `places`.
@@ -111,13 +112,13 @@ class Scheduler {
   };
   struct Tenant {
     uint64_t last_turn = 0, last_seen = 0;
-    uint64_t batches = 0;  // that its prompts had rows of
+    uint64_t batches = 0;  // with rows of its prompts
   };
   static uint32_t RowsBeside(uint32_t decodes, uint32_t rows);
   static std::vector<uint32_t> EqualShares(uint32_t rows, const std::vector<uint32_t>& wanted,
                                            uint64_t first);
   static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
-  // Places by tenant: of those that run, or also of those that wait.
+  // Places of running sequences by tenant; `with_queued`: of waiting sequences, too.
   std::map<std::string, uint32_t> Places(bool with_queued) const;
   std::optional<SequenceId> WhoGivesWay(const std::string& tenant, uint32_t places) const;
   void AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch);
@@ -128,7 +129,7 @@ class Scheduler {
   std::map<std::string, Tenant> tenants_;  // of the last 1,024 sequences at least
   uint64_t accepted_ = 0, turns_ = 0, batches_ = 0;
   SequenceId last_prefill_ = 0;   // by Next
-  std::deque<SequenceId> round_;  // those that decode and still have a step in this round
+  std::deque<SequenceId> round_;  // decoding sequences that still have a step in this round
 };
 
 }  // namespace hearth

@@ -164,11 +164,11 @@ struct Sequence {
     return request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
   }
   bool generates() const { return request.max_new_tokens > 0; }
-  // What its caller asked for, of all samples.
+  // The caller's request, for all samples.
   const EngineRequest& asked() const { return (first == nullptr ? *this : *first).request; }
-  // Of what it has to compute: the prompt, and the answer before it was preempted.
+  // Tokens to compute: the prompt, and the answer up to a preemption.
   uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
-  // Some of these.
+  // `count` of these tokens, from number `begin` on.
   absl::Span<const int32_t> PromptTokens(uint32_t begin, uint32_t count) const {
     return {reinterpret_cast<const int32_t*>(prefix.token_ids.data()) + begin, count};
   }
@@ -186,7 +186,7 @@ struct Sequence {
 
   // Stops waiting for its fetch, whose thread is then free for another.
   void StopWaiting();
-  // Drops all that it holds beside its KV.
+  // Releases everything but the KV: staged snapshots, lease, objects and the wait for a fetch.
   void DropHeld();
 
   // Guesses from its text what it will decode behind its last token.
@@ -216,8 +216,8 @@ struct Sequence {
 
   std::unique_ptr<SequenceKv> kv;
   std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
-  bool has_all = false;                               // of the memory there is, and may need more
-  uint32_t claimed_end = 0;  // others are not admitted to the memory of tokens before it
+  bool has_all = false;      // admitted with all of the budget, and may need more
+  uint32_t claimed_end = 0;  // admission of others leaves the memory of the tokens before it free
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;

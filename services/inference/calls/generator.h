@@ -91,7 +91,7 @@ class GenerationSink {
   virtual void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) = 0;
   // If the request has wait_published.
   virtual void OnPublished(const PublishOutcome& /*outcome*/) {}
-  // Of Prefill, in place of the events between started and end.
+  // Prefill has these messages in place of the events between started and end.
   virtual void OnPrefill(const v1::PrefillResponse& message) = 0;
   virtual void OnEnd(const absl::Status& status) = 0;
 

@@ -16,15 +16,14 @@ InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 struct MostBlocks {
   MostBlocks(const KvLayout& layout, uint64_t tokens, KvStrategy strategy) {
     const uint64_t chunk = layout.chunk_tokens;
-    // A step's rows and those before it that they see lie in so many chunks.
+    // Chunks that hold a step's rows and the rows before it that these see.
     const uint64_t seen = (layout.window + 3 * chunk - 2) / chunk;
     global = (tokens + chunk - 1) / chunk;
-    // Of a prompt that is kept the window's blocks have other holders when the sequence leaves
-    // them.
+    // If the prompt is kept, the blocks that leave the window keep other holders.
     local = std::min(global, strategy == KvStrategy::kStatic ? 2 * seen : seen);
     bytes = global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
             local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-    if (layout.quantization.is_on())  // beside them the step's rows as they are, in two chunks
+    if (layout.quantization.is_on())  // and the step's rows as they are, in two chunks
       bytes += 2 * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
   }
   uint64_t global = 0, local = 0, bytes = 0;

@@ -78,8 +78,8 @@ class ModelRunner {
     uint64_t blocks_taken = 0;      // so far
   };
   virtual KvBytes kv_bytes() const { return {}; }  // any thread
-  // How many bytes of the budget a sequence takes at most until it has `tokens`, in steps of at
-  // most a chunk, beside those that `kv` has; null: it has none.
+  // The most bytes of the budget that a sequence still takes until it has `tokens`, in steps of at
+  // most a chunk. `kv`: its state now; null: empty.
   virtual uint64_t MissingKvBytes(const SequenceKv* kv, int tokens,
                                   const KvChoice& choice) const = 0;
   // Whether the object's bytes count into the budget.
