@@ -161,15 +161,16 @@ TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
   const uint64_t pooled = worker->Stats().pool_bytes;
   ASSERT_GT(pooled, 0u);
   Collector large, waiting;
-  absl::Notification submitted;
+  absl::Notification holds_memory, submitted;
   uint64_t least = pooled;
   large.on_token = [&](size_t) {
+    if (!holds_memory.HasBeenNotified()) holds_memory.Notify();
     submitted.WaitForNotification();
     least = std::min(least, worker->Stats().pool_bytes);
     return true;
   };
   worker.Submit(Uncached(Prompt(150), 40), &large);  // takes ten chunks with its first step
-  large.WaitStarted();
+  holds_memory.WaitForNotification();
   worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // has no room beside it
   submitted.Notify();
   large.WaitEnd();
