@@ -279,10 +279,10 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
 // Keeps the text up to the token that was computed last. If the last chunk is not whole, it is
 // copied.
 void PrefixKeeper::KeepPreempted(const Sequence& sequence) {
-  const CacheMode mode = sequence.asked().cache;
-  const bool writes = mode == CacheMode::kDefault || mode == CacheMode::kWrite;
   const auto boundary = static_cast<uint32_t>(sequence.kv->length());
-  if (!writes || boundary == 0 || NeededBytes(layout_, boundary) > memory_.pool_bytes) return;
+  if (!sequence.asked().writes() || boundary == 0 ||
+      NeededBytes(layout_, boundary) > memory_.pool_bytes)
+    return;
   StagedSnapshots now(layout_, {}, 0, {}, &staging_, /*shares_chunks=*/true);
   if (!now.AddNow(*sequence.kv, &staging_)) return;
   PrefixRequest prefix = sequence.prefix;

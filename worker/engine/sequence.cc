@@ -33,8 +33,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.max_new_tokens = request.max_new_tokens;
   own.ignore_eos = request.ignore_eos;
   own.hash_logits = request.hash_logits;
-  const bool reads = request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
-  own.cache = reads ? CacheMode::kRead : CacheMode::kOff;
+  own.cache = request.reads() ? CacheMode::kRead : CacheMode::kOff;
   own.kv = request.kv;
   own.speculate = request.speculate;
   own.deadline = request.deadline;

@@ -157,12 +157,8 @@ struct Sequence {
   // The rest of a preempted one: its prompt is the whole text so far, and its answer goes on.
   explicit Sequence(Sequence* preempted);
 
-  bool reads() const {
-    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
-  }
-  bool writes() const {
-    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
-  }
+  bool reads() const { return request.reads(); }
+  bool writes() const { return request.writes(); }
   bool generates() const { return request.max_new_tokens > 0; }
   // The caller's request, for all samples.
   const EngineRequest& asked() const { return (first == nullptr ? *this : *first).request; }

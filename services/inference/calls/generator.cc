@@ -80,7 +80,7 @@ absl::Status Generation::Submit(EngineRequest request, std::shared_ptr<RecentAns
   sampling_ = request.sampling;
   recent_ = std::move(recent);
   prompt_tokens_ = static_cast<uint32_t>(request.token_ids.size());
-  writes_ = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  writes_ = request.writes();
   searches_ = request.searches();
   if (tokenizer_ != nullptr && request.samples <= kMaxSamples) {
     for (uint32_t i = 0; i < request.samples; ++i) {

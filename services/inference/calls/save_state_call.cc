@@ -127,8 +127,7 @@ absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer)
   computed.tenant = rest_.tenant;
   computed.adapter = rest_.adapter;
   computed.request_id = rest_.request_id;
-  const bool reads = rest_.cache == CacheMode::kDefault || rest_.cache == CacheMode::kRead;
-  computed.cache = reads ? CacheMode::kRead : CacheMode::kOff;
+  computed.cache = rest_.reads() ? CacheMode::kRead : CacheMode::kOff;
   computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
   const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
   if (absl::Status fits = call()->Reserve(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;

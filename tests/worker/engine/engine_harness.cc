@@ -115,9 +115,7 @@ std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& req
                                                         Collector* collector) {
   EngineRequest completed = request;  // what is wrong with it Submit says
   engine_->Complete(&completed).IgnoreError();
-  const bool writes =
-      completed.cache == CacheMode::kDefault || completed.cache == CacheMode::kWrite;
-  auto handle = engine_->Submit(completed, collector->Callbacks(writes));
+  auto handle = engine_->Submit(completed, collector->Callbacks(completed.writes()));
   if (!handle.ok()) Die(handle.status().ToString());
   return *std::move(handle);
 }

@@ -45,8 +45,7 @@ struct Followed {
 
   void Submit(TestWorker* worker, EngineRequest request) {
     ASSERT_TRUE((*worker)->Complete(&request).ok());
-    const bool writes = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
-    EngineCallbacks callbacks = collector.Callbacks(writes);
+    EngineCallbacks callbacks = collector.Callbacks(request.writes());
     callbacks.on_started = [this](const StartedInfo& info) {
       if (begins != nullptr) begins->WaitForNotification();
       ++told.started;

@@ -61,6 +61,9 @@ struct EngineRequest {
   std::string request_id;  // for logs, the cache's too
   absl::Time deadline = absl::InfiniteFuture();
 
+  // Whether prefixes are looked up, and whether they are kept.
+  bool reads() const { return cache == CacheMode::kDefault || cache == CacheMode::kRead; }
+  bool writes() const { return cache == CacheMode::kDefault || cache == CacheMode::kWrite; }
   bool searches() const { return search.beams > 1; }
   // Sequences that it has at a time, its places.
   uint32_t sequences() const { return searches() ? search.beams : samples; }

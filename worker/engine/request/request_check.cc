@@ -118,9 +118,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs");
     // Of restored tokens there are no logits.
-    const bool writes =
-        request->cache == CacheMode::kDefault || request->cache == CacheMode::kWrite;
-    request->cache = writes ? CacheMode::kWrite : CacheMode::kOff;
+    request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;
   }
   // What the worker keeps is of its own class.
   if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
