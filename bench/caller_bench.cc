@@ -86,14 +86,14 @@ class StoreCaller {
   std::string Publish(int number) {
     spec_.prefix = BenchPrefix(number, kChunk);
     spec_.prefix.tenant.clear();
-    const PublishOutcome outcome = cache_.Publish(spec_, absl::Now() + kCallTimeout);
+    const PublishOutcome outcome = cache_.Publish(spec_, kCallTimeout);
     return outcome.published_tokens == kChunk ? "" : "publish: " + outcome.note;
   }
   std::string Fetch(int number) {
     PrefixRequest wanted = BenchPrefix(number, kChunk);
     wanted.tenant.clear();
     wanted.token_ids.push_back(7);
-    const FetchOutcome outcome = cache_.Fetch(wanted, 0, kChunk, absl::Now() + kCallTimeout);
+    const FetchOutcome outcome = cache_.Fetch(wanted, 0, kChunk, kCallTimeout);
     return outcome.usable_tokens == kChunk ? "" : "fetch: " + outcome.note;
   }
 

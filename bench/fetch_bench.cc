@@ -67,13 +67,13 @@ int Run(int repetitions, const std::string& listen) {
   });
   Report("publish", repetitions, bytes, [&] {
     (*store)->DropAll("default", true).status().IgnoreError();
-    const PublishOutcome outcome = cache.Publish(spec, absl::InfiniteFuture());
+    const PublishOutcome outcome = cache.Publish(spec, absl::InfiniteDuration());
     if (outcome.bytes_sent != bytes) std::printf("publish: %s\n", outcome.note.c_str());
   });
   PrefixRequest wanted = spec.prefix;
   wanted.token_ids.push_back(7);
   Report("fetch", repetitions, bytes, [&] {
-    const FetchOutcome outcome = cache.Fetch(wanted, 0, kTokens, absl::InfiniteFuture());
+    const FetchOutcome outcome = cache.Fetch(wanted, 0, kTokens, absl::InfiniteDuration());
     if (outcome.usable_tokens != kTokens) std::printf("fetch: %s\n", outcome.note.c_str());
   });
   return 0;

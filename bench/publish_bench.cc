@@ -50,7 +50,7 @@ class Hearth {
     PublishRequestSpec spec = BenchSpec(layout_, number, tokens);
     spec.durability = durability_;
     const absl::Time start = absl::Now();
-    const PublishOutcome outcome = cache_.Publish(spec, absl::InfiniteFuture());
+    const PublishOutcome outcome = cache_.Publish(spec, absl::InfiniteDuration());
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     if (outcome.published_tokens == tokens && outcome.durable >= durability_) return seconds;
     std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());

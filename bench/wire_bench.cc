@@ -63,7 +63,7 @@ class HearthClient final : public Client {
   }
   void Run() override {
     for (const PrefixRequest& wanted : wanted_) {
-      const FetchOutcome outcome = cache_.Fetch(wanted, 0, kTokens, absl::InfiniteFuture());
+      const FetchOutcome outcome = cache_.Fetch(wanted, 0, kTokens, absl::InfiniteDuration());
       if (outcome.usable_tokens == kTokens) continue;
       std::fprintf(stderr, "fetch: %s\n", outcome.note.c_str());
       std::exit(1);
@@ -131,7 +131,7 @@ bool FillHearth(const std::string& address) {
   const KvLayout layout = *fingerprint.Layout();
   RemotePrefixCache cache(ConnectToStore(address), fingerprint, layout, &counters);
   for (int i = 0; i < kPrefixes; ++i) {
-    const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteFuture());
+    const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteDuration());
     if (outcome.published_tokens == kTokens) continue;
     std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
     return false;

@@ -64,7 +64,7 @@ class BareClient final : public Client {
   }
   void Run() override {
     grpc::ClientContext context;
-    BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer> stream(channel_, method_, &context);
+    BlockingStream stream(channel_, method_, &context);
     const grpc::Slice word("go", 2);
     stream.WriteLast(grpc::ByteBuffer(&word, 1));
     grpc::ByteBuffer message;

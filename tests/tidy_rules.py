@@ -122,7 +122,8 @@ BANNED = [
     (re.compile(r"\babsl::Now\(\)"),
      ("services/serving/door/connection_*", "services/serving/calls/*",
       "services/inference/blocking_stream.h", "services/inference/store_stream.h",
-      "services/inference/remote_prefix_cache.*", "services/rpc/client_access*"),
+      "services/inference/remote_prefix_cache.*", "services/rpc/client_access*",
+      "worker/prefix/*"),
      "a wait would be hours longer when the machine's clock is set back: use SteadyClock"),
     (re.compile(r"^(TEST\w*\(\w+, |    def test_)"
                 r"(?i:what|who|whose|of|those|that|nobody|nothing|where)(?=[A-Z_])"), ("tests/*",),

@@ -1,9 +1,9 @@
 // BlockingStream: a streaming call from one thread, message by message, that waits for each
 // operation.
 //
-// Like gRPC's synchronous streams, for message types that generated stubs do not offer: byte
-// buffers, which need no copy of their own. Thread safety: none; but the context may be cancelled
-// from any thread, which ends a wait. Ownership: the context and the channel must outlive it.
+// Like gRPC's synchronous streams, for byte buffers, which generated stubs do not offer and which
+// need no copy of their own. Thread safety: none; but the context may be cancelled from any thread,
+// which ends a wait. Ownership: the context and the channel must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 
@@ -13,6 +13,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/time.h>
 
+#include <algorithm>
 #include <cassert>
 #include <memory>
 #include <string>
@@ -31,17 +32,16 @@ inline gpr_timespec MonotonicIn(absl::Duration duration) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), span);
 }
 
-template <typename Request, typename Response>
 class BlockingStream {
  public:
-  // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `patience` ends the
+  // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `deadline` ends the
   // call as the context's own deadline would; the call itself may live longer. `clock`: of
-  // `patience`, and only goes forward; null: a SteadyClock.
+  // `deadline`, and only goes forward; null: a SteadyClock.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture(),
+                 grpc::ClientContext* context, absl::Time deadline = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
       : context_(context),
-        patience_(patience),
+        deadline_(deadline),
         clock_(clock == nullptr ? &steady_clock_ : clock),
         stub_(channel),
         call_(stub_.PrepareCall(context, method, &queue_)) {
@@ -64,30 +64,34 @@ class BlockingStream {
   BlockingStream& operator=(const BlockingStream&) = delete;
 
   // False when the stream is broken: Finish says why.
-  bool Write(const Request& request) {
+  bool Write(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->Write(request, this);
     return Wait();
   }
   // The last message this side sends.
-  bool WriteLast(const Request& request) {
+  bool WriteLast(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->WriteLast(request, grpc::WriteOptions(), this);
     return Wait();
   }
   // False at the end of the stream: Finish says whether it is complete.
-  bool Read(Response* response) {
+  bool Read(grpc::ByteBuffer* response) {
     assert(!finished_);
     call_->Read(response, this);
     return Wait();
   }
-  // From here on, an operation that has not ended after so long from now ends the call.
-  void SetPatience(absl::Duration patience) { patience_ = clock_->Now() + patience; }
+  // From here on, an operation ends the call if it has not ended after `timeout` from now, or takes
+  // longer than `most` itself.
+  void SetTimeout(absl::Duration timeout, absl::Duration most = absl::InfiniteDuration()) {
+    deadline_ = clock_->Now() + timeout;
+    most_ = most;
+  }
   // Whether an operation did not end in time, which ended the call.
   bool late() const { return late_; }
 
   // To be called once. Reads to the end of a stream that the peer has not ended: to end it at once,
-  // cancel the context first. A call cancelled once its patience had passed is late: its caller
+  // cancel the context first. A call cancelled once its deadline had passed is late: its caller
   // gives up at that very moment.
   grpc::Status Finish() {
     assert(!finished_);
@@ -96,7 +100,7 @@ class BlockingStream {
     call_->Finish(&status, this);
     Wait();
     const bool is_cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
-    if (is_cancelled && clock_->Now() >= patience_) late_ = true;
+    if (is_cancelled && clock_->Now() >= deadline_) late_ = true;
     if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
     return status;
   }
@@ -105,8 +109,9 @@ class BlockingStream {
   bool Wait() {
     void* tag = nullptr;
     bool ok = false;
-    if (!late_ && queue_.AsyncNext(&tag, &ok, MonotonicIn(patience_ - clock_->Now())) ==
-                      grpc::CompletionQueue::TIMEOUT) {
+    const absl::Duration left = std::min(deadline_ - clock_->Now(), most_);
+    if (!late_ &&
+        queue_.AsyncNext(&tag, &ok, MonotonicIn(left)) == grpc::CompletionQueue::TIMEOUT) {
       late_ = true;
       context_->TryCancel();
     }
@@ -117,11 +122,12 @@ class BlockingStream {
 
   SteadyClock steady_clock_;
   grpc::ClientContext* const context_;
-  absl::Time patience_;
+  absl::Time deadline_;
+  absl::Duration most_ = absl::InfiniteDuration();
   Clock* const clock_;
   grpc::CompletionQueue queue_;
-  grpc::TemplatedGenericStub<Request, Response> stub_;
-  const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;
+  grpc::GenericStub stub_;
+  const std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   bool finished_ = false;
   bool late_ = false;
 };

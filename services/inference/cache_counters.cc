@@ -30,30 +30,29 @@ const char* FailureOutcome(const absl::Status& status) {
   }
 }
 
-const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load) {
-  const bool cut_off = load.report().decision == LoadDecision::kAbandoned;
-  if (!outcome.ok()) return cut_off ? "abandoned" : FailureOutcome(outcome.status());
-  if (outcome->usable_tokens > 0) return "hit";
-  return outcome->declined_tokens > 0 ? "declined" : "miss";
-}
-
-template <typename Outcome>
-Outcome OrNothing(absl::StatusOr<Outcome> outcome) {
-  if (outcome.ok()) return *std::move(outcome);
-  Outcome nothing;
-  nothing.note = std::string(outcome.status().message());
-  return nothing;
+const char* FetchName(const absl::Status& status, const FetchOutcome& outcome) {
+  if (outcome.load.decision == LoadDecision::kAbandoned) return "abandoned";
+  if (!status.ok()) return FailureOutcome(status);
+  if (outcome.usable_tokens > 0) return "hit";
+  return outcome.declined_tokens > 0 ? "declined" : "miss";
 }
 
 }  // namespace
 
-FetchOutcome CacheCounters::EndFetch(absl::StatusOr<FetchOutcome> outcome, LoadTrial* load,
+FetchOutcome CacheCounters::EndFetch(const absl::Status& status, FetchOutcome outcome,
                                      uint64_t bytes) {
-  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnEnd(LoadDecision::kMiss);
-  absl::MutexLock lock(&mutex_);
-  ++counts_.fetches[FetchName(outcome, *load)];
-  counts_.bytes_fetched += bytes;
-  return OrNothing(std::move(outcome));
+  {
+    absl::MutexLock lock(&mutex_);
+    ++counts_.fetches[FetchName(status, outcome)];
+    counts_.bytes_fetched += bytes;
+  }
+  if (status.ok()) return outcome;
+  FetchOutcome failed;
+  failed.declined_tokens = outcome.declined_tokens;
+  failed.note = std::string(status.message());
+  failed.load = outcome.load;
+  if (failed.load.decision == LoadDecision::kLoad) failed.load.decision = LoadDecision::kMiss;
+  return failed;
 }
 
 void CacheCounters::CountShared(uint64_t bytes) {
@@ -76,8 +75,13 @@ PublishOutcome CacheCounters::EndPublish(absl::StatusOr<PublishOutcome> outcome)
   ++counts_.publishes[!outcome.ok()                   ? FailureOutcome(outcome.status())
                       : outcome->published_tokens > 0 ? "stored"
                                                       : "nothing"];
-  if (outcome.ok()) counts_.bytes_published += outcome->bytes_sent;
-  return OrNothing(std::move(outcome));
+  if (outcome.ok()) {
+    counts_.bytes_published += outcome->bytes_sent;
+    return *std::move(outcome);
+  }
+  PublishOutcome nothing;
+  nothing.note = std::string(outcome.status().message());
+  return nothing;
 }
 
 LeaseOutcome CacheCounters::EndLease(absl::StatusOr<LeaseOutcome> outcome, bool waited) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "worker/prefix/prefix_cache.h"
@@ -22,7 +23,7 @@ class CacheCounters {
   // What the caller of a cache gets. Outcomes of a fetch: "hit", "miss", or the reason for neither:
   // "unreachable" (or silent just before), "declined" and "abandoned" (computing is faster),
   // "deadline", "cancelled" (the caller left), "corrupt", "mismatch", "refused", "full", "error".
-  FetchOutcome EndFetch(absl::StatusOr<FetchOutcome> outcome, LoadTrial* load, uint64_t bytes);
+  FetchOutcome EndFetch(const absl::Status& status, FetchOutcome outcome, uint64_t bytes);
   // Those of a fetch's bytes that were copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
   // The same for its gpu tier.

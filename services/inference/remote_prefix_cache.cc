@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cassert>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,7 +30,7 @@ uint32_t WireMs(absl::Duration duration) {
 
 // Sends one object's slices in pieces, from where they lie. False when the stream is broken.
 bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
-                uint32_t index, ByteCall* stream) {
+                uint32_t index, BlockingStream* stream) {
   const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
   absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
   for (uint32_t layer : layout.LayersOf(object->id.group)) {
@@ -50,34 +49,17 @@ struct HeldLease : StoreStream, ComputeLease {
   using StoreStream::StoreStream;
 };
 
-absl::Status ReadTurn(ByteCall* stream, v1::LeaseResponse* turn) {
+absl::Status ReadTurn(BlockingStream* stream, v1::LeaseResponse* turn) {
   grpc::ByteBuffer bytes;
   if (stream->Read(&bytes)) return ParseMessage(bytes, turn);
   absl::Status failed = FromGrpcStatus(stream->Finish());
   return failed.ok() ? absl::DataLossError("the lease ended before its answer") : failed;
 }
 
-// A load may outlast the fetch's deadline while it is faster than computing: its trial ends it.
-constexpr absl::Duration kLongestLoad = absl::Minutes(10);
-
-// The bytes are those of the objects that the plan names: its own total is not trusted.
-LoadOffer OfferOf(const v1::FetchPlan& plan, const KvLayout& layout) {
-  LoadOffer offer;
-  offer.boundary = plan.usable_tokens();
-  for (const v1::ObjectRef& object : plan.objects()) {
-    const auto group = static_cast<LayerGroup>(object.group());
-    offer.bytes += layout.ObjectBytes(std::min(object.tokens(), layout.chunk_tokens), group);
-  }
-  offer.message_bytes = std::min(layout.SliceBytes(layout.chunk_tokens), kMaxSlicePieceBytes);
-  if (plan.device().objects_size() == plan.objects_size()) {
-    offer.source = LoadSource::kDevice;
-  } else if (plan.has_shared()) {
-    offer.source = LoadSource::kShared;
-  } else {
-    const bool from_disk = plan.slowest_tier() == v1::TIER_DISK;
-    offer.source = from_disk ? LoadSource::kWireDisk : LoadSource::kWire;
-  }
-  return offer;
+LoadSource SourceOf(const v1::FetchPlan& plan) {
+  if (plan.device().objects_size() == plan.objects_size()) return LoadSource::kDevice;
+  if (plan.has_shared()) return LoadSource::kShared;
+  return plan.slowest_tier() == v1::TIER_DISK ? LoadSource::kWireDisk : LoadSource::kWire;
 }
 
 std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan) {
@@ -91,29 +73,11 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
   return announced;
 }
 
-absl::Status CutOff(LoadTrial* load, uint64_t bytes_received) {
-  load->OnEnd(LoadDecision::kAbandoned, bytes_received);
-  return absl::AbortedError("the transfer became slower than computing");
-}
-
 // Takes slices from the stream to its end, or until every one is there when it `stays_open`.
-// kAborted: `load` had no patience left, and was told.
-absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, ObjectBuilder* builder,
-                        uint64_t* bytes_received) {
+absl::Status ReadSlices(BlockingStream* stream, bool stays_open, ObjectBuilder* builder) {
   grpc::ByteBuffer bytes;
   v1::FetchResponse message;
-  for (;;) {
-    if (stays_open && builder->complete()) return absl::OkStatus();
-    const std::optional<absl::Duration> patience = load->Patience(*bytes_received);
-    if (patience.has_value() && !builder->complete()) {
-      if (*patience == absl::ZeroDuration()) return CutOff(load, *bytes_received);
-      stream->SetPatience(*patience);
-    }
-    if (!stream->Read(&bytes)) {
-      if (patience.has_value() && stream->late()) return CutOff(load, *bytes_received);
-      if (stream->late()) load->OnEnd(LoadDecision::kMiss, *bytes_received);
-      return absl::OkStatus();
-    }
+  while (!(stays_open && builder->complete()) && stream->Read(&bytes)) {
     const absl::Status taken = TakeMessage(&bytes, &message, builder->hasher(),
                                            [builder](const SliceHeader& header, size_t data_bytes) {
                                              return builder->Place(header, data_bytes);
@@ -121,8 +85,8 @@ absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, Obje
     if (!taken.ok()) return taken;
     if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
     if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
-    *bytes_received = builder->bytes_added();
   }
+  return absl::OkStatus();
 }
 
 template <typename Ours, typename Theirs>
@@ -292,7 +256,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       devices_(std::move(devices)) {}
 
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
-  if (!breaker_.Allows(SteadyClock().Now())) {
+  if (!breaker_.Allows(clock_->Now())) {
     return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
   }
   if (!connects_) return absl::OkStatus();
@@ -306,7 +270,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     if (left < enough) return absl::UnavailableError("there is no time to connect to the store");
     // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
-    if (is_silent) breaker_.OnSilence(SteadyClock().Now());
+    if (is_silent) breaker_.OnSilence(clock_->Now());
   }
   return absl::UnavailableError("the store cannot be reached");
 }
@@ -329,6 +293,10 @@ bool RemotePrefixCache::IsKnown(const std::string& adapter) {
   return known_.count(adapter) > 0;
 }
 
+void RemotePrefixCache::CountFallback(const absl::Status& status) {
+  if (!status.ok()) counters_->CountSharedFallback(FallbackReason(status));
+}
+
 void RemotePrefixCache::NoteKnown(const std::string& adapter, bool is_known) {
   const absl::MutexLock lock(&mu_);
   if (is_known) {
@@ -342,78 +310,75 @@ void RemotePrefixCache::NoteKnown(const std::string& adapter, bool is_known) {
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
-  const absl::Time deadline;  // of the cache's clock
-  LoadTrial* const load;
-  uint64_t* const bytes;
-  bool share = false;               // use the store's shared memory where it offers it
-  absl::Status share_problem = {};  // why that cannot be
-  bool copied = false;              // from it, or tried to
-  bool store_verifies = false;      // as well, and quarantines what is rotten
-  bool again = false;
+  const absl::Time deadline;    // of the cache's clock
+  bool again = false;           // over the wire
+  bool store_verifies = false;  // as well, and quarantines what is rotten
+
+  // The store's memory, if the plan may name it.
+  std::shared_ptr<const MappedSegment> segment = nullptr;
+  std::shared_ptr<const MappedDevice> device = nullptr;
+
+  FetchOutcome outcome = {};
+  uint64_t bytes = 0;
+  absl::Status copied = {};  // from the store's memory
 };
 
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                      uint32_t max_tokens, absl::Time deadline) {
-  LoadModel always(LoadChoice::kAlways);
-  LoadTrial unasked(&always, LoadTrial::Work());
-  LoadTrial* const load = prefix.load == nullptr ? &unasked : prefix.load.get();
-  uint64_t bytes = 0;
-  Attempt attempt{prefix, above_tokens, max_tokens,    SteadyTime(deadline),
-                  load,   &bytes,       shared_memory_};
-  absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
-  if (!attempt.share_problem.ok())
-    counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
-  const absl::Status first = outcome.status();
-  const bool rotten = absl::IsDataLoss(first);
-  if (rotten || (attempt.copied && !attempt.share_problem.ok())) {
+                                      uint32_t max_tokens, absl::Duration timeout) {
+  Attempt attempt{prefix, above_tokens, max_tokens, clock_->Now() + timeout};
+  absl::Status status = TryFetch(&attempt);
+  CountFallback(attempt.copied);
+  const bool rotten = absl::IsDataLoss(status);
+  if (rotten || !attempt.copied.ok()) {
     // Over the wire, where the store verifies too and quarantines rotten objects itself.
-    attempt.share = false;
-    attempt.store_verifies = rotten;
     attempt.again = true;
-    outcome = TryFetch(&attempt);
-    // The store quarantined what was asked for: the outcome is the damage, not a miss.
-    if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
+    attempt.store_verifies = rotten;
+    const absl::Status second = TryFetch(&attempt);
+    // If the store quarantined what was asked for, the outcome is the damage, not a miss.
+    const bool is_gone = rotten && second.ok() && attempt.outcome.usable_tokens == 0;
+    if (!is_gone) status = second;
   }
-  return counters_->EndFetch(std::move(outcome), load, bytes);
+  return counters_->EndFetch(status, std::move(attempt.outcome), attempt.bytes);
 }
 
-absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
-                                                            const MappedSegment* segment,
-                                                            const MappedDevice* device,
-                                                            ByteCall* stream) {
+v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
   v1::FetchRequest request;
-  PutPrefix(attempt->prefix, !IsKnown(attempt->prefix.adapter), request.mutable_prefix());
-  request.set_above_tokens(attempt->above_tokens);
-  request.set_max_tokens(attempt->max_tokens);
-  request.set_verifies(!attempt->store_verifies);
-  request.set_again(attempt->again);
-  if (segment != nullptr) {
-    request.set_segment_id(segment->id().data(), segment->id().size());
-  } else if (attempt->share) {
-    request.set_segment_id("");
-  }
-  if (device != nullptr) {
-    const SegmentId& id = device->segment->id();
-    request.set_device_segment_id(id.data(), id.size());
-  } else if (attempt->share && devices_ != nullptr) {
-    request.set_device_segment_id("");
-  }
+  PutPrefix(attempt.prefix, !IsKnown(attempt.prefix.adapter), request.mutable_prefix());
+  request.set_above_tokens(attempt.above_tokens);
+  request.set_max_tokens(attempt.max_tokens);
+  request.set_verifies(!attempt.store_verifies);
+  request.set_again(attempt.again);
+  if (!shared_memory_ || attempt.again) return request;
+  // An id that is empty asks for an offer.
+  const auto put = [](const MappedSegment* segment, std::string* id) {
+    if (segment != nullptr) id->assign(segment->id().begin(), segment->id().end());
+  };
+  put(attempt.segment.get(), request.mutable_segment_id());
+  if (devices_ == nullptr) return request;
+  put(attempt.device == nullptr ? nullptr : attempt.device->segment.get(),
+      request.mutable_device_segment_id());
+  return request;
+}
+
+absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchRequest& request,
+                                                            BlockingStream* stream,
+                                                            LoadReport* load) {
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  const absl::Time asked = attempt->load->Now();
-  stream->WriteLast(MessageBytes(request));
+  const absl::Time asked = clock_->Now();
   grpc::ByteBuffer bytes;
+  stream->WriteLast(MessageBytes(request));
   if (!stream->Read(&bytes)) {
     absl::Status status = FromGrpcStatus(stream->Finish());
     if (absl::IsDeadlineExceeded(status)) {
-      attempt->load->OnPlan(attempt->load->Now() - asked, /*late=*/true);
-      // One that had less than the budget may be no silent store.
-      if (attempt->load->PlanPatience() == attempt->load->work().budget)
-        breaker_.OnSilence(SteadyClock().Now());
+      load->is_late = true;
+      load->plan_took = clock_->Now() - asked;
+      breaker_.OnSilence(clock_->Now());
     }
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
   breaker_.OnAnswer();
-  attempt->load->OnPlan(attempt->load->Now() - asked);
+  load->plan_took = clock_->Now() - asked;
+  load->decision = LoadDecision::kMiss;  // unless it offers something
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
@@ -421,78 +386,89 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
   return std::move(*message.mutable_plan());
 }
 
-absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
+absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
+  FetchOutcome& outcome = attempt->outcome = FetchOutcome();
   if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
-  const auto segment = attempt->share ? segments_.current() : nullptr;
-  const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
+  const PrefixRequest& prefix = attempt->prefix;
+  const bool shares = shared_memory_ && !attempt->again;
+  attempt->segment = shares ? segments_.current() : nullptr;
+  attempt->device = shares && devices_ != nullptr ? devices_->current() : nullptr;
   // An early return ends the call, and the server releases the objects that it promised.
-  StoreStream call(
-      &calls_, channel_, clock_, "Fetch", attempt->prefix, attempt->deadline,
-      attempt->deadline + (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()),
-      attempt->prefix.stop);
-  ByteCall& stream = call.stream;
+  StoreStream call(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
   const absl::StatusOr<v1::FetchPlan> plan =
-      StartFetch(attempt, segment.get(), device.get(), &stream);
+      AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
   if (!plan.ok()) return plan.status();
-  FetchOutcome outcome;
-  outcome.matched_tokens =
-      std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
-  NoteKnown(attempt->prefix.adapter, outcome.matched_tokens > 0);
+  outcome.matched_tokens = std::min<uint32_t>(plan->matched_tokens(), prefix.token_ids.size());
+  NoteKnown(prefix.adapter, outcome.matched_tokens > 0);
   outcome.note = plan->miss_reason();
-  if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
+  if (plan->has_segment()) CountFallback(TakeOffer(plan->segment(), &segments_));
   if (plan->has_device_segment() && devices_ != nullptr) {
-    attempt->share_problem.Update(TakeOffer(plan->device_segment(), devices_.get()));
+    CountFallback(TakeOffer(plan->device_segment(), devices_.get()));
   }
   if (plan->usable_tokens() == 0) {
-    stream.Finish();
-    return outcome;
+    call.stream.Finish();
+    return absl::OkStatus();
   }
-  const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
-                           &fingerprints_.Of(attempt->prefix.adapter), &layout_};
+  const PlanRequest wanted{&prefix, attempt->above_tokens, attempt->max_tokens,
+                           &fingerprints_.Of(prefix.adapter), &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
-  if (!attempt->load->Accepts(OfferOf(*plan, layout_))) {
-    outcome.declined_tokens = plan->usable_tokens();
-    return outcome;
+  LoadReport& load = outcome.load;
+  load.decision = LoadDecision::kLoad;
+  load.source = SourceOf(*plan);
+  load.boundary = plan->usable_tokens();
+  load.bytes = NeededBytes(layout_, load.boundary);
+  if (prefix.load != nullptr) prefix.load->Decide(prefix.work, &load);
+  if (load.decision == LoadDecision::kCompute) {
+    outcome.declined_tokens = load.boundary;
+    return absl::OkStatus();
   }
-  auto objects = TakeObjects(attempt, *plan, segment.get(), device.get(), &stream);
-  if (!objects.ok()) return objects.status();
-  attempt->load->OnEnd(LoadDecision::kLoad);
-  outcome.usable_tokens = plan->usable_tokens();
-  const bool on_device = plan->device().objects_size() == plan->objects_size();
-  outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());
-  outcome.objects = *std::move(objects);
-  return outcome;
+  if (load.limits.has_value()) {
+    call.stream.SetTimeout(load.limits->transfer, load.limits->message);
+  }
+  const absl::Time begun = clock_->Now();
+  const absl::Status status = TakeObjects(attempt, *plan, &call.stream);
+  load.took = clock_->Now() - begun;
+  if (call.stream.late()) {
+    load.is_late = true;
+    const size_t slice_bytes = layout_.SliceBytes(layout_.chunk_tokens);
+    load.received = attempt->bytes + std::min(slice_bytes, kMaxSlicePieceBytes) / 2;
+    if (load.limits.has_value()) load.decision = LoadDecision::kAbandoned;
+    outcome.declined_tokens = load.boundary;
+  }
+  if (!status.ok()) return status;
+  outcome.usable_tokens = load.boundary;
+  outcome.slowest_tier =
+      load.source == LoadSource::kDevice ? Tier::kGpu : FromProto(plan->slowest_tier());
+  return absl::OkStatus();
 }
 
-// The objects of a checked plan, from wherever they lie.
-absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::TakeObjects(
-    Attempt* attempt, const v1::FetchPlan& plan, const MappedSegment* segment,
-    const MappedDevice* device, ByteCall* stream) {
+// Takes the objects of a checked plan, from wherever they lie, into the attempt's outcome.
+absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
+                                            BlockingStream* stream) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
-  if (plan.has_device() && device != nullptr) {
-    attempt->copied = true;
-    attempt->share_problem =
-        CopyFromDevice(plan.device(), layout_, *device, devices_.get(), &announced);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
+  if (plan.has_device() && attempt->device != nullptr) {
+    attempt->copied =
+        CopyFromDevice(plan.device(), layout_, *attempt->device, devices_.get(), &announced);
+    if (!attempt->copied.ok()) return attempt->copied;
   }
   absl::StatusOr<ObjectBuilder> builder =
       ObjectBuilder::Create(layout_, plan.usable_tokens(), std::move(announced));
   if (!builder.ok()) return builder.status();
   counters_->CountFromDevice(builder->bytes_on_device());
-  if (plan.has_shared() && segment != nullptr) {
-    attempt->copied = true;
-    attempt->share_problem = CopyShared(plan.shared(), *segment, &*builder);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
+  if (plan.has_shared() && attempt->segment != nullptr) {
+    attempt->copied = CopyShared(plan.shared(), *attempt->segment, &*builder);
+    if (!attempt->copied.ok()) return attempt->copied;
     counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
   }
-  *attempt->bytes = builder->bytes_added();
   const bool leased = plan.has_shared() || plan.has_device();
-  const absl::Status read = ReadSlices(stream, leased, attempt->load, &*builder, attempt->bytes);
-  if (!read.ok()) return read;
-  if (!leased || !builder->complete()) {
-    if (absl::Status status = FromGrpcStatus(stream->Finish()); !status.ok()) return status;
-  }
-  return builder->Take();
+  absl::Status status = ReadSlices(stream, leased, &*builder);
+  attempt->bytes = builder->bytes_added();
+  if (status.ok() && (!leased || !builder->complete())) status = FromGrpcStatus(stream->Finish());
+  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> objects = builder->Take();
+  if (!objects.ok()) return objects.status();
+  attempt->outcome.objects = *std::move(objects);
+  return absl::OkStatus();
 }
 
 // An offer, what the store lacks of it, a commit.
@@ -516,8 +492,8 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
 
   // An early return cancels the call.
-  StoreStream call(&calls_, channel_, clock_, "Publish", spec.prefix, deadline, deadline);
-  ByteCall& stream = call.stream;
+  StoreStream call(&calls_, channel_, clock_, "Publish", spec.prefix, deadline);
+  BlockingStream& stream = call.stream;
   const auto finish = [&](const char* ended_early) {
     absl::Status status = FromGrpcStatus(stream.Finish());
     return status.ok() ? absl::DataLossError(ended_early) : status;
@@ -561,9 +537,10 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
 
 LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
                                       uint32_t max_tokens, const LeaseTerms& terms,
-                                      absl::Time deadline) {
+                                      absl::Duration timeout) {
   bool waited = false;
-  auto outcome = TryLease(prefix, above_tokens, max_tokens, terms, SteadyTime(deadline), &waited);
+  auto outcome =
+      TryLease(prefix, above_tokens, max_tokens, terms, clock_->Now() + timeout, &waited);
   return counters_->EndLease(std::move(outcome), waited);
 }
 
@@ -581,14 +558,13 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   const auto lease =
-      std::make_shared<HeldLease>(&calls_, channel_, clock_, "Lease", prefix, deadline,
-                                  deadline + terms.wait + kWaitSlack + terms.lease, prefix.stop);
+      std::make_shared<HeldLease>(&calls_, channel_, clock_, "Lease", prefix, deadline);
   lease->stream.WriteLast(MessageBytes(request));
   v1::LeaseResponse answer;
   if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
     *waited = true;
-    lease->stream.SetPatience(terms.wait + kWaitSlack);
+    lease->stream.SetTimeout(terms.wait + kWaitSlack);
     if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   }
   LeaseOutcome outcome;
@@ -599,12 +575,12 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
 }
 
 bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
-                                   const std::vector<ObjectId>& objects, absl::Time deadline) {
+                                   const std::vector<ObjectId>& objects, absl::Duration timeout) {
   v1::QuarantineRequest request;
   PutPrefix(prefix, /*with_fields=*/true, request.mutable_prefix());
   for (const ObjectId& id : objects) ToProto(id, request.add_objects());
   CallSet::Entry active(&calls_);
-  active.context()->set_deadline(absl::ToChronoTime(deadline));
+  active.context()->set_deadline(MonotonicIn(timeout));
   v1::QuarantineResponse response;
   const absl::Status status =
       FromGrpcStatus(stub_->Quarantine(active.context(), request, &response));

@@ -66,8 +66,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: whether the store's is
   // read, if it offers it. `devices`: for the store's memory on the worker's device; null: none.
-  // `clock`: measures the time that is left until a deadline, and only goes forward; null: a
-  // SteadyClock.
+  // `clock`: measures timeouts, and only goes forward; null: a SteadyClock.
   // `connects`: not within this process, where the channel is always there.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
@@ -77,14 +76,14 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   ~RemotePrefixCache() override;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override;
-  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
-    return counters_->EndPublish(TryPublish(spec, SteadyTime(deadline)));
+                     absl::Duration timeout) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
+    return counters_->EndPublish(TryPublish(spec, clock_->Now() + timeout));
   }
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     const LeaseTerms& terms, absl::Time deadline) override;
+                     const LeaseTerms& terms, absl::Duration timeout) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
-                  absl::Time deadline) override;
+                  absl::Duration timeout) override;
   // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
   void CancelCalls() override { calls_.CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
@@ -96,10 +95,6 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // The time of clock_ at which the machine's clock shows `deadline`, if it is not set until then.
-  absl::Time SteadyTime(absl::Time deadline) const {
-    return clock_->Now() + (deadline - SystemClock().Now());
-  }
   // OK when a call may be made now. `deadline`: of clock_, as those below.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
@@ -107,12 +102,13 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   // fingerprint's fields: a store to which it is new finds nothing.
   bool IsKnown(const std::string& adapter) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteKnown(const std::string& adapter, bool is_known) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
-  absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
-                                           const MappedDevice* device, ByteCall* stream);
-  absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> TakeObjects(
-      Attempt* attempt, const v1::FetchPlan& plan, const MappedSegment* segment,
-      const MappedDevice* device, ByteCall* stream);
+  absl::Status TryFetch(Attempt* attempt);
+  v1::FetchRequest RequestOf(const Attempt& attempt);
+  absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
+                                           LoadReport* load);
+  absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan, BlockingStream* stream);
+  // Counts why the store's memory was of no use, unless `status` is OK.
+  void CountFallback(const absl::Status& status);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, const LeaseTerms& terms,

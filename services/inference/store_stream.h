@@ -7,10 +7,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <cassert>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -64,93 +61,69 @@ class CircuitBreaker {
 // Thread safety: all methods from any thread. Ownership: must outlive its entries.
 class CallSet {
  public:
-  // A call is in the set while this lives. Cancelled at once after CancelAll. `stop`, which may be
-  // null, cancels it too.
+  // A call is in the set while this lives. Cancelled by CancelAll, before or after, and by `stop`,
+  // which may be null.
   class Entry {
    public:
     explicit Entry(CallSet* set, std::shared_ptr<CallStop> stop = nullptr)
-        : set_(set), context_(std::make_unique<grpc::ClientContext>()) {
-      stop_.emplace(std::move(stop), [context = context_.get()] { context->TryCancel(); });
-      absl::MutexLock lock(&set_->mu_);
-      set_->calls_.insert(this);
-      if (set_->cancelled_) context_->TryCancel();
-    }
-    // It is in the set until its context is gone, which holds the channel: the last to let go of a
-    // channel must not be gRPC's own thread, which would wait for itself to end.
-    ~Entry() {
-      stop_.reset();
-      std::unique_ptr<grpc::ClientContext> ended;
-      {
-        absl::MutexLock lock(&set_->mu_);
-        std::swap(ended, context_);
-      }
-      ended.reset();
-      absl::MutexLock lock(&set_->mu_);
-      set_->calls_.erase(this);
-    }
-    Entry(const Entry&) = delete;
-    Entry& operator=(const Entry&) = delete;
-
-    grpc::ClientContext* context() { return context_.get(); }
+        : counted_(set),
+          all_(set->stop_, [this] { context_.TryCancel(); }),
+          stop_(std::move(stop), [this] { context_.TryCancel(); }) {}
+    grpc::ClientContext* context() { return &context_; }
 
    private:
-    friend class CallSet;
-    CallSet* const set_;
-    std::unique_ptr<grpc::ClientContext> context_;
-    std::optional<CallStop::Call> stop_;
+    // Ends last: the context holds the channel, and the last to let go of a channel must not be
+    // gRPC's own thread, which would wait for itself to end.
+    struct Counted {
+      explicit Counted(CallSet* counting) : set(counting) { set->Count(1); }
+      ~Counted() { set->Count(-1); }
+      CallSet* const set;
+    };
+    const Counted counted_;
+    grpc::ClientContext context_;
+    const CallStop::Call all_, stop_;
   };
 
   CallSet() = default;
-  ~CallSet() {
-    absl::MutexLock lock(&mu_);
-    assert(calls_.empty());
-  }
+  ~CallSet() { AwaitEnd(); }
   CallSet(const CallSet&) = delete;
   CallSet& operator=(const CallSet&) = delete;
 
   // Cancels all calls, later ones too.
-  void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    cancelled_ = true;
-    for (const Entry* call : calls_) {
-      if (call->context_ != nullptr) call->context_->TryCancel();
-    }
-  }
+  void CancelAll() { stop_->Stop(); }
   // Waits until there is none.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
-        +[](CallSet* set) ABSL_NO_THREAD_SAFETY_ANALYSIS { return set->calls_.empty(); }, this));
+        +[](int* calls) { return *calls == 0; }, &calls_));
   }
 
  private:
+  void Count(int more) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    calls_ += more;
+  }
+
+  const std::shared_ptr<CallStop> stop_ = std::make_shared<CallStop>();
   absl::Mutex mu_;
-  std::set<Entry*> calls_ ABSL_GUARDED_BY(mu_);
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-// A streaming call to the store, ended with all others, or by `stop`, at the latest by `deadline`.
-// An operation that has not ended by `patience` ends it, and so does the destructor. Both are times
-// of `clock`, which only goes forward.
+// A streaming call to the store, ended with all others, or by `prefix.stop`. An operation that has
+// not ended by `deadline`, a time of `clock`, ends it, and so does the destructor.
 struct StoreStream {
   StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
-              const std::string& method, const PrefixRequest& prefix, absl::Time patience,
-              absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
-      : active(calls, std::move(stop)),
-        stream(channel, "/hearth.v1.CacheStore/" + method,
-               Prepared(active.context(), prefix.request_id, deadline - clock->Now()), patience,
+              const std::string& method, const PrefixRequest& prefix, absl::Time deadline)
+      : active(calls, prefix.stop),
+        stream(channel, "/hearth.v1.CacheStore/" + method, WithId(prefix.request_id), deadline,
                clock) {}
-  static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
-                                       absl::Duration timeout) {
-    SendRequestId(request_id, context);
-    context->set_deadline(MonotonicIn(timeout));
-    return context;
+  grpc::ClientContext* WithId(const std::string& request_id) {
+    SendRequestId(request_id, active.context());
+    return active.context();
   }
 
   CallSet::Entry active;
-  ByteCall stream;
+  BlockingStream stream;
 };
 
 }  // namespace hearth

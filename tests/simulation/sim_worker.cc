@@ -320,7 +320,7 @@ void SimWorker::Wait(const std::shared_ptr<CacheCall>& call) {
 }
 
 FetchOutcome SimWorker::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                              uint32_t max_tokens, absl::Time) {
+                              uint32_t max_tokens, absl::Duration) {
   const auto call = std::make_shared<CacheCall>();
   call->kind = CacheCall::Kind::kFetch;
   call->prefix = prefix;
@@ -331,7 +331,7 @@ FetchOutcome SimWorker::Fetch(const PrefixRequest& prefix, uint32_t above_tokens
   return call->is_answered ? std::move(call->fetched) : FetchOutcome();
 }
 
-PublishOutcome SimWorker::Publish(const PublishRequestSpec& spec, absl::Time) {
+PublishOutcome SimWorker::Publish(const PublishRequestSpec& spec, absl::Duration) {
   const auto call = std::make_shared<CacheCall>();
   call->kind = CacheCall::Kind::kPublish;
   call->prefix = spec.prefix;
@@ -344,7 +344,7 @@ PublishOutcome SimWorker::Publish(const PublishRequestSpec& spec, absl::Time) {
 }
 
 LeaseOutcome SimWorker::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
-                              uint32_t max_tokens, const LeaseTerms& terms, absl::Time) {
+                              uint32_t max_tokens, const LeaseTerms& terms, absl::Duration) {
   const auto call = std::make_shared<CacheCall>();
   call->kind = CacheCall::Kind::kLease;
   call->prefix = prefix;

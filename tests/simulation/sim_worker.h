@@ -82,11 +82,11 @@ class SimWorker : public PrefixCache {
   EngineStats Stats() const { return engine_->Stats(); }
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override ABSL_LOCKS_EXCLUDED(mu_);
-  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override
+                     absl::Duration timeout) override ABSL_LOCKS_EXCLUDED(mu_);
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override
       ABSL_LOCKS_EXCLUDED(mu_);
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     const LeaseTerms& terms, absl::Time deadline) override
+                     const LeaseTerms& terms, absl::Duration timeout) override
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -42,8 +42,8 @@ std::string MemoryPrefixCache::ObjectKey(const PrefixRequest& prefix, const Obje
 }
 
 FetchOutcome MemoryPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                      uint32_t max_tokens, absl::Time deadline) {
-  (void)deadline;
+                                      uint32_t max_tokens, absl::Duration timeout) {
+  (void)timeout;
   if (before_fetch != nullptr) before_fetch();
   FetchOutcome outcome;
   {
@@ -94,8 +94,8 @@ bool MemoryPrefixCache::Store(const PublishRequestSpec& spec, PublishOutcome* ou
   return true;
 }
 
-PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time deadline) {
-  (void)deadline;
+PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::Duration timeout) {
+  (void)timeout;
   if (before_publish != nullptr) before_publish();
   PublishOutcome outcome;
   absl::MutexLock lock(&mu_);
@@ -170,7 +170,7 @@ std::vector<PublishRequestSpec> MemoryPrefixCache::published() const {
 }
 
 bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
-                                   const std::vector<ObjectId>& objects, absl::Time) {
+                                   const std::vector<ObjectId>& objects, absl::Duration) {
   absl::MutexLock lock(&mu_);
   for (const ObjectId& id : objects) {
     quarantined_.push_back(id);

@@ -25,10 +25,10 @@ class MemoryPrefixCache : public PrefixCache {
   explicit MemoryPrefixCache(const KvLayout& layout) : layout_(layout) {}
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override;
-  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+                     absl::Duration timeout) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
-                  absl::Time deadline) override;
+                  absl::Duration timeout) override;
 
   // Called at the beginning of each call, on its thread; may block or throw.
   std::function<void()> before_fetch;

@@ -27,7 +27,7 @@
 #include "worker/engine/request/engine_options.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/model/model_config.h"
-#include "worker/prefix/load_trial.h"
+#include "worker/prefix/load_model.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {

@@ -8,7 +8,6 @@
 #include <exception>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "worker/engine/runner/kv_snapshot.h"
 
@@ -175,7 +174,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     FetchOutcome outcome;
     try {
       if (fate == TaskQueue::Fate::kRun) {
-        outcome = cache->Fetch(prefix, boundary - 1, boundary, absl::Now() + terms_.fetch_budget);
+        outcome = cache->Fetch(prefix, boundary - 1, boundary, terms_.fetch_budget);
       }
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // as if it were gone
@@ -222,8 +221,7 @@ void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
   pool_->Clear();
   const auto accuse = [this, cache, prefix = audit_->prefix,
                        wrong = std::move(wrong)](TaskQueue::Fate fate) {
-    if (fate == TaskQueue::Fate::kRun &&
-        cache->Quarantine(prefix, wrong, absl::Now() + terms_.publish_timeout)) {
+    if (fate == TaskQueue::Fate::kRun && cache->Quarantine(prefix, wrong, terms_.publish_timeout)) {
       counters_->Add(EngineCounter::kAuditsQuarantined);
     }
   };

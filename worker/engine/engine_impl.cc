@@ -202,7 +202,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   while (std::optional<EngineRound> round = planner_.Next(audit_)) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
     if (round->admits) AdmitWaiting();
-    for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
+    for (auto& [sequence, fetched] : round->looked_up) Begin(sequence, std::move(fetched));
     if (!round->step.empty()) Step(std::move(round->step));
     if (round->auditing != nullptr) audit_.Step(round->auditing);
   }
@@ -233,40 +233,26 @@ void EngineImpl::AdmitWaiting() {
 void EngineImpl::LookUp(const SequencePtr& sequence) {
   sequence->times.admitted_at = absl::Now();
   PrefixCache* const cache = planner_.cache();
-  if (cache == nullptr || !fetcher_.MayHaveMore(*sequence) ||
-      !fetcher_.LookUp(sequence, cache, planner_.WorkOf(*sequence))) {
-    Begin(sequence);
-  }
+  if (cache == nullptr || !fetcher_.MayHaveMore(*sequence)) return Begin(sequence, FetchOutcome());
+  std::optional<FetchOutcome> known = fetcher_.LookUp(sequence, cache, planner_.WorkOf(*sequence));
+  if (known.has_value()) Begin(sequence, *std::move(known));
 }
 
-void EngineImpl::Begin(const SequencePtr& sequence) {
-  const absl::Status begun = Caught([&] { return TryBegin(sequence); });
+void EngineImpl::Begin(const SequencePtr& sequence, FetchOutcome fetched) {
+  const absl::Status begun = Caught([&] { return TryBegin(sequence, std::move(fetched)); });
   if (!begun.ok()) answers_.Fail(sequence, begun);
 }
 
-absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
-  Fetched taken;
-  if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
-    taken = *std::move(arrived);
-    const FetchOutcome& outcome = taken.outcome;
-    if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
-      counters_.Add(EngineCounter::kFetchMisses);
-    }
-  }
-  sequence->StopWaiting();  // where it took longer than it may
-  FetchOutcome& fetched = taken.outcome;
-  sequence->kept.lease = std::move(taken.lease);
-  if (taken.pool_again) {
-    OfferPooled(keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary()), sequence->pooled,
-                &fetched);
-  }
+absl::Status EngineImpl::TryBegin(const SequencePtr& sequence, FetchOutcome fetched) {
+  if (sequence->StopWaiting()) counters_.Add(EngineCounter::kFetchTimeouts);
+  sequence->kept.lease = std::move(fetched.lease);
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
+  LoadReport load = fetched.load;
   const absl::Status status =
       restorer_.Restore(sequence.get(), std::move(fetched), planner_.cache() != nullptr);
   if (!status.ok()) return status;
-  const auto& trial = taken.load != nullptr ? taken.load : sequence->load;
-  const LoadReport load = fetcher_.NoteLoad(*sequence, trial.get());
+  load = fetcher_.NoteLoad(*sequence, load);
   keeper_.AddRestoredToPool(*sequence);
   audit_.Offer(*sequence);
   sequence->times.restored_at = absl::Now();

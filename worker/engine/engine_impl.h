@@ -91,8 +91,8 @@ class EngineImpl : public Engine {
   // From the queue to a place, and from there to the first step.
   void AdmitWaiting();
   void LookUp(const SequencePtr& sequence);
-  void Begin(const SequencePtr& sequence);
-  absl::Status TryBegin(const SequencePtr& sequence);
+  void Begin(const SequencePtr& sequence, FetchOutcome fetched);
+  absl::Status TryBegin(const SequencePtr& sequence, FetchOutcome fetched);
 
   // Steps.
   void Step(std::vector<SequencePart> parts);

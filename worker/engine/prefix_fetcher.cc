@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <exception>
-#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
-#include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
 
 namespace {
 
-// A fetch occupies a thread until its deadline, longer where it waits for another's computation;
-// every running sequence may have one.
+// A fetch occupies a thread until it ends, longer where it waits for another's computation; every
+// running sequence may have one.
 constexpr size_t kMaxFetchThreads = 64;
+// A cache that keeps to its timeout returns before the engine gives up: it measured the link.
+constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -43,128 +44,115 @@ bool PrefixFetcher::MayHaveMore(const Sequence& sequence) const {
          sequence.pooled.boundary < BestBoundary(sequence);
 }
 
-bool PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
-                           LoadTrial::Work work) {
-  sequence->load = std::make_shared<LoadTrial>(&loads_, work);
-  const uint32_t best = BestBoundary(*sequence);
-  if (sequence->load->WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
-  counters_->Add(EngineCounter::kLoadsUnasked);
-  return false;
-}
-
-uint64_t PrefixFetcher::BytesTo(uint32_t boundary) const {
-  uint64_t bytes = 0;
-  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    uint32_t tokens = 0;
-    for (const ObjectId& id : NeededObjects(layout_, boundary)) {
-      if (id.group == group) tokens += id.tokens;
-    }
-    bytes += layout_.ObjectBytes(tokens, group);
-  }
-  return bytes;
-}
-
 LoadReport PrefixFetcher::Estimate(uint32_t boundary) const {
-  LoadReport report;
-  report.bytes = BytesTo(boundary);
-  report.load_estimate = loads_.LoadTime(LoadSource::kCount, report.bytes);
-  report.compute_estimate = loads_.ComputeTime(boundary);
-  if (report.load_estimate.has_value() && report.compute_estimate.has_value()) {
-    const bool loads = *report.load_estimate <= *report.compute_estimate;
-    report.decision = loads ? LoadDecision::kLoad : LoadDecision::kCompute;
-  }
-  return report;
+  LoadReport load;
+  load.boundary = boundary;
+  load.bytes = NeededBytes(layout_, boundary);
+  loads_.Compare({0, boundary, 0}, &load);
+  return load;
 }
 
-bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache) {
+std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence,
+                                                  PrefixCache* cache, const LoadWork& work) {
+  FetchOutcome unasked;
+  LoadReport& best = unasked.load;
+  best.boundary = BestBoundary(*sequence);
+  best.bytes = NeededBytes(layout_, best.boundary);
+  loads_.Decide(work, &best);
+  if (best.decision == LoadDecision::kCompute) {
+    best.boundary = 0;
+    counters_->Add(EngineCounter::kLoadsUnasked);
+    return unasked;
+  }
   counters_->Add(EngineCounter::kFetches);
-  const uint32_t above_tokens = sequence->pooled.boundary;
-  const absl::Time deadline = sequence->times.admitted_at + terms_.fetch_budget;
-  sequence->fetch.Begin(sequence->times.admitted_at + sequence->load->MostTime());
-  const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
-    Fetched fetched;
+  // The plan, and a transfer, which may be tried twice.
+  absl::Duration longest = terms_.fetch_budget + kReturnTime;
+  if (best.limits.has_value()) {
+    longest += 2 * std::max(best.limits->transfer, *best.compute_estimate);
+  }
+  const absl::Time deadline = LoadModel::SteadyNow() + terms_.fetch_budget;
+  const auto fetch = [this, sequence, cache, work, deadline](TaskQueue::Fate fate) {
+    FetchOutcome fetched;
     try {
       if (fate == TaskQueue::Fate::kRun) {
-        fetched = FetchInTurn(sequence.get(), cache, above_tokens, deadline);
+        fetched = FetchInTurn(sequence.get(), cache, work, deadline);
       }
     } catch (const std::exception& error) {
-      fetched = Fetched();
-      fetched.outcome.note = error.what();
+      fetched = FetchOutcome();
+      fetched.note = error.what();
     }
+    const bool is_miss = fetched.usable_tokens == 0 && fetched.declined_tokens == 0;
+    if (is_miss && sequence->fetch.IsAwaited()) counters_->Add(EngineCounter::kFetchMisses);
     if (sequence->fetch.Deliver(std::move(fetched))) ring_();
   };
-  if (fetches_.Submit(fetch)) return true;
-  // Every thread waits for a slow cache already: go on without it.
-  sequence->fetch.GiveUp();
-  counters_->Add(EngineCounter::kFetchTimeouts);
-  return false;
+  sequence->fetch.WaitUntil(sequence->times.admitted_at + longest);
+  if (fetches_.Submit(fetch)) return std::nullopt;
+  return FetchOutcome();  // every thread waits for a slow cache already
+}
+
+FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefix,
+                                  uint32_t above_tokens, uint32_t max_tokens,
+                                  absl::Duration timeout) {
+  FetchOutcome outcome = cache->Fetch(prefix, above_tokens, max_tokens, timeout);
+  loads_.OnFetch(outcome.load);
+  return outcome;
 }
 
 // On a fetch thread: what the cache has, after a wait for what another is computing.
-Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
-                                   absl::Time deadline) {
+FetchOutcome PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache,
+                                        const LoadWork& work, absl::Time deadline) {
   PrefixRequest prefix = sequence->prefix;
-  prefix.load = sequence->load;
-  const uint32_t max_boundary = sequence->max_boundary();
-  Fetched fetched;
-  fetched.load = prefix.load;
-  FetchOutcome& outcome = fetched.outcome;
-  const absl::Time patience = absl::Now() + prefix.load->PlanPatience();
-  outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
-  const LoadReport load = prefix.load->report();
-  if (load.decision == LoadDecision::kAbandoned || load.plan_was_late) {
-    // The link is slow, or full of a transfer that was cut off, or the store is silent: each call
-    // of it would cost the request time.
-    outcome.declined_tokens = load.boundary;
-    return fetched;
-  }
+  prefix.load = &loads_;
+  prefix.work = work;
+  const uint32_t above_tokens = work.have_tokens, max_tokens = sequence->max_boundary();
+  const auto left = [&] { return deadline - LoadModel::SteadyNow(); };
+  FetchOutcome outcome = Fetch(cache, prefix, above_tokens, max_tokens, left());
+  // The link is slow, or the store is silent: another call would cost the request time.
+  if (outcome.load.is_late) return outcome;
   const uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
-  // A load may have been worth more than the budget.
-  if (absl::Now() > deadline) deadline = absl::Now() + terms_.fetch_budget;
   LeaseTerms terms = terms_.compute;
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
-  if (!takes_part || max_boundary < uint64_t{have} + terms.min_tokens) return fetched;
-  // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
-  if (!sequence->fetch.PutOff(deadline + terms.wait + terms_.fetch_budget)) return fetched;
-  LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
-  fetched.lease = std::move(turn.lease);
-  const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
-  if (turn.usable_tokens > have && sequence->fetch.IsAwaited()) {
-    if (pool_->Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
-      fetched.pool_again = true;  // computed beside this one: no need to carry it
-    } else {
-      PrefixRequest again = prefix;
-      // Declined objects are not here: without this fetch they are computed.
-      LoadTrial::Work left = prefix.load->work();
-      left.have_tokens = std::max(above_tokens, outcome.usable_tokens);
-      again.load = std::make_shared<LoadTrial>(&loads_, left);
-      FetchOutcome now = cache->Fetch(again, have, max_boundary, absl::Now() + terms_.fetch_budget);
-      const LoadReport found = again.load->report();
-      if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
-      // The first fetch's objects are of use where this one brings nothing.
-      if (now.usable_tokens > 0 || (outcome.usable_tokens == 0 && now.declined_tokens > 0)) {
-        outcome = std::move(now);
-        fetched.load = again.load;
-      }
-    }
+  if (!takes_part || max_tokens < uint64_t{have} + terms.min_tokens) return outcome;
+  // A load may have been worth more than the budget.
+  const absl::Duration answer = left() > absl::ZeroDuration() ? left() : terms_.fetch_budget;
+  // The cache keeps to the parts of it: an answer, a wait, another fetch.
+  const absl::Duration longest = answer + terms.wait + terms_.fetch_budget;
+  if (!sequence->fetch.WaitUntil(absl::Now() + longest)) return outcome;
+  LeaseOutcome turn = cache->Lease(prefix, have, max_tokens, terms, answer);
+  outcome.lease = std::move(turn.lease);
+  outcome.matched_tokens = std::max(outcome.matched_tokens, turn.matched_tokens);
+  if (turn.usable_tokens <= have || !sequence->fetch.IsAwaited()) return outcome;
+  if (PooledPrefix now = pool_->Lookup(prefix, max_tokens); now.boundary >= turn.usable_tokens) {
+    // Another request of this worker computed it: no need to carry it.
+    outcome.matched_tokens = std::max(outcome.matched_tokens, now.matched_tokens);
+    outcome.usable_tokens = now.boundary;
+    outcome.objects = std::move(now.objects);
+    outcome.slowest_tier = Tier::kWorker;
+    return outcome;
   }
-  outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
-  return fetched;
+  // Declined objects are not here: without this fetch they are computed.
+  prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
+  FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);
+  second.matched_tokens = std::max(second.matched_tokens, outcome.matched_tokens);
+  // The objects of the first fetch are of use if the second one brings nothing.
+  const bool is_better =
+      second.usable_tokens > 0 || (outcome.usable_tokens == 0 && second.declined_tokens > 0);
+  if (!is_better) return outcome;
+  second.lease = std::move(outcome.lease);
+  return second;
 }
 
-LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadTrial* load) {
-  if (load == nullptr) return LoadReport();
-  // What came was not used.
-  if (sequence.restored.from <= Tier::kWorker) load->OnEnd(LoadDecision::kMiss);
-  const LoadReport report = load->report();
-  switch (report.decision) {
+LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadReport load) {
+  const bool is_used = sequence.restored.from > Tier::kWorker;
+  if (load.decision == LoadDecision::kLoad && !is_used) load.decision = LoadDecision::kMiss;
+  switch (load.decision) {
     case LoadDecision::kLoad:
       counters_->Add(EngineCounter::kLoads);
-      if (!report.load_estimate.has_value()) break;
+      if (!load.load_estimate.has_value()) break;
       counters_->Add(EngineCounter::kLoadEstimatedUs,
-                     absl::ToInt64Microseconds(*report.load_estimate));
-      counters_->Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(report.took));
+                     absl::ToInt64Microseconds(*load.load_estimate));
+      counters_->Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(load.took));
       break;
     case LoadDecision::kCompute:
       counters_->Add(EngineCounter::kLoadsDeclined);
@@ -176,7 +164,7 @@ LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadTrial* load) {
     case LoadDecision::kNone:
       break;
   }
-  return report;
+  return load;
 }
 
 }  // namespace hearth

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/time/time.h"
 #include "worker/engine/engine_counters.h"
@@ -16,24 +17,25 @@
 #include "worker/engine/request/engine_options.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/task_queue.h"
-#include "worker/prefix/load_trial.h"
+#include "worker/prefix/load_model.h"
 
 namespace hearth {
 
 class PrefixFetcher {
  public:
   // Up to `max_running` sequences wait for a fetch. `ring`: called from a thread of its own when a
-  // fetch has left something.
+  // result is at sequence->fetch.
   PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
                 PrefixPool* pool, EngineCounters* counters, std::function<void()> ring);
 
   // Whether a cache might have more of it than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
-  // True: the result arrives at sequence->fetch. False: nothing will, go on without. `work`: the
-  // prefills to be computed, its own and others'.
-  bool LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache, LoadTrial::Work work);
-  // Counts what was chosen, and how far off the estimate of a load was. Null: nobody looked.
-  LoadReport NoteLoad(const Sequence& sequence, LoadTrial* load);
+  // Nothing: the result arrives at sequence->fetch. Else there is nothing to wait for.
+  std::optional<FetchOutcome> LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
+                                     const LoadWork& work);
+  // Counts the decision, and how far off the estimate of a load was. Returns the decision that the
+  // restored sequence came to.
+  LoadReport NoteLoad(const Sequence& sequence, LoadReport load);
   // The estimate for a prefix of so many tokens.
   LoadReport Estimate(uint32_t boundary) const;
   LoadModel* loads() { return &loads_; }
@@ -41,10 +43,10 @@ class PrefixFetcher {
 
  private:
   uint32_t BestBoundary(const Sequence& sequence) const;
-  uint64_t BytesTo(uint32_t boundary) const;
-  bool Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache);
-  Fetched FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
-                      absl::Time deadline);
+  FetchOutcome Fetch(PrefixCache* cache, const PrefixRequest& prefix, uint32_t above_tokens,
+                     uint32_t max_tokens, absl::Duration timeout);
+  FetchOutcome FetchInTurn(Sequence* sequence, PrefixCache* cache, const LoadWork& work,
+                           absl::Time deadline);
 
   const CacheTerms& terms_;
   const KvLayout& layout_;

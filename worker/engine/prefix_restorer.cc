@@ -5,31 +5,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
 #include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
 namespace {
 
-EngineCounter CachedTokensCounter(Tier tier) {
-  switch (tier) {
-    case Tier::kWorker:
-      return EngineCounter::kCachedTokensWorker;
-    case Tier::kGpu:
-      return EngineCounter::kCachedTokensGpu;
-    case Tier::kHost:
-      return EngineCounter::kCachedTokensHost;
-    case Tier::kDisk:
-      return EngineCounter::kCachedTokensDisk;
-    case Tier::kShared:
-      return EngineCounter::kCachedTokensShared;
-    case Tier::kNone:
-      break;
-  }
-  assert(false);
-  return EngineCounter::kCachedTokensWorker;
+// Counters and tiers have one order.
+constexpr EngineCounter CachedTokensCounter(Tier tier) {
+  return static_cast<EngineCounter>(static_cast<int>(EngineCounter::kCachedTokensWorker) +
+                                    static_cast<int>(tier) - static_cast<int>(Tier::kWorker));
 }
+static_assert(CachedTokensCounter(Tier::kHost) == EngineCounter::kCachedTokensHost);
+static_assert(CachedTokensCounter(Tier::kShared) == EngineCounter::kCachedTokensShared);
 
 // Whether a request with these cuts may go on from `boundary`.
 bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
@@ -39,14 +27,6 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 }
 
 }  // namespace
-
-void OfferPooled(PooledPrefix now, const PooledPrefix& before, FetchOutcome* fetched) {
-  fetched->matched_tokens = std::max(fetched->matched_tokens, now.matched_tokens);
-  if (now.boundary <= std::max(before.boundary, fetched->usable_tokens)) return;
-  fetched->usable_tokens = now.boundary;
-  fetched->objects = std::move(now.objects);
-  fetched->slowest_tier = Tier::kWorker;
-}
 
 absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache) {
   ChooseSource(sequence, std::move(fetched));
@@ -62,13 +42,11 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
   return status;
 }
 
-absl::Status PrefixRestorer::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
+bool PrefixRestorer::IsUsable(const Sequence& sequence, FetchOutcome* fetched) const {
   const uint32_t boundary = fetched->usable_tokens;
-  if (boundary > sequence.max_boundary() || boundary <= sequence.pooled.boundary ||
-      !MayRestoreAt(boundary, sequence, layout_)) {
-    return absl::DataLossError(absl::StrCat("boundary ", boundary, " was not asked for"));
-  }
-  return CheckAndSortObjects(layout_, boundary, &fetched->objects);
+  return boundary <= sequence.max_boundary() && boundary > sequence.pooled.boundary &&
+         MayRestoreAt(boundary, sequence, layout_) &&
+         CheckAndSortObjects(layout_, boundary, &fetched->objects).ok();
 }
 
 void PrefixRestorer::CountStart(const Sequence& sequence) {
@@ -92,7 +70,7 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
 
 void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
   if (fetched.usable_tokens > 0) {
-    if (CheckFetched(*sequence, &fetched).ok()) {
+    if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored.boundary = fetched.usable_tokens;
       sequence->restored.objects = std::move(fetched.objects);

@@ -15,10 +15,6 @@
 
 namespace hearth {
 
-// What the pool has by now, as if it had been fetched, where it is more than what was, and than
-// `before`.
-void OfferPooled(PooledPrefix now, const PooledPrefix& before, FetchOutcome* fetched);
-
 class PrefixRestorer {
  public:
   PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvMemory* memory,
@@ -29,7 +25,7 @@ class PrefixRestorer {
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
 
  private:
-  absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
+  bool IsUsable(const Sequence& sequence, FetchOutcome* fetched) const;  // sorts the objects
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PlanKept(Sequence* sequence, bool has_cache);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 namespace hearth {
 namespace {
@@ -81,7 +80,7 @@ void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
   counters_->Add(EngineCounter::kPublishes);
   PublishOutcome outcome;
   try {
-    outcome = cache->Publish(job->spec, absl::Now() + timeout_);
+    outcome = cache->Publish(job->spec, timeout_);
   } catch (const std::exception& error) {
     outcome = PublishOutcome();
     outcome.note = absl::StrCat("publishing failed: ", error.what());

@@ -116,9 +116,9 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
       round->endings.push_back({sequence, std::move(why)});
       continue;
     }
-    const FetchWait::News news = sequence->fetch.TakeNews(now);
-    if (news == FetchWait::News::kLate) counters_->Add(EngineCounter::kFetchTimeouts);
-    if (news != FetchWait::News::kNone) round->looked_up.push_back(sequence);
+    if (std::optional<FetchOutcome> fetched = sequence->fetch.Take(now); fetched.has_value()) {
+      round->looked_up.push_back({sequence, *std::move(fetched)});
+    }
   }
   // Places are free before anybody is told so.
   for (const EngineRound::Ending& ending : round->endings) {
@@ -196,7 +196,7 @@ bool RoundPlanner::Admit(SequenceId id) {
   return true;
 }
 
-LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
+LoadWork RoundPlanner::WorkOf(const Sequence& sequence) const {
   const uint32_t own = sequence.tokens() - sequence.pooled.boundary;
   uint64_t beside = 0;
   absl::MutexLock lock(&mu_);
@@ -204,8 +204,7 @@ LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
     const uint32_t end = other->step_ends.empty() ? 0 : other->step_ends.back();
     if (other->position < end) beside += std::min(own, end - other->position);
   }
-  return {sequence.pooled.boundary, sequence.tokens(), static_cast<uint32_t>(beside / own),
-          options_.cache.fetch_budget};
+  return {sequence.pooled.boundary, sequence.tokens(), static_cast<uint32_t>(beside / own)};
 }
 
 void RoundPlanner::StartPrefill(const Sequence& sequence) {

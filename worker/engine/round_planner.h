@@ -47,11 +47,15 @@ struct EngineRound {
     SequencePtr sequence;
     absl::Status status;
   };
-  std::vector<Ending> endings;         // no longer here; done with NoteDone
-  bool admits = false;                 // a sequence waits for memory, and there may be more
-  std::vector<SequencePtr> looked_up;  // their fetch came, or is waited for no longer
-  std::vector<SequencePart> step;      // empty: nothing to step
-  PrefixCache* auditing = nullptr;     // for an audit; set when there is nothing else to do
+  std::vector<Ending> endings;  // no longer here; done with NoteDone
+  bool admits = false;          // a sequence waits for memory, and there may be more
+  struct LookedUp {
+    SequencePtr sequence;
+    FetchOutcome fetched;  // nothing where it is waited for no longer
+  };
+  std::vector<LookedUp> looked_up;
+  std::vector<SequencePart> step;   // empty: nothing to step
+  PrefixCache* auditing = nullptr;  // for an audit; set when there is nothing else to do
 };
 
 class RoundPlanner {
@@ -83,7 +87,7 @@ class RoundPlanner {
   // False: another tenant's request took its place in the queue; it ends with the next round.
   bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The request's own prefill, and those beside it.
-  LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  LoadWork WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the sequence has steps.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);

@@ -164,15 +164,17 @@ absl::Span<const int32_t> Sequence::NextTokens(uint32_t tokens) const {
   return step.subspan(0, tokens);
 }
 
-void Sequence::StopWaiting() {
-  if (fetch.GiveUp() && prefix.stop != nullptr) prefix.stop->Stop();
+bool Sequence::StopWaiting() {
+  if (!fetch.GiveUp()) return false;
+  if (prefix.stop != nullptr) prefix.stop->Stop();
+  return true;
 }
 
-void FetchWait::Begin(absl::Time deadline) {
+bool FetchWait::WaitUntil(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  assert(state_ == State::kNone);
-  state_ = State::kWaiting;
-  deadline_ = deadline;
+  if (state_ == State::kNone) state_ = State::kWaiting;
+  deadline_ = std::max(deadline_, deadline);
+  return state_ == State::kWaiting;
 }
 
 bool FetchWait::IsAwaited() const {
@@ -180,29 +182,23 @@ bool FetchWait::IsAwaited() const {
   return state_ == State::kWaiting;
 }
 
-bool FetchWait::PutOff(absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  deadline_ = std::max(deadline_, deadline);
-  return state_ == State::kWaiting;
-}
-
-bool FetchWait::Deliver(Fetched fetched) {
+bool FetchWait::Deliver(FetchOutcome fetched) {
   absl::MutexLock lock(&mu_);
   if (state_ != State::kWaiting) return false;  // given up: computed instead
   fetched_ = std::move(fetched);
-  state_ = State::kDone;
+  state_ = State::kArrived;
   return true;
 }
 
-FetchWait::News FetchWait::TakeNews(absl::Time now) {
+std::optional<FetchOutcome> FetchWait::Take(absl::Time now) {
   absl::MutexLock lock(&mu_);
-  if (state_ == State::kDone) {
-    state_ = State::kTold;
-    return News::kArrived;
+  if (state_ == State::kArrived) {
+    state_ = State::kNone;
+    return std::exchange(fetched_, FetchOutcome());
   }
-  if (state_ != State::kWaiting || now < deadline_) return News::kNone;
+  if (state_ != State::kWaiting || now < deadline_) return std::nullopt;
   state_ = State::kGivenUp;
-  return News::kLate;
+  return FetchOutcome();
 }
 
 absl::Time FetchWait::deadline() const {
@@ -210,14 +206,8 @@ absl::Time FetchWait::deadline() const {
   return state_ == State::kWaiting ? deadline_ : absl::InfiniteFuture();
 }
 
-std::optional<Fetched> FetchWait::Take() {
-  absl::MutexLock lock(&mu_);
-  if (state_ != State::kTold) return std::nullopt;
-  return std::exchange(fetched_, Fetched());
-}
-
 bool FetchWait::GiveUp() {
-  Fetched unused;  // what it lends is given back once the lock is released
+  FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(fetched_, unused);
   if (state_ != State::kWaiting && state_ != State::kGivenUp) return false;

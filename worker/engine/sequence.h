@@ -62,41 +62,30 @@ class WrittenTokens {
 // The note of a publish that had nothing to offer.
 inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
-// The result of a fetch, for its request.
-struct Fetched {
-  FetchOutcome outcome;
-  std::shared_ptr<ComputeLease> lease;
-  std::shared_ptr<LoadTrial> load;  // of what it brought or declined
-  bool pool_again = false;          // another request of this worker computed it
-};
-
-// FetchWait: the engine's wait for the result of a sequence's fetch, until a deadline that the
-// fetch may put off. Thread safe.
+// FetchWait: the engine's wait for the result of a sequence's lookup, until a deadline. Thread
+// safe.
 class FetchWait {
  public:
-  void Begin(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // For the fetch; false when nobody waits any more: asks, sets a later deadline, delivers the
-  // result.
+  // For the lookup. Waits until `deadline`, or the later one that was set before. False: nobody
+  // waits any more.
+  bool WaitUntil(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsAwaited() const ABSL_LOCKS_EXCLUDED(mu_);
-  bool PutOff(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  bool Deliver(Fetched fetched) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: nobody waits any more.
+  bool Deliver(FetchOutcome fetched) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For the engine: whether the result has come, or is too late; each is reported once.
-  enum class News { kNone, kArrived, kLate };
-  News TakeNews(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // For the engine. The result, once it has come; nothing was found if it is too late.
+  std::optional<FetchOutcome> Take(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
-  // The result, once TakeNews has said that it arrived.
-  std::optional<Fetched> Take() ABSL_LOCKS_EXCLUDED(mu_);
-  // Nobody waits any more. True: the fetch may still be under way.
+  // Nobody waits any more. True: the lookup may still be under way.
   bool GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  enum class State { kNone, kWaiting, kDone, kTold, kGivenUp };
+  // kNone: before the lookup, and once its result was taken.
+  enum class State { kNone, kWaiting, kArrived, kGivenUp };
   mutable absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kNone;
-  absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  Fetched fetched_ ABSL_GUARDED_BY(mu_);
+  absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  FetchOutcome fetched_ ABSL_GUARDED_BY(mu_);
 };
 
 struct BeamGroup;  // beam_driver.cc
@@ -180,8 +169,8 @@ struct Sequence {
   // The rules of the next token's logits; null: there are none.
   LogitRules* RulesOfNext(const std::vector<int32_t>& eos);
 
-  // Stops waiting for its fetch, whose thread is then free for another.
-  void StopWaiting();
+  // Stops waiting for its lookup, whose thread is then free for another. True: it was under way.
+  bool StopWaiting();
   // Releases everything but the KV: staged snapshots, lease, objects and the wait for a fetch.
   void DropHeld();
 
@@ -202,7 +191,6 @@ struct Sequence {
   const uint32_t sample = 0;
   const bool resumed = false;  // it was preempted
 
-  std::shared_ptr<LoadTrial> load;  // once the cache was looked at; written before its fetch
   FetchWait fetch;
 
   // The engine's thread only, from here on.

@@ -6,10 +6,9 @@
 #define HEARTH_WORKER_PREFIX_CALL_STOP_H_
 
 #include <cassert>
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -23,7 +22,7 @@ class CallStop {
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     if (std::exchange(stopped_, true)) return;
-    for (const auto& [number, end] : ends_) end();
+    for (const Call* call : calls_) call->end_();
   }
   bool stopped() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -35,35 +34,32 @@ class CallStop {
   class Call {
    public:
     // `stop` may be null: nobody ends it.
-    Call(std::shared_ptr<CallStop> stop, std::function<void()> end) : stop_(std::move(stop)) {
-      assert(end != nullptr);
+    Call(std::shared_ptr<CallStop> stop, std::function<void()> end)
+        : stop_(std::move(stop)), end_(std::move(end)) {
+      assert(end_ != nullptr);
       if (stop_ == nullptr) return;
       absl::MutexLock lock(&stop_->mu_);
-      if (stop_->stopped_) {
-        end();
-        return;
-      }
-      number_ = ++stop_->last_number_;
-      stop_->ends_[number_] = std::move(end);
+      stop_->calls_.insert(this);
+      if (stop_->stopped_) end_();
     }
     ~Call() {
       if (stop_ == nullptr) return;
       absl::MutexLock lock(&stop_->mu_);
-      stop_->ends_.erase(number_);
+      stop_->calls_.erase(this);
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
    private:
+    friend class CallStop;
     const std::shared_ptr<CallStop> stop_;
-    uint64_t number_ = 0;
+    const std::function<void()> end_;
   };
 
  private:
   mutable absl::Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, std::function<void()>> ends_ ABSL_GUARDED_BY(mu_);
+  std::set<const Call*> calls_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

@@ -118,12 +118,9 @@ void SetRecycledLimit(size_t bytes) { Recycler().SetLimit(bytes); }
 void ReplaceBlockAllocation(AllocateBlock allocate) { Recycler().Replace(allocate); }
 
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes) {
-  size_t prefix = 0;
-  for (const ObjectId& id : NeededObjects(layout, kPrefixTokens)) {
-    prefix += layout.ObjectBytes(id.tokens, id.group);
-  }
+  const uint64_t prefixes = places * NeededBytes(layout, kPrefixTokens);
   const uint64_t most = std::min<uint64_t>(kv_budget_bytes / 4, kMaxRecycledLimit);
-  return std::max<size_t>(kLeastRecycledLimit, std::min<uint64_t>(places * prefix, most));
+  return std::max<size_t>(kLeastRecycledLimit, std::min(prefixes, most));
 }
 
 }  // namespace hearth

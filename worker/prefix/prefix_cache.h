@@ -19,7 +19,7 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/prefix/call_stop.h"
-#include "worker/prefix/load_trial.h"
+#include "worker/prefix/load_model.h"
 #include "worker/prefix/object_memory.h"
 
 namespace hearth {
@@ -42,10 +42,19 @@ struct PrefixRequest {
   std::string tenant;
   std::string adapter = "";     // that its tokens go through, by name; empty: none
   std::string request_id = "";  // for logs
-  // Ends Fetch and Lease early, as if their deadline had come; may be null.
+  // Ends Fetch and Lease early, as if their timeout had passed; may be null.
   std::shared_ptr<CallStop> stop = nullptr;
-  // Decides whether Fetch loads the prefix that it finds, and for how long; null: always.
-  std::shared_ptr<LoadTrial> load = nullptr;
+  // Decides whether Fetch loads the prefix that it finds, and with which limits; null: it loads,
+  // within the timeout.
+  LoadModel* load = nullptr;
+  LoadWork work = {};  // that a load may save
+};
+
+// Held by the request that computes a prefix for which others wait. Its destruction lets one of
+// them take over.
+class ComputeLease {
+ public:
+  virtual ~ComputeLease() = default;
 };
 
 struct FetchOutcome {
@@ -55,13 +64,9 @@ struct FetchOutcome {
   Tier slowest_tier = Tier::kNone;
   std::vector<std::shared_ptr<const KvObject>> objects;  // verified: digests and token ids compared
   std::string note;                                      // why it missed, for logs and Explain
-};
-
-// Held by the request that computes a prefix for which others wait. Its destruction lets one of
-// them take over.
-class ComputeLease {
- public:
-  virtual ~ComputeLease() = default;
+  LoadReport load;                                       // of what was brought, or declined
+  // Set by the engine's lookup, never by Fetch: others wait for this request.
+  std::shared_ptr<ComputeLease> lease;
 };
 
 // How a request that misses takes part in computing each prefix once.
@@ -101,26 +106,26 @@ struct PublishOutcome {
 class PrefixCache {
  public:
   virtual ~PrefixCache() = default;
-  // Blocks at most until `deadline`; late is a miss. Only points above `above_tokens` and at most
-  // `max_tokens` are of use.
+  // Blocks for at most `timeout`, or the limits that `prefix.load` sets to a transfer; late is a
+  // miss. Only points above `above_tokens` and at most `max_tokens` are of use.
   virtual FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                             uint32_t max_tokens, absl::Time deadline) = 0;
-  virtual PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) = 0;
-  // Blocks at most until `deadline`, and where another computes what `prefix` could use above
+                             uint32_t max_tokens, absl::Duration timeout) = 0;
+  virtual PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) = 0;
+  // Blocks for at most `timeout`, and where another computes what `prefix` could use above
   // `above_tokens`, for up to terms.wait more. A hint: whatever comes of it, the caller goes on.
   virtual LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens,
-                             uint32_t max_tokens, const LeaseTerms& terms, absl::Time deadline) {
-    (void)prefix, (void)above_tokens, (void)max_tokens, (void)terms, (void)deadline;
+                             uint32_t max_tokens, const LeaseTerms& terms, absl::Duration timeout) {
+    (void)prefix, (void)above_tokens, (void)max_tokens, (void)terms, (void)timeout;
     return {};
   }
   // Removes `objects` of the tenant's own `prefix` for good: this worker computes other bytes.
-  // True: nobody gets them any more. Blocks at most until `deadline`.
+  // True: nobody gets them any more. Blocks for at most `timeout`.
   virtual bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
-                          absl::Time deadline) {
-    (void)prefix, (void)objects, (void)deadline;
+                          absl::Duration timeout) {
+    (void)prefix, (void)objects, (void)timeout;
     return false;
   }
-  // The engine is going away: calls in progress should return soon, as if their deadline had come.
+  // The engine is going away: calls in progress should return soon, as if their time were over.
   virtual void CancelCalls() {}
 };
 

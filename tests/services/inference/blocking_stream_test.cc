@@ -13,8 +13,6 @@
 namespace hearth {
 namespace {
 
-using Stream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
-
 // A call that the store never answers, given up after 50 ms by `clock`; null: the stream's own.
 void ExpectLate(Clock* clock) {
   absl::Notification release;
@@ -25,8 +23,8 @@ void ExpectLate(Clock* clock) {
   };
   grpc::ClientContext context;
   const absl::Time now = clock == nullptr ? SteadyClock().Now() : clock->Now();
-  Stream stream(ConnectedTo(store.address()), "/hearth.v1.CacheStore/Fetch", &context,
-                now + absl::Milliseconds(50), clock);
+  BlockingStream stream(ConnectedTo(store.address()), "/hearth.v1.CacheStore/Fetch", &context,
+                        now + absl::Milliseconds(50), clock);
   stream.WriteLast(MessageBytes(v1::FetchRequest()));
   grpc::ByteBuffer bytes;
   EXPECT_FALSE(stream.Read(&bytes));

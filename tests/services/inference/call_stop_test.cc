@@ -10,7 +10,6 @@
 #include <string>
 #include <thread>
 
-#include "absl/time/clock.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
@@ -57,31 +56,29 @@ class SilentStoreTest : public testing::Test {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   }
-  bool PlanIsAccepted() const { return trial_.report().source.has_value(); }
   // Stops what `call` does with the prefix, once the store was asked and sent what it has, after
   // `passes` on the client's clock.
   template <typename Call>
   void StopOnceAsked(Call call, absl::Duration passes = absl::ZeroDuration()) {
-    asked_ = false;
+    asked_ = has_decided_ = false;
     prefix_.stop = std::make_shared<CallStop>();
     std::thread stopper([this, passes] {
-      while (!asked_ || (plan_.has_plan() && !PlanIsAccepted())) std::this_thread::yield();
+      while (!asked_ || (plan_.has_plan() && !has_decided_)) std::this_thread::yield();
       clock_.Advance(passes);
       prefix_.stop->Stop();
     });
     call();
     stopper.join();
   }
-  // The outcome of a fetch with a deadline in an hour that is stopped once `passes` on the client's
-  // clock. The machine's is far from the deadline, so that nothing else ends the call.
+  // The outcome of a fetch with a timeout of an hour that is stopped once `passes` on the client's
+  // clock. The timeout on the machine's clock is far off, so that nothing else ends the call.
   std::string FetchStopped(absl::Duration passes, bool* left_alone) {
-    const absl::Time deadline = absl::Now() + absl::Hours(1);
     RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                             &counters_, /*shared_memory=*/false, nullptr, &clock_);
-    const absl::Time start = SteadyClock().Now();
+    const absl::Time start = clock_.Now();
     const auto counted = counters_.Read().fetches;
-    prefix_.load = {std::shared_ptr<void>(), &trial_};
-    StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, deadline); }, passes);
+    prefix_.load = &model_;
+    StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, absl::Hours(1)); }, passes);
     *left_alone = !cache.breaker().Allows(start);
     for (const auto& [outcome, count] : counters_.Read().fetches) {
       const auto before_it = counted.find(outcome);
@@ -101,8 +98,11 @@ class SilentStoreTest : public testing::Test {
   ScriptedStore store_;
   CacheCounters counters_;
   FakeClock clock_;
-  LoadModel model_{LoadChoice::kAlways};
-  LoadTrial trial_{&model_, {0, kTokens}};
+  std::atomic<bool> has_decided_{false};
+  LoadModel model_{LoadChoice::kAlways, [this] {
+                     has_decided_ = true;
+                     return absl::UnixEpoch();
+                   }};
   PrefixRequest prefix_;
 };
 
@@ -110,10 +110,10 @@ TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
   RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                           &counters_);
   StopOnceAsked(
-      [&] { EXPECT_EQ(cache.Fetch(prefix_, 0, 39, absl::InfiniteFuture()).usable_tokens, 0u); });
+      [&] { EXPECT_EQ(cache.Fetch(prefix_, 0, 39, absl::InfiniteDuration()).usable_tokens, 0u); });
   StopOnceAsked([&] {
     const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
-    EXPECT_EQ(cache.Lease(prefix_, 0, 39, terms, absl::InfiniteFuture()).lease, nullptr);
+    EXPECT_EQ(cache.Lease(prefix_, 0, 39, terms, absl::InfiniteDuration()).lease, nullptr);
   });
   const std::map<std::string, uint64_t> once = {{"cancelled", 1}};
   EXPECT_EQ(counters_.Read().fetches, once) << "the store was not late: the caller left";
@@ -148,8 +148,7 @@ TEST_F(SilentStoreTest, ATransferBesideALeaseIsNoDamageWhenItIsGivenUp) {
 TEST_F(SilentStoreTest, ALeaseGivenUpAtItsDeadlineWasLate) {
   const auto cache = CacheByClock();
   const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
-  StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Now() + absl::Hours(1)); },
-                absl::Hours(2));
+  StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Hours(1)); }, absl::Hours(2));
   EXPECT_EQ(counters_.Read().leases, (std::map<std::string, uint64_t>{{"deadline", 1}}));
 }
 
@@ -164,7 +163,7 @@ TEST_F(SilentStoreTest, APublishEndedWithAllCallsAfterItsDeadlineWasLate) {
   spec.prefix = prefix_;
   spec.boundaries = {32};
   spec.objects = SmallObjects(32);
-  EXPECT_EQ(cache->Publish(spec, absl::Now() + absl::Hours(1)).published_tokens, 0u);
+  EXPECT_EQ(cache->Publish(spec, absl::Hours(1)).published_tokens, 0u);
   stopper.join();
   EXPECT_EQ(counters_.Read().publishes, (std::map<std::string, uint64_t>{{"deadline", 1}}));
 }

@@ -51,19 +51,19 @@ class StartingCache final : public PrefixCache {
   StartingCache(std::unique_ptr<PrefixCache> cache, Start* start, bool publishes)
       : cache_(std::move(cache)), start_(start), publishes_(publishes) {}
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override {
-    return cache_->Fetch(prefix, above_tokens, max_tokens, deadline);
+                     absl::Duration timeout) override {
+    return cache_->Fetch(prefix, above_tokens, max_tokens, timeout);
   }
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     const LeaseTerms& terms, absl::Time deadline) override {
+                     const LeaseTerms& terms, absl::Duration timeout) override {
     start_->Asked();
-    LeaseOutcome outcome = cache_->Lease(prefix, above_tokens, max_tokens, terms, deadline);
+    LeaseOutcome outcome = cache_->Lease(prefix, above_tokens, max_tokens, terms, timeout);
     if (outcome.lease != nullptr) start_->WaitForAll();  // as a holder
     return outcome;
   }
-  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
     if (!publishes_) return {};
-    return cache_->Publish(spec, deadline);
+    return cache_->Publish(spec, timeout);
   }
   void CancelCalls() override { cache_->CancelCalls(); }
 

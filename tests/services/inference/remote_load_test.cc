@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "tests/services/inference/scripted_plan.h"
@@ -34,15 +34,19 @@ class RemoteLoadTest : public testing::Test {
       return grpc::Status::OK;
     };
   }
-  // One whose model believes in a link of so many bytes a second, and computing at a second.
-  std::shared_ptr<LoadTrial> Trial(uint64_t bytes_per_second) {
-    model_.OnStep(kPromptTokens, absl::Seconds(1));
-    model_.OnLoad(LoadSource::kWire, bytes_per_second, absl::Seconds(1));
-    return std::make_shared<LoadTrial>(&model_, LoadTrial::Work{0, kPromptTokens});
+  // Has the fetch decide by a link of so many bytes a second, and so long a computation.
+  void Expect(uint64_t bytes_per_second, absl::Duration compute = absl::Seconds(1)) {
+    LoadReport load;
+    load.decision = LoadDecision::kLoad;
+    load.source = LoadSource::kWire;
+    load.bytes = bytes_per_second;
+    load.took = absl::Seconds(1);
+    model_.OnFetch(load);
+    model_.OnStep(kPromptTokens, compute);
+    prefix_.load = &model_;
+    prefix_.work = {0, kPromptTokens};
   }
-  FetchOutcome Fetch() {
-    return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Now() + absl::Seconds(60));
-  }
+  FetchOutcome Fetch() { return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Seconds(60)); }
 
   std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
   ScriptedStore store_;
@@ -53,36 +57,43 @@ class RemoteLoadTest : public testing::Test {
 };
 
 TEST_F(RemoteLoadTest, WorthwhileLoadIsMadeAndMeasured) {
-  prefix_.load = Trial(1 << 30);
-  EXPECT_EQ(Fetch().usable_tokens, kStored);
-  const LoadReport report = prefix_.load->report();
+  Expect(1 << 30, absl::Hours(1));  // the limits are minutes
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, kStored);
+  const LoadReport& report = outcome.load;
   EXPECT_EQ(report.decision, LoadDecision::kLoad);
   EXPECT_EQ(report.source, LoadSource::kWire);
   uint64_t bytes = 0;
   for (const auto& object : SmallObjects(kStored)) bytes += object->size_bytes;
   EXPECT_EQ(report.bytes, bytes);
   EXPECT_GT(report.took, absl::ZeroDuration());
+  EXPECT_TRUE(report.plan_took.has_value());
 }
 
 TEST_F(RemoteLoadTest, LoadNotWorthwhileIsDeclinedOnceThePlanIsHere) {
   slices_ = 0;  // none is waited for
-  prefix_.load = Trial(1);
+  Expect(1);
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(outcome.declined_tokens, kStored);
   EXPECT_EQ(outcome.matched_tokens, kStored);
-  EXPECT_EQ(prefix_.load->report().decision, LoadDecision::kCompute);
+  EXPECT_EQ(outcome.load.decision, LoadDecision::kCompute);
   EXPECT_EQ(counters_.Read().fetches.at("declined"), 1u);
 }
 
 TEST_F(RemoteLoadTest, ATransferThatStopsIsCutOffLongBeforeItsDeadline) {
   slices_ = 1;
-  prefix_.load = Trial(1 << 30);
-  const FetchOutcome outcome = Fetch();  // its deadline is the test's end
+  Expect(1 << 30);
+  const FetchOutcome outcome = Fetch();  // its timeout is the test's end
   EXPECT_EQ(outcome.usable_tokens, 0u);
-  EXPECT_EQ(prefix_.load->report().decision, LoadDecision::kAbandoned);
+  EXPECT_EQ(outcome.declined_tokens, kStored);
+  EXPECT_EQ(outcome.load.decision, LoadDecision::kAbandoned);
   EXPECT_EQ(counters_.Read().fetches.at("abandoned"), 1u);
-  EXPECT_GT(*model_.LoadTime(LoadSource::kWire, 1 << 30), absl::Seconds(10)) << "learned at once";
+  model_.OnFetch(outcome.load);
+  LoadReport next = outcome.load;
+  next.bytes = 1 << 30;
+  model_.Compare(prefix_.work, &next);
+  EXPECT_GT(*next.load_estimate, absl::Seconds(10)) << "learned at once";
   slices_ = INT32_MAX;
   prefix_.load = nullptr;
   EXPECT_EQ(Fetch().usable_tokens, kStored) << "the store is not left alone for it";

@@ -42,7 +42,7 @@ class RemotePrefixCacheTest : public testing::Test {
   }
 
   FetchOutcome Fetch(absl::Duration budget = absl::Seconds(60)) {
-    return cache_->Fetch(prefix_, 0, kTokens - 1, absl::Now() + budget);
+    return cache_->Fetch(prefix_, 0, kTokens - 1, budget);
   }
   // Expects a miss that was counted under `outcome` and nowhere else.
   void ExpectMiss(const std::string& outcome) {
@@ -61,7 +61,7 @@ class RemotePrefixCacheTest : public testing::Test {
     return spec;
   }
   PublishOutcome Publish(const PublishRequestSpec& spec) {
-    return cache_->Publish(spec, absl::Now() + absl::Seconds(60));
+    return cache_->Publish(spec, absl::Seconds(60));
   }
 
   ScriptedStore store_;
@@ -138,8 +138,7 @@ TEST_F(RemotePrefixCacheTest, AQuarantineNamesTheModelsFields) {
     response->set_objects(static_cast<uint32_t>(request.objects_size()));
     return grpc::Status::OK;
   };
-  EXPECT_TRUE(
-      cache_->Quarantine(prefix_, {{0, 16, LayerGroup::kGlobal}}, absl::Now() + absl::Minutes(1)));
+  EXPECT_TRUE(cache_->Quarantine(prefix_, {{0, 16, LayerGroup::kGlobal}}, absl::Minutes(1)));
 }
 
 TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
@@ -300,7 +299,7 @@ TEST_F(RemotePrefixCacheTest, ReturnsFromASilentPublishWhenCallsAreCancelled) {
   spec.boundaries = {kBoundary};
   spec.objects = SmallObjects(kBoundary);
   PublishOutcome outcome;
-  std::thread publisher([&] { outcome = cache_->Publish(spec, absl::InfiniteFuture()); });
+  std::thread publisher([&] { outcome = cache_->Publish(spec, absl::InfiniteDuration()); });
   asked.WaitForNotification();
   cache_->CancelCalls();
   publisher.join();
@@ -329,8 +328,7 @@ TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
 
 TEST_F(RemotePrefixCacheTest, AStoreWithoutLeasesLetsEveryoneCompute) {
   const LeaseTerms terms{absl::Seconds(60), absl::Seconds(60), 16};
-  const LeaseOutcome outcome =
-      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  const LeaseOutcome outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Seconds(60));
   EXPECT_EQ(outcome.lease, nullptr);
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().leases.size(), 1u);
@@ -349,8 +347,8 @@ TEST_F(RemotePrefixCacheTest, ASilentLeaseIsGivenUpAtItsDeadlineAndALateOneAfter
   for (bool wait : {false, true}) {
     tells_to_wait = wait;
     const absl::Time start = absl::Now();
-    const auto outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms,
-                                       start + absl::Milliseconds(wait ? 60000 : 50));
+    const auto outcome =
+        cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Milliseconds(wait ? 60000 : 50));
     EXPECT_EQ(outcome.lease, nullptr);
     EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   }
@@ -369,8 +367,7 @@ TEST_F(RemotePrefixCacheTest, ALeaseIsHeldUntilItIsLetGo) {
     return grpc::Status::OK;
   };
   const LeaseTerms terms{absl::Seconds(600), absl::Seconds(60), 16};
-  LeaseOutcome outcome =
-      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  LeaseOutcome outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Seconds(60));
   ASSERT_NE(outcome.lease, nullptr);
   EXPECT_EQ(outcome.matched_tokens, 16u);
   EXPECT_FALSE(ended.HasBeenNotified());

@@ -38,7 +38,7 @@ class SharedDeviceTest : public testing::Test {
     spec.boundaries = {kStored};
     spec.objects = SmallObjects(kStored);
     server_->WaitForMemory();
-    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
+    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteDuration());
     ASSERT_EQ(outcome.published_tokens, kStored) << outcome.note;
     // Fetched twice; after the second fetch the store copies in the background.
     const absl::Time patience = absl::Now() + absl::Minutes(2);
@@ -58,7 +58,7 @@ class SharedDeviceTest : public testing::Test {
   }
   // Whatever it brings is right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {
-    FetchOutcome outcome = cache->Fetch(Prompt(), 0, kStored, absl::InfiniteFuture());
+    FetchOutcome outcome = cache->Fetch(Prompt(), 0, kStored, absl::InfiniteDuration());
     if (outcome.usable_tokens == 0) return outcome;
     const auto expected = SmallObjects(kStored);
     EXPECT_EQ(outcome.objects.size(), expected.size());

@@ -80,11 +80,11 @@ class SharedMemoryTest : public testing::Test {
     spec.boundaries = {kShared};
     spec.objects = WideObjects();
     server_->WaitForMemory();
-    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
+    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteDuration());
     ASSERT_EQ(outcome.published_tokens, kShared) << outcome.note;
   }
   void ExpectHit(RemotePrefixCache* cache) {
-    const FetchOutcome outcome = cache->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+    const FetchOutcome outcome = cache->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteDuration());
     ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
     const auto expected = WideObjects();
     ASSERT_EQ(outcome.objects.size(), expected.size());
@@ -158,7 +158,7 @@ TEST_F(SharedMemoryTest, FetchedBytesAreTheWorkersOwnAndTheStoreMayUseItsMemoryA
   Start();
   Publish();
   ExpectHit(cache_.get());
-  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteDuration());
   ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
   EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
@@ -260,7 +260,7 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   Publish();
   ExpectHit(cache_.get());
   FlipABitInRam();
-  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteDuration());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
@@ -273,7 +273,7 @@ TEST_F(SharedMemoryTest, ReaderFindsCorruptRamAndTheStoreQuarantinesIt) {
                           &counters_, /*shared_memory=*/false);
   ExpectHit(&plain);
   FlipABitInRam();
-  const FetchOutcome outcome = plain.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  const FetchOutcome outcome = plain.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteDuration());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);

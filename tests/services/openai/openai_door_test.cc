@@ -392,10 +392,10 @@ TEST_F(OpenAiDoorTest, SaysSoWhicheverPublishTheStoreHearsFirst) {
   class AnswerFirst final : public MemoryPrefixCache {
    public:
     using MemoryPrefixCache::MemoryPrefixCache;
-    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
+    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
       const bool is_prompt = spec.boundaries.size() > 1 || spec.boundaries[0] % 16 == 0;
       if (is_prompt) answer_.WaitForNotification();
-      PublishOutcome outcome = MemoryPrefixCache::Publish(spec, deadline);
+      PublishOutcome outcome = MemoryPrefixCache::Publish(spec, timeout);
       if (!is_prompt) answer_.Notify();
       return outcome;
     }

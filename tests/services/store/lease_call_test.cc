@@ -208,24 +208,23 @@ TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
   const auto channel = ConnectedTo(server.address(), As("a"));
-  using Leasing = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
   const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer answer;
   // Of 41 places each: a tenant has half of 2,048 at most, with one more that then fits.
   constexpr size_t kFit = 25;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<Leasing>> waits;
+  std::vector<std::unique_ptr<BlockingStream>> waits;
   for (size_t i = 0; i < kFit; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
-    waits.push_back(
-        std::make_unique<Leasing>(channel, "/hearth.v1.CacheStore/Lease", contexts.back().get()));
+    waits.push_back(std::make_unique<BlockingStream>(channel, "/hearth.v1.CacheStore/Lease",
+                                                     contexts.back().get()));
     EXPECT_TRUE(waits.back()->WriteLast(request));
     AwaitWaiting(server.service()->lookups(), i + 1);
   }
   grpc::ClientContext last;
   last.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(kHangMs)));
-  Leasing refused(channel, "/hearth.v1.CacheStore/Lease", &last);
+  BlockingStream refused(channel, "/hearth.v1.CacheStore/Lease", &last);
   EXPECT_TRUE(refused.WriteLast(request));
   EXPECT_FALSE(refused.Read(&answer));
   const grpc::Status status = refused.Finish();

@@ -189,9 +189,9 @@ class StoppableCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override {
+                     absl::Duration timeout) override {
     if (entered.HasBeenNotified()) {
-      return MemoryPrefixCache::Fetch(prefix, above_tokens, max_tokens, deadline);
+      return MemoryPrefixCache::Fetch(prefix, above_tokens, max_tokens, timeout);
     }
     absl::Notification stopped;
     const CallStop::Call call(prefix.stop, [&] { stopped.Notify(); });

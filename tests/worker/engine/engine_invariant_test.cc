@@ -177,7 +177,7 @@ class LeasingCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
   LeaseOutcome Lease(const PrefixRequest&, uint32_t, uint32_t, const LeaseTerms&,
-                     absl::Time) override {
+                     absl::Duration) override {
     LeaseOutcome outcome;
     outcome.lease = std::make_shared<ComputeLease>();
     return outcome;

@@ -154,7 +154,7 @@ class WaitingCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
   LeaseOutcome Lease(const PrefixRequest&, uint32_t above_tokens, uint32_t, const LeaseTerms&,
-                     absl::Time) override {
+                     absl::Duration) override {
     entered.Notify();
     released.WaitForNotification();
     LeaseOutcome turn;

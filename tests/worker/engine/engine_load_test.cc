@@ -21,32 +21,32 @@ class PricedCache final : public MemoryPrefixCache {
   using MemoryPrefixCache::MemoryPrefixCache;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override {
+                     absl::Duration timeout) override {
     const bool is_first = first_most > 0 && above_tokens == 0;
-    FetchOutcome outcome = MemoryPrefixCache::Fetch(prefix, above_tokens,
-                                                    is_first ? first_most : max_tokens, deadline);
-    prefix.load->OnPlan(absl::ZeroDuration());
+    FetchOutcome outcome =
+        MemoryPrefixCache::Fetch(prefix, above_tokens, is_first ? first_most : max_tokens, timeout);
+    LoadReport& load = outcome.load;
+    load.plan_took = absl::ZeroDuration();
+    load.decision = LoadDecision::kMiss;
     if (outcome.usable_tokens == 0) return outcome;
-    const uint64_t price = is_first ? first_bytes : bytes;
-    const bool accepted =
-        prefix.load->Accepts({outcome.usable_tokens, price, LoadSource::kWire, price});
-    judged.push_back(prefix.load->report());
-    if (accepted) {
-      if (!cuts_off) {
-        prefix.load->OnEnd(LoadDecision::kLoad);
-        return outcome;
-      }
-      prefix.load->OnEnd(LoadDecision::kAbandoned, 1);
-      return {};
-    }
+    load.source = LoadSource::kWire;
+    load.boundary = outcome.usable_tokens;
+    load.bytes = is_first ? first_bytes : bytes;
+    prefix.load->Decide(prefix.work, &load);
+    load.took = absl::Milliseconds(1);
+    judged.push_back(load);
+    if (load.decision == LoadDecision::kLoad && !cuts_off) return outcome;
     FetchOutcome declined;
-    declined.matched_tokens = outcome.matched_tokens;
+    declined.matched_tokens = cuts_off ? 0 : outcome.matched_tokens;
     declined.declined_tokens = outcome.usable_tokens;
+    declined.load = load;
+    if (cuts_off) declined.load.decision = LoadDecision::kAbandoned;
+    declined.load.is_late = cuts_off;
     return declined;
   }
 
   LeaseOutcome Lease(const PrefixRequest&, uint32_t, uint32_t, const LeaseTerms&,
-                     absl::Time) override {
+                     absl::Duration) override {
     ++leases;
     LeaseOutcome outcome;
     outcome.usable_tokens = 64;  // there is what was cut off

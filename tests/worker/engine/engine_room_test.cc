@@ -368,7 +368,7 @@ TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
 TEST(EngineRoomTest, MemoryThatACacheLetsGoOfLateWakesTheOneThatWaitsForIt) {
   struct HoldingCache : MemoryPrefixCache {
     using MemoryPrefixCache::MemoryPrefixCache;
-    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time) override {
+    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration) override {
       absl::MutexLock lock(&mu);
       held.insert(held.end(), spec.objects.begin(), spec.objects.end());
       return {};

@@ -1,11 +1,9 @@
 #include "worker/engine/prefix_pool.h"
 
-#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "proto/restore_rule.h"
-#include "worker/engine/prefix_restorer.h"
 
 namespace hearth {
 namespace {
@@ -54,23 +52,6 @@ PrefixRequest Prefix(uint32_t tokens, std::vector<uint32_t> cuts = {}, uint32_t 
   prefix.cuts = std::move(cuts);
   prefix.tenant = tenant;
   return prefix;
-}
-
-TEST(PrefixPoolTest, LaterPoolHitIsTakenOnlyIfLongerThanTheOnePaidFor) {
-  PooledPrefix paid;
-  paid.boundary = 32;
-  for (const auto& [now_has, fetched_has, taken] :
-       {std::tuple(0u, 0u, 0u), {16, 0, 0}, {32, 0, 0}, {48, 0, 48}, {48, 64, 64}, {64, 48, 64}}) {
-    PooledPrefix now;
-    now.boundary = now_has;
-    now.matched_tokens = 70;
-    FetchOutcome fetched;
-    fetched.usable_tokens = fetched_has;
-    OfferPooled(now, paid, &fetched);
-    EXPECT_EQ(fetched.usable_tokens, taken);
-    EXPECT_EQ(fetched.matched_tokens, 70u);
-    EXPECT_EQ(paid.boundary, 32u) << "is there if what was taken finds no room";
-  }
 }
 
 TEST(PrefixPoolTest, FindsTheLongestPointThatTheRequestMayUse) {

@@ -16,7 +16,7 @@
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/exactness_choice.h"
 #include "worker/model/kv_choice.h"
-#include "worker/prefix/load_trial.h"
+#include "worker/prefix/load_model.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {

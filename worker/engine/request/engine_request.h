@@ -17,7 +17,7 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/model/kv_choice.h"
-#include "worker/prefix/load_trial.h"
+#include "worker/prefix/load_model.h"
 #include "worker/prefix/prefix_cache.h"
 #include "worker/text/beam_search.h"
 #include "worker/text/sampler.h"
