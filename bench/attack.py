@@ -103,9 +103,9 @@ def background(nice):
     return [*(["chrt", "--idle", "0"] if shutil.which("chrt") else []), "nice", "-n", str(nice)]
 
 
-def identities_file(folder):
-    """The identities file of the tenants `honest` and `other`, and the token of each."""
-    tokens = {name: "token-of-" + name for name in ("honest", "other")}
+def identities_file(folder, names=("honest", "other")):
+    """An identities file of these tenants, and the token of each."""
+    tokens = {name: "token-of-" + name for name in names}
     identities = [{"name": name, "role": "tenant",
                    "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
                   for name, token in tokens.items()]
