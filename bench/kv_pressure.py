@@ -59,7 +59,7 @@ class Chat(threading.Thread):
                     if "error" in event:
                         raise OSError(event["error"])
                     piece = event["choices"][0]["delta"].get("content")
-                    if piece is None:
+                    if not piece:  # the role; part of a character
                         continue
                     self.pieces.append(piece)
                     self.times.append(time.monotonic())
@@ -102,7 +102,8 @@ def main():
     parser.add_argument("--kv-bytes", default="48MiB")
     parser.add_argument("--chats", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--words", type=int, default=150)
+    parser.add_argument("--words", type=int, default=230,
+                        help="the default lets answers outgrow two blocks of 128 tokens")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bar", type=float, default=1.2)
     args = parser.parse_args()

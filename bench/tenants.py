@@ -37,7 +37,8 @@ class Bench:
 
     def chat(self, tenant):
         text = " ".join(self.source.choices(WORDS, k=self.args.words))
-        return Chat(self.url, text, self.args.tokens, self.tokens[tenant])
+        tokens = self.args.many_tokens if tenant == "many" else self.args.tokens
+        return Chat(self.url, text, tokens, self.tokens[tenant])
 
     def honest(self, turns):
         """First tokens of both, and the longest gap between two tokens of `first`, in ms."""
@@ -79,6 +80,7 @@ def main():
     parser.add_argument("--turns", type=int, default=6, help="calls of the two tenants in a round")
     parser.add_argument("--words", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--many-tokens", type=int, default=50, help="of each of --calls")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
         file, tokens = identities_file(pathlib.Path(work), TENANTS)

@@ -88,7 +88,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
       sequence->fork_kvs.push_back(*std::move(kv));
     }
   }
-  sequence->claimed_end = whole ? end : sequence->tokens();
+  sequence->claimed_end = end;
   return true;
 }
 
