@@ -173,7 +173,7 @@ void ExpectSameInLittleMemory(const std::string& dir, EngineOptions options,
   for (const uint64_t pool : {kPoolBytes, uint64_t{0}}) {
     SCOPED_TRACE(pool);
     options.memory.pool_bytes = pool;
-    TestWorker tight(dir, options);
+    TestWorker tight(dir, options, nullptr, /*with_cache=*/pool > 0);
     ExpectSame(RunAll(&tight, asked), want);
     EXPECT_GT(tight.Counter("preemptions"), 0u);
     EXPECT_LE(tight->Stats().kv_used_bytes, options.memory.kv_bytes);
@@ -233,7 +233,7 @@ TEST(EnginePreemption, RequestsThroughAnAdapterHaveTheSameAnswer) {
     asked.push_back(Drawn(30 + 5 * seed, seed, 70));
     if (seed % 2 == 0) asked.back().request.adapter = "legal";
   }
-  ExpectSameInLittleMemory(Dir(), options, asked, 14);
+  ExpectSameInLittleMemory(Dir(), options, asked, 11);
 }
 
 // The older ones leave no room beside themselves at their ends: searches begin anew until then.
