@@ -106,7 +106,6 @@ FENCED = [
      "the CUDA runtime only in cache_store/memory/cuda_memory.cc and worker/device/"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),
     (("absl/log/", "absl/crc/"), (), "Debian 12's Abseil does not have it"),
-    (("spdlog/",), ("services/*", "tests/*", "bench/*"), "libraries do not log"),
 ]
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 

@@ -80,7 +80,6 @@ BAD = {
     "torch elsewhere": ("services/rpc/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
     "torch in a public header": ("worker/text/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
     "absl/log": ("services/rpc/s.cc", "#include <absl/log/log.h>\n", "Abseil"),
-    "logging library": ("proto/a.cc", "#include <spdlog/spdlog.h>\n", "do not log"),
     "sleep in a test": ("tests/a_test.cc", "void F() { absl::SleepFor(d); }\n", "fake clock"),
     "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
     "a wait by the wall clock": (

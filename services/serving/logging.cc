@@ -2,12 +2,10 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -22,21 +20,8 @@
 namespace hearth {
 namespace {
 
+LogLevel least_level = LogLevel::kInfo;
 LogFormat log_format = LogFormat::kText;
-
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
 
 const char* LevelName(LogLevel level) {
   constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
@@ -89,13 +74,8 @@ void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line,
 }  // namespace
 
 void SetUpLogging(LogLevel level, LogFormat format) {
+  least_level = level;
   log_format = format;
-  auto logger =
-      std::make_shared<spdlog::logger>("hearth", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%v");
-  logger->set_level(ToSpdlog(level));
-  logger->flush_on(spdlog::level::debug);
-  spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(&LogGrpc);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // failed handshakes are said at that level
   google::protobuf::SetLogHandler(&LogProtobuf);
@@ -138,15 +118,16 @@ void LogWarnings(const std::vector<std::string>& events) {
   for (const std::string& event : events) Log(LogLevel::kWarning, event);
 }
 
-bool Logs(LogLevel level) { return spdlog::should_log(ToSpdlog(level)); }
+bool Logs(LogLevel level) { return level >= least_level; }
 
 void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& fields) {
   if (!Logs(level)) return;
-  const std::string line =
+  std::string line =
       log_format == LogFormat::kJson
           ? FormatJson(TimeNow(), LevelName(level), event, fields)
           : absl::StrCat(TimeNow(), " ", LevelName(level), " ", FormatText(event, fields));
-  spdlog::default_logger_raw()->log(ToSpdlog(level), line);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);  // unbuffered: one write
 }
 
 std::optional<uint64_t> LogRate::Take(absl::Time now) {
