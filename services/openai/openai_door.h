@@ -14,16 +14,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "services/inference/calls/generator.h"
 #include "services/openai/completion.h"
 #include "services/openai/openai_request.h"
-#include "services/openai/unknown_field_log.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/http/http_server.h"
 #include "services/serving/json_value.h"
@@ -42,6 +44,8 @@ struct OpenAiOptions {
 
 class OpenAiDoor {
  public:
+  static constexpr size_t kMaxLoggedFields = 256;
+
   static absl::StatusOr<std::unique_ptr<OpenAiDoor>> Open(OpenAiOptions options);
 
   const std::string& address() const { return server_->address(); }
@@ -72,8 +76,10 @@ class OpenAiDoor {
   absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
   void Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer);
   void Detokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) const;
-  // Lists unknown fields in a header of the answer, and each once in the log.
-  void NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const;
+  // Lists unknown fields in a header of the answer, and each once in the log. Names come from
+  // callers: at most kMaxLoggedFields of them are logged.
+  void NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const
+      ABSL_LOCKS_EXCLUDED(unknown_mutex_);
   Json TokenizerInfo() const;
   std::string Models(absl::string_view only) const;
 
@@ -82,7 +88,8 @@ class OpenAiDoor {
   const Tokenizer* const tokenizer_;  // null: no text
   const uint32_t context_tokens_;
   const int64_t start_;
-  mutable UnknownFieldLog unknown_log_;
+  mutable absl::Mutex unknown_mutex_;
+  mutable std::set<std::string> unknown_ ABSL_GUARDED_BY(unknown_mutex_);  // that were logged
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;  // last: it calls the others
 };

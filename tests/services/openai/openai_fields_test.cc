@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -19,11 +20,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "services/openai/openai_door.h"
 #include "services/openai/openai_request.h"
-#include "services/openai/unknown_field_log.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
 
@@ -321,28 +320,6 @@ TEST(UnknownFields, NamesAreBoundedAndSafe) {
   EXPECT_THAT(unknown.Text(), testing::EndsWith("messages[].name_4, ..."));
 }
 
-TEST(UnknownFieldLog, NamesAreLoggedOnceAtABoundedRate) {
-  const auto field = [](int i) {
-    UnknownFields unknown;
-    unknown.Add(kInChat, absl::StrCat("name_", i));
-    return unknown;
-  };
-  UnknownFieldLog log;
-  absl::Time now = absl::FromUnixSeconds(1000);
-  EXPECT_THAT(log.TakeNew(field(0), now), testing::ElementsAre("name_0"));
-  EXPECT_THAT(log.TakeNew(field(0), now), testing::IsEmpty());
-  size_t taken = 0;
-  for (int i = 1; i < 100; ++i) taken += log.TakeNew(field(i), now).size();
-  EXPECT_LT(taken, 10u);
-  now += absl::Hours(1);
-  EXPECT_THAT(log.TakeNew(field(99), now), testing::ElementsAre("name_99"));
-  for (int i = 100; i < 2000; ++i) {
-    now += absl::Hours(1);
-    taken += log.TakeNew(field(i), now).size();
-  }
-  EXPECT_LE(taken, UnknownFieldLog::kMaxNames);
-}
-
 class FieldsDoorTest : public ::testing::Test {
  protected:
   FieldsDoorTest() {
@@ -411,6 +388,20 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreListedInAHeader) {
   EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
 }
 
+TEST_F(FieldsDoorTest, UnknownFieldsAreLoggedOnceAndAtMost256) {
+  testing::internal::CaptureStderr();
+  for (size_t i = 0; i < 2 * OpenAiDoor::kMaxLoggedFields / UnknownFields::kMaxNames; ++i) {
+    FieldsJson body = {{"tokens", {4}}, {"colour", "red"}};
+    for (size_t k = 1; k < UnknownFields::kMaxNames; ++k) body[absl::StrCat("c", i, "_", k)] = 1;
+    Post("/detokenize", body);
+  }
+  const std::vector<std::string> parts =
+      absl::StrSplit(testing::internal::GetCapturedStderr(), "an unknown field");
+  EXPECT_EQ(parts.size() - 1, OpenAiDoor::kMaxLoggedFields);
+  const auto is_colour = [](const std::string& part) { return absl::StrContains(part, "colour"); };
+  EXPECT_EQ(std::count_if(parts.begin(), parts.end(), is_colour), 1);
+}
+
 TEST_F(FieldsDoorTest, EchoOfAFullContextSaysWhatToSend) {
   FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
@@ -450,7 +441,7 @@ class FieldsPage {
         "`false`, `\"\"`, `[]` and `{}`: the field counts as absent. Other fields are unknown: "
         "they are ignored, the answer's header "
         "`X-Hearth-Unknown-Fields` lists up to 8 of them, and the log has the first 256 "
-        "names, at a limited rate.\n";
+        "names, each once.\n";
     Add("/v1/chat/completions, /v1/completions", kInChat | kInCompletion, &page);
     Add("/tokenize, /detokenize", kInTokenize | kInDetokenize, &page,
         "Fields of the calls above that are not listed here are ignored: they are only for "
