@@ -11,7 +11,6 @@
 #include "services/openai/chat_page.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
-#include "services/serving/http_pages.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/logging.h"
 #include "worker/text/logit_rules.h"

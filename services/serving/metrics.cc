@@ -1,6 +1,5 @@
 #include "services/serving/metrics.h"
 
-#include <prometheus/collectable.h>
 #include <prometheus/family.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -10,6 +9,9 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "services/serving/http/http_server.h"
+
 namespace hearth {
 namespace {
 
@@ -17,67 +19,60 @@ namespace {
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300};
 
+// Pages are about 100 KiB.
+constexpr uint64_t kBudgetBytes = uint64_t{8} << 20;
+
+// Scrapers, and a few people: none of them is slow, or sends anything.
+HttpLimits PageLimits() {
+  HttpLimits limits;
+  limits.connections = 64;
+  limits.header_time = absl::Seconds(1);
+  limits.request_time = absl::Seconds(1);
+  limits.body_bytes = 0;
+  return limits;
+}
+
+// Adds to the family of its name a metric with the sample's labels and no value yet.
+template <typename Sample>
+prometheus::ClientMetric* AddMetric(const Sample& sample, prometheus::MetricType type,
+                                    std::map<std::string, prometheus::MetricFamily>* families) {
+  prometheus::MetricFamily& family = (*families)[sample.name];
+  family.name = sample.name;
+  family.help = sample.help;
+  family.type = type;
+  prometheus::ClientMetric& metric = family.metric.emplace_back();
+  for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
+  return &metric;
+}
+
+void AddHistogram(const HistogramSample& sample, prometheus::ClientMetric::Histogram* histogram) {
+  assert(sample.counts.size() == sample.bounds.size() + 1);
+  uint64_t cumulative = 0;
+  for (size_t i = 0; i < sample.counts.size(); ++i) {
+    cumulative += sample.counts[i];
+    const bool bounded = i < sample.bounds.size();
+    histogram->bucket.push_back(
+        {cumulative, bounded ? sample.bounds[i] : std::numeric_limits<double>::infinity()});
+  }
+  histogram->sample_count = cumulative;
+  histogram->sample_sum = sample.sum;
+}
+
 }  // namespace
 
-// Not in the anonymous namespace: Metrics::Rep has one, and GCC warns of that where files are
-// compiled together.
-// Samples of all sources, grouped by name as the text format requires.
-class SourceCollector final : public prometheus::Collectable {
- public:
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    std::map<std::string, prometheus::MetricFamily> families;
-    for (const MetricSource& source : sources) {
-      for (const MetricSample& sample : source()) Add(sample, &families[sample.name]);
+struct Metrics::Rep {
+  void Answer(const HttpRequest& request, HttpAnswer* answer) const {
+    if (request.method != "GET" && request.method != "HEAD") {
+      return answer->Send(405, PageHeaders("text/plain"), "GET and HEAD only\n");
     }
-    for (const HistogramSource& source : histograms) {
-      for (const HistogramSample& sample : source()) Add(sample, &families[sample.name]);
-    }
-    std::vector<prometheus::MetricFamily> result;
-    result.reserve(families.size());
-    for (auto& [name, family] : families) result.push_back(std::move(family));
-    return result;
+    const auto page = pages.find(request.path);
+    if (page == pages.end()) return answer->Send(404, PageHeaders("text/plain"), "no such page\n");
+    answer->Send(200, PageHeaders(page->second.content_type), page->second.make());
   }
 
+  prometheus::Registry registry;
   std::vector<MetricSource> sources;
   std::vector<HistogramSource> histograms;
-
- private:
-  // A metric of the family, with the sample's labels and no value yet.
-  template <typename Sample>
-  static prometheus::ClientMetric& NewMetric(const Sample& sample, prometheus::MetricType type,
-                                             prometheus::MetricFamily* family) {
-    family->name = sample.name;
-    family->help = sample.help;
-    family->type = type;
-    prometheus::ClientMetric& metric = family->metric.emplace_back();
-    for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
-    return metric;
-  }
-  static void Add(const HistogramSample& sample, prometheus::MetricFamily* family) {
-    auto& histogram = NewMetric(sample, prometheus::MetricType::Histogram, family).histogram;
-    assert(sample.counts.size() == sample.bounds.size() + 1);
-    uint64_t cumulative = 0;
-    for (size_t i = 0; i < sample.counts.size(); ++i) {
-      cumulative += sample.counts[i];
-      const bool bounded = i < sample.bounds.size();
-      histogram.bucket.push_back(
-          {cumulative, bounded ? sample.bounds[i] : std::numeric_limits<double>::infinity()});
-    }
-    histogram.sample_count = cumulative;
-    histogram.sample_sum = sample.sum;
-  }
-  static void Add(const MetricSample& sample, prometheus::MetricFamily* family) {
-    if (sample.is_counter) {
-      NewMetric(sample, prometheus::MetricType::Counter, family).counter.value = sample.value;
-    } else {
-      NewMetric(sample, prometheus::MetricType::Gauge, family).gauge.value = sample.value;
-    }
-  }
-};
-
-struct Metrics::Rep {
-  std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();
-  std::shared_ptr<SourceCollector> sources = std::make_shared<SourceCollector>();
   prometheus::Family<prometheus::Histogram>* calls = nullptr;
   prometheus::Family<prometheus::Histogram>* generations = nullptr;
   std::map<std::string, HttpPage> pages;
@@ -88,23 +83,23 @@ Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
   rep_->calls = &prometheus::BuildHistogram()
                      .Name(prefix + "_rpc_seconds")
                      .Help("Time of finished RPCs, by method and status code.")
-                     .Register(*rep_->registry);
+                     .Register(rep_->registry);
   rep_->generations = &prometheus::BuildHistogram()
                            .Name(prefix + "_generation_seconds")
                            .Help("Parts of a generation: queue, fetch, prefill, ttft, total.")
-                           .Register(*rep_->registry);
+                           .Register(rep_->registry);
 }
 
 Metrics::~Metrics() = default;
 
 void Metrics::AddSource(MetricSource source) {
   assert(rep_->server == nullptr);
-  rep_->sources->sources.push_back(std::move(source));
+  rep_->sources.push_back(std::move(source));
 }
 
 void Metrics::AddHistograms(HistogramSource source) {
   assert(rep_->server == nullptr);
-  rep_->sources->histograms.push_back(std::move(source));
+  rep_->histograms.push_back(std::move(source));
 }
 
 void Metrics::RecordCall(const char* method, absl::StatusCode code, double seconds) {
@@ -124,11 +119,23 @@ void Metrics::AddPage(const std::string& path, HttpPage page) {
 absl::StatusOr<std::string> Metrics::Serve(const std::string& address,
                                            std::vector<std::string> hosts) {
   assert(rep_->server == nullptr);
-  std::map<std::string, HttpPage> pages = rep_->pages;
-  pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [this] { return Render(); }};
-  absl::StatusOr<std::unique_ptr<HttpServer>> server =
-      ServePages(address, std::move(hosts), std::move(pages));
-  if (!server.ok()) return server.status();
+  rep_->pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
+                             [this] { return Render(); }};
+  HttpServer::Options options;
+  options.listen = address;
+  options.limits = PageLimits();
+  options.budget_bytes = kBudgetBytes;
+  options.hosts = std::move(hosts);
+  options.hosts_flag = "--metrics-hosts";
+  auto server = HttpServer::Start(
+      options, [rep = rep_.get()](const HttpRequest& request,
+                                  const std::shared_ptr<HttpAnswer>& answer) {
+        rep->Answer(request, answer.get());
+      });
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("metrics-", server.status().message()));
+  }
   rep_->server = *std::move(server);
   return rep_->server->address();
 }
@@ -136,8 +143,24 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address,
 void Metrics::Stop() { rep_->server.reset(); }
 
 std::string Metrics::Render() const {
-  std::vector<prometheus::MetricFamily> families = rep_->registry->Collect();
-  for (auto& family : rep_->sources->Collect()) families.push_back(std::move(family));
+  std::map<std::string, prometheus::MetricFamily> by_name;  // as the text format groups them
+  for (const MetricSource& source : rep_->sources) {
+    for (const MetricSample& sample : source()) {
+      if (sample.is_counter) {
+        AddMetric(sample, prometheus::MetricType::Counter, &by_name)->counter.value = sample.value;
+      } else {
+        AddMetric(sample, prometheus::MetricType::Gauge, &by_name)->gauge.value = sample.value;
+      }
+    }
+  }
+  for (const HistogramSource& source : rep_->histograms) {
+    for (const HistogramSample& sample : source()) {
+      AddHistogram(sample,
+                   &AddMetric(sample, prometheus::MetricType::Histogram, &by_name)->histogram);
+    }
+  }
+  std::vector<prometheus::MetricFamily> families = rep_->registry.Collect();
+  for (auto& [name, family] : by_name) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }
 

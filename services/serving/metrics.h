@@ -1,9 +1,9 @@
 // Metrics: a server's counters, served over HTTP to Prometheus, beside pages for people.
 //
 // Sources read the counters of the store and the engine when Prometheus asks; only the times of
-// RPCs and generations are kept here, as histograms. Thread safety: all methods from any thread.
-// Sources are called from the HTTP server's threads. Ownership: the data that a source reads must
-// outlive the Metrics.
+// RPCs and generations are kept here, as histograms. Pages are made for each request; GET and HEAD
+// only. Thread safety: all methods from any thread. Sources and pages are called on the HTTP
+// server's thread, one at a time. Ownership: the data that they read must outlive the Metrics.
 #ifndef HEARTH_SERVICES_SERVING_METRICS_H_
 #define HEARTH_SERVICES_SERVING_METRICS_H_
 
@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/serving/http_pages.h"
 
 namespace hearth {
 
@@ -55,6 +54,11 @@ struct HistogramSample {
 using HistogramSource = std::function<std::vector<HistogramSample>()>;
 using MetricSource = std::function<std::vector<MetricSample>()>;
 
+struct HttpPage {
+  std::string content_type;
+  std::function<std::string()> make;
+};
+
 class Metrics {
  public:
   // `prefix` begins the histograms' names: "hearth_store" or "hearth_worker".
@@ -71,7 +75,7 @@ class Metrics {
   void RecordGeneration(const std::string& part, double seconds);
 
   // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. `hosts`: more
-  // names that a request's Host may have (http_pages.h). Returns "host:port". kUnavailable naming
+  // names that a request's Host may have (HostRule). Returns "host:port". kUnavailable naming
   // the address when it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address,
                                     std::vector<std::string> hosts = {});

@@ -20,6 +20,11 @@ constexpr size_t kPieceBytes = size_t{64} << 10;
 constexpr char kNoRoom[] =
     "the server has no memory left for this request or its answer; try again later, with less";
 
+// "Not Found".
+const char* Reason(int status) {
+  return http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status))).data();
+}
+
 HttpHeaders JsonHeaders() { return {{"Content-Type", "application/json"}}; }
 
 }  // namespace
@@ -33,7 +38,7 @@ HttpAnswer::State::~State() {
 std::string HttpAnswer::State::Head(int status, const HttpHeaders& headers, int64_t length,
                                     bool closes) const {
   std::string head = absl::StrCat(
-      "HTTP/1.1 ", status, " ", HttpReason(status), "\r\nDate: ",
+      "HTTP/1.1 ", status, " ", Reason(status), "\r\nDate: ",
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
   for (const auto& [name, value] : headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   if (length >= 0 && status != 204) {
@@ -279,10 +284,6 @@ const std::string* HttpRequest::Header(absl::string_view name) const {
   return nullptr;
 }
 
-const char* HttpReason(int status) {
-  return http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status))).data();
-}
-
 std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param) {
   const nlohmann::json body = {
       {"error",
@@ -291,6 +292,17 @@ std::string HttpErrorBody(int status, absl::string_view message, absl::string_vi
         {"param", param.empty() ? nlohmann::json() : nlohmann::json(std::string(param))},
         {"code", nullptr}}}};
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+HttpHeaders PageHeaders(const std::string& content_type) {
+  return {{"Content-Type", content_type},
+          {"Cache-Control", "no-store"},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"},
+          {"Content-Security-Policy",
+           "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+           "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+           "frame-ancestors 'none'"}};
 }
 
 }  // namespace hearth

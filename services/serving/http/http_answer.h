@@ -102,8 +102,8 @@ class HttpHold {
 
 // The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
 std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "");
-// "Not Found".
-const char* HttpReason(int status);
+// The headers of a page that must not be framed or kept, and loads nothing from elsewhere.
+HttpHeaders PageHeaders(const std::string& content_type);
 
 struct HttpAnswer::State {
   // Bytes to send, and how many the budget counts for them.

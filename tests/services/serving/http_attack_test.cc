@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/serving/http/http_server.h"
-#include "services/serving/http_pages.h"
+#include "services/serving/metrics.h"
 #include "tests/services/serving/http_caller.h"
 
 namespace hearth {
@@ -304,22 +304,24 @@ TEST_F(HttpAttackTest, HandlerThatThrowsAnswers500) {
 }
 
 TEST_F(HttpAttackTest, ManyCallersOfThrowingPagesAreAnswered) {
-  auto pages =
-      ServePages("127.0.0.1:0", {}, {{"/bad", {"text/plain", []() -> std::string { throw 1; }}}});
-  ASSERT_TRUE(pages.ok()) << pages.status();
+  Metrics metrics("hearth_test");
+  metrics.AddPage("/bad", {"text/plain", []() -> std::string { throw 1; }});
+  const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
+  ASSERT_TRUE(address.ok()) << address.status();
   for (int i = 0; i < 3; ++i) {
-    HttpCaller caller((*pages)->address());
+    HttpCaller caller(*address);
     caller.Say("GET /bad HTTP/1.0\r\nHost: localhost\r\n\r\n");
     EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 500"));
   }
 }
 
 TEST_F(HttpAttackTest, PagesAnswerOnlyTheirOwnNames) {
-  auto pages = ServePages("127.0.0.1:0", {"stats.example.com"},
-                          {{"/a", {"text/plain", [] { return "made."; }}}});
-  ASSERT_TRUE(pages.ok()) << pages.status();
+  Metrics metrics("hearth_test");
+  metrics.AddPage("/a", {"text/plain", [] { return "made."; }});
+  const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0", {"stats.example.com"});
+  ASSERT_TRUE(address.ok()) << address.status();
   const auto ask = [&](const std::string& host) {
-    HttpCaller caller((*pages)->address());
+    HttpCaller caller(*address);
     caller.Say(absl::StrCat("GET /a HTTP/1.0\r\nHost: ", host, "\r\n\r\n"));
     return caller.HearAll();
   };

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "services/serving/http_pages.h"
+#include "services/serving/metrics.h"
 #include "tests/services/serving/http_caller.h"
 
 namespace hearth {
@@ -260,10 +260,12 @@ TEST(HttpServer, FinishesAnAnswerDuringADrain) {
 }
 
 TEST(HttpPages, AnswerGetAndHeadForWhatThereIs) {
-  auto server = ServePages("127.0.0.1:0", {"x"}, {{"/a", {"text/plain", [] { return "made."; }}}});
-  ASSERT_TRUE(server.ok()) << server.status();
+  Metrics metrics("hearth_test");
+  metrics.AddPage("/a", {"text/plain", [] { return "made."; }});
+  const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0", {"x"});
+  ASSERT_TRUE(address.ok()) << address.status();
   const auto ask = [&](const std::string& line) {
-    HttpCaller caller((*server)->address());
+    HttpCaller caller(*address);
     caller.Say(line + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     return caller.HearAll();
   };
