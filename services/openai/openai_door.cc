@@ -8,7 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "proto/plain_name.h"
-#include "services/openai/chat_page.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
 #include "services/serving/json_reader.h"
@@ -17,6 +16,9 @@
 #include "worker/text/sampler.h"
 
 namespace hearth {
+
+extern const char kChatPage[];  // chat_page.html: talks to the server it came from
+
 namespace {
 
 constexpr char kChat[] = "/v1/chat/completions";

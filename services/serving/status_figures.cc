@@ -2,9 +2,9 @@
 
 #include <cassert>
 
-#include "services/serving/status_page.h"
-
 namespace hearth {
+
+extern const char kStatusPage[];  // status_page.html: shows what /status.json says
 
 StatusFigures::StatusFigures(std::string program, std::string version, Source source, Clock* clock)
     : program_(std::move(program)),
