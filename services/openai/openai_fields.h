@@ -57,10 +57,10 @@ struct OpenAiField {
   absl::string_view name;
   uint16_t places;  // a set of FieldPlace
   FieldUse use;
-  uint16_t nothing;   // a set of FieldNothing
-  const char* words;  // texts that ask for nothing, with spaces between; "": none
-  const char* note;   // "": none
-  uint16_t inner;     // the FieldPlace of the value's own fields; 0: they are not looked at
+  uint16_t nothing = 0;    // a set of FieldNothing
+  const char* note = "";   // "": none
+  uint16_t inner = 0;      // the FieldPlace of the value's own fields; 0: they are not looked at
+  const char* words = "";  // texts that ask for nothing, with spaces between; "": none
 };
 
 // Sorted by name; rows of one name have different places.
