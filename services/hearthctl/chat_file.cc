@@ -31,17 +31,16 @@ absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
   const std::string where = absl::StrCat("messages", json.Path());  // the root is the list
   if (!json.is_object()) return Bad(where, "is not an object with text");
   bool has_text = false;
-  for (const JsonField field : json.fields()) {
-    const JsonValue value = field.value();
-    if (field.name() == "text" && value.is_string()) {
+  for (const JsonValue value : json.fields()) {
+    if (value.name() == "text" && value.is_string()) {
       part->set_text(std::string(*value.Text()));
       has_text = true;
-    } else if (const auto is_on = value.Bool(); field.name() == "cache_breakpoint" && is_on.ok()) {
+    } else if (const auto is_on = value.Bool(); value.name() == "cache_breakpoint" && is_on.ok()) {
       part->set_cache_breakpoint(*is_on);
-    } else if (field.name() == "type" && value.Is("text")) {
+    } else if (value.name() == "type" && value.Is("text")) {
       // Written by other chat programs; text is all there is.
     } else {
-      return Bad(where, absl::StrCat("has the field ", Quoted(field.name()),
+      return Bad(where, absl::StrCat("has the field ", Quoted(value.name()),
                                      " or its type wrong; known are text (a string) and "
                                      "cache_breakpoint (true or false)"));
     }
@@ -69,14 +68,14 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
       {"content", &content},
       {"cache_breakpoint", &breakpoint},
       {"token_ids", &ids}};
-  for (const JsonField field : json.fields()) {
+  for (const JsonValue field : json.fields()) {
     const auto* found = std::find_if(std::begin(known), std::end(known),
                                      [&](const auto& one) { return field.name() == one.first; });
     if (found == std::end(known)) {
       return Bad(where, absl::StrCat("has the unknown field ", Quoted(field.name()),
                                      "; known are role, content, cache_breakpoint, token_ids"));
     }
-    *found->second = field.value();
+    *found->second = field;
   }
   if (!role.has_value() || !role->is_string()) return Bad(where, "has no role (a string)");
   message->set_role(std::string(*role->Text()));

@@ -403,16 +403,15 @@ std::string UnknownFields::Text() const {
 }
 
 absl::Status CheckOpenAiFields(JsonValue object, uint16_t place, UnknownFields* unknown) {
-  for (const JsonField field : object.fields()) {
-    const JsonValue value = field.value();
+  for (const JsonValue value : object.fields()) {
     if (value.is_null()) continue;
-    const OpenAiField* const row = FindOpenAiField(field.name(), place);
+    const OpenAiField* const row = FindOpenAiField(value.name(), place);
     if (row == nullptr && place == kInTemplate) {
       if (!value.IsBool(false)) return RefuseField(value, "");
       continue;
     }
     if (row == nullptr) {
-      unknown->Add(place, field.name());
+      unknown->Add(place, value.name());
       continue;
     }
     if (row->inner != 0 && value.is_object()) {

@@ -148,13 +148,13 @@ absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sam
   if (!biases.has_value()) return absl::OkStatus();
   if (biases->is_list()) return ReadBiasPairs(*biases, sampling);
   if (!biases->is_object()) return biases->Bad("an object of token ids and numbers");
-  for (const JsonField field : biases->fields()) {
+  for (const JsonValue field : biases->fields()) {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(field.name(), &id)) {
       return biases->Refuse(
           absl::StrCat("must have token ids as keys; got ", Quoted(field.name())));
     }
-    const absl::StatusOr<double> bias = field.value().Number(-kMaxBias, kMaxBias);
+    const absl::StatusOr<double> bias = field.Number(-kMaxBias, kMaxBias);
     if (!bias.ok()) return bias.status();
     (*sampling->mutable_logit_bias())[id] = static_cast<float>(*bias);
   }

@@ -397,8 +397,6 @@ uint64_t JsonDocument::bytes() const {
   return nodes_->nodes.capacity() * sizeof(Node) + nodes_->text.capacity();
 }
 
-absl::string_view JsonField::name() const { return nodes_->TextOf(at_); }
-
 bool JsonValue::is_null() const { return nodes_->nodes[at_].type == NodeType::kNull; }
 bool JsonValue::is_string() const { return nodes_->nodes[at_].type == NodeType::kString; }
 bool JsonValue::is_list() const { return nodes_->nodes[at_].type == NodeType::kList; }
@@ -480,25 +478,26 @@ absl::StatusOr<std::vector<uint32_t>> JsonValue::Ids(uint64_t below) const {
   return ids;
 }
 
-absl::Status JsonValue::CheckList() const { return is_list() ? absl::OkStatus() : Bad("a list"); }
 absl::Status JsonValue::CheckObject() const {
   return is_object() ? absl::OkStatus() : Bad("an object");
 }
 
 std::optional<JsonValue> JsonValue::Find(absl::string_view name) const {
-  for (const JsonField field : fields()) {
+  for (const JsonValue field : fields()) {
     if (field.name() != name) continue;
-    if (field.value().is_null()) break;
-    return field.value();
+    if (field.is_null()) break;
+    return field;
   }
   return std::nullopt;
 }
 
-JsonValue::Range<JsonValue> JsonValue::elements() const {
-  return {nodes_, at_ + 1, is_list() ? End() : at_ + 1};
+absl::string_view JsonValue::name() const { return nodes_->TextOf(at_ - 1); }
+
+JsonValue::Range JsonValue::elements() const {
+  return {nodes_, at_ + 1, is_list() ? End() : at_ + 1, 0};
 }
-JsonValue::Range<JsonField> JsonValue::fields() const {
-  return {nodes_, at_ + 1, is_object() ? End() : at_ + 1};
+JsonValue::Range JsonValue::fields() const {
+  return {nodes_, at_ + 1, is_object() ? End() : at_ + 1, 1};
 }
 
 std::string JsonValue::Path() const { return nodes_->PathOf(at_); }
@@ -531,41 +530,26 @@ std::optional<JsonValue> JsonFields::Find(absl::string_view name) const {
 
 bool JsonFields::Bool(absl::string_view name, bool* to) {
   const std::optional<JsonValue> found = Find(name);
-  if (!found.has_value()) return false;
-  const absl::StatusOr<bool> value = found->Bool();
-  status_ = value.status();
-  if (value.ok()) *to = *value;
-  return value.ok();
+  return found.has_value() && Take(found->Bool(), to);
 }
 
 bool JsonFields::Text(absl::string_view name, std::string* to, size_t most_bytes) {
   const std::optional<JsonValue> found = Find(name);
   if (!found.has_value()) return false;
-  const absl::StatusOr<absl::string_view> value = found->Text();
-  status_ = value.status();
-  if (value.ok() && value->size() > most_bytes) {
-    status_ = found->Bad(absl::StrCat("a string of at most ", most_bytes, " bytes"));
-  }
-  if (status_.ok()) *to = std::string(*value);
-  return status_.ok();
+  const absl::StatusOr<absl::string_view> text = found->Text();
+  if (!text.ok() || text->size() <= most_bytes) return Take(text, to);
+  Add(found->Bad(absl::StrCat("a string of at most ", most_bytes, " bytes")));
+  return false;
 }
 
 bool JsonFields::Count(absl::string_view name, uint64_t least, uint64_t most, uint64_t* to) {
   const std::optional<JsonValue> found = Find(name);
-  if (!found.has_value()) return false;
-  const absl::StatusOr<uint64_t> value = found->Count(least, most);
-  status_ = value.status();
-  if (value.ok()) *to = *value;
-  return value.ok();
+  return found.has_value() && Take(found->Count(least, most), to);
 }
 
 bool JsonFields::Number(absl::string_view name, double least, double most, float* to) {
   const std::optional<JsonValue> found = Find(name);
-  if (!found.has_value()) return false;
-  const absl::StatusOr<double> value = found->Number(least, most);
-  status_ = value.status();
-  if (value.ok()) *to = static_cast<float>(*value);
-  return value.ok();
+  return found.has_value() && Take(found->Number(least, most), to);
 }
 
 }  // namespace hearth

@@ -37,7 +37,6 @@ struct JsonLimits {
   std::function<bool(uint64_t bytes)> hold = nullptr;
 };
 
-class JsonField;
 struct JsonNodes;
 
 class JsonValue {
@@ -62,16 +61,16 @@ class JsonValue {
   absl::StatusOr<double> Number(double least, double most) const;
   // A list of token ids below `below`.
   absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = uint64_t{1} << 32) const;
-  absl::Status CheckList() const;
   absl::Status CheckObject() const;
 
   // The field of an object. Nullopt: there is none, it is null, or the value is not an object.
   std::optional<JsonValue> Find(absl::string_view name) const;
 
-  template <typename Item>
   class Range;
-  Range<JsonValue> elements() const;  // empty unless it is a list
-  Range<JsonField> fields() const;    // empty unless it is an object
+  Range elements() const;  // empty unless it is a list
+  Range fields() const;    // the values of an object, each with its name; empty for any other value
+  // REQUIRES: it is of fields(), or of Find.
+  absl::string_view name() const;
 
   // "messages[0].role"; empty for the root.
   std::string Path() const;
@@ -84,55 +83,41 @@ class JsonValue {
 
  private:
   friend class JsonDocument;
-  friend class JsonField;
   JsonValue(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
   uint32_t End() const;  // the node after the last one of this value
 
   const JsonNodes* nodes_;
-  uint32_t at_;
+  uint32_t at_;  // the key of a field is the node before
 };
 
-// A field of an object.
-class JsonField {
- public:
-  absl::string_view name() const;
-  JsonValue value() const { return {nodes_, at_ + 1}; }
-
- private:
-  template <typename Item>
-  friend class JsonValue::Range;
-  JsonField(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
-  uint32_t End() const { return value().End(); }
-
-  const JsonNodes* nodes_;
-  uint32_t at_;  // of the key
-};
-
-template <typename Item>
 class JsonValue::Range {
  public:
   class Iterator {
    public:
-    Iterator(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
-    Item operator*() const { return Item(nodes_, at_); }
+    JsonValue operator*() const { return at_; }
     Iterator& operator++() {
-      at_ = Item(nodes_, at_).End();
+      at_.at_ = at_.End() + keys_;
       return *this;
     }
-    bool operator!=(const Iterator& other) const { return at_ != other.at_; }
+    bool operator!=(const Iterator& other) const { return at_.at_ != other.at_.at_; }
 
    private:
-    const JsonNodes* nodes_;
-    uint32_t at_;
+    friend class Range;
+    Iterator(JsonValue at, uint32_t keys) : at_(at), keys_(keys) {}
+
+    JsonValue at_;
+    uint32_t keys_;  // nodes before each value: 1 in an object
   };
-  Range(const JsonNodes* nodes, uint32_t begin, uint32_t end)
-      : nodes_(nodes), begin_(begin), end_(end) {}
-  Iterator begin() const { return {nodes_, begin_}; }
-  Iterator end() const { return {nodes_, end_}; }
+  Iterator begin() const { return begin_; }
+  Iterator end() const { return end_; }
 
  private:
-  const JsonNodes* nodes_;
-  uint32_t begin_, end_;
+  friend class JsonValue;
+  // Between two nodes of `nodes`.
+  Range(const JsonNodes* nodes, uint32_t begin, uint32_t end, uint32_t keys)
+      : begin_({nodes, begin + keys}, keys), end_({nodes, end + keys}, keys) {}
+
+  Iterator begin_, end_;
 };
 
 class JsonDocument {
@@ -178,6 +163,14 @@ class JsonFields {
   const absl::Status& status() const { return status_; }
 
  private:
+  // Keeps the error, or the value.
+  template <typename Value, typename To>
+  bool Take(const absl::StatusOr<Value>& value, To* to) {
+    status_ = value.status();
+    if (value.ok()) *to = static_cast<To>(*value);
+    return value.ok();
+  }
+
   const JsonValue object_;
   const IsAbsent is_absent_;
   const uint16_t place_;

@@ -47,14 +47,14 @@ absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
                           {"floor_bytes", &quota.floor_bytes, &AmountFrom},
                           {"default_ttl_s", &quota.default_ttl_s, &SecondsFrom},
                           {"max_ttl_s", &quota.max_ttl_s, &SecondsFrom}};
-  for (const JsonField given : json.fields()) {
+  for (const JsonValue given : json.fields()) {
     const Field* field =
         std::find_if(std::begin(fields), std::end(fields),
                      [&given](const Field& known) { return given.name() == known.name; });
     if (field == std::end(fields)) {
       return json.Refuse(absl::StrCat("unknown key ", Quoted(given.name())));
     }
-    absl::StatusOr<uint64_t> amount = field->parse(given.value());
+    absl::StatusOr<uint64_t> amount = field->parse(given);
     if (!amount.ok()) return amount.status();
     *field->place = *amount;
   }
@@ -64,14 +64,14 @@ absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
 absl::StatusOr<TenantQuotas> QuotasFrom(JsonValue root) {
   TenantQuotas quotas;
   if (!root.is_object()) return root.Refuse("must be a JSON object");
-  for (const JsonField field : root.fields()) {
+  for (const JsonValue field : root.fields()) {
     if (field.name() == "default") {
-      absl::StatusOr<TenantQuota> quota = QuotaFrom(field.value());
+      absl::StatusOr<TenantQuota> quota = QuotaFrom(field);
       if (!quota.ok()) return quota.status();
       quotas.others = *quota;
-    } else if (field.name() == "tenants" && field.value().is_object()) {
-      for (const JsonField tenant : field.value().fields()) {
-        absl::StatusOr<TenantQuota> quota = QuotaFrom(tenant.value());
+    } else if (field.name() == "tenants" && field.is_object()) {
+      for (const JsonValue tenant : field.fields()) {
+        absl::StatusOr<TenantQuota> quota = QuotaFrom(tenant);
         if (!quota.ok()) return quota.status();
         quotas.by_tenant[std::string(tenant.name())] = *quota;
       }

@@ -53,8 +53,8 @@ bool IsSame(JsonValue value, const OtherJson& other) {
   for (const JsonValue element : value.elements()) {
     if (!IsSame(element, *one++)) return false;
   }
-  for (const JsonField field : value.fields()) {
-    if (field.name() != one.key() || !IsSame(field.value(), *one++)) return false;
+  for (const JsonValue field : value.fields()) {
+    if (field.name() != one.key() || !IsSame(field, *one++)) return false;
   }
   return true;
 }
@@ -106,9 +106,9 @@ void TryOthers(JsonValue body) {
   const absl::Status detokenize = CheckOpenAiFields(body, kInDetokenize, &unknown);
   if (!detokenize.ok()) CheckedMessage(detokenize);
   for (const char c : unknown.Text()) Require(c >= ' ' && c <= '~', "a header with another byte");
-  for (const JsonField field : body.fields()) {
+  for (const JsonValue field : body.fields()) {
     for (const absl::Status& status :
-         {field.value().Ids(kContextTokens).status(), ParseCacheTtl(field.value()).status()}) {
+         {field.Ids(kContextTokens).status(), ParseCacheTtl(field).status()}) {
       if (!status.ok()) CheckedMessage(status);
     }
   }

@@ -64,14 +64,14 @@ absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
   }
-  for (const JsonField field : root.fields()) {
+  for (const JsonValue field : root.fields()) {
     if (field.name() == "identities" || field.name() == "public_tenant") continue;
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": ", Quoted(field.name()), " is neither \"identities\" nor \"public_tenant\""));
   }
-  for (const JsonField field : root.fields()) {
+  for (const JsonValue field : root.fields()) {
     if (field.name() != "public_tenant") continue;
-    const absl::StatusOr<std::string> shared = TextOf(field.value());
+    const absl::StatusOr<std::string> shared = TextOf(field);
     const absl::Status fine = shared.ok() ? CheckTenantName(*shared) : shared.status();
     if (!fine.ok()) return In(file, fine);
     public_tenant = *shared;
@@ -96,16 +96,16 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
   std::map<std::string, std::string> fields;
   IdentityEntry entry;
   Identity& identity = entry.identity;
-  for (const JsonField field : item.fields()) {
+  for (const JsonValue field : item.fields()) {
     const std::string key(field.name());
     if (key == "publishes_public") {
-      const absl::StatusOr<bool> publishes = field.value().Bool();
+      const absl::StatusOr<bool> publishes = field.Bool();
       if (!publishes.ok()) return In(file, publishes.status());
       identity.publishes_public = *publishes;
       continue;
     }
     if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key ", Quoted(key)));
-    absl::StatusOr<std::string> text = TextOf(field.value());
+    absl::StatusOr<std::string> text = TextOf(field);
     if (!text.ok()) return In(file, text.status());
     fields[key] = *std::move(text);
   }
