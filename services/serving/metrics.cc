@@ -128,8 +128,8 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address,
   options.hosts = std::move(hosts);
   options.hosts_flag = "--metrics-hosts";
   auto server = HttpServer::Start(
-      options, [rep = rep_.get()](const HttpRequest& request,
-                                  const std::shared_ptr<HttpAnswer>& answer) {
+      options,
+      [rep = rep_.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
         rep->Answer(request, answer.get());
       });
   if (!server.ok()) {

@@ -17,9 +17,6 @@ namespace http = boost::beast::http;
 // Small parts of a stream that wait together are sent together.
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
-constexpr char kNoRoom[] =
-    "the server has no memory left for this request or its answer; try again later, with less";
-
 // "Not Found".
 const char* Reason(int status) {
   return http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status))).data();
@@ -29,252 +26,219 @@ HttpHeaders JsonHeaders() { return {{"Content-Type", "application/json"}}; }
 
 }  // namespace
 
-HttpAnswer::State::~State() {
-  absl::MutexLock lock(&mutex);
+HttpAnswer::~HttpAnswer() {
+  absl::MutexLock lock(&mutex_);
   DropReady();
-  account->Shrink(std::exchange(held, 0));
+  account_->Shrink(std::exchange(held_, 0));
 }
 
-std::string HttpAnswer::State::Head(int status, const HttpHeaders& headers, int64_t length,
-                                    bool closes) const {
+std::shared_ptr<HttpAnswer> HttpAnswer::ForMaker(std::shared_ptr<HttpAnswer> answer) {
+  HttpAnswer* const raw = answer.get();
+  return {raw, [answer = std::move(answer)](HttpAnswer* made) { made->Fail(); }};
+}
+
+std::string HttpAnswer::Head(int status, const HttpHeaders& headers, int64_t length) const {
   std::string head = absl::StrCat(
       "HTTP/1.1 ", status, " ", Reason(status), "\r\nDate: ",
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
   for (const auto& [name, value] : headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
   if (length >= 0 && status != 204) {
     absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
-  } else if (length < 0 && is_chunked) {
+  } else if (length < 0 && is_chunked_) {
     absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
   }
-  closes = closes || !keeps_alive || (length < 0 && !is_chunked);
+  const bool closes = !keeps_alive_ || (length < 0 && !is_chunked_);
   absl::StrAppend(&head, closes ? "Connection: close\r\n\r\n" : "\r\n");
   return head;
 }
 
-void HttpAnswer::State::Append(Piece piece) {
-  mutex.AssertHeld();
+void HttpAnswer::Append(Piece piece) {
+  mutex_.AssertHeld();
   if (piece.bytes.empty()) return;
-  if (!ready.empty() && ready.back().bytes.size() + piece.bytes.size() <= kPieceBytes) {
-    ready.back().bytes.append(piece.bytes);
-    ready.back().counted += piece.counted;
+  if (!ready_.empty() && ready_.back().bytes.size() + piece.bytes.size() <= kPieceBytes) {
+    ready_.back().bytes.append(piece.bytes);
+    ready_.back().counted += piece.counted;
     return;
   }
-  ready.push_back(std::move(piece));
+  ready_.push_back(std::move(piece));
 }
 
-void HttpAnswer::State::End() {
-  mutex.AssertHeld();
-  ended = true;
-  request.reset();
-  account->Shrink(std::exchange(held, 0));
+void HttpAnswer::EndLocked() {
+  mutex_.AssertHeld();
+  ended_ = true;
+  request_.reset();
+  account_->Shrink(std::exchange(held_, 0));
 }
 
-void HttpAnswer::State::Release(uint64_t bytes) {
-  absl::MutexLock lock(&mutex);
-  if (ended) return;  // all was released
-  assert(held >= bytes);
-  held -= bytes;
-  account->Shrink(bytes);
+void HttpAnswer::Lose() {
+  mutex_.AssertHeld();
+  is_lost_ = true;
+  DropReady();
+  EndLocked();
 }
 
-std::optional<HttpRequest> HttpAnswer::State::TakeRequest() {
-  absl::MutexLock lock(&mutex);
-  return std::exchange(request, std::nullopt);
+void HttpAnswer::DropReady() {
+  mutex_.AssertHeld();
+  for (const Piece& piece : ready_) account_->Shrink(piece.counted);
+  ready_.clear();
 }
 
-void HttpAnswer::State::DropReady() {
-  mutex.AssertHeld();
-  for (const Piece& piece : ready) account->Shrink(piece.counted);
-  ready.clear();
-}
-
-void HttpAnswer::State::PutWhole(std::string head, std::string body, uint64_t counted) {
-  if (is_head) body.clear();
+void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, uint64_t held) {
   {
-    absl::MutexLock lock(&mutex);
-    if (ended || gone) {
-      account->Shrink(counted);
-      return;
-    }
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) return;
+    begun_ = true;
+    assert(held_ >= held);
+    held_ -= held;  // it is the piece's from now on
+  }
+  std::string head = Head(status, headers, static_cast<int64_t>(body.size()));
+  uint64_t counted = head.size() + std::max<uint64_t>(held, is_head_ ? 0 : body.size());
+  if (!account_->Grow(counted - held)) {
+    account_->Shrink(held);
+    counted = 0;
+    body = HttpErrorBody(503, kNoHttpMemory);
+    head = Head(503, JsonHeaders(), static_cast<int64_t>(body.size()));
+  }
+  if (is_head_) body.clear();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) return account_->Shrink(counted);
     const uint64_t of_head = std::min<uint64_t>(counted, head.size());
     Append({std::move(head), body.empty() ? counted : of_head});
     if (!body.empty()) Append({std::move(body), counted - of_head});
-    End();
-    if (std::exchange(is_poked, true)) return;
+    EndLocked();
+    if (std::exchange(is_poked_, true)) return;
   }
-  poke();
+  poke_();
 }
 
-bool HttpAnswer::State::Write(absl::string_view data) {
-  if (is_head || data.empty()) return true;
-  if (!is_chunked) return Put(std::string(data), false);
+void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string& when_silent) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) return;
+    begun_ = is_stream_ = true;
+  }
+  account_->SetStreaming(true);
+  Put(Head(status, headers, -1), /*is_end=*/false);
+  // After the head: the connection's thread writes it when it looks for a caller who is gone.
+  absl::MutexLock lock(&mutex_);
+  when_silent_ = when_silent;
+}
+
+bool HttpAnswer::Write(absl::string_view data) {
+  if (is_head_ || data.empty()) return true;
+  if (!is_chunked_) return Put(std::string(data), false);
   return Put(absl::StrCat(absl::Hex(data.size()), "\r\n", data, "\r\n"), false);
 }
 
-bool HttpAnswer::State::Put(std::string bytes, bool is_end) {
+void HttpAnswer::End() { Put(is_chunked_ && !is_head_ ? "0\r\n\r\n" : "", /*is_end=*/true); }
+
+bool HttpAnswer::Put(std::string bytes, bool is_end) {
   const size_t size = bytes.size();
-  const bool fits = account->Grow(size);
+  const bool fits = account_->Grow(size);
   bool is_first = false;
   {
-    absl::MutexLock lock(&mutex);
-    if (ended || gone) {
-      if (fits) account->Shrink(size);
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) {
+      if (fits) account_->Shrink(size);
       return false;
     }
-    if (fits) {
-      Append({std::move(bytes), size});
+    if (!fits) {
+      Lose();  // closing the connection calls on_gone_
     } else {
-      is_broken = superseded = true;  // closing the connection calls on_gone
-      DropReady();
+      Append({std::move(bytes), size});
+      if (is_end) EndLocked();
     }
-    if (is_end || !fits) End();
-    is_first = !std::exchange(is_poked, true);
+    is_first = !std::exchange(is_poked_, true);
   }
   // A poke during a write does nothing, except for an answer that lost its memory.
-  if (is_first || !fits) poke();
+  if (is_first || !fits) poke_();
   return fits;
 }
 
-bool HttpAnswer::State::Supersede() {
-  const std::string body = HttpErrorBody(503, kNoRoom);
-  std::string head = Head(503, JsonHeaders(), static_cast<int64_t>(body.size()), /*closes=*/true);
-  if (!is_head) head += body;
-  std::function<void()> on_lost;
-  bool is_first = false;
+void HttpAnswer::Fail() {
+  bool begun = false;
   {
-    absl::MutexLock lock(&mutex);
-    if (begun || ended || gone) return false;
-    begun = superseded = true;
-    Append({std::move(head), 0});
-    End();
-    on_lost = std::exchange(on_gone, nullptr);
-    is_first = !std::exchange(is_poked, true);
-  }
-  if (is_first) poke();
-  if (on_lost) on_lost();
-  return true;
-}
-
-void HttpAnswer::State::Break() {
-  {
-    absl::MutexLock lock(&mutex);
-    if (ended || gone) return;
-    is_broken = superseded = true;
-    DropReady();
-    End();
-    is_poked = true;
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) return;
+    begun = is_broken_ = begun_;
   }
   try {
-    poke();
+    if (begun) {
+      Put("", /*is_end=*/true);
+    } else {
+      Send(500, JsonHeaders(), HttpErrorBody(500, "no answer was made"));
+    }
+    return;
+  } catch (...) {
+    // A lack of memory may be why it fails, and then there is none for the 500 either.
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || gone_) return;
+    Lose();
+    is_poked_ = true;
+  }
+  try {
+    poke_();
   } catch (...) {
     // The connection looks at its answer again when it has been silent.
   }
 }
 
-std::function<void()> HttpAnswer::State::Abandon() {
-  absl::MutexLock lock(&mutex);
-  gone = true;
-  DropReady();
-  request.reset();
-  std::function<void()> call = std::exchange(on_gone, nullptr);
-  return ended && !superseded ? nullptr : call;
-}
-
-HttpAnswer::~HttpAnswer() { Fail(); }
-
-// A lack of memory may be why it fails, and then there is none for the 500 either.
-void HttpAnswer::Fail() {
-  try {
-    SendFailure();
-  } catch (...) {
-    state_->Break();
-  }
-}
-
-void HttpAnswer::SendFailure() {
-  bool begun = false;
-  {
-    absl::MutexLock lock(&state_->mutex);
-    if (state_->ended || state_->gone) return;
-    begun = state_->begun;
-    state_->is_broken = begun;
-  }
-  if (begun) {
-    state_->Put("", /*is_end=*/true);
+bool HttpAnswer::Hold(uint64_t bytes) {
+  if (!account_->Grow(bytes)) return false;
+  absl::MutexLock lock(&mutex_);
+  if (ended_) {
+    account_->Shrink(bytes);
   } else {
-    Send(500, JsonHeaders(), HttpErrorBody(500, "no answer was made"));
+    held_ += bytes;
   }
+  return true;
 }
 
-void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, uint64_t held) {
+void HttpAnswer::Release(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;  // all was released
+  assert(held_ >= bytes);
+  held_ -= bytes;
+  account_->Shrink(bytes);
+}
+
+void HttpAnswer::OnGone(std::function<void()> gone) {
   {
-    absl::MutexLock lock(&state_->mutex);
-    if (state_->ended || state_->gone) return;
-    state_->begun = true;
-    assert(state_->held >= held);
-    state_->held -= held;  // it is the piece's from now on
+    absl::MutexLock lock(&mutex_);
+    if (!gone_ && !is_lost_) {
+      on_gone_ = std::move(gone);
+      return;
+    }
   }
-  const auto head_of = [this](int code, const HttpHeaders& all, const std::string& text) {
-    return state_->Head(code, all, static_cast<int64_t>(text.size()), /*closes=*/false);
-  };
-  std::string head = head_of(status, headers, body);
-  uint64_t counted = head.size() + std::max<uint64_t>(held, state_->is_head ? 0 : body.size());
-  if (!state_->account->Grow(counted - held)) {
-    state_->account->Shrink(held);
-    counted = 0;
-    body = HttpErrorBody(503, kNoRoom);
-    head = head_of(503, JsonHeaders(), body);
-  }
-  state_->PutWhole(std::move(head), std::move(body), counted);
+  gone();
 }
 
-void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string& when_silent) {
-  {
-    absl::MutexLock lock(&state_->mutex);
-    if (state_->ended || state_->gone) return;
-    state_->begun = state_->is_stream = true;
-  }
-  state_->account->SetStreaming(true);
-  state_->Put(state_->Head(status, headers, -1, /*closes=*/false), /*is_end=*/false);
-  // After the head: the connection's thread writes it when it looks for a caller who is gone.
-  absl::MutexLock lock(&state_->mutex);
-  state_->when_silent = when_silent;
+void HttpAnswer::KeepRequest(HttpRequest request) {
+  absl::MutexLock lock(&mutex_);
+  request_ = std::move(request);
 }
 
-bool HttpAnswer::Write(absl::string_view data) { return state_->Write(data); }
+std::optional<HttpRequest> HttpAnswer::TakeRequest() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(request_, std::nullopt);
+}
 
-void HttpAnswer::End() {
-  state_->Put(state_->is_chunked && !state_->is_head ? "0\r\n\r\n" : "", /*is_end=*/true);
+std::function<void()> HttpAnswer::Abandon() {
+  absl::MutexLock lock(&mutex_);
+  gone_ = true;
+  DropReady();
+  request_.reset();
+  std::function<void()> call = std::exchange(on_gone_, nullptr);
+  return ended_ && !is_lost_ ? nullptr : call;
 }
 
 bool HttpHold::Add(uint64_t bytes) {
   if (!answer_->Hold(bytes)) return false;
   bytes_ += bytes;
   return true;
-}
-
-void HttpAnswer::Release(uint64_t bytes) { state_->Release(bytes); }
-
-bool HttpAnswer::Hold(uint64_t bytes) {
-  if (!state_->account->Grow(bytes)) return false;
-  absl::MutexLock lock(&state_->mutex);
-  if (state_->ended) {
-    state_->account->Shrink(bytes);
-  } else {
-    state_->held += bytes;
-  }
-  return true;
-}
-
-void HttpAnswer::OnGone(std::function<void()> gone) {
-  {
-    absl::MutexLock lock(&state_->mutex);
-    if (!state_->gone && !state_->superseded) {
-      state_->on_gone = std::move(gone);
-      return;
-    }
-  }
-  gone();
 }
 
 const std::string* HttpRequest::Header(absl::string_view name) const {

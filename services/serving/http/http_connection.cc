@@ -188,10 +188,10 @@ void HttpConnection::Probe() {
   std::string due;
   bool begun = false, ended = false;
   {
-    absl::MutexLock lock(&answer_->mutex);
-    begun = answer_->begun;
-    ended = answer_->ended;
-    if (!ended) due = answer_->when_silent;
+    absl::MutexLock lock(&answer_->mutex_);
+    begun = answer_->begun_;
+    ended = answer_->ended_;
+    if (!ended) due = answer_->when_silent_;
   }
   if (ended) return Poke();  // its own poke may have failed
   if (!due.empty()) {
@@ -467,7 +467,7 @@ void HttpConnection::Handle() {
 
 // `counted`: what the answer holds for the request, until its handler returns.
 void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
-  auto answer = std::make_shared<HttpAnswer>(answer_);
+  const std::shared_ptr<HttpAnswer> answer = HttpAnswer::ForMaker(answer_);
   if (request.body_bytes.empty()) {
     CallHandler(server_->handler, &server_->faults, std::move(request), answer);
     return answer->Release(counted);
@@ -476,18 +476,14 @@ void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
                        ? server_->small_bodies.get()
                        : server_->large_bodies.get();
   assert(lane != nullptr);
-  {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->request = std::move(request);
-  }
-  const absl::Status status =
-      lane->Submit(caller_.share, 0, [counted, answer, state = answer_, server = server_] {
-        std::optional<HttpRequest> request = state->TakeRequest();
-        if (!request.has_value()) return;
-        CallHandler(server->handler, &server->faults, *std::move(request), answer);
-        request.reset();
-        answer->Release(counted);
-      });
+  answer->KeepRequest(std::move(request));
+  const absl::Status status = lane->Submit(caller_.share, 0, [counted, answer, server = server_] {
+    std::optional<HttpRequest> request = answer->TakeRequest();
+    if (!request.has_value()) return;
+    CallHandler(server->handler, &server->faults, *std::move(request), answer);
+    request.reset();
+    answer->Release(counted);
+  });
   if (status.ok()) return;
   HttpRefusal refusal = Refusal(503, status.message());
   answer->Send(refusal.status, refusal.headers, std::move(refusal.body));
@@ -515,10 +511,10 @@ void HttpConnection::RefuseWith(int status, absl::string_view why) {
 void HttpConnection::Refuse(HttpRefusal refusal, bool closes) {
   if (closes) keeps_alive_ = false;
   drops_input_ = drops_input_ || !keeps_alive_;
-  const bool is_head = request_.method == "HEAD";
+  const bool is_head = stage_ == Stage::kAnswer ? answer_->is_head_ : request_.method == "HEAD";
   ForgetRequest();
   BeginAnswer(is_head, /*is_chunked=*/true);
-  HttpAnswer(answer_).Send(refusal.status, refusal.headers, std::move(refusal.body));
+  answer_->Send(refusal.status, refusal.headers, std::move(refusal.body));
 }
 
 // Frees what was received of a request.
@@ -528,17 +524,16 @@ void HttpConnection::ForgetRequest() {
   account_->Shrink(std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
 }
 
-// The budget took this connection's bytes back.
+// The budget took this connection's bytes back: 503 in place of an answer, unless a part was sent.
 void HttpConnection::OnEvicted() {
-  if (stage_ == Stage::kClosed) return;
-  if (stage_ != Stage::kAnswer && !is_reading_request()) return Close();
-  keeps_alive_ = false;
-  drops_input_ = true;
-  if (is_reading_request()) {
-    ForgetRequest();
-    BeginAnswer(/*is_head=*/false, /*is_chunked=*/true);
+  std::function<void()> gone;
+  if (stage_ == Stage::kAnswer && !has_sent_some_) {
+    gone = answer_->Abandon();
+  } else if (!is_reading_request()) {
+    return Close();
   }
-  if (!answer_->Supersede()) return Close();
+  RefuseWith(503, kNoHttpMemory);
+  if (gone) gone();
   if (!reading_) Read();
 }
 
@@ -558,7 +553,7 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
       if (const auto self = weak.lock()) self->Guarded([&] { self->Poke(); });
     });
   };
-  answer_ = std::make_shared<HttpAnswer::State>(
+  answer_ = std::make_shared<HttpAnswer>(
       is_head, is_chunked, keeps_alive_,
       std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
@@ -568,14 +563,14 @@ void HttpConnection::Poke() {
   if (stage_ != Stage::kAnswer) return;
   bool is_done = false, is_broken = false, is_lost = false;
   {
-    absl::MutexLock lock(&answer_->mutex);
-    is_broken = answer_->is_broken;
-    is_lost = is_broken && answer_->superseded;
+    absl::MutexLock lock(&answer_->mutex_);
+    is_broken = answer_->is_broken_;
+    is_lost = answer_->is_lost_;
     if (!is_lost && writing_) return;
-    answer_->is_poked = false;
-    for (auto& piece : answer_->ready) out_.push_back(std::move(piece));
-    answer_->ready.clear();
-    is_done = answer_->ended && out_.empty();
+    answer_->is_poked_ = false;
+    for (auto& piece : answer_->ready_) out_.push_back(std::move(piece));
+    answer_->ready_.clear();
+    is_done = answer_->ended_ && out_.empty();
   }
   if (is_lost) return Close();
   if (is_done) return is_broken ? Close() : EndAnswer();
@@ -611,10 +606,10 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
 void HttpConnection::EndAnswer() {
   bool keeps_alive = keeps_alive_ && !server_->draining;
   {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->on_gone = nullptr;
-    if (answer_->is_stream) account_->SetStreaming(false);
-    keeps_alive = keeps_alive && (answer_->is_chunked || !answer_->is_stream);
+    absl::MutexLock lock(&answer_->mutex_);
+    answer_->on_gone_ = nullptr;
+    if (answer_->is_stream_) account_->SetStreaming(false);
+    keeps_alive = keeps_alive && (answer_->is_chunked_ || !answer_->is_stream_);
   }
   answer_.reset();
   if (!keeps_alive || (input_ended_ && pending_.empty())) {

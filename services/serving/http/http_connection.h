@@ -198,8 +198,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_http11_ = true, keeps_alive_ = true;
 
   // The answer.
-  std::shared_ptr<HttpAnswer::State> answer_;
-  std::deque<HttpAnswer::State::Piece> out_;  // being written, from sent_ on
+  std::shared_ptr<HttpAnswer> answer_;
+  std::deque<HttpAnswer::Piece> out_;  // being written, from sent_ on
   size_t sent_ = 0;
   bool writing_ = false;
   bool has_sent_some_ = false;  // of the answer

@@ -596,17 +596,14 @@ TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
 TEST_F(HttpAttackTest, LostAnswerDropsItsRequest) {
   const auto budget = std::make_shared<HttpBudget>(1 << 20);
   for (const bool closes : {false, true}) {
-    HttpAnswer::State state(false, true, true, 0, HttpBudget::Open(budget, "", nullptr), [] {});
-    {
-      absl::MutexLock lock(&state.mutex);
-      state.request.emplace();
-    }
+    HttpAnswer answer(false, true, true, 0, HttpBudget::Open(budget, "", nullptr), [] {});
+    answer.KeepRequest({});
     if (closes) {
-      state.Abandon();
+      answer.Abandon();
     } else {
-      EXPECT_TRUE(state.Supersede());
+      EXPECT_FALSE(answer.Write(std::string(2 << 20, 'x')));  // no room
     }
-    EXPECT_FALSE(state.TakeRequest().has_value());
+    EXPECT_FALSE(answer.TakeRequest().has_value());
   }
 }
 
