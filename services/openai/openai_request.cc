@@ -29,43 +29,26 @@ JsonFields FieldsOf(JsonValue object, FieldPlace place) {
   return JsonFields(object, CountsAsAbsent, place);
 }
 
-// A list of words that are never drawn.
-absl::Status ReadBadWords(std::optional<JsonValue> words, OpenAiRequest* request) {
-  if (!words.has_value()) return absl::OkStatus();
-  if (!words->is_list() || words->size() > kMaxListedTokens) {
-    return words->Bad(absl::StrCat("a list of at most ", kMaxListedTokens, " words"));
-  }
-  for (const JsonValue word : words->elements()) {
-    if (word.Is("")) continue;  // asks for nothing
-    const absl::StatusOr<absl::string_view> text = word.Text();
-    if (!text.ok() || text->empty() || text->size() > kMaxStopStringBytes) {
-      return word.Bad(absl::StrCat("a word of 1 to ", kMaxStopStringBytes, " bytes"));
-    }
-    request->bad_words.emplace_back(*text);
-  }
-  return absl::OkStatus();
-}
-
-// A string, or a list of strings.
-absl::Status ReadStops(std::optional<JsonValue> stop, v1::GenerateRequest* request) {
-  if (!stop.has_value()) return absl::OkStatus();
-  const auto add = [&](JsonValue text) {
+// A string, or a list of at most `most` of them, of which empty ones ask for nothing.
+absl::Status ReadTexts(std::optional<JsonValue> texts, size_t most,
+                       const std::function<void(std::string)>& add) {
+  if (!texts.has_value()) return absl::OkStatus();
+  const auto read = [&](JsonValue text) {
     if (!text.is_string()) return text.Bad("a string, or a list of strings");
     const absl::string_view bytes = *text.Text();
     if (bytes.empty() || bytes.size() > kMaxStopStringBytes) {
       return text.Bad(absl::StrCat("a string of 1 to ", kMaxStopStringBytes, " bytes"));
     }
-    request->add_stop(std::string(bytes));
+    add(std::string(bytes));
     return absl::OkStatus();
   };
-  if (!stop->is_list()) return add(*stop);
-  if (stop->size() > kMaxStopStrings) {
-    return stop->Refuse(
-        absl::StrCat("must have at most ", kMaxStopStrings, " strings; got ", stop->size()));
+  if (!texts->is_list()) return read(*texts);
+  if (texts->size() > most) {
+    return texts->Refuse(absl::StrCat("must have at most ", most, " strings; got ", texts->size()));
   }
-  for (const JsonValue text : stop->elements()) {
-    if (text.Is("")) continue;  // asks for nothing
-    if (absl::Status status = add(text); !status.ok()) return status;
+  for (const JsonValue text : texts->elements()) {
+    if (text.Is("")) continue;
+    if (absl::Status status = read(text); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -247,8 +230,12 @@ absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* 
   CountEither("max_tokens", "n_predict", least_tokens, kMaxUint, fields, &tokens);
   fields->Count("max_completion_tokens", least_tokens, kMaxUint, &tokens);
   ReadSampling(fields, made->mutable_sampling());
-  fields->Add(ReadStops(fields->Find("stop"), made));
-  fields->Add(ReadBadWords(fields->Find("bad_words"), request));
+  fields->Add(ReadTexts(fields->Find("stop"), kMaxStopStrings,
+                        [&](std::string text) { made->add_stop(std::move(text)); }));
+  const auto words = fields->Find("bad_words");
+  if (words.has_value() && !words->is_list()) fields->Add(words->Bad("a list of words"));
+  fields->Add(ReadTexts(words, kMaxListedTokens,
+                        [&](std::string word) { request->bad_words.push_back(std::move(word)); }));
   fields->Bool("ignore_eos", &ignore_eos);
   fields->Add(CheckFormat(fields->Find("response_format")));
   if (const auto options = fields->Find("stream_options"); options.has_value()) {
@@ -369,12 +356,11 @@ struct PromptReader {
   absl::Status ReadTruncation(JsonFields* fields, uint64_t max_tokens);
   absl::Status ReadAll(JsonValue body, OpenAiRequest* request) const;
   absl::Status AddPrompt(JsonValue prompt, OpenAiRequest* request) const;
-  absl::Status AddCut(JsonValue prompt, OpenAiRequest* request) const;
 
   const uint32_t context_tokens;
   bool omits_bos = false;                    // of texts
   std::optional<JsonValue> truncation = {};  // truncate_prompt_tokens
-  uint64_t kept_tokens = 0;                  // by the truncation
+  uint64_t kept_tokens = UINT64_MAX;         // by the truncation
   bool keeps_first = false;
 };
 
@@ -400,38 +386,23 @@ absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_token
   return count.status();
 }
 
-absl::Status PromptReader::AddCut(JsonValue prompt, OpenAiRequest* request) const {
-  const uint64_t first = keeps_first ? 0 : prompt.size() - kept_tokens;
-  v1::PromptInput made;
-  auto* const ids = made.mutable_token_ids()->mutable_ids();
-  uint64_t index = 0;
-  for (const JsonValue id : prompt.elements()) {
-    const bool is_kept = index >= first && index < first + kept_tokens;
-    ++index;
-    if (!is_kept) continue;
-    const absl::StatusOr<uint64_t> read = id.Count(0, std::numeric_limits<uint32_t>::max());
-    if (!read.ok()) return read.status();
-    ids->Add(static_cast<uint32_t>(*read));
-  }
-  request->prompts.push_back(std::move(made));
-  return absl::OkStatus();
-}
-
 // A text, or a list of token ids.
 absl::Status PromptReader::AddPrompt(JsonValue prompt, OpenAiRequest* request) const {
-  if (truncation.has_value()) {
-    if (!prompt.is_list()) return truncation->Refuse("needs a prompt of token ids");
-    if (prompt.size() > kept_tokens) return AddCut(prompt, request);
+  if (truncation.has_value() && !prompt.is_list()) {
+    return truncation->Refuse("needs a prompt of token ids");
   }
   v1::PromptInput made;
   if (prompt.is_string()) {
     made.set_text(std::string(*prompt.Text()));
     made.set_omit_bos(omits_bos);
-  } else if (prompt.size() > context_tokens) {
-    return prompt.Refuse(
-        absl::StrCat("must fit the context of ", context_tokens, " tokens; got ", prompt.size()));
   } else if (prompt.is_list() && prompt.size() > 0) {
-    const absl::StatusOr<std::vector<uint32_t>> ids = prompt.Ids();
+    const size_t kept = std::min<uint64_t>(prompt.size(), kept_tokens);
+    if (kept > context_tokens) {
+      return prompt.Refuse(
+          absl::StrCat("must fit the context of ", context_tokens, " tokens; got ", kept));
+    }
+    const absl::StatusOr<std::vector<uint32_t>> ids =
+        prompt.Ids(kAllIds, keeps_first ? 0 : prompt.size() - kept, kept);
     if (!ids.ok()) return ids.status();
     made.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
   } else {

@@ -464,11 +464,15 @@ absl::StatusOr<double> JsonValue::Number(double least, double most) const {
   return Bad(absl::StrCat("a number from ", NumberText(least), " to ", NumberText(most)));
 }
 
-absl::StatusOr<std::vector<uint32_t>> JsonValue::Ids(uint64_t below) const {
+absl::StatusOr<std::vector<uint32_t>> JsonValue::Ids(uint64_t below, size_t first,
+                                                     size_t count) const {
   if (!is_list()) return Bad("a list of token ids");
   std::vector<uint32_t> ids;
-  ids.reserve(size());
+  ids.reserve(std::min(size(), count));
+  size_t index = 0;
   for (const JsonValue id : elements()) {
+    if (index++ < first) continue;
+    if (ids.size() == count) break;
     const Node& node = nodes_->nodes[id.at_];
     if (node.type != NodeType::kUnsigned || node.number >= below) {
       return id.Bad(absl::StrCat("a token id below ", below));

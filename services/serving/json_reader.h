@@ -29,6 +29,8 @@ namespace hearth {
 inline constexpr size_t kMaxJsonKeys = 1024;             // of one object, in a request
 inline constexpr size_t kMaxFileKeys = size_t{1} << 20;  // the same in a file of 16 MiB
 
+inline constexpr uint64_t kAllIds = uint64_t{1} << 32;
+
 struct JsonLimits {
   size_t depth = 64;  // lists and objects inside each other
   size_t keys = kMaxJsonKeys;
@@ -59,8 +61,10 @@ class JsonValue {
   absl::StatusOr<uint64_t> Count(uint64_t least, uint64_t most) const;
   absl::StatusOr<int64_t> Integer(int64_t least, int64_t most) const;
   absl::StatusOr<double> Number(double least, double most) const;
-  // A list of token ids below `below`.
-  absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = uint64_t{1} << 32) const;
+  // A list of token ids below `below`: `count` of them, from the one at `first` on; the others are
+  // not looked at.
+  absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = kAllIds, size_t first = 0,
+                                            size_t count = SIZE_MAX) const;
   absl::Status CheckObject() const;
 
   // The field of an object. Nullopt: there is none, it is null, or the value is not an object.
