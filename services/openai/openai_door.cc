@@ -25,22 +25,12 @@ constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kModels[] = "/v1/models";
 
-// The token of "Authorization: Bearer TOKEN"; empty for another scheme.
-absl::string_view BearerTokenOf(absl::string_view authorization) {
-  const size_t space = authorization.find(' ');
-  if (space == authorization.npos ||
-      !absl::EqualsIgnoreCase(authorization.substr(0, space), "bearer")) {
-    return "";
-  }
-  return absl::StripAsciiWhitespace(authorization.substr(space));
-}
-
 // The caller's token; empty: none. kInvalidArgument: two tokens; kUnauthenticated: it has bytes
 // that no token has, and that gRPC's metadata would not take.
 absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
   const std::string* key = request.Header("x-api-key");
   const std::string* authorization = request.Header("authorization");
-  const std::string bearer(authorization == nullptr ? "" : BearerTokenOf(*authorization));
+  const std::string bearer = authorization == nullptr ? "" : BearerToken(*authorization);
   if (key != nullptr && authorization != nullptr && *key != bearer) {
     return absl::InvalidArgumentError(
         "X-Api-Key and Authorization must carry the same token; send one of them");

@@ -8,12 +8,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "cache_store/base/file_stamp.h"
 #include "cache_store/base/regular_file.h"
-#include "services/rpc/access_files.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"
 #include "services/serving/logging.h"
@@ -171,18 +170,15 @@ absl::Status Unauthenticated() {
       "server knows");
 }
 
-// The token of "authorization: Bearer TOKEN"; empty for any other scheme, and where there is none.
+}  // namespace
+
 std::string BearerToken(absl::string_view header) {
   constexpr absl::string_view kScheme = "bearer";
   if (!absl::StartsWithIgnoreCase(header, kScheme)) return "";
   const absl::string_view rest = header.substr(kScheme.size());
-  absl::string_view token = rest;
-  while (absl::ConsumePrefix(&token, " ")) {
-  }
+  const absl::string_view token = absl::StripLeadingAsciiWhitespace(rest);
   return token.size() == rest.size() ? "" : std::string(token);
 }
-
-}  // namespace
 
 absl::Status CheckTenantName(const std::string& tenant) {
   const bool plain = std::all_of(tenant.begin(), tenant.end(),
@@ -218,7 +214,10 @@ absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) cons
 
 absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& options) {
   std::unique_ptr<Identities> identities(new Identities(options));
-  if (absl::Status status = identities->Load(); !status.ok()) return status;
+  {
+    absl::MutexLock lock(&identities->loading_);
+    if (absl::Status status = identities->Load(); !status.ok()) return status;
+  }
   if (!options.file.empty() && options.recheck > absl::ZeroDuration()) {
     identities->refresher_ = std::make_unique<RepeatingThread>([raw = identities.get()] {
       raw->Refresh();
@@ -229,46 +228,36 @@ absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& opti
 }
 
 absl::Status Identities::Load() {
+  loading_.AssertHeld();
   if (options_.file.empty()) return absl::OkStatus();
-  std::string stamp = FileStampOf(options_.file);
-  uint64_t reading = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    stamp_ = std::move(stamp);  // whatever comes of it: the same wrong file is read and logged once
-    reading = ++readings_;
-  }
+  stamp_ = FileStampOf(options_.file);  // whatever comes of it: a wrong file is read once
   const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
   if (!text.ok()) {
-    absl::MutexLock lock(&mutex_);
     stamp_.clear();  // it may be readable the next time, unchanged
     return text.status();
   }
   absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
   if (!entries.ok()) return entries.status();
-  if (options_.on_parsed) options_.on_parsed();
   absl::MutexLock lock(&mutex_);
-  // SIGHUP and the refresh may read at the same time: what began earlier may have read less.
-  if (reading != readings_) return absl::OkStatus();
   entries_ = std::make_shared<std::vector<IdentityEntry>>(*std::move(entries));
   ++generation_;
   return absl::OkStatus();
 }
 
 void Identities::Refresh() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (FileStampOf(options_.file) == stamp_) return;
-  }
-  Reload(/*logs_again=*/false);
+  absl::MutexLock lock(&loading_);
+  if (FileStampOf(options_.file) != stamp_) LoadAndLog(/*logs_again=*/false);
 }
 
-void Identities::Reload(bool logs_again) {
-  if (options_.file.empty()) return;
+void Identities::Reload() {
+  absl::MutexLock lock(&loading_);
+  if (!options_.file.empty()) LoadAndLog(/*logs_again=*/true);
+}
+
+void Identities::LoadAndLog(bool logs_again) {
+  loading_.AssertHeld();
   const absl::Status status = Load();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (std::exchange(last_, status) == status && !status.ok() && !logs_again) return;
-  }
+  if (std::exchange(last_, status) == status && !status.ok() && !logs_again) return;
   if (!status.ok()) {
     return Log(LogLevel::kError, "identities stay as they were",
                {{"reason", std::string(status.message())}});

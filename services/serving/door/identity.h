@@ -16,7 +16,6 @@
 
 #include <grpcpp/support/config.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/repeating_thread.h"
@@ -85,6 +85,9 @@ struct IdentityEntry {
 absl::StatusOr<std::vector<IdentityEntry>> ParseIdentities(const std::string& file,
                                                            const std::string& text);
 
+// The token of "authorization: Bearer TOKEN"; empty for any other scheme.
+std::string BearerToken(absl::string_view header);
+
 // A caller's proofs of who it is.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
@@ -97,7 +100,6 @@ class Identities {
     std::string file;           // empty: none
     bool certificates = false;  // a client certificate without an entry is its own tenant
     absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
-    std::function<void()> on_parsed;            // for tests: before what was read is used
   };
 
   // All callers are Role::kNobody when `options` name neither. The error names file, entry and what
@@ -109,8 +111,8 @@ class Identities {
   bool asks_for_tokens() const;
   // All callers are Role::kNobody.
   bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
-  // Reads the file whether or not it changed. `logs_again`: also an error that is the last one.
-  void Reload(bool logs_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the file whether or not it changed.
+  void Reload() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
   // Whether these are still the credentials of `was`: kUnauthenticated when nobody has them any
   // more, kPermissionDenied when another has. To be asked again with each generation, the number of
   // times that the file was taken.
@@ -122,18 +124,21 @@ class Identities {
   using Entries = std::shared_ptr<const std::vector<IdentityEntry>>;
 
   explicit Identities(Options options) : options_(std::move(options)) {}
-  absl::Status Load();
-  void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loading_) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `logs_again`: also an error that is the last one.
+  void LoadAndLog(bool logs_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loading_);
+  void Refresh() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Identity> IdentifyAmong(const std::vector<IdentityEntry>& entries,
                                          const Credentials& credentials) const;
 
   const Options options_;
+  // While the file is read: SIGHUP and the refresh read one after the other. Before mutex_.
+  absl::Mutex loading_;
+  std::string stamp_ ABSL_GUARDED_BY(loading_);  // of the file that was read last
+  absl::Status last_ ABSL_GUARDED_BY(loading_);  // of the last reading
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
-  std::string stamp_ ABSL_GUARDED_BY(mutex_);      // of the file that was read last
-  absl::Status last_ ABSL_GUARDED_BY(mutex_);      // of the last reading
-  uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -191,25 +190,6 @@ TEST_F(IdentityTest, CredentialsAreComparedWithWhoHadThem) {
             absl::StatusCode::kPermissionDenied);
   EXPECT_TRUE((*identities)->CheckStillIs(Token("td"), d).ok());
   EXPECT_EQ((*identities)->generation(), generation + 2);
-}
-
-TEST_F(IdentityTest, AReadingThatBeganEarlierDoesNotBringBackARevokedIdentity) {
-  Identities::Options options;
-  options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
-  options.recheck = absl::Hours(1);
-  std::function<void()> meanwhile;
-  options.on_parsed = [&] {
-    if (meanwhile) std::exchange(meanwhile, nullptr)();
-  };
-  auto identities = Identities::Open(options);
-  ASSERT_TRUE(identities.ok()) << identities.status();
-  meanwhile = [&] {
-    folder_.Write("identities.json", FileOf(TokenEntry("c", "tenant", "another token")));
-    (*identities)->Reload();
-  };
-  (*identities)->Reload();
-  EXPECT_FALSE((*identities)->Identify(Token("tb")).ok());
-  EXPECT_TRUE((*identities)->Identify(Token("another token")).ok());
 }
 
 TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
