@@ -114,9 +114,15 @@ HttpConnection::Server::Server(HttpServer::Options options, HttpServer::Handler 
       small_bodies(MakeLane(this->options.limits, "small HTTP bodies")),
       large_bodies(MakeLane(this->options.limits, "large HTTP bodies")) {}
 
-HttpConnection::HttpConnection(std::shared_ptr<asio::io_context> io, Server* server, Caller caller)
-    : io_(std::move(io)), server_(server), caller_(std::move(caller)) {
+HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<asio::ssl::context> context,
+                               std::shared_ptr<asio::io_context> io, Server* server, Caller caller)
+    : io_(std::move(io)),
+      server_(server),
+      caller_(std::move(caller)),
+      context_(std::move(context)),
+      socket_(std::move(socket)) {
   deadline_ = After(server_->options.limits.header_time);
+  if (context_ != nullptr) tls_.emplace(socket_, *context_);
 }
 
 void HttpConnection::Open() {
@@ -128,10 +134,16 @@ void HttpConnection::Open() {
     });
   });
   BeginRequest();
-  counted_tls_ = server_->options.tls == nullptr ? 0 : kTlsBytes;
-  if (account_->Grow(counted_tls_)) return Start();
-  counted_tls_ = 0;
-  Close();
+  counted_tls_ = tls_.has_value() ? kTlsBytes : 0;
+  if (!account_->Grow(counted_tls_)) {
+    counted_tls_ = 0;
+    return Close();
+  }
+  if (!tls_.has_value()) return Read();
+  tls_->async_handshake(asio::ssl::stream_base::server,
+                        [this, self = shared_from_this()](ErrorCode error) {
+                          Guarded([&] { error ? Close() : Read(); });
+                        });
 }
 
 void HttpConnection::UpdateShare() {
@@ -209,7 +221,7 @@ void HttpConnection::Close() {
   if (caller_.is_extra) --server_->extras;
   server_->open.erase(this);
   ErrorCode ignored;
-  socket().close(ignored);
+  socket_.close(ignored);
   // The memory is freed with the connection, once its operations have ended.
   if (account_ == nullptr) return;  // Open has failed
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
@@ -245,6 +257,25 @@ void HttpConnection::Read() {
   StartRead(asio::buffer(incoming_));
 }
 
+void HttpConnection::StartRead(asio::mutable_buffer into) {
+  // A new connection's request is often there already: it need not wait until all other
+  // connections had their turn.
+  if (std::exchange(is_new_, false) && !tls_.has_value()) {
+    ErrorCode error;
+    socket_.non_blocking(true, error);
+    const size_t bytes = error ? 0 : socket_.read_some(into, error);
+    if (error != asio::error::would_block) return Guarded([&] { OnRead(error, bytes); });
+  }
+  const auto done = [this, self = shared_from_this()](ErrorCode error, size_t bytes) {
+    Guarded([&] { OnRead(error, bytes); });
+  };
+  if (tls_.has_value()) {
+    tls_->async_read_some(into, done);
+  } else {
+    socket_.async_read_some(into, done);
+  }
+}
+
 void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   reading_ = false;
   if (stage_ == Stage::kClosed) return;
@@ -273,7 +304,10 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
 // The caller has closed its sending half: it may wait for its answer, or be gone.
 void HttpConnection::OnInputEnd() {
   input_ended_ = true;
-  if (stage_ != Stage::kAnswer || !StartErrorWait()) return Close();
+  // A TLS caller says that it ends: nothing can be sent to it any more.
+  if (stage_ != Stage::kAnswer || tls_.has_value()) return Close();
+  socket_.async_wait(tcp::socket::wait_error,
+                     [this, self = shared_from_this()](ErrorCode) { Guarded([&] { Close(); }); });
   Probe();
 }
 
@@ -582,7 +616,19 @@ void HttpConnection::WriteSome() {
   if (out_.empty() || std::exchange(writing_, true)) return;
   written_ = window_start_ = Clock::now();
   window_bytes_ = 0;
-  StartWrite(asio::buffer(out_.front().bytes));
+  StartWrite();
+}
+
+void HttpConnection::StartWrite() {
+  const asio::const_buffer bytes = asio::buffer(out_.front().bytes) + sent_;
+  const auto done = [this, self = shared_from_this()](ErrorCode error, size_t written) {
+    Guarded([&] { OnWritten(error, written); });
+  };
+  if (tls_.has_value()) {
+    tls_->async_write_some(bytes, done);
+  } else {
+    socket_.async_write_some(bytes, done);
+  }
 }
 
 void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
@@ -596,9 +642,7 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
     out_.pop_front();
     sent_ = 0;
   }
-  if (!out_.empty()) {
-    return StartWrite(asio::buffer(out_.front().bytes) + sent_);
-  }
+  if (!out_.empty()) return StartWrite();
   writing_ = false;
   if (stage_ == Stage::kAnswer) Poke();
 }
@@ -615,7 +659,7 @@ void HttpConnection::EndAnswer() {
   if (!keeps_alive || (input_ended_ && pending_.empty())) {
     if (input_ended_) return Close();
     ErrorCode ignored;
-    socket().shutdown(tcp::socket::shutdown_send, ignored);
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
     stage_ = Stage::kLinger;
     linger_end_ = After(server_->options.limits.request_time);
     deadline_ = std::min(linger_end_, After(server_->options.limits.linger_time));
@@ -634,89 +678,6 @@ void HttpConnection::EndAnswer() {
   stage_ = Stage::kIdle;
   deadline_ = After(server_->options.limits.idle_time);
   Read();
-}
-
-namespace {
-
-template <typename Stream>
-class HttpConnectionOver final : public HttpConnection {
- public:
-  static constexpr bool kIsPlain = std::is_same_v<Stream, tcp::socket>;
-
-  HttpConnectionOver(Stream stream, std::shared_ptr<void> context,
-                     std::shared_ptr<asio::io_context> io, Server* server, Caller caller)
-      : HttpConnection(std::move(io), server, std::move(caller)),
-        context_(std::move(context)),
-        stream_(std::move(stream)) {}
-
-  void Start() override {
-    if constexpr (kIsPlain) {
-      BeginReading();
-    } else {
-      stream_.async_handshake(asio::ssl::stream_base::server,
-                              [this, self = shared_from_this()](ErrorCode error) {
-                                Guarded([&] { error ? Close() : BeginReading(); });
-                              });
-    }
-  }
-
- private:
-  void StartRead(asio::mutable_buffer into) override {
-    // A new connection's request is often there already: it need not wait until all other
-    // connections had their turn.
-    if (std::exchange(is_new_, false) && kIsPlain) {
-      ErrorCode error;
-      socket().non_blocking(true, error);
-      const size_t bytes = error ? 0 : socket().read_some(into, error);
-      if (error != asio::error::would_block) {
-        return Guarded([&] { OnRead(error, bytes); });
-      }
-    }
-    stream_.async_read_some(into, [this, self = shared_from_this()](ErrorCode error, size_t n) {
-      Guarded([&] { OnRead(error, n); });
-    });
-  }
-  void StartWrite(asio::const_buffer bytes) override {
-    stream_.async_write_some(bytes, [this, self = shared_from_this()](ErrorCode error, size_t n) {
-      Guarded([&] { OnWritten(error, n); });
-    });
-  }
-  // A TLS caller says that it ends: nothing can be sent to it any more.
-  bool StartErrorWait() override {
-    if constexpr (kIsPlain) {
-      stream_.async_wait(tcp::socket::wait_error, [this, self = shared_from_this()](ErrorCode) {
-        Guarded([&] { Close(); });
-      });
-    }
-    return kIsPlain;
-  }
-  tcp::socket& socket() override {
-    if constexpr (kIsPlain) {
-      return stream_;
-    } else {
-      return stream_.next_layer();
-    }
-  }
-
-  const std::shared_ptr<void> context_;  // of TLS
-  bool is_new_ = true;                   // nothing was read yet
-  Stream stream_;
-};
-
-}  // namespace
-
-std::shared_ptr<HttpConnection> MakeHttpConnection(tcp::socket socket,
-                                                   std::shared_ptr<asio::ssl::context> context,
-                                                   std::shared_ptr<asio::io_context> io,
-                                                   HttpConnection::Server* server,
-                                                   HttpConnection::Caller caller) {
-  if (context == nullptr) {
-    return std::make_shared<HttpConnectionOver<tcp::socket>>(
-        std::move(socket), nullptr, std::move(io), server, std::move(caller));
-  }
-  asio::ssl::stream<tcp::socket> stream(std::move(socket), *context);
-  return std::make_shared<HttpConnectionOver<asio::ssl::stream<tcp::socket>>>(
-      std::move(stream), std::move(context), std::move(io), server, std::move(caller));
 }
 
 }  // namespace hearth

@@ -92,9 +92,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     bool is_extra = false;  // only /health is answered
   };
 
-  // `io` lives as long as any connection.
-  HttpConnection(std::shared_ptr<boost::asio::io_context> io, Server* server, Caller caller);
-  virtual ~HttpConnection() = default;
+  // `context`: null for no TLS. `io` lives as long as any connection.
+  HttpConnection(boost::asio::ip::tcp::socket socket,
+                 std::shared_ptr<boost::asio::ssl::context> context,
+                 std::shared_ptr<boost::asio::io_context> io, Server* server, Caller caller);
 
   // Begins to read. REQUIRES: Server::open has it.
   void Open();
@@ -112,17 +113,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point since() const { return since_; }
   Clock::time_point deadline() const { return deadline_; }
 
- protected:
-  virtual void Start() = 0;
-  virtual void StartRead(boost::asio::mutable_buffer into) = 0;
-  virtual void StartWrite(boost::asio::const_buffer bytes) = 0;
-  // Calls Close once the connection has an error. Returns false if it cannot.
-  virtual bool StartErrorWait() = 0;
-  virtual boost::asio::ip::tcp::socket& socket() = 0;
-
-  void BeginReading() { Read(); }
-  void OnRead(ErrorCode error, size_t bytes);
-  void OnWritten(ErrorCode error, size_t bytes);
+ private:
   // Runs one step. If the step throws, the fault is logged and the connection closed.
   template <typename Step>
   void Guarded(const Step& step) {
@@ -135,13 +126,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     }
   }
 
- private:
   enum class Stage { kHeader, kBody, kAnswer, kIdle, kLinger, kClosed };
   using Parser = boost::beast::http::request_parser<HttpBody>;
 
   bool is_reading_request() const { return stage_ == Stage::kHeader || stage_ == Stage::kBody; }
   void UpdateShare();
   void Read();
+  void StartRead(boost::asio::mutable_buffer into);
+  void OnRead(ErrorCode error, size_t bytes);
   void OnInputEnd();
   void BeginRequest();
   void Parse();
@@ -165,6 +157,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BeginAnswer(bool is_head, bool is_chunked);
   void Poke();
   void WriteSome();
+  void StartWrite();
+  void OnWritten(ErrorCode error, size_t bytes);
   void Probe();
   void EndAnswer();
   void ForgetRequest();
@@ -172,6 +166,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const std::shared_ptr<boost::asio::io_context> io_;
   Server* const server_;  // gone after Close
   const Caller caller_;
+  const std::shared_ptr<boost::asio::ssl::context> context_;
+  boost::asio::ip::tcp::socket socket_;
+  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;  // over socket_
   const Clock::time_point since_ = Clock::now();
   std::shared_ptr<HttpBudget::Account> account_;  // set by Open
   Stage stage_ = Stage::kHeader;
@@ -185,6 +182,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string pending_;         // not parsed yet
   uint64_t counted_tls_ = 0, counted_buffers_ = 0;
   uint64_t counted_header_ = 0, counted_body_ = 0;
+  bool is_new_ = true;  // nothing was read yet
   bool reading_ = false, input_ended_ = false;
   bool drops_input_ = false;  // no request follows
   uint64_t dropped_bytes_ = 0;
@@ -207,12 +205,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point window_start_;
   uint64_t window_bytes_ = 0;  // taken since window_start_
 };
-
-// `context`: null for no TLS.
-std::shared_ptr<HttpConnection> MakeHttpConnection(
-    boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> context,
-    std::shared_ptr<boost::asio::io_context> io, HttpConnection::Server* server,
-    HttpConnection::Caller caller);
 
 }  // namespace hearth
 

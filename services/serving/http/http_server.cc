@@ -235,8 +235,8 @@ class HttpServer::Rep {
     caller.share = caller.is_trusted ? caller.peer : caller.address;
     if (!MakeRoom(&caller)) return;
     if (server_.options.tls) RefreshContext().IgnoreError();
-    const auto connection =
-        MakeHttpConnection(std::move(socket), context_, io_, &server_, std::move(caller));
+    const auto connection = std::make_shared<HttpConnection>(std::move(socket), context_, io_,
+                                                             &server_, std::move(caller));
     server_.open.emplace(connection.get(), connection);
     connection->Open();
   }
