@@ -67,8 +67,7 @@ void SetSocketOptions(tcp::socket* socket) {
 // descriptors or memory, and the next accept would fail at once.
 bool IsOfOneConnection(ErrorCode error) {
   return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
-         error == asio::error::try_again || error == asio::error::interrupted ||
-         error.value() == EPROTO;
+         error == asio::error::interrupted || error.value() == EPROTO;
 }
 
 // The connection to close for a newcomer of `address`, or null. Only callers that have not proved
@@ -127,8 +126,9 @@ class HttpServer::Rep {
       int family = 0;
       socklen_t size = sizeof(family);
       getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
-      acceptors_.emplace_back(io_.get(), family, fcntl(fd, F_DUPFD_CLOEXEC, 0));
-      acceptors_.back().socket.non_blocking(true);
+      acceptors_.emplace_back(*io_, family == AF_INET6 ? tcp::v6() : tcp::v4(),
+                              fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      acceptors_.back().non_blocking(true);
       Accept(&acceptors_.back());
     }
     Look();
@@ -150,15 +150,6 @@ class HttpServer::Rep {
   }
 
  private:
-  // Each has a timer of its own: with one timer for both, one acceptor's retry would cancel the
-  // wait of the other.
-  struct Acceptor {
-    Acceptor(asio::io_context* io, int family, int fd)
-        : socket(*io, family == AF_INET6 ? tcp::v6() : tcp::v4(), fd), retry(*io) {}
-    tcp::acceptor socket;
-    asio::steady_timer retry;
-  };
-
   // A fault in one step, such as a lack of memory, does not end the process.
   void Run() {
     for (;;) {
@@ -189,35 +180,32 @@ class HttpServer::Rep {
     return absl::OkStatus();
   }
 
-  void Accept(Acceptor* acceptor) {
-    acceptor->socket.async_accept([this, acceptor](ErrorCode error, tcp::socket socket) {
-      if (finished_) return;
-      if (error && !IsOfOneConnection(error)) return Retry(acceptor, error);
+  // Between two waits each busy connection has a turn: if callers connect faster than that, a
+  // newcomer would wait behind all of them, so that several are accepted at once.
+  void Accept(tcp::acceptor* acceptor) {
+    acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
+      if (cancelled || finished_) return;
       Accept(acceptor);  // first, so that a fault below leaves it
-      if (!error) Take(std::move(socket));
-      AcceptMore(&acceptor->socket);
+      for (int i = 0; i < kAcceptsAtOnce; ++i) {
+        tcp::socket socket(*io_);
+        ErrorCode error;
+        acceptor->accept(socket, error);
+        if (error == asio::error::would_block) return;
+        if (!error) {
+          Take(std::move(socket));
+        } else if (!IsOfOneConnection(error)) {
+          return Rest(error);
+        }
+      }
     });
   }
 
-  // Between two calls of an asynchronous accept each busy connection has a turn: if callers connect
-  // faster than that, a newcomer would wait behind all of them.
-  void AcceptMore(tcp::acceptor* acceptor) {
-    for (int i = 0; i < kAcceptsAtOnce; ++i) {
-      tcp::socket socket(*io_);
-      ErrorCode error;
-      acceptor->accept(socket, error);
-      if (error) return;  // the asynchronous accept sees and reports what stays
-      Take(std::move(socket));
-    }
-  }
-
-  void Retry(Acceptor* acceptor, ErrorCode error) {
+  // Without a free descriptor or memory newcomers wait for the next look.
+  void Rest(ErrorCode error) {
     LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
                  {{"error", error.message()}});
-    acceptor->retry.expires_after(kLook);
-    acceptor->retry.async_wait([this, acceptor](ErrorCode cancelled) {
-      if (!cancelled && !finished_) Accept(acceptor);
-    });
+    rests_ = true;
+    for (tcp::acceptor& acceptor : acceptors_) acceptor.cancel(error);
   }
 
   void Take(tcp::socket socket) {
@@ -288,6 +276,9 @@ class HttpServer::Rep {
       if (error) return;
       Look();  // first, so that a fault below leaves it
       if (finished_) return;
+      if (std::exchange(rests_, false)) {
+        for (tcp::acceptor& acceptor : acceptors_) Accept(&acceptor);
+      }
       const auto open = server_.open;
       open_.store(open.size(), std::memory_order_relaxed);
       const auto now = steady_clock::now();
@@ -312,13 +303,14 @@ class HttpServer::Rep {
   const std::shared_ptr<asio::io_context> io_;
   // The thread's.
   HttpConnection::Server server_;
-  std::list<Acceptor> acceptors_;
+  std::list<tcp::acceptor> acceptors_;
   asio::steady_timer look_{*io_};
   LogRate accept_failures_;
   steady_clock::time_point finish_by_ = steady_clock::time_point::max();
   steady_clock::time_point trimmed_;
   uint64_t peak_bytes_ = 0;  // of the budget, since trimmed_
   bool finished_ = false;
+  bool rests_ = false;  // from its acceptors, until the next look
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
   std::atomic<size_t> open_{0};
