@@ -31,22 +31,15 @@ namespace {
 // 2^53: every value up to it is exact in a double.
 constexpr double kMaxByteSize = 9007199254740992.0;
 
-const std::map<std::string, double>& ByteUnits() {
-  static const auto& units = *new std::map<std::string, double>{{"", 1},
-                                                                {"b", 1},
-                                                                {"kb", 1e3},
-                                                                {"mb", 1e6},
-                                                                {"gb", 1e9},
-                                                                {"tb", 1e12},
-                                                                {"k", 1024.0},
-                                                                {"m", 1048576.0},
-                                                                {"g", 1073741824.0},
-                                                                {"t", 1099511627776.0},
-                                                                {"kib", 1024.0},
-                                                                {"mib", 1048576.0},
-                                                                {"gib", 1073741824.0},
-                                                                {"tib", 1099511627776.0}};
-  return units;
+// The bytes of a unit in lower case: "" and "b", "k" and "kib", "kb", and so on up to "t". 0: it is
+// none.
+double BytesOf(absl::string_view unit) {
+  if (unit.empty() || unit == "b") return 1;
+  const size_t power = absl::string_view("kmgt").find(unit[0]);
+  const absl::string_view rest = unit.substr(1);
+  if (power == absl::string_view::npos) return 0;
+  if (rest == "b") return std::pow(1000.0, power + 1);
+  return rest.empty() || rest == "ib" ? std::pow(1024.0, power + 1) : 0;
 }
 
 // A CLI11 validator out of a parser: its text becomes the error.
@@ -76,13 +69,12 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   }
   double number = 0;
   const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(stripped.substr(end)));
-  const auto known = ByteUnits().find(unit);
-  if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) ||
-      known == ByteUnits().end()) {
+  const double unit_bytes = BytesOf(unit);
+  if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) || unit_bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is no size; write bytes or 512MiB, 4GiB, 1TB"));
   }
-  const double bytes = number * known->second;
+  const double bytes = number * unit_bytes;
   if (bytes > kMaxByteSize) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is over 8 PiB"));
   }
