@@ -6,18 +6,9 @@
 
 namespace hearth {
 
-size_t BodyBytes::CapacityFor(size_t bytes, size_t before, size_t most) {
+size_t BodyBytes::CapacityFor(size_t bytes, size_t most) {
   if (bytes > kBlockBytes) return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  return std::min({std::max(bytes, 2 * before), std::max(bytes, most), kBlockBytes});
-}
-
-void BodyBytes::Reserve(size_t capacity) {
-  capacity = std::min(capacity, kBlockBytes);
-  if (capacity <= first_.capacity()) return;
-  std::string grown;  // `first_` itself would at least double
-  grown.reserve(capacity);
-  grown.append(first_);
-  first_.swap(grown);
+  return std::min(std::max(bytes, most), kBlockBytes);
 }
 
 void BodyBytes::Append(absl::string_view bytes) {

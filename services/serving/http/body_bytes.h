@@ -6,6 +6,7 @@
 #ifndef HEARTH_SERVICES_SERVING_HTTP_BODY_BYTES_H_
 #define HEARTH_SERVICES_SERVING_HTTP_BODY_BYTES_H_
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <memory>
@@ -20,11 +21,10 @@ class BodyBytes {
  public:
   static constexpr size_t kBlockBytes = size_t{64} << 10;
 
-  // What a body of `bytes` takes that grew from one of `before` bytes of capacity, if it gets at
-  // most `most` bytes.
-  static size_t CapacityFor(size_t bytes, size_t before, size_t most);
+  // What a body of `bytes` takes that gets at most `most` bytes: whole blocks, or less than one.
+  static size_t CapacityFor(size_t bytes, size_t most);
   // REQUIRES: `capacity` is CapacityFor's. Allocates it as far as it is one block.
-  void Reserve(size_t capacity);
+  void Reserve(size_t capacity) { first_.reserve(std::min(capacity, kBlockBytes)); }
   void Append(absl::string_view bytes);
   // Makes one text of the blocks, each of which is freed once it is copied.
   void Join();

@@ -406,7 +406,7 @@ bool HttpConnection::ReserveBody(size_t more) {
   const uint64_t wanted = body.size() + more;
   if (wanted <= counted_body_) return true;
   const uint64_t most = parser_->content_length().value_or(server_->options.limits.body_bytes);
-  const uint64_t to = BodyBytes::CapacityFor(wanted, counted_body_, most);
+  const uint64_t to = BodyBytes::CapacityFor(wanted, most);
   if (to <= counted_body_) return true;
   if (!account_->Grow(to - counted_body_)) return false;
   counted_body_ = to;
