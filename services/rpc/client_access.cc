@@ -14,7 +14,6 @@
 #include "cache_store/base/reread_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/call_metadata.h"
-#include "services/rpc/tls_files.h"
 
 namespace hearth {
 namespace {

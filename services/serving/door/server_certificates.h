@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/repeating_thread.h"
-#include "services/rpc/tls_files.h"
+#include "services/rpc/access_files.h"
 
 namespace hearth {
 

@@ -30,7 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "services/rpc/tls_files.h"
+#include "services/rpc/access_files.h"
 #include "services/serving/http/http_answer.h"
 #include "services/serving/http/http_names.h"
 

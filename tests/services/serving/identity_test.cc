@@ -15,7 +15,6 @@
 #include "cache_store/base/regular_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/client_access.h"
-#include "services/rpc/tls_files.h"
 #include "services/serving/door/server_access.h"
 #include "services/store/tenants_file.h"
 #include "tests/support/test_certificates.h"
