@@ -200,20 +200,14 @@ absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           std::unique_ptr<Call>* call, bool reads_on) {
   Credentials credentials;
   if (asks_identities() != nullptr) credentials = Identities::CredentialsOf(context);
-  return EnterAs(method, std::move(credentials), RequestIdOf(context), context.peer(), bytes,
-                 reads_on, call);
+  return Enter(method, std::move(credentials), RequestIdOf(context), call, context.peer(), bytes,
+               reads_on);
 }
 
 absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials credentials,
                                           const std::string& request_id,
-                                          std::unique_ptr<Call>* call) {
-  return EnterAs(method, std::move(credentials), request_id, "", 0, false, call);
-}
-
-absl::StatusOr<Identity> Admission::EnterAs(const char* method, Credentials credentials,
-                                            const std::string& request_id, const std::string& peer,
-                                            uint64_t bytes, bool reads_on,
-                                            std::unique_ptr<Call>* call) {
+                                          std::unique_ptr<Call>* call, const std::string& peer,
+                                          uint64_t bytes, bool reads_on) {
   // Before the credentials are compared: a file that is read meanwhile is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
@@ -236,32 +230,23 @@ absl::Status Admission::ClosedError() {
   return absl::UnavailableError("the server is shutting down; ask another one");
 }
 
-std::vector<Admission::EndCall> Admission::Ends() const {
-  mutex_.AssertHeld();
-  std::vector<EndCall> ends;
-  for (const Call* const call : calls_) {
-    if (call->end_ != nullptr) ends.push_back(call->end_);
-  }
-  return ends;
-}
-
 void Admission::Close() {
-  std::vector<EndCall> ends;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return;
-    ends = Ends();
   }
-  for (const EndCall& end : ends) end(EndReason::kDrain, ClosedError());
+  AskAll(EndReason::kDrain);
 }
 
-void Admission::CutOff() {
+void Admission::AskAll(EndReason reason) {
   std::vector<EndCall> ends;
   {
     absl::MutexLock lock(&mutex_);
-    ends = Ends();
+    for (const Call* const call : calls_) {
+      if (call->end_ != nullptr) ends.push_back(call->end_);
+    }
   }
-  for (const EndCall& end : ends) end(EndReason::kCutOff, ClosedError());
+  for (const EndCall& end : ends) end(reason, ClosedError());
 }
 
 bool Admission::closed() const {

@@ -165,9 +165,12 @@ class Admission {
   absl::StatusOr<Identity> Enter(const char* method, const grpc::ServerContextBase& context,
                                  uint64_t bytes, std::unique_ptr<Call>* call,
                                  bool reads_on = false);
-  // The same of a call over HTTP, whose connections are counted elsewhere.
+  // The same of a caller with these credentials. Connections of HTTP, without a `peer`, are counted
+  // elsewhere.
   absl::StatusOr<Identity> Enter(const char* method, Credentials credentials,
-                                 const std::string& request_id, std::unique_ptr<Call>* call);
+                                 const std::string& request_id, std::unique_ptr<Call>* call,
+                                 const std::string& peer = "", uint64_t bytes = 0,
+                                 bool reads_on = false);
   // The same of a call that came by the connection that gRPC calls `peer`, whoever calls. Null once
   // this is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
@@ -177,7 +180,7 @@ class Admission {
   // Refuses new calls from now on, and asks those inside to end that last by design, once.
   void Close();
   // Asks all calls to end: the time of a drain is over.
-  void CutOff();
+  void CutOff() { AskAll(EndReason::kCutOff); }
   bool closed() const;
   // True when no call is inside; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline);
@@ -197,10 +200,7 @@ class Admission {
     int all = 0;
     uint64_t bytes = 0;
   };
-  absl::StatusOr<Identity> EnterAs(const char* method, Credentials credentials,
-                                   const std::string& request_id, const std::string& peer,
-                                   uint64_t bytes, bool reads_on, std::unique_ptr<Call>* call);
-  std::vector<EndCall> Ends() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskAll(EndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
   // kResourceExhausted: the tenant would have more than its share. Places that belong to no known
   // tenant count as free.
   absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)
