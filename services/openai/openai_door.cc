@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "proto/plain_name.h"
+#include "services/openai/completion.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
 #include "services/serving/json_reader.h"

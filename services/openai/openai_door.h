@@ -11,7 +11,6 @@
 #define HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,7 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "services/inference/calls/generator.h"
-#include "services/openai/completion.h"
 #include "services/openai/openai_request.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/http/http_server.h"

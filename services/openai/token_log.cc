@@ -1,7 +1,5 @@
 #include "services/openai/token_log.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 
 namespace hearth {

@@ -46,13 +46,11 @@ class MappedSegment {
     return mapping_ + layout_.data_offset() + range.offset;
   }
   // Copies the range to `to`, and adds it to `hasher`. kAborted when it was used again before the
-  // copy was complete. REQUIRES: the data lies in the file.
-  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher) const {
-    return Copy(range, to, hasher, [] {});
-  }
-  // For tests: `between` runs after the bytes were copied, before the generation is checked again.
-  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
-                    absl::FunctionRef<void()> between) const;
+  // copy was complete. REQUIRES: the data lies in the file. `between`, for tests, runs after the
+  // bytes were copied, before the generation is checked again.
+  absl::Status Copy(
+      const SegmentRange& range, std::byte* to, SliceHasher* hasher,
+      absl::FunctionRef<void()> between = [] {}) const;
 
  private:
   explicit MappedSegment(const SegmentLayout& layout) : layout_(layout) {}

@@ -1,6 +1,5 @@
 #include "services/serving/calls/fair_pool.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 

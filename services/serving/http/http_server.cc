@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
 #include <chrono>
@@ -137,7 +136,6 @@ class HttpServer::Rep {
   }
 
   int port() const { return listeners_.port(); }
-  size_t open() const { return open_.load(std::memory_order_relaxed); }
   uint64_t held_bytes() const { return server_.budget->held_bytes(); }
   void Drain() {
     asio::post(*io_, [this] {
@@ -280,7 +278,6 @@ class HttpServer::Rep {
         for (tcp::acceptor& acceptor : acceptors_) Accept(&acceptor);
       }
       const auto open = server_.open;
-      open_.store(open.size(), std::memory_order_relaxed);
       const auto now = steady_clock::now();
       for (const auto& [connection, owned] : open) connection->CheckTimeouts(now);
       Trim(now);
@@ -313,7 +310,6 @@ class HttpServer::Rep {
   bool rests_ = false;  // from its acceptors, until the next look
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
-  std::atomic<size_t> open_{0};
   std::thread thread_;
 };
 
@@ -330,7 +326,6 @@ HttpServer::HttpServer(std::unique_ptr<Rep> rep, std::string address)
     : rep_(std::move(rep)), address_(std::move(address)) {}
 HttpServer::~HttpServer() = default;
 void HttpServer::Drain() { rep_->Drain(); }
-size_t HttpServer::open() const { return rep_->open(); }
 uint64_t HttpServer::held_bytes() const { return rep_->held_bytes(); }
 
 }  // namespace hearth

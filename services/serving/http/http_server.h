@@ -24,11 +24,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/rpc/access_files.h"
 #include "services/serving/http/http_answer.h"
@@ -106,7 +104,6 @@ class HttpServer {
   const std::string& address() const { return address_; }  // HOST:PORT
   // Closes each connection once its answer has ended; new ones get /health answered, else 503.
   void Drain();
-  size_t open() const;  // connections
   // The budget's bytes in use: partially received requests, handlers, unsent answers.
   uint64_t held_bytes() const;
 
