@@ -161,24 +161,23 @@ void ConnectionDoor::Accept(int listener) {
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return IsOfOneConnection(errno) ? void() : Rest();
   const absl::Time now = clock_->Now();
-  Guest guest;
-  guest.number = ++last_number_;
+  const uint32_t number = ++last_number_;
   std::string peer;
   if (listeners_.is_local()) {
-    peer = absl::StrCat("unix:#", guest.number);  // gRPC calls all of them "unix:"
+    peer = absl::StrCat("unix:#", number);  // gRPC calls all of them "unix:"
   } else {
     SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
     peer = PeerName(address);
   }
-  guest.connection = options_.ledger->Add(peer, fd, now);
-  guest.listener = listener;
-  guest.since = now;
+  const std::shared_ptr<Connection> newcomer = options_.ledger->Add(peer, fd, now);
+  const bool is_new = guests_.emplace(fd, Guest{newcomer, listener, number, now}).second;
+  assert(is_new);  // one that was closed is no guest
   if (options_.ledger->connections() > options_.ledger->limits().connections) {
-    const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*guest.connection, now);
+    const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*newcomer, now);
     const std::string why = absl::StrCat("there are ", options_.ledger->limits().connections,
                                          " connections, the limit");
     const auto it = goes != nullptr ? guests_.find(goes->fd()) : guests_.end();
-    if (it == guests_.end()) return TurnAway(fd, guest, why);
+    if (it == guests_.end()) return Refuse(fd, why);
     options_.on_refused(goes->peer(), why + "; another one wants in, and this one is idle");
     if (it->second.waits) {
       Close(goes->fd());
@@ -186,9 +185,6 @@ void ConnectionDoor::Accept(int listener) {
       CutSocket(goes->fd());
     }
   }
-  const uint32_t number = guest.number;
-  const bool is_new = guests_.emplace(fd, std::move(guest)).second;
-  assert(is_new);  // one that was closed is no guest
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
 }
 
@@ -199,10 +195,9 @@ void ConnectionDoor::Rest() {
   for (const int fd : listeners_.fds()) Watch(fd, 0, false);
 }
 
-void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
-  options_.on_refused(guest.connection->peer(), why);
-  options_.ledger->Remove(guest.connection);
-  close(fd);
+void ConnectionDoor::Refuse(int fd, const std::string& why) {
+  options_.on_refused(guests_.at(fd).connection->peer(), why);
+  Close(fd);
 }
 
 void ConnectionDoor::Close(int fd) {
@@ -216,9 +211,7 @@ void ConnectionDoor::Close(int fd) {
 }
 
 void ConnectionDoor::CloseForLack(int fd) {
-  const std::string why = absl::StrCat("closed: ", std::strerror(errno));
-  options_.on_refused(guests_.at(fd).connection->peer(), why);
-  Close(fd);
+  Refuse(fd, absl::StrCat("closed: ", std::strerror(errno)));
 }
 
 void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {

@@ -57,9 +57,9 @@ class ConnectionDoor {
     std::shared_ptr<Connection> connection;
     int listener = -1;
     uint32_t number = 0;
+    absl::Time since;
     bool waits = true;    // for its first byte
     bool leaves = false;  // was told why
-    absl::Time since;
   };
 
   explicit ConnectionDoor(Options options);
@@ -73,7 +73,7 @@ class ConnectionDoor {
   void Drain(int fd);
   void Close(int fd);
   void CloseForLack(int fd);  // of what errno says
-  void TurnAway(int fd, const Guest& guest, const std::string& why);
+  void Refuse(int fd, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void LookAtAll(absl::Time now);
 
