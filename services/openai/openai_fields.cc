@@ -1,8 +1,8 @@
 #include "services/openai/openai_fields.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -289,17 +289,6 @@ constexpr bool IsInOrder() {
 }
 static_assert(IsInOrder(), "the rows of one name must be neighbours, and of different places");
 
-// The first row of the name; kRows: there is none.
-size_t FirstRowOf(absl::string_view name) {
-  static const auto& rows = *new absl::flat_hash_map<absl::string_view, size_t>([] {
-    absl::flat_hash_map<absl::string_view, size_t> made;
-    for (size_t i = 0; i < kRows; ++i) made.try_emplace(kFields[i].name, i);
-    return made;
-  }());
-  const auto found = rows.find(name);
-  return found == rows.end() ? kRows : found->second;
-}
-
 auto WordsOf(const OpenAiField& field) {
   return absl::StrSplit(field.words, ' ', absl::SkipEmpty());
 }
@@ -330,10 +319,14 @@ absl::Status RefuseField(JsonValue value, absl::string_view note) {
 absl::Span<const OpenAiField> OpenAiFieldTable() { return kFields; }
 
 const OpenAiField* FindOpenAiField(absl::string_view name, uint16_t place) {
+  const auto is_before = [](const OpenAiField& row, absl::string_view other) {
+    return row.name < other;
+  };
+  const OpenAiField* row = std::lower_bound(kFields, kFields + kRows, name, is_before);
   bool is_of_answers = false;
-  for (size_t i = FirstRowOf(name); i < kRows && kFields[i].name == name; ++i) {
-    if ((kFields[i].places & place) != 0) return &kFields[i];
-    is_of_answers = is_of_answers || (kFields[i].places & kAnswer) != 0;
+  for (; row != kFields + kRows && row->name == name; ++row) {
+    if ((row->places & place) != 0) return row;
+    is_of_answers = is_of_answers || (row->places & kAnswer) != 0;
   }
   const bool has_no_answer = (place & (kInTokenize | kInDetokenize)) != 0;
   return is_of_answers && has_no_answer ? &kOnlyForAnswers : nullptr;
@@ -364,26 +357,19 @@ bool CountsAsAbsent(uint16_t place, absl::string_view name, JsonValue value) {
 }
 
 absl::string_view PathOfPlace(uint16_t place) {
-  switch (place) {
-    case kInMessage:
-      return "messages[].";
-    case kInPart:
-      return "messages[].content[].";
-    case kInStreamOptions:
-      return "stream_options.";
-    case kInResponseFormat:
-      return "response_format.";
-    case kInCacheOptions:
-      return "prompt_cache_options.";
-    case kInBreakpoint:
-      return "prompt_cache_breakpoint.";
-    case kInCacheControl:
-      return "cache_control.";
-    case kInTemplate:
-      return "chat_template_kwargs.";
-    default:
-      return "";
+  constexpr std::pair<FieldPlace, absl::string_view> kPaths[] = {
+      {kInMessage, "messages[]."},
+      {kInPart, "messages[].content[]."},
+      {kInStreamOptions, "stream_options."},
+      {kInResponseFormat, "response_format."},
+      {kInCacheOptions, "prompt_cache_options."},
+      {kInBreakpoint, "prompt_cache_breakpoint."},
+      {kInCacheControl, "cache_control."},
+      {kInTemplate, "chat_template_kwargs."}};
+  for (const auto& [its, path] : kPaths) {
+    if (its == place) return path;
   }
+  return "";
 }
 
 void UnknownFields::Add(uint16_t place, absl::string_view name) {
