@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "proto/plain_name.h"
 #include "services/openai/completion.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
@@ -76,12 +75,9 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
                                                  ids->size()));
 }
 
-// Of the caller's own request id, what our metadata takes.
 std::string RequestIdOf(const HttpRequest& request) {
   const std::string* id = request.Header("x-request-id");
-  const bool is_taken =
-      id != nullptr && !id->empty() && id->size() <= kMaxRequestIdBytes && IsPlainName(*id);
-  return is_taken ? *id : NewRequestId();
+  return RequestIdFrom(id == nullptr ? "" : *id);
 }
 
 void SendJson(const Json& value, HttpHeaders headers, HttpAnswer* answer) {

@@ -22,12 +22,15 @@ bool IsTokenText(absl::string_view text) {
                                       [](unsigned char c) { return c > 0x20 && c < 0x7f; });
 }
 
+std::string RequestIdFrom(absl::string_view sent) {
+  const bool is_taken = IsPlainName(sent) && !sent.empty() && sent.size() <= kMaxRequestIdBytes;
+  return is_taken ? std::string(sent) : NewRequestId();
+}
+
 std::string RequestIdOf(const grpc::ServerContextBase& context) {
   const auto sent = context.client_metadata().find(kRequestIdKey);
   if (sent == context.client_metadata().end()) return NewRequestId();
-  const std::string id(sent->second.data(), sent->second.size());
-  const bool is_taken = IsPlainName(id) && !id.empty() && id.size() <= kMaxRequestIdBytes;
-  return is_taken ? id : NewRequestId();
+  return RequestIdFrom({sent->second.data(), sent->second.size()});
 }
 
 }  // namespace hearth

@@ -27,6 +27,7 @@ void SendRequestId(const std::string& id, grpc::ClientContext* context);
 // and headers have the same rule.
 bool IsTokenText(absl::string_view text);
 // The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
+std::string RequestIdFrom(absl::string_view sent);
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 
 }  // namespace hearth
