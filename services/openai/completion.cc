@@ -78,19 +78,26 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::unique_ptr<Admission::Call> call;  // guarded by the owner's mutex; null: not in progress
   };
 
-  // Runs one step unless the answer is over. If the step throws, such as for lack of memory, the
-  // answer fails. Returns false if the answer is over.
+  // Runs one step. If it throws, such as for lack of memory, the answer fails.
   template <typename Step>
-  bool Guarded(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Try(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     try {
-      absl::MutexLock lock(&mutex_);
-      if (!is_over_) step();
-      return !is_over_;
+      step();
     } catch (...) {
       answer_->Fail();
       Cancel();
-      return false;
     }
+  }
+  // The same unless the answer is over, with the mutex. Returns false if the answer is over.
+  template <typename Step>
+  bool Guarded(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
+    bool is_on = false;
+    Try([&] {
+      absl::MutexLock lock(&mutex_);
+      if (!is_over_) step();
+      is_on = !is_over_;
+    });
+    return is_on;
   }
   void StartPart(Part* part) ABSL_LOCKS_EXCLUDED(mutex_);
   // On the pool.
@@ -178,12 +185,9 @@ void Completion::Start() {
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Cancel();
   });
-  try {
+  Try([&] {
     for (Part& part : parts_) StartPart(&part);
-  } catch (...) {  // a lack of memory
-    answer_->Fail();
-    Cancel();
-  }
+  });
 }
 
 void Completion::StartPart(Part* part) {
@@ -209,14 +213,11 @@ void Completion::StartPart(Part* part) {
   const uint64_t bytes =
       request_.common.ByteSizeLong() + request_.prompts[part->prompt].ByteSizeLong();
   const auto job = [self = shared_from_this(), part, tenant = caller->tenant] {
-    try {
+    self->Try([&] {
       const absl::Status begun =
           part->cancel()->is_cancelled() ? CallerGone() : self->Begin(part, tenant);
       if (!begun.ok()) part->OnEnd(begun);
-    } catch (...) {  // a lack of memory
-      self->answer_->Fail();
-      self->Cancel();
-    }
+    });
   };
   const absl::Status accepted = generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
   if (!accepted.ok()) part->OnEnd(accepted);
@@ -465,11 +466,7 @@ void Completion::Finish() {
   is_over_ = true;
   if (!streaming_) {
     return generator_->pool()->Continue(tenant_, [self = shared_from_this()] {
-      try {
-        self->SendWhole();
-      } catch (...) {  // a lack of memory
-        self->answer_->Fail();
-      }
+      self->Try([&] { self->SendWhole(); });
       absl::MutexLock lock(&self->mutex_);
       self->last_call_.reset();
     });

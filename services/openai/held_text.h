@@ -37,7 +37,7 @@ class HeldText {
     if (size > held_) {
       const uint64_t more = std::max<uint64_t>(size - held_, std::max<uint64_t>(held_ / 2, 4096));
       fits_ = answer_ == nullptr || answer_->Hold(more);
-      if (!fits_) return Drop();
+      if (!fits_) return std::string().swap(text_);
       held_ += more;
       text_.reserve(held_);
     }
@@ -74,8 +74,6 @@ class HeldText {
   }
 
  private:
-  void Drop() { std::string().swap(text_); }
-
   HttpAnswer* const answer_;
   std::string text_;
   std::string part_;
