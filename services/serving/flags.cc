@@ -205,20 +205,17 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
   AddBytes("unfinished-bytes", &flags->unfinished_bytes,
            "Memory for requests that have not come whole; the HTTP port has as much again; beyond, "
            "connections are closed");
-  AddAccessFlags(&flags->access);
-}
-
-void FlagSet::AddAccessFlags(AccessFlags* flags) {
-  AddText("tls-cert", &flags->tls_cert,
+  AccessFlags* const access = &flags->access;
+  AddText("tls-cert", &access->tls_cert,
           "Serve TLS with this certificate chain (PEM); empty: no TLS");
-  AddText("tls-key", &flags->tls_key, "The private key of --tls-cert (PEM)");
-  AddText("tls-client-ca", &flags->tls_client_ca,
+  AddText("tls-key", &access->tls_key, "The private key of --tls-cert (PEM)");
+  AddText("tls-client-ca", &access->tls_client_ca,
           "Callers show a certificate that this authority (PEM) signed, or a token. Without "
           "--identities-file the certificate's name is the caller's tenant");
-  AddText("identities-file", &flags->identities_file,
+  AddText("identities-file", &access->identities_file,
           "JSON file of the callers: name, role, tenant, and certificate or SHA-256 of a token; "
           "read again when it changes. Empty, and no --tls-client-ca: one tenant, `default`");
-  AddChoice("plaintext-tokens", &flags->plaintext_tokens, {"off", "on"},
+  AddChoice("plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
             "Take tokens without TLS on an address that other hosts reach");
 }
 

@@ -82,7 +82,6 @@ class FlagSet {
   }
   // The flags of ServerFlags, whose `listen` is the default. Parse fills mistyped_variables too.
   void AddServerFlags(ServerFlags* flags);
-  void AddAccessFlags(AccessFlags* flags);
 
   // Reads everything; --man and --reference are known beside what was added. True to go on; false
   // to exit with *exit_code, after it printed help, the version, or one line naming the wrong flag.
