@@ -559,14 +559,12 @@ void HttpConnection::ForgetRequest() {
 
 // The budget took this connection's bytes back: 503 in place of an answer, unless a part was sent.
 void HttpConnection::OnEvicted() {
-  std::function<void()> gone;
   if (stage_ == Stage::kAnswer && !has_sent_some_) {
-    gone = answer_->Abandon();
+    if (const std::function<void()> gone = answer_->Abandon()) gone();
   } else if (!is_reading_request()) {
     return Close();
   }
   RefuseWith(503, kNoHttpMemory);
-  if (gone) gone();
   if (!reading_) Read();
 }
 

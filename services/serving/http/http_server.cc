@@ -182,7 +182,7 @@ class HttpServer::Rep {
   // newcomer would wait behind all of them, so that several are accepted at once.
   void Accept(tcp::acceptor* acceptor) {
     acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
-      if (cancelled || finished_) return;
+      if (cancelled || finished_ || rests_) return;
       Accept(acceptor);  // first, so that a fault below leaves it
       for (int i = 0; i < kAcceptsAtOnce; ++i) {
         tcp::socket socket(*io_);
