@@ -93,46 +93,35 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Judge(absl::Time now, C
   }
   for (auto& [connection, counted] : all) counted = count(*connection);  // while calls begin
   std::vector<Verdict> verdicts;
-  std::vector<std::shared_ptr<Connection>> left;
+  // Strangers are worst, then those with the most. A stranger that holds next to nothing is no
+  // worse than others: closing it gains nothing, and its first call may be on its way.
+  std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   absl::MutexLock lock(&mutex_);
+  untaken_bytes_ = 0;
+  const auto close = [&](const std::shared_ptr<Connection>& connection, std::string why) {
+    connection->closed_ = true;
+    verdicts.push_back({connection, std::move(why)});
+  };
   for (const auto& [connection, counted] : all) {
     if (connection->closed_) continue;
     Enter(connection.get(), counted, now);
-    std::string why = WhatIsWrong(*connection, now);
-    connection->closed_ = !why.empty();
-    if (connection->closed_) {
-      verdicts.push_back({connection, std::move(why)});
-    } else {
-      left.push_back(connection);
+    if (std::string why = WhatIsWrong(*connection, now); !why.empty()) {
+      close(connection, std::move(why));
+      continue;
     }
-  }
-  NameTheWorst(std::move(left), &verdicts);
-  return verdicts;
-}
-
-// Strangers first, then those with the most. A stranger that holds next to nothing is no worse than
-// others: closing it gains nothing, and its first call may be on its way.
-void ConnectionLedger::NameTheWorst(std::vector<std::shared_ptr<Connection>> left,
-                                    std::vector<Verdict>* verdicts) {
-  mutex_.AssertHeld();
-  std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
-  untaken_bytes_ = 0;
-  for (auto& connection : left) {
     const uint64_t untaken = Untaken(*connection);
     untaken_bytes_ += untaken;
     worst.emplace_back(!connection->known_.load() && untaken > limits_.slack_bytes, untaken,
-                       std::move(connection));
+                       connection);
   }
-  if (untaken_bytes_ <= limits_.all_bytes) return;
-  std::sort(worst.rbegin(), worst.rend());
+  if (untaken_bytes_ > limits_.all_bytes) std::sort(worst.rbegin(), worst.rend());
   for (const auto& [is_stranger, untaken, connection] : worst) {
-    if (untaken_bytes_ <= limits_.all_bytes) return;
+    if (untaken_bytes_ <= limits_.all_bytes) break;
     untaken_bytes_ -= untaken;
-    connection->closed_ = true;
-    verdicts->push_back(
-        {connection, absl::StrCat("unfinished messages of all connections are over ",
-                                  limits_.all_bytes, " bytes, of which it has ", untaken)});
+    close(connection, absl::StrCat("unfinished messages of all connections are over ",
+                                   limits_.all_bytes, " bytes, of which it has ", untaken));
   }
+  return verdicts;
 }
 
 std::shared_ptr<Connection> ConnectionLedger::WhoMakesRoom(const Connection& newcomer,

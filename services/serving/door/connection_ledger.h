@@ -126,9 +126,6 @@ class ConnectionLedger {
     return connection.received_ - connection.consumed_;
   }
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Names those without which the others stay below `all_bytes`.
-  void NameTheWorst(std::vector<std::shared_ptr<Connection>> left, std::vector<Verdict>* verdicts)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enter(Connection* connection, const Counted& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhatIsWrong(const Connection& connection, absl::Time now) const
