@@ -51,9 +51,18 @@ class LateAnswer {
 // Begins a unary call with a request of `bytes`. `begin` is called at once, unless the server
 // drains or the caller is unknown: it answers, or hands the answer on. An error that it returns is
 // the answer. `method` must be a literal.
-grpc::ServerUnaryReactor* AnswerLater(
+inline grpc::ServerUnaryReactor* AnswerLater(
     Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
-    absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
+    absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
+  std::unique_ptr<Admission::Call> call;
+  const absl::StatusOr<Identity> caller = admission->Enter(method, *context, bytes, &call);
+  absl::Status begun = caller.status();
+  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
+  grpc::ServerUnaryReactor* const reactor = answer->reactor();
+  if (begun.ok()) begun = begin(*caller, answer);
+  if (!begun.ok()) answer->Finish(std::move(begun));
+  return reactor;
+}
 
 // A unary call whose answer `work` makes from the parsed request, on a pool, in the caller's turn;
 // not if the caller is gone by then. `admit` is called at once and submits the job; an error that
