@@ -11,12 +11,6 @@ constexpr uint64_t kStreamShare = 16;
 
 }  // namespace
 
-std::shared_ptr<HttpBudget::Account> HttpBudget::Open(std::shared_ptr<HttpBudget> budget,
-                                                      std::string caller,
-                                                      std::function<void()> on_evict) {
-  return std::make_shared<Account>(std::move(budget), std::move(caller), std::move(on_evict));
-}
-
 uint64_t HttpBudget::held_bytes() const {
   absl::MutexLock lock(&mutex_);
   return held_bytes_;

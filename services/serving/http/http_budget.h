@@ -32,11 +32,6 @@ class HttpBudget {
 
   explicit HttpBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // `caller`: the owner of the account. `on_evict` is called once if the account is evicted, by the
-  // thread whose bytes did not fit. It may run after the account is destroyed. It must not call the
-  // budget.
-  static std::shared_ptr<Account> Open(std::shared_ptr<HttpBudget> budget, std::string caller,
-                                       std::function<void()> on_evict);
   uint64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The most that was held since the last call, or since the start.
   uint64_t TakePeakBytes() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -62,6 +57,9 @@ class HttpBudget {
 // The bytes of one connection and of its request.
 class HttpBudget::Account {
  public:
+  // `caller`: the owner of the account. `on_evict` is called once if the account is evicted, by the
+  // thread whose bytes did not fit. It may run after the account is destroyed. It must not call the
+  // budget.
   Account(std::shared_ptr<HttpBudget> budget, std::string caller, std::function<void()> on_evict);
   ~Account();
   Account(const Account&) = delete;

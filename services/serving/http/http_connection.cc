@@ -127,11 +127,13 @@ HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<asio::ssl::co
 void HttpConnection::Open() {
   if (caller_.is_extra) ++server_->extras;
   UpdateShare();
-  account_ = HttpBudget::Open(server_->budget, caller_.share, [io = io_, weak = weak_from_this()] {
-    asio::post(*io, [weak] {
-      if (const auto self = weak.lock()) self->Guarded([&] { self->OnEvicted(); });
-    });
-  });
+  account_ = std::make_shared<HttpBudget::Account>(server_->budget, caller_.share,
+                                                   [io = io_, weak = weak_from_this()] {
+                                                     asio::post(*io, [weak] {
+                                                       if (const auto self = weak.lock())
+                                                         self->Guarded([&] { self->OnEvicted(); });
+                                                     });
+                                                   });
   BeginRequest();
   counted_tls_ = tls_.has_value() ? kTlsBytes : 0;
   if (!account_->Grow(counted_tls_)) {

@@ -12,9 +12,11 @@ namespace {
 TEST(HttpBudget, LargestAccountGivesWay) {
   const auto budget = std::make_shared<HttpBudget>(100);
   int large_evicted = 0, small_evicted = 0;
-  const auto large = HttpBudget::Open(budget, "large", [&] { ++large_evicted; });
-  const auto small = HttpBudget::Open(budget, "small", [&] { ++small_evicted; });
-  const auto newcomer = HttpBudget::Open(budget, "newcomer", nullptr);
+  const auto large =
+      std::make_shared<HttpBudget::Account>(budget, "large", [&] { ++large_evicted; });
+  const auto small =
+      std::make_shared<HttpBudget::Account>(budget, "small", [&] { ++small_evicted; });
+  const auto newcomer = std::make_shared<HttpBudget::Account>(budget, "newcomer", nullptr);
   ASSERT_TRUE(large->Grow(60));
   ASSERT_TRUE(small->Grow(30));
   EXPECT_TRUE(newcomer->Grow(20));
@@ -28,8 +30,8 @@ TEST(HttpBudget, LargestAccountGivesWay) {
 
 TEST(HttpBudget, LargestCallerIsRefused) {
   const auto budget = std::make_shared<HttpBudget>(100);
-  const auto other = HttpBudget::Open(budget, "other", [] { FAIL(); });
-  auto caller = HttpBudget::Open(budget, "caller", nullptr);
+  const auto other = std::make_shared<HttpBudget::Account>(budget, "other", [] { FAIL(); });
+  auto caller = std::make_shared<HttpBudget::Account>(budget, "caller", nullptr);
   ASSERT_TRUE(other->Grow(45));
   ASSERT_TRUE(caller->Grow(40));
   EXPECT_FALSE(caller->Grow(20));
@@ -47,12 +49,13 @@ TEST(HttpBudget, ManySmallAccountsGiveWay) {
   int evicted = 0;
   std::vector<std::shared_ptr<HttpBudget::Account>> attackers;
   for (int i = 0; i < 8; ++i) {
-    attackers.push_back(HttpBudget::Open(budget, "attacker", [&] { ++evicted; }));
+    attackers.push_back(
+        std::make_shared<HttpBudget::Account>(budget, "attacker", [&] { ++evicted; }));
     ASSERT_TRUE(attackers.back()->Grow(8));
   }
-  const auto honest = HttpBudget::Open(budget, "honest", [] { FAIL(); });
+  const auto honest = std::make_shared<HttpBudget::Account>(budget, "honest", [] { FAIL(); });
   ASSERT_TRUE(honest->Grow(36));
-  const auto next = HttpBudget::Open(budget, "attacker", nullptr);
+  const auto next = std::make_shared<HttpBudget::Account>(budget, "attacker", nullptr);
   EXPECT_TRUE(next->Grow(4));
   EXPECT_EQ(evicted, 1);
   EXPECT_FALSE(next->Grow(8)) << "it is the largest of the caller with the most bytes";
@@ -65,9 +68,9 @@ TEST(HttpBudget, ManySmallAccountsGiveWay) {
 TEST(HttpBudget, SmallBegunStreamGoesLast) {
   const auto budget = std::make_shared<HttpBudget>(160);
   int evicted = 0;
-  const auto stream = HttpBudget::Open(budget, "caller", [] { FAIL(); });
-  const auto large = HttpBudget::Open(budget, "caller", [&] { ++evicted; });
-  const auto small = HttpBudget::Open(budget, "caller", [&] { ++evicted; });
+  const auto stream = std::make_shared<HttpBudget::Account>(budget, "caller", [] { FAIL(); });
+  const auto large = std::make_shared<HttpBudget::Account>(budget, "caller", [&] { ++evicted; });
+  const auto small = std::make_shared<HttpBudget::Account>(budget, "caller", [&] { ++evicted; });
   stream->SetStreaming(true);
   large->SetStreaming(true);
   ASSERT_TRUE(stream->Grow(9));
@@ -75,10 +78,10 @@ TEST(HttpBudget, SmallBegunStreamGoesLast) {
   ASSERT_TRUE(small->Grow(8));
   EXPECT_TRUE(stream->Grow(1)) << "the large stream goes";
   EXPECT_EQ(evicted, 1);
-  const auto other = HttpBudget::Open(budget, "other", nullptr);
+  const auto other = std::make_shared<HttpBudget::Account>(budget, "other", nullptr);
   ASSERT_TRUE(other->Grow(10));
   ASSERT_TRUE(small->Grow(1));
-  const auto another = HttpBudget::Open(budget, "caller", nullptr);
+  const auto another = std::make_shared<HttpBudget::Account>(budget, "caller", nullptr);
   EXPECT_FALSE(another->Grow(140));
   EXPECT_TRUE(another->Grow(120));
   EXPECT_EQ(evicted, 1);
@@ -87,7 +90,7 @@ TEST(HttpBudget, SmallBegunStreamGoesLast) {
 
 TEST(HttpBudget, PeakIsTakenOnce) {
   const auto budget = std::make_shared<HttpBudget>(100);
-  const auto one = HttpBudget::Open(budget, "one", nullptr);
+  const auto one = std::make_shared<HttpBudget::Account>(budget, "one", nullptr);
   ASSERT_TRUE(one->Grow(60));
   one->Shrink(50);
   ASSERT_TRUE(one->Grow(5));
