@@ -52,7 +52,7 @@ int Run(int repetitions, const std::string& listen) {
   auto server = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service}}, &admission);
   if (!server.ok()) return FailToStart("fetch_bench", server.status());
   CacheCounters counters;
-  RemotePrefixCache cache(ConnectToStore((*server)->address()), fingerprint, layout, &counters);
+  RemotePrefixCache cache(*ConnectToStore((*server)->address()), fingerprint, layout, &counters);
 
   const PublishRequestSpec spec = BenchSpec(layout, 0);
   uint64_t bytes = 0;

@@ -32,7 +32,7 @@ int Serve(const std::string& folder, const std::string& address_file) {
 
 // A busy machine takes longer to connect than a publish would wait.
 std::shared_ptr<grpc::Channel> Connected(const std::string& address) {
-  const std::shared_ptr<grpc::Channel> channel = ConnectToStore(address);
+  const std::shared_ptr<grpc::Channel> channel = *ConnectToStore(address);
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Minutes(1)))) std::exit(1);
   return channel;
 }

@@ -55,7 +55,7 @@ class HearthClient final : public Client {
   HearthClient(const std::string& address, bool shared)
       : fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {
+        cache_(*ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {
     for (int i = 0; i < kPrefixes; ++i) {
       wanted_.push_back(BenchPrefix(i));
       wanted_.back().token_ids.push_back(7);
@@ -129,7 +129,7 @@ bool FillHearth(const std::string& address) {
   CacheCounters counters;
   const Fingerprint fingerprint = BenchFingerprint();
   const KvLayout layout = *fingerprint.Layout();
-  RemotePrefixCache cache(ConnectToStore(address), fingerprint, layout, &counters);
+  RemotePrefixCache cache(*ConnectToStore(address), fingerprint, layout, &counters);
   for (int i = 0; i < kPrefixes; ++i) {
     const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteDuration());
     if (outcome.published_tokens == kTokens) continue;

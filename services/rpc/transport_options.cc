@@ -80,10 +80,6 @@ void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes
   builder->SetResourceQuota(quota);
 }
 
-std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address) {
-  return *ConnectToStore(address, ClientAccess());  // without access there is nothing to go wrong
-}
-
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
                                                               const ClientAccess& access) {
   grpc::ChannelArguments arguments = ClientTransport();

@@ -35,11 +35,10 @@ grpc::ChannelArguments ClientTransport(int connect_timeout_ms = kConnectTimeoutM
 // `unfinished_bytes`: the most that unfinished messages may hold, of all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 
-// A new channel to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
-std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address);
-// The same with TLS or a token. The error names the flag.
+// A new channel to a store: "host:port" or "unix:PATH". Never blocks; connects when used. The error
+// names the flag of TLS or of a token; without `access` there is none.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
-                                                              const ClientAccess& access);
+                                                              const ClientAccess& access = {});
 
 }  // namespace hearth
 

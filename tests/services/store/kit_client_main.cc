@@ -128,7 +128,7 @@ std::string OwnSlice(uint64_t number) {
 
 int Main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const auto stub = v1::CacheStore::NewStub(ConnectToStore(argv[1]));
+  const auto stub = v1::CacheStore::NewStub(*ConnectToStore(argv[1]));
   std::string what;
   uint64_t number = 0;
   while (std::cin >> what >> number) {

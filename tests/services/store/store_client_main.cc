@@ -69,7 +69,7 @@ int Compute(v1::CacheStore::Stub* stub) {
 
 int Main(int argc, char** argv) {
   if (argc != 3) return 2;
-  const auto stub = v1::CacheStore::NewStub(ConnectToStore(argv[1]));
+  const auto stub = v1::CacheStore::NewStub(*ConnectToStore(argv[1]));
   const std::string what = argv[2];
   return what == "compute" ? Compute(stub.get()) : FetchOrHold(stub.get(), what == "hold");
 }
