@@ -64,12 +64,11 @@ absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text
         absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
   }
   for (const JsonValue field : root.fields()) {
-    if (field.name() == "identities" || field.name() == "public_tenant") continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ": ", Quoted(field.name()), " is neither \"identities\" nor \"public_tenant\""));
-  }
-  for (const JsonValue field : root.fields()) {
-    if (field.name() != "public_tenant") continue;
+    if (field.name() == "identities") continue;
+    if (field.name() != "public_tenant") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file, ": ", Quoted(field.name()), " is neither \"identities\" nor \"public_tenant\""));
+    }
     const absl::StatusOr<std::string> shared = TextOf(field);
     const absl::Status fine = shared.ok() ? CheckTenantName(*shared) : shared.status();
     if (!fine.ok()) return In(file, fine);
