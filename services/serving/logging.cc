@@ -10,7 +10,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -39,14 +38,10 @@ std::string TextValue(const std::string& value) {
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
-// The number in a field's text, as exactly as JSON can say it.
+// The number in a field's text; null for what JSON has no number for.
 Json NumberOf(const std::string& text) {
-  int64_t whole = 0;
-  uint64_t large = 0;
-  double number = 0;
-  if (absl::SimpleAtoi(text, &whole)) return whole;
-  if (absl::SimpleAtoi(text, &large)) return large;
-  return absl::SimpleAtod(text, &number) ? Json(number) : Json();
+  const Json number = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return number.is_discarded() ? Json() : number;
 }
 
 // Of gRPC's own lines, which name sockets and source files, only errors help to debug Hearth; but a
