@@ -1,6 +1,7 @@
 #include "services/openai/openai_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -82,8 +83,11 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   request->common.set_ttl_s(ttl_s);
   request->common.set_keep_s(keep_s);
   if (const auto priority = inner.Find("priority"); priority.has_value()) {
-    const absl::StatusOr<int64_t> read = priority->Integer(-kMaxPriority, kMaxPriority);
-    if (!read.ok()) return read.status();
+    const absl::StatusOr<double> read = priority->Number(-kMaxPriority, kMaxPriority);
+    if (!read.ok() || std::floor(*read) != *read) {
+      return priority->Bad(
+          absl::StrCat("a whole number from ", -kMaxPriority, " to ", kMaxPriority));
+    }
     request->common.set_priority(static_cast<int32_t>(*read));
   }
   return inner.status();

@@ -19,11 +19,6 @@
 namespace hearth {
 namespace {
 
-template <typename Int>
-std::string WholeNumberFrom(Int least, Int most) {
-  return absl::StrCat("a whole number from ", least, " to ", most);
-}
-
 // A key that is a plain name, as paths of fields have them.
 bool IsPlainKey(absl::string_view key) {
   return !key.empty() && key.size() <= 64 && std::all_of(key.begin(), key.end(), [](char c) {
@@ -411,11 +406,12 @@ bool JsonValue::Is(absl::string_view text) const {
 bool JsonValue::IsBool(bool value) const {
   return nodes_->nodes[at_].type == (value ? NodeType::kTrue : NodeType::kFalse);
 }
-bool JsonValue::IsNumber(double value) const {
+double JsonValue::AsDouble() const {
   const Node& node = nodes_->nodes[at_];
-  if (node.type == NodeType::kFloat) return node.real == value;
-  if (node.type == NodeType::kInteger) return static_cast<double>(node.integer) == value;
-  return node.type == NodeType::kUnsigned && static_cast<double>(node.number) == value;
+  if (node.type == NodeType::kFloat) return node.real;
+  if (node.type == NodeType::kInteger) return static_cast<double>(node.integer);
+  if (node.type == NodeType::kUnsigned) return static_cast<double>(node.number);
+  return std::numeric_limits<double>::quiet_NaN();
 }
 size_t JsonValue::size() const { return is_list() || is_object() ? nodes_->nodes[at_].size : 0; }
 uint32_t JsonValue::End() const { return nodes_->EndOf(at_); }
@@ -440,26 +436,11 @@ absl::StatusOr<uint64_t> JsonValue::Count(uint64_t least, uint64_t most) const {
     count = static_cast<uint64_t>(node.real);
   }
   if (count.has_value() && *count >= least && *count <= most) return *count;
-  return Bad(WholeNumberFrom(least, most));
-}
-
-absl::StatusOr<int64_t> JsonValue::Integer(int64_t least, int64_t most) const {
-  const Node& node = nodes_->nodes[at_];
-  std::optional<int64_t> value;
-  if (node.type == NodeType::kInteger) value = node.integer;
-  if (node.type == NodeType::kUnsigned && node.number <= INT64_MAX) {
-    value = static_cast<int64_t>(node.number);
-  }
-  if (value.has_value() && *value >= least && *value <= most) return *value;
-  return Bad(WholeNumberFrom(least, most));
+  return Bad(absl::StrCat("a whole number from ", least, " to ", most));
 }
 
 absl::StatusOr<double> JsonValue::Number(double least, double most) const {
-  const Node& node = nodes_->nodes[at_];
-  double value = std::numeric_limits<double>::quiet_NaN();
-  if (node.type == NodeType::kFloat) value = node.real;
-  if (node.type == NodeType::kInteger) value = static_cast<double>(node.integer);
-  if (node.type == NodeType::kUnsigned) value = static_cast<double>(node.number);
+  const double value = AsDouble();
   if (value >= least && value <= most) return value;
   return Bad(absl::StrCat("a number from ", NumberText(least), " to ", NumberText(most)));
 }

@@ -51,7 +51,7 @@ class JsonValue {
   // Whether it is the text `text`, or the value `value`.
   bool Is(absl::string_view text) const;
   bool IsBool(bool value) const;
-  bool IsNumber(double value) const;
+  bool IsNumber(double value) const { return AsDouble() == value; }
   // The elements of a list, or the fields of an object; 0 for any other value.
   size_t size() const;
 
@@ -59,7 +59,6 @@ class JsonValue {
   absl::StatusOr<absl::string_view> Text() const;
   // A number without a fraction in [least, most]; 2.0 counts as 2.
   absl::StatusOr<uint64_t> Count(uint64_t least, uint64_t most) const;
-  absl::StatusOr<int64_t> Integer(int64_t least, int64_t most) const;
   absl::StatusOr<double> Number(double least, double most) const;
   // A list of token ids below `below`: `count` of them, from the one at `first` on; the others are
   // not looked at.
@@ -88,7 +87,8 @@ class JsonValue {
  private:
   friend class JsonDocument;
   JsonValue(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
-  uint32_t End() const;  // the node after the last one of this value
+  uint32_t End() const;     // the node after the last one of this value
+  double AsDouble() const;  // NaN: it is no number
 
   const JsonNodes* nodes_;
   uint32_t at_;  // the key of a field is the node before

@@ -45,7 +45,7 @@ TEST(JsonReader, FieldsKeepTheirOrder) {
   for (const JsonValue field : document.root().fields()) names.emplace_back(field.name());
   EXPECT_EQ(names, (std::vector<std::string>{"z", "a", "m"}));
   EXPECT_EQ(document.root().Find("a")->size(), 3u);
-  EXPECT_EQ(document.root().Find("m")->Find("n")->Integer(-5, 5).value(), -2);
+  EXPECT_EQ(document.root().Find("m")->Find("n")->Number(-5, 5).value(), -2);
 }
 
 TEST(JsonReader, DeepLongKeysErrorIsShort) {
@@ -69,7 +69,6 @@ TEST(JsonReader, GettersTakeTheirTypeOnly) {
   EXPECT_EQ(taken([](JsonValue v) { return v.Text(); }), "00000001000");
   EXPECT_EQ(taken([](JsonValue v) { return v.Count(0, 9); }), "00101000000");
   EXPECT_EQ(taken([](JsonValue v) { return v.Count(0, UINT64_MAX); }), "00101000001");
-  EXPECT_EQ(taken([](JsonValue v) { return v.Integer(-9, 9); }), "00110000000");
   EXPECT_EQ(taken([](JsonValue v) { return v.Number(-9, 9); }), "00111100000");
   EXPECT_EQ(taken([](JsonValue v) { return v.CheckObject(); }), "00000000010");
   EXPECT_EQ(taken([](JsonValue v) { return v.Ids(); }), "00000000100");
