@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,11 +26,7 @@ enum class LogFormat { kText, kJson };
 struct LogField {
   LogField(absl::string_view field_name, absl::string_view text)
       : name(field_name), value(text), is_number(false) {}
-  LogField(absl::string_view field_name, const std::string& text)
-      : LogField(field_name, absl::string_view(text)) {}
-  LogField(absl::string_view field_name, const char* text)
-      : LogField(field_name, absl::string_view(text)) {}
-  template <typename Number>
+  template <typename Number, typename = std::enable_if_t<std::is_arithmetic_v<Number>>>
   LogField(absl::string_view field_name, Number number)
       : name(field_name), value(std::to_string(number)), is_number(true) {}
 

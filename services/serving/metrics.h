@@ -24,15 +24,13 @@ using MetricLabels = std::map<std::string, std::string>;
 
 // One number under one name. Counters' names end in _total.
 struct MetricSample {
-  template <typename Number>
-  static MetricSample Gauge(std::string name, std::string help, Number value,
+  static MetricSample Gauge(std::string name, std::string help, double value,
                             MetricLabels labels = {}) {
-    return {std::move(name), std::move(help), false, std::move(labels), static_cast<double>(value)};
+    return {std::move(name), std::move(help), false, std::move(labels), value};
   }
-  template <typename Number>
-  static MetricSample Count(std::string name, std::string help, Number value,
+  static MetricSample Count(std::string name, std::string help, double value,
                             MetricLabels labels = {}) {
-    return {std::move(name), std::move(help), true, std::move(labels), static_cast<double>(value)};
+    return {std::move(name), std::move(help), true, std::move(labels), value};
   }
 
   std::string name;
