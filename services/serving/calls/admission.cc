@@ -23,10 +23,7 @@ Admission::Call::Call(Admission* admission, const char* method)
     : admission_(admission), method_(method), start_(SteadyClock().Now()) {}
 
 Admission::Call::~Call() {
-  if (connection_ != nullptr) {
-    connection_->CallEnds();
-    if (reads_on_) connection_->StreamEnds();
-  }
+  if (connection_ != nullptr) connection_->CallEnds(reads_on_);
   if (admission_->recorder_) {
     admission_->recorder_({method_, code_,
                            absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_time_) - start_),
@@ -42,8 +39,7 @@ void Admission::Call::CameFrom(const std::string& peer, uint64_t bytes, bool rea
   connection_ = admission_->connections_.Find(peer);
   if (connection_ == nullptr) return;
   reads_on_ = reads_on;
-  connection_->CallBegins();
-  if (reads_on) connection_->StreamBegins();
+  connection_->CallBegins(reads_on);
   connection_->Taken(bytes + admission_->connections_.limits().call_bytes);
 }
 

@@ -244,7 +244,7 @@ void ConnectionDoor::HandOver(int fd, Guest* guest) {
   if (listeners_.is_local()) {
     // Nobody can tell which calls are its: it makes room for nobody.
     guest->connection->Known();
-    guest->connection->CallBegins();
+    guest->connection->CallBegins(/*reads_on=*/false);
   }
   options_.take(guest->listener, handed);
 }

@@ -59,19 +59,19 @@ class Connection {
   void Taken(uint64_t bytes) { taken_.fetch_add(bytes, std::memory_order_relaxed); }
   // A call on it was authenticated, or none needs to be.
   void Known() { known_.store(true, std::memory_order_relaxed); }
-  void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
-  void CallEnds() { Uncount(&calls_); }
-  // For a call that goes on reading messages.
-  void StreamBegins() { streams_.fetch_add(1, std::memory_order_relaxed); }
-  void StreamEnds() { Uncount(&streams_); }
+  // `reads_on`: the call goes on reading messages.
+  void CallBegins(bool reads_on) {
+    calls_.fetch_add(1, std::memory_order_relaxed);
+    streams_.fetch_add(reads_on, std::memory_order_relaxed);
+  }
+  void CallEnds(bool reads_on) {
+    const uint32_t before = calls_.fetch_sub(1, std::memory_order_relaxed);
+    assert(before > 0);
+    streams_.fetch_sub(reads_on, std::memory_order_relaxed);
+  }
 
  private:
   friend class ConnectionLedger;
-
-  static void Uncount(std::atomic<uint32_t>* open) {
-    const uint32_t before = open->fetch_sub(1, std::memory_order_relaxed);
-    assert(before > 0);
-  }
 
   const std::string peer_;
   const int fd_;

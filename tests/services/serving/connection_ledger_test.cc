@@ -62,9 +62,9 @@ TEST_F(ConnectionLedgerTest, BytesThatCallsTookAreNotCounted) {
 TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
   const auto a = Add("a");
   received_["a"] = 11 * kUnit;
-  a->StreamBegins();
+  a->CallBegins(/*reads_on=*/true);
   EXPECT_TRUE(Judge().empty());
-  a->StreamEnds();
+  a->CallEnds(/*reads_on=*/true);
   EXPECT_THAT(Judge()["a"], HasSubstr("11000 bytes of unfinished messages"));
   EXPECT_EQ(ledger_.connections(), 0u);
 }
@@ -153,9 +153,9 @@ TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
   EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "young stranger") << "each goes once";
   EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
   now_ += limits_.idle_time;
-  known->CallBegins();
+  known->CallBegins(/*reads_on=*/false);
   EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
-  known->CallEnds();
+  known->CallEnds(/*reads_on=*/false);
   EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "known");
 }
 
