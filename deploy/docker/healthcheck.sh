@@ -1,17 +1,27 @@
 #!/bin/bash
-# healthcheck.sh GRPC_PORT METRICS_PORT: succeeds when this container serves.
+# healthcheck.sh GRPC_PORT METRICS_PORT [HTTP_PORT]: succeeds when this container serves.
 #
 # The gRPC port is bound only once the server is ready (the worker: model loaded), and the metrics
-# page answers only while the process is alive. Kubernetes does not use this: it asks the gRPC
-# health service. Needs nothing but bash.
+# page answers only while the process is alive. With HTTP_PORT, OpenAI's API also has to take
+# requests; leave it out if that port speaks TLS. Kubernetes does not use this: it has probes of its
+# own. Needs nothing but bash.
 set -euo pipefail
 grpc_port=$1
 metrics_port=$2
+http_port=${3:-}
 
 exec 3<>"/dev/tcp/127.0.0.1/$grpc_port"
 exec 3>&-
 
-exec 4<>"/dev/tcp/127.0.0.1/$metrics_port"
-printf 'GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&4
-read -r -t 3 _ code _ <&4
-[[ $code == 200 ]]
+# answers PORT PATH
+answers() {
+  local code
+  exec 4<>"/dev/tcp/127.0.0.1/$1"
+  printf 'GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' "$2" >&4
+  read -r -t 2 _ code _ <&4
+  exec 4>&-
+  [[ $code == 200 ]]
+}
+
+answers "$metrics_port" /metrics
+[[ -z $http_port ]] || answers "$http_port" /health

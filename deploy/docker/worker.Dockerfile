@@ -24,10 +24,11 @@ COPY LICENSE NOTICE /usr/share/doc/hearth/
 ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
     HEARTH_WORKER_LISTEN=0.0.0.0:7070 \
     HEARTH_WORKER_METRICS_LISTEN=0.0.0.0:9070 \
+    HEARTH_WORKER_HTTP_LISTEN=0.0.0.0:8000 \
     HEARTH_WORKER_MODEL=/models/gemma-3-270m.gguf \
     HEARTH_WORKER_DEVICE=cpu \
     HEARTH_WORKER_DIGEST_CACHE=/var/cache/hearth
-EXPOSE 7070 9070
+EXPOSE 7070 8000 9070
 USER 10001:10001
 STOPSIGNAL SIGTERM
 # A large model takes minutes to map and to digest; until then the gRPC port is not bound.

@@ -47,21 +47,35 @@ def check_selectors(objects):
     return problems
 
 
+def probe_problem(kind, probe, ports):
+    """What is wrong with one probe of a container with these {name: port}; None: nothing.
+
+    A worker is ready once its HTTP port answers, too: that port asks for no token, and has places
+    of its own for /health when all connections are taken.
+    """
+    if kind == "readinessProbe" and "http" in ports:
+        asked = probe.get("httpGet", {})
+        if asked.get("path") != "/health" or asked.get("port") not in ("http", ports["http"]):
+            return f"{kind} does not ask /health of the HTTP port"
+    elif "grpc" not in probe:
+        return f"{kind} does not ask the gRPC health service"
+    elif probe["grpc"]["port"] not in ports.values():
+        return f"{kind} asks port {probe['grpc']['port']}, open: {list(ports.values())}"
+    return None
+
+
 def check_probes(objects):
     problems = []
     for label, owner, template in m.workloads(objects):
         for container in m.containers(template):
-            ports = [p["containerPort"] for p in container.get("ports", [])]
+            ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
                 probe = container.get(kind)
                 if probe is None:
                     if owner["kind"] in ("Deployment", "StatefulSet"):
                         problems.append(f"{label}: no {kind}")
-                elif "grpc" not in probe:
-                    problems.append(f"{label}: {kind} does not ask the gRPC health service")
-                elif probe["grpc"]["port"] not in ports:
-                    port = probe["grpc"]["port"]
-                    problems.append(f"{label}: {kind} asks port {port}, open: {ports}")
+                elif found := probe_problem(kind, probe, ports):
+                    problems.append(f"{label}: {found}")
     return problems
 
 
@@ -161,6 +175,32 @@ def check_store_is_fenced(objects):
     return problems
 
 
+def check_http(objects):
+    """Clients reach OpenAI's API by a Service, by each of its names, and where they reach gRPC."""
+    problems = []
+    worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
+    env = m.environment(objects, worker["spec"]["containers"][0])
+    hosts = env.get("HEARTH_WORKER_HTTP_HOSTS", "").split(",")
+    port = int(env.get("HEARTH_WORKER_HTTP_LISTEN", ":0").rpartition(":")[2])
+    services = [s for s in m.of_kind(objects, "Service") if selects(s["spec"]["selector"], worker)]
+    for service in services:
+        name, namespace = (service["metadata"][key] for key in ("name", "namespace"))
+        if port not in [p["port"] for p in service["spec"]["ports"]]:
+            problems.append(f"Service/{name} has no port {port} of HTTP")
+        for suffix in ("", f".{namespace}", f".{namespace}.svc",
+                       f".{namespace}.svc.cluster.local"):
+            if name + suffix not in hosts:
+                problems.append(f"workers refuse the Host {name + suffix}")
+    for policy in m.of_kind(objects, "NetworkPolicy"):
+        if selects(policy["spec"]["podSelector"].get("matchLabels"), worker):
+            for rule in policy["spec"]["ingress"]:
+                ports = [p["port"] for p in rule["ports"]]
+                if (7070 in ports) != (port in ports):
+                    problems.append(f"{policy['metadata']['name']}: HTTP and gRPC are open to "
+                                    "different clients")
+    return problems
+
+
 def check_sizes(objects):
     """The sizes in flags fit the resources that Kubernetes grants."""
     problems = []
@@ -227,6 +267,9 @@ def check_addresses(objects):
                         problems.append(f"{label}: {name}={value} is not its metrics port")
                     if annotations.get("prometheus.io/port") != value.rpartition(":")[2]:
                         problems.append(f"{label}: Prometheus would ask another port")
+                elif name.endswith("_HTTP_LISTEN"):
+                    if value != f"0.0.0.0:{ports.get('http')}":
+                        problems.append(f"{label}: {name}={value} is not its HTTP port")
                 elif name.endswith("_LISTEN") and value != f"0.0.0.0:{ports.get('grpc')}":
                     problems.append(f"{label}: {name}={value} is not its grpc port")
                 elif name == "HEARTH_WORKER_STORE":
@@ -305,7 +348,7 @@ def check_volumes_are_allowed(objects):
 
 
 ALL = (check_services, check_selectors, check_probes, check_scaling, check_references,
-       check_hardening, check_store_is_fenced, check_sizes, check_drain, check_addresses,
+       check_hardening, check_store_is_fenced, check_http, check_sizes, check_drain, check_addresses,
        check_images, check_shared_memory, check_volumes_are_allowed)
 
 

@@ -9,11 +9,33 @@ import yaml
 import manifests as m
 
 STORE = "store"
+HTTP_PORT = 8000
 USER = 10001
 
 
 def load():
     return yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
+
+
+def names_of(name, service):
+    """By which other containers of the network reach a service."""
+    return {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
+
+
+def http_problems(name, services):
+    """Why clients would not reach a worker's OpenAI API, by this machine's port or by name."""
+    worker, found = services[name], []
+    environment = worker["environment"]
+    if environment.get("HEARTH_WORKER_HTTP_LISTEN") != f"0.0.0.0:{HTTP_PORT}":
+        found.append(f"{name}: serves no HTTP to other containers")
+    if HTTP_PORT not in [int(p.rpartition(":")[2]) for p in worker["ports"]]:
+        found.append(f"{name}: HTTP has no port of this machine")
+    if worker["healthcheck"]["test"][4:] != [str(HTTP_PORT)]:
+        found.append(f"{name}: health check without HTTP")
+    hosts = environment.get("HEARTH_WORKER_HTTP_HOSTS", "").split(",")
+    found += [f"{name}: refuses the Host {host}" for host in names_of(name, worker)
+              if host not in hosts]
+    return found
 
 
 def problems(compose):
@@ -52,6 +74,7 @@ def problems(compose):
         if not worker["environment"]["HEARTH_WORKER_LISTEN"].endswith(
                 ":" + worker["healthcheck"]["test"][2]):
             found.append(f"{name}: health check of another port")
+        found += http_problems(name, services)
     data_dir = services[STORE]["environment"]["HEARTH_STORE_DATA_DIR"]
     if not any(v.endswith(":" + data_dir) for v in services[STORE]["volumes"]):
         found.append("the store's data folder is on no volume")
@@ -104,7 +127,16 @@ class ComposeTest(unittest.TestCase):
 
     def test_the_ports_are_the_documented_ones(self):
         ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
-        self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "9070", "9080"})
+        self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "8000", "9070", "9080"})
+
+    def test_one_name_leads_to_both_workers(self):
+        services = load()["services"]
+        self.assertIn("worker", names_of("worker-1", services["worker-1"]) &
+                      names_of("worker-2", services["worker-2"]))
+
+    def test_the_pages_name_the_addresses_of_http(self):
+        for page in ("docs/http.md", "docs/operations.md"):
+            self.assertIn("http://worker:8000/v1", (m.ROOT / page).read_text(), page)
 
     def test_mistakes_are_seen(self):
         def broken(change):
@@ -121,6 +153,16 @@ class ComposeTest(unittest.TestCase):
             set_environment(STORE, "HEARTH_STORE_DATA_DIR", "/data")))
         self.assertIn("another port", broken(
             set_environment("worker-2", "HEARTH_WORKER_LISTEN", "0.0.0.0:7071")))
+        self.assertIn("worker-2: serves no HTTP", broken(
+            set_environment("worker-2", "HEARTH_WORKER_HTTP_LISTEN", "127.0.0.1:8000")))
+        self.assertIn("worker-2: refuses the Host worker-2", broken(
+            set_environment("worker-2", "HEARTH_WORKER_HTTP_HOSTS", "worker,worker-1")))
+        self.assertIn("worker-1: refuses the Host chat", broken(
+            lambda s, _: s["worker-1"].__setitem__("networks", {"default": {"aliases": ["chat"]}})))
+        self.assertIn("worker-1: HTTP has no port", broken(
+            lambda s, _: s["worker-1"].__setitem__("ports", ["127.0.0.1:7070:7070"])))
+        self.assertIn("worker-1: health check without HTTP", broken(
+            lambda s, _: s["worker-1"]["healthcheck"]["test"].pop()))
         self.assertIn("used twice", broken(
             lambda s, _: s["worker-2"].__setitem__("ports", s["worker-1"]["ports"])))
         self.assertIn("open to the network", broken(

@@ -1,9 +1,12 @@
 """The images: hadolint finds nothing, and each holds to the project's own rules."""
+import http.server
 import pathlib
 import re
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import manifests as m
@@ -48,6 +51,11 @@ def rule_problems(text):
             for words in re.findall(r"install -d ([^&]*)", rest)]
     if any("-g root -m 0770" not in words for words in made):
         problems.append("a folder that only one user may write")
+    listens = {port for word, rest in final if word == "ENV"
+               for port in re.findall(r"_LISTEN=\S*:(\d+)", rest)}
+    exposed = {port for word, rest in final if word == "EXPOSE" for port in rest.split()}
+    if listens != exposed:
+        problems.append(f"listens at {sorted(listens)} and exposes {sorted(exposed)}")
     for word, rest in parsed:
         if word in ("ENV", "ARG") and re.search(r"(?i)secret|token=|password|_key=", rest):
             problems.append(f"a secret in {word}")
@@ -92,6 +100,12 @@ class DockerfilesTest(unittest.TestCase):
                        "CMakeLists.txt"):
             self.assertIn("!" + source, ignore)
 
+    def test_worker_images_serve_http(self):
+        for path in DOCKER.glob("worker*.Dockerfile"):
+            environment = " ".join(rest for word, rest in instructions(path.read_text())
+                                   if word == "ENV")
+            self.assertIn("HEARTH_WORKER_HTTP_LISTEN=0.0.0.0:8000", environment, path.name)
+
     def test_only_the_worker_images_compile_the_worker(self):
         for path in DOCKERFILES:
             built = re.search(r"build\.sh /out ([a-z -]+)", path.read_text())
@@ -128,6 +142,38 @@ class ScriptsTest(unittest.TestCase):
         for path in DOCKER.glob("*.sh"):
             self.assertEqual(subprocess.run(["bash", "-n", str(path)]).returncode, 0, path.name)
             self.assertTrue(path.stat().st_mode & 0o100, f"{path.name} is not executable")
+
+    def test_health_needs_all_ports_that_are_named(self):
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(self.server.answers.get(self.path, 404))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        def page(**answers):
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+            server.answers = {"/" + path: status for path, status in answers.items()}
+            threading.Thread(target=server.serve_forever).start()
+            self.addCleanup(server.server_close)
+            self.addCleanup(server.shutdown)
+            return server
+
+        def status(*pages):
+            ports = [str(server.server_address[1]) for server in pages]
+            return subprocess.run(["bash", DOCKER / "healthcheck.sh", *ports], timeout=60,
+                                  capture_output=True).returncode
+
+        metrics, api = page(metrics=200), page(health=200)
+        grpc = socketserver.TCPServer(("127.0.0.1", 0), None)  # nobody accepts
+        self.addCleanup(grpc.server_close)
+        self.assertEqual(status(grpc, metrics), 0)
+        self.assertEqual(status(grpc, metrics, api), 0)
+        api.answers["/health"] = 503
+        self.assertNotEqual(status(grpc, metrics, api), 0)
+        self.assertNotEqual(status(grpc, api), 0)
 
     def test_packages_leave_neither_files_nor_lists_behind(self):
         lines = (DOCKER / "apt-install.sh").read_text().splitlines()
@@ -190,6 +236,7 @@ class BrokenDockerfileTest(unittest.TestCase):
                 ("debian:12.12-slim", "debian:12", "no pinned Debian"),
                 ("COPY LICENSE", "COPY models/gemma /models/\nCOPY LICENSE", "copies a model"),
                 ("-g root -m 0770", "-g hearth -m 0700", "only one user"),
+                ("EXPOSE 7080", "EXPOSE 8000", "listens at ['7080', '9080'] and exposes"),
                 ("EXPOSE", "ENV HF_TOKEN=abc\nEXPOSE", "a secret")):
             problems = rule_problems(self.good.replace(good, bad))
             self.assertTrue(any(words in p for p in problems), words)

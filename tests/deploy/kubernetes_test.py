@@ -122,8 +122,8 @@ class BrokenManifestsTest(unittest.TestCase):
 
     def test_service_port_and_selector(self):
         service = m.find(self.objects, "Service", "hearth-worker")
-        service["spec"]["ports"][0]["targetPort"] = "http"
-        self.expect(checks.check_services, "no container port http")
+        service["spec"]["ports"][0]["targetPort"] = "https"
+        self.expect(checks.check_services, "no container port https")
         service["spec"]["selector"] = {"app": "elsewhere"}
         self.expect(checks.check_services, "selects no pod")
         del m.find(self.objects, "Service", "hearth-store")["spec"]["clusterIP"]
@@ -135,6 +135,8 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_selectors, "PodDisruptionBudget/hearth-worker selects no pod")
 
     def test_probes(self):
+        self.worker_container["readinessProbe"] = {"grpc": {"port": 7070}}
+        self.expect(checks.check_probes, "does not ask /health of the HTTP port")
         self.worker_container["livenessProbe"]["grpc"]["port"] = 7071
         self.expect(checks.check_probes, "asks port 7071")
         self.worker_container["livenessProbe"] = {"httpGet": {"port": 9070, "path": "/"}}
@@ -176,6 +178,16 @@ class BrokenManifestsTest(unittest.TestCase):
         policy["spec"]["podSelector"]["matchLabels"] = {"app": "elsewhere"}
         self.expect(checks.check_store_is_fenced, "no NetworkPolicy")
 
+    def test_http(self):
+        service = m.find(self.objects, "Service", "hearth-worker")
+        service["spec"]["ports"] = [p for p in service["spec"]["ports"] if p["name"] != "http"]
+        self.expect(checks.check_http, "Service/hearth-worker has no port 8000")
+        service["metadata"]["namespace"] = "elsewhere"
+        self.expect(checks.check_http, "refuse the Host hearth-worker.elsewhere.svc")
+        policy = m.find(self.objects, "NetworkPolicy", "hearth-worker")
+        policy["spec"]["ingress"][0]["ports"].pop()
+        self.expect(checks.check_http, "different clients")
+
     def test_sizes(self):
         self.env("hearth-store")["HEARTH_STORE_DISK_BYTES"] = "40GiB"
         self.expect(checks.check_sizes, "do not fit its volume")
@@ -195,6 +207,8 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_addresses, "no Service at hearth-store:7081")
         self.env("hearth-store")["HEARTH_STORE_LISTEN"] = "127.0.0.1:7080"
         self.expect(checks.check_addresses, "is not its grpc port")
+        self.env("hearth-worker")["HEARTH_WORKER_HTTP_LISTEN"] = "127.0.0.1:8000"
+        self.expect(checks.check_addresses, "is not its HTTP port")
         self.worker_pod["metadata"]["annotations"]["prometheus.io/port"] = "9071"
         self.expect(checks.check_addresses, "another port")
         job = m.pod_template(m.find(self.objects, "Job", "hearth-warm"))
