@@ -60,6 +60,15 @@ def missing_files(text):
             and not list(m.ROOT.glob(path + ".*"))]
 
 
+def tables_without_header(text):
+    """Lines whose row of dashes has no row of as many cells above it."""
+    lines = [""] + re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text,
+                          flags=re.M | re.S).splitlines()
+    cells = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
+    return [number for number, line in enumerate(lines)
+            if re.fullmatch(r"\|( *:?-+:? *\|)+", line) and cells[number - 1] != cells[number]]
+
+
 def index_findings(text):
     """Errors in the numbers of decisions, and in the list of them at the page's top."""
     entries = re.findall(r"^## (\d+\..*)$", text, re.M)
@@ -76,6 +85,20 @@ class DocsTest(unittest.TestCase):
     def test_every_link_leads_somewhere(self):
         for page in PAGES:
             self.assertEqual(broken_links(page, page.read_text()), [], page.name)
+
+    def test_every_table_has_a_header(self):
+        for page in PAGES:
+            self.assertEqual(tables_without_header(page.read_text()), [], page.name)
+        table = "| a | b |\n| --- | --- |\n"
+        self.assertEqual(tables_without_header(table + "\n| --- | --- |\n| a |\n| --- | --- |\n"
+                                               "```\n| --- |\n```\n"), [4, 6])
+
+    def test_readme_lists_every_page(self):
+        text = (m.ROOT / "README.md").read_text()
+        listed = re.findall(r"^\| .*$", text[text.index("## Where to go next"):], re.M)
+        for page in PAGES:
+            if page.parent.name == "docs":
+                self.assertIn(f"(docs/{page.name})", "".join(listed), page.name)
 
     def test_a_broken_link_is_seen(self):
         page = m.ROOT / "README.md"
