@@ -16,6 +16,10 @@ from shell_terminal import ShellTerminal, rendered
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN_DIR = None
+# What `./hearth demo` leaves in a tree: all other commands of README work with this.
+PROGRAMS = re.search(r"^command_demo\(\) .*?plan_release ([^\n]+)", (ROOT / "hearth").read_text(),
+                     re.M | re.S).group(1).split()
+MODEL = "models/gemma-3-270m.gguf"
 
 # Not run, and why. What README says no more must leave this list too.
 NOT_RUN = {
@@ -29,7 +33,7 @@ NOT_RUN = {
 
 
 class Run:
-    """A terminal in a folder like the repository, in which README's fixed places are free."""
+    """A terminal in a tree made by `./hearth demo`, in which README's fixed places are free."""
 
     def __init__(self, folder):
         self._here = {  # as README says it: as it is here
@@ -38,10 +42,11 @@ class Run:
             "127.0.0.1:7070": f"unix:{folder}/worker",
         }
         tree = pathlib.Path(folder) / "tree"
-        (tree / "build").mkdir(parents=True)
-        (tree / "build/bin").symlink_to(BIN_DIR)
-        for name in ("models", "LICENSE"):
-            (tree / name).symlink_to(ROOT / name)
+        files = {name: ROOT / name for name in (MODEL, "LICENSE")}
+        files.update({f"build/bin/{name}": BIN_DIR / name for name in PROGRAMS})
+        for name, file in files.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).symlink_to(file)
         store, worker = self._here["127.0.0.1:7080"], self._here["127.0.0.1:7070"]
         self.terminal = ShellTerminal(tree, {
             # A line of a server's log amid a command's echo would hide it.
