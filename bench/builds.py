@@ -5,15 +5,15 @@
 BEFORE and AFTER are folders with hearth-worker, hearth-store and hearthctl, such as build/bin; the
 requests of the rows "door" come from AFTER's door_bench. In each pair, both builds are started and
 measured one after the other, in an order that alternates: no process of the other build is alive
-meanwhile. Rows: a prefill of 512 and of 2,048 tokens, a token alone, a token of eight sequences, and
-the first token behind 2,048 tokens from the store (bench/engines.py has them), in seconds; first
-token in ms, and seconds a token, by gRPC and by HTTP, with one stream and with eight.
+meanwhile. Rows: a prefill of 512 and of 2,048 tokens, a token alone, a token of eight sequences,
+and the first token behind 2,048 tokens from the store (bench/engines.py has them), in seconds;
+first token in ms, and seconds a token, by gRPC and by HTTP, with one stream and with eight.
 
-Printed for each row: the medians of both builds, and of the ratio in a pair, before by after: above
-1, the build AFTER is faster. All ratios follow. Two processes of one build differ by up to 10 % in a
-pair on a virtual machine: compare medians of nine pairs or more, on a machine that does nothing
-else. Exits with 1 if a median is below --bar, except those of first tokens by door_bench, which
-are printed only: a turn has three of them.
+Printed for each row: the medians of both builds, and of the ratio in a pair, before by after:
+above 1, the build AFTER is faster. All ratios follow. Two processes of one build differ by up to
+10 % in a pair on a virtual machine: compare medians of nine pairs or more, on a machine that does
+nothing else. Exits with 1 if a median is below --bar, except those of first tokens by door_bench,
+which are printed only: a turn has three of them.
 """
 
 import argparse
@@ -89,7 +89,8 @@ def main():
         ratio = statistics.median(ratios)
         missed = ratio < args.bar and not row.endswith("first token")
         failed = failed or missed
-        print(f"{row:34} {before:9.4f} {after:9.4f}  {ratio:5.3f} {'MISSED' if missed else '      '}"
+        verdict = "MISSED" if missed else "held"
+        print(f"{row:34} {before:9.4f} {after:9.4f}  {ratio:5.3f} {verdict:6}"
               f"  {' '.join(f'{one:.2f}' for one in ratios)}")
     figures.write(args, pairs)
     return 1 if failed else 0

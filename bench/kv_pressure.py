@@ -1,6 +1,7 @@
 """Chats under too little memory for keys and values: time, texts, and gaps between tokens.
 
-    .venv/bin/python bench/kv_pressure.py [--model FILE] [--kv-bytes 48MiB] [--chats 16] [--rounds 9]
+    .venv/bin/python bench/kv_pressure.py [--model FILE] [--kv-bytes 48MiB] [--chats 16]
+        [--rounds 9]
 
 Two workers are asked by turns: one with --kv-bytes, one with room for all. In each round so many
 chats without max_tokens, with new text of --words words, begin one after the other; each caller

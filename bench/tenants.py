@@ -2,12 +2,12 @@
 
     .venv/bin/python bench/tenants.py [--model FILE] [--calls 85] [--rounds 9]
 
-A worker knows three tenants. In each round, the two tenants `first` and `second` stream a short chat
-by turns, alone; then the tenant `many` sends --calls chats at once, and the two stream theirs again
-while these run. All texts are new. Printed: for each round the medians of the first token alone and
-beside, in ms; the longest gap between two tokens of `first`, which contains one step; the medians of
-all; calls that failed, by tenant. Exits with 1 if a call of the two failed, or if the median beside
-is above 1.5 x the median alone and one step.
+A worker knows three tenants. In each round, the two tenants `first` and `second` stream a short
+chat by turns, alone; then the tenant `many` sends --calls chats at once, and the two stream theirs
+again while these run. All texts are new. Printed: for each round the medians of the first token
+alone and beside, in ms; the longest gap between two tokens of one of the two, which contains one
+step; the medians of all; calls that failed, by tenant. Exits with 1 if a call of the two failed, or
+if the median beside is above 1.5 x the median alone and one step.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Bench:
         return Chat(self.url, text, tokens, self.tokens[tenant])
 
     def honest(self, turns):
-        """First tokens of both, and the longest gap between two tokens of `first`, in ms."""
+        """First tokens of both, and the longest gap between two tokens, in ms."""
         first_ms, gaps = [], [0]
         for number in range(turns):
             tenant = TENANTS[number % 2]
@@ -90,8 +90,8 @@ def main():
         rounds = []
         for _ in range(args.rounds):
             rounds.append(bench.round())
-            print("alone {alone:.1f} ms, beside {beside:.1f} ms, longest gap {step:.1f} ms, {running} "
-                  "calls of `many` still run".format(**rounds[-1]), flush=True)
+            print("alone {alone:.1f} ms, beside {beside:.1f} ms, longest gap {step:.1f} ms, "
+                  "{running} calls of `many` still run".format(**rounds[-1]), flush=True)
     alone, beside, step = (statistics.median(one[name] for one in rounds)
                            for name in ("alone", "beside", "step"))
     most = MOST_RATIO * alone + step
