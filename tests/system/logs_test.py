@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import system_support
@@ -114,6 +115,17 @@ class Worker(Logs):
         self.cluster.store(self.folder / "data", listen=store.address)
         self.wait_for(worker, lambda line: line["event"] == "store reachable")
         self.assertEqual(self.reachable(), 1)
+
+    def test_an_unknown_host_is_said_with_the_flag_that_accepts_it(self):
+        worker = self.worker_with_page("none")
+        request = urllib.request.Request(self.page + "/metrics",
+                                         headers={"Host": "worker.example."})
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        self.assertEqual(refused.exception.code, 403)
+        line = self.wait_for(worker, lambda line: line["event"] == "Host refused")[0]
+        self.assertEqual(line["host"], '"worker.example"')
+        self.assertIn("--metrics-hosts", line["why"])
 
     def test_a_worker_that_starts_without_its_store_says_its_address(self):
         worker = self.worker_with_page("127.0.0.1:9")

@@ -476,9 +476,14 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
       return Refusal(403, "origin: a page's request must have a Host; got none");
     }
   } else if (!server_->host_rule.Allows(*host)) {
-    return Refusal(403,
-                   absl::StrCat("Host: ", Quoted(HostOf(*host)), " is no name of this server's; ",
-                                options.hosts_flag, " lists those that are"));
+    const std::string name = Quoted(HostOf(*host));
+    LogSometimes(&server_->unknown_hosts, LogLevel::kWarning, "Host refused",
+                 {{"host", name},
+                  {"peer", caller_.peer},
+                  {"why", absl::StrCat("no name of this server's; to accept it, add it to ",
+                                       options.hosts_flag)}});
+    return Refusal(403, absl::StrCat("Host: ", name, " is no name of this server's; ",
+                                     options.hosts_flag, " lists those that are"));
   }
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);

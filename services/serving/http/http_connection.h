@@ -75,6 +75,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const HostRule host_rule;
     const std::shared_ptr<HttpBudget> budget;
     LogRate faults;
+    LogRate unknown_hosts{absl::Hours(1), /*at_once=*/3};
     const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
     bool draining = false;
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here

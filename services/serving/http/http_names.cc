@@ -94,7 +94,9 @@ std::string HostOf(absl::string_view authority) {
   if (absl::ConsumePrefix(&authority, "[")) {
     return absl::AsciiStrToLower(authority.substr(0, authority.find(']')));
   }
-  return absl::AsciiStrToLower(authority.substr(0, authority.find(':')));
+  authority = authority.substr(0, authority.find(':'));
+  absl::ConsumeSuffix(&authority, ".");
+  return absl::AsciiStrToLower(authority);
 }
 
 HostRule::HostRule(absl::string_view listen, std::vector<std::string> hosts)
