@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 namespace {
@@ -93,86 +94,119 @@ void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids) {
   AppendU32Array(out, ids);
 }
 
-absl::StatusOr<absl::string_view> ByteReader::Bytes(size_t count, absl::string_view what) {
+absl::string_view ByteReader::Bytes(size_t count, absl::string_view what) {
   if (count > remaining()) {
-    return absl::DataLossError(absl::StrCat(what, " at offset ", offset_, " needs ", count,
-                                            " bytes, ", remaining(), " are left"));
+    Refuse(absl::StrCat(what, " at offset ", offset_, " needs ", count, " bytes, ", remaining(),
+                        " are left"));
   }
+  if (!status_.ok()) return {};
   const absl::string_view bytes = bytes_.substr(offset_, count);
   offset_ += count;
   return bytes;
 }
 
-absl::StatusOr<uint32_t> ByteReader::U32(absl::string_view what) {
-  auto bytes = Bytes(sizeof(uint32_t), what);
-  if (!bytes.ok()) return bytes.status();
-  return LoadLittle<uint32_t>(bytes->data());
+uint32_t ByteReader::U32(absl::string_view what) {
+  const absl::string_view bytes = Bytes(sizeof(uint32_t), what);
+  return bytes.empty() ? 0 : LoadLittle<uint32_t>(bytes.data());
 }
 
-absl::StatusOr<uint64_t> ByteReader::U64(absl::string_view what) {
-  auto bytes = Bytes(sizeof(uint64_t), what);
-  if (!bytes.ok()) return bytes.status();
-  return LoadLittle<uint64_t>(bytes->data());
+uint64_t ByteReader::U64(absl::string_view what) {
+  const absl::string_view bytes = Bytes(sizeof(uint64_t), what);
+  return bytes.empty() ? 0 : LoadU64(bytes);
+}
+
+std::vector<uint32_t> ByteReader::U32Array(size_t count, absl::string_view what) {
+  return LoadArray<uint32_t>(Array(count, sizeof(uint32_t), what));
+}
+
+std::vector<uint64_t> ByteReader::U64Array(size_t count, absl::string_view what) {
+  return LoadArray<uint64_t>(Array(count, sizeof(uint64_t), what));
 }
 
 // Counts come from the input: the length is checked before anything is allocated, and the division
 // keeps count * size from wrapping.
-absl::StatusOr<std::vector<uint32_t>> ByteReader::U32Array(size_t count, absl::string_view what) {
-  const bool fits = count <= remaining() / sizeof(uint32_t);
-  auto bytes = Bytes(fits ? count * sizeof(uint32_t) : std::numeric_limits<size_t>::max(), what);
-  if (!bytes.ok()) return bytes.status();
-  return LoadArray<uint32_t>(*bytes);
+absl::string_view ByteReader::Array(size_t count, size_t size, absl::string_view what) {
+  const bool fits = count <= remaining() / size;
+  return Bytes(fits ? count * size : std::numeric_limits<size_t>::max(), what);
 }
 
-absl::StatusOr<std::vector<uint64_t>> ByteReader::U64Array(size_t count, absl::string_view what) {
-  const bool fits = count <= remaining() / sizeof(uint64_t);
-  auto bytes = Bytes(fits ? count * sizeof(uint64_t) : std::numeric_limits<size_t>::max(), what);
-  if (!bytes.ok()) return bytes.status();
-  return LoadArray<uint64_t>(*bytes);
-}
-
-absl::StatusOr<ByteReader::Field> ByteReader::NextField(absl::string_view what) {
+ByteReader::Field ByteReader::NextField(absl::string_view what) {
   const size_t start = offset_;
-  auto type = Bytes(1, what);
-  if (!type.ok()) return type.status();
-  auto length = U32(what);
-  if (!length.ok()) return length.status();
-  auto payload = Bytes(*length, what);
-  if (!payload.ok()) return payload.status();
-  const auto code = static_cast<uint8_t>((*type)[0]);
+  const absl::string_view type = Bytes(1, what);
+  const absl::string_view payload = Bytes(U32(what), what);
+  if (!status_.ok()) return {};
+  const auto code = static_cast<uint8_t>(type[0]);
   if (code < static_cast<uint8_t>(FieldType::kText) ||
       code > static_cast<uint8_t>(FieldType::kIds)) {
-    return absl::DataLossError(
-        absl::StrCat(what, " at offset ", start, " has the unknown type ", code));
+    Refuse(absl::StrCat(what, " at offset ", start, " has the unknown type ", code));
+    return {};
   }
-  return Field{static_cast<FieldType>(code), *payload};
+  return {static_cast<FieldType>(code), payload};
 }
 
-absl::StatusOr<absl::string_view> ByteReader::FieldOf(FieldType type, absl::string_view what) {
+absl::string_view ByteReader::FieldOf(FieldType type, absl::string_view what) {
   const size_t start = offset_;
-  auto field = NextField(what);
-  if (!field.ok()) return field.status();
-  if (field->type != type) {
-    return absl::DataLossError(absl::StrCat(what, " at offset ", start, " has type ",
-                                            static_cast<int>(field->type), ", not ",
-                                            static_cast<int>(type)));
-  }
-  return field->payload;
+  const Field field = NextField(what);
+  if (field.type == type) return field.payload;
+  Refuse(absl::StrCat(what, " at offset ", start, " has type ", static_cast<int>(field.type),
+                      ", not ", static_cast<int>(type)));
+  return {};
 }
 
-absl::StatusOr<uint64_t> ByteReader::IntegerField(absl::string_view what) {
-  auto payload = FieldOf(FieldType::kInteger, what);
-  if (!payload.ok()) return payload.status();
-  if (payload->size() != sizeof(uint64_t)) {
-    return absl::DataLossError(
-        absl::StrCat(what, " is an integer of ", payload->size(), " bytes, not 8"));
+uint64_t ByteReader::IntegerField(absl::string_view what) {
+  const absl::string_view payload = FieldOf(FieldType::kInteger, what);
+  if (payload.size() == sizeof(uint64_t)) return LoadU64(payload);
+  Refuse(absl::StrCat(what, " is an integer of ", payload.size(), " bytes, not 8"));
+  return 0;
+}
+
+double ByteReader::NumberField(absl::string_view what) {
+  const absl::string_view payload = FieldOf(FieldType::kNumber, what);
+  if (payload.size() == sizeof(double)) return LoadNumber(payload);
+  Refuse(absl::StrCat(what, " is a number of ", payload.size(), " bytes, not 8"));
+  return 0;
+}
+
+std::vector<uint32_t> ByteReader::IdsField(absl::string_view what) {
+  const absl::string_view payload = FieldOf(FieldType::kIds, what);
+  if (payload.size() % sizeof(uint32_t) == 0) return LoadArray<uint32_t>(payload);
+  Refuse(absl::StrCat(what, " ends inside a number"));
+  return {};
+}
+
+void ByteReader::Refuse(absl::string_view why) {
+  if (status_.ok()) status_ = absl::DataLossError(why);
+}
+
+absl::Status ByteReader::End(absl::string_view what) {
+  if (remaining() > 0) {
+    Refuse(absl::StrCat(what, " has ", remaining(), " bytes too many at offset ", offset_));
   }
-  return LoadU64(*payload);
+  return status_;
 }
 
 uint64_t LoadU64(absl::string_view payload) {
   assert(payload.size() == sizeof(uint64_t));
   return LoadLittle<uint64_t>(payload.data());
+}
+
+double LoadNumber(absl::string_view payload) {
+  const uint64_t bits = LoadU64(payload);
+  double number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+void AppendDigest(std::string* out) { AppendU64(out, SliceDigest(out->data(), out->size())); }
+
+absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::string_view what) {
+  if (bytes.size() < sizeof(uint64_t)) {
+    return absl::DataLossError(absl::StrCat(what, " has only ", bytes.size(), " bytes"));
+  }
+  const absl::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
+  if (SliceDigest(body.data(), body.size()) == LoadU64(bytes.substr(body.size()))) return body;
+  return absl::DataLossError(
+      absl::StrCat(what, " does not match its digest at offset ", body.size()));
 }
 
 }  // namespace hearth

@@ -5,8 +5,8 @@
 // use these. Docs: docs/snapshot_format.md, "Notation".
 // Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
 // Ownership: a ByteReader borrows the bytes it reads; they must outlive it and its results.
-// Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss and
-// names the field and its offset.
+// Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss, and
+// that of a read names the field and its offset.
 #ifndef HEARTH_PROTO_BYTE_CODEC_H_
 #define HEARTH_PROTO_BYTE_CODEC_H_
 
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -42,36 +43,55 @@ void AppendNumberField(std::string* out, double value);  // -0 is written as +0
 void AppendBytesField(std::string* out, absl::string_view bytes);
 void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids);
 
+// Reads values one after the other, and remembers the first failure, so that callers check once.
 class ByteReader {
  public:
   explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
 
   size_t offset() const { return offset_; }
   size_t remaining() const { return bytes_.size() - offset_; }
+  // The first failure, of a read or of the caller's.
+  const absl::Status& status() const { return status_; }
 
-  // `what` names the field in the error.
-  absl::StatusOr<absl::string_view> Bytes(size_t count, absl::string_view what);
-  absl::StatusOr<uint32_t> U32(absl::string_view what);
-  absl::StatusOr<uint64_t> U64(absl::string_view what);
-  absl::StatusOr<std::vector<uint32_t>> U32Array(size_t count, absl::string_view what);
-  absl::StatusOr<std::vector<uint64_t>> U64Array(size_t count, absl::string_view what);
+  // `what` names the field in the error. After a failure they return zeros, and nothing.
+  absl::string_view Bytes(size_t count, absl::string_view what);
+  uint32_t U32(absl::string_view what);
+  uint64_t U64(absl::string_view what);
+  std::vector<uint32_t> U32Array(size_t count, absl::string_view what);
+  std::vector<uint64_t> U64Array(size_t count, absl::string_view what);
 
   struct Field {
     FieldType type = FieldType::kText;
     absl::string_view payload;
   };
-  absl::StatusOr<Field> NextField(absl::string_view what);
-  // The next field, which must have this type.
-  absl::StatusOr<absl::string_view> FieldOf(FieldType type, absl::string_view what);
-  absl::StatusOr<uint64_t> IntegerField(absl::string_view what);
+  Field NextField(absl::string_view what);
+  // The payload of the next field, which must have this type.
+  absl::string_view FieldOf(FieldType type, absl::string_view what);
+  uint64_t IntegerField(absl::string_view what);
+  double NumberField(absl::string_view what);
+  std::vector<uint32_t> IdsField(absl::string_view what);
+
+  // Fails, unless it has failed before.
+  void Refuse(absl::string_view why);
+  // Fails if bytes are left. Returns status().
+  absl::Status End(absl::string_view what);
 
  private:
+  absl::string_view Array(size_t count, size_t size, absl::string_view what);
+
   absl::string_view bytes_;
   size_t offset_ = 0;
+  absl::Status status_;
 };
 
-// The integer in a payload. REQUIRES: payload.size() == 8.
+// The integer, or the number, in a payload. REQUIRES: payload.size() == 8.
 uint64_t LoadU64(absl::string_view payload);
+double LoadNumber(absl::string_view payload);
+
+// Appends the XXH3-64 of all bytes before it.
+void AppendDigest(std::string* out);
+// The bytes before such a digest. kDataLoss: it is not theirs.
+absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::string_view what);
 
 }  // namespace hearth
 

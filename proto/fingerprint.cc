@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -57,27 +56,21 @@ void AppendValue(std::string* out, const FingerprintField& field) {
   }
 }
 
-absl::StatusOr<FingerprintField> ReadField(ByteReader* reader) {
-  auto name = reader->FieldOf(FieldType::kText, "fingerprint field name");
-  if (!name.ok()) return name.status();
+FingerprintField ReadField(ByteReader* reader) {
   FingerprintField field;
-  field.name = std::string(*name);
-  auto value = reader->NextField("fingerprint field value");
-  if (!value.ok()) return value.status();
-  const bool is_eight_bytes = value->payload.size() == sizeof(uint64_t);
-  if (value->type == FieldType::kText) {
-    field.value = std::string(value->payload);
-  } else if (value->type == FieldType::kInteger && is_eight_bytes) {
-    field.value = LoadU64(value->payload);
-  } else if (value->type == FieldType::kNumber && is_eight_bytes) {
-    const uint64_t bits = LoadU64(value->payload);
-    double number;
-    std::memcpy(&number, &bits, sizeof(number));
-    field.value = number;
+  field.name = std::string(reader->FieldOf(FieldType::kText, "fingerprint field name"));
+  const ByteReader::Field value = reader->NextField("fingerprint field value");
+  const bool is_eight_bytes = value.payload.size() == sizeof(uint64_t);
+  if (value.type == FieldType::kText) {
+    field.value = std::string(value.payload);
+  } else if (value.type == FieldType::kInteger && is_eight_bytes) {
+    field.value = LoadU64(value.payload);
+  } else if (value.type == FieldType::kNumber && is_eight_bytes) {
+    field.value = LoadNumber(value.payload);
   } else {
-    return absl::DataLossError(absl::StrCat("fingerprint field ", absl::CEscape(field.name),
-                                            " has type ", static_cast<int>(value->type), " and ",
-                                            value->payload.size(), " bytes"));
+    reader->Refuse(absl::StrCat("fingerprint field ", absl::CEscape(field.name), " has type ",
+                                static_cast<int>(value.type), " and ", value.payload.size(),
+                                " bytes"));
   }
   return field;
 }
@@ -249,24 +242,19 @@ std::string Fingerprint::Serialize() const {
 
 absl::StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view bytes) {
   ByteReader reader(bytes);
-  auto domain = reader.FieldOf(FieldType::kText, "fingerprint domain");
-  if (!domain.ok()) return domain.status();
-  if (*domain != kDomain) {
-    return absl::DataLossError(absl::StrCat("fingerprint begins with \"", absl::CEscape(*domain),
-                                            "\", not with ", kDomain));
+  const absl::string_view domain = reader.FieldOf(FieldType::kText, "fingerprint domain");
+  if (domain != kDomain) {
+    reader.Refuse(absl::StrCat("fingerprint begins with \"", absl::CEscape(domain), "\", not with ",
+                               kDomain));
   }
-  auto count = reader.IntegerField("fingerprint field count");
-  if (!count.ok()) return count.status();
-  if (*count > kMaxFingerprintFields) {
-    return absl::DataLossError(absl::StrCat("fingerprint announces ", *count,
-                                            " fields, the limit is ", kMaxFingerprintFields));
+  const uint64_t count = reader.IntegerField("fingerprint field count");
+  if (count > kMaxFingerprintFields) {
+    reader.Refuse(absl::StrCat("fingerprint announces ", count, " fields, the limit is ",
+                               kMaxFingerprintFields));
   }
   std::vector<FingerprintField> fields;
-  for (uint64_t i = 0; i < *count; ++i) {
-    auto field = ReadField(&reader);
-    if (!field.ok()) return field.status();
-    fields.push_back(*std::move(field));
-  }
+  for (uint64_t i = 0; i < count && reader.status().ok(); ++i) fields.push_back(ReadField(&reader));
+  if (!reader.status().ok()) return reader.status();
   auto fingerprint = Create(std::move(fields));
   if (!fingerprint.ok()) return absl::DataLossError(fingerprint.status().message());
   // Refuses trailing bytes, unsorted fields and -0: one fingerprint has one encoding.

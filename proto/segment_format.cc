@@ -43,31 +43,29 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
     return absl::FailedPreconditionError(absl::StrCat("shared memory: ", why));
   };
   ByteReader reader(header);
-  const auto magic = reader.Bytes(kMagic.size(), "magic");
-  if (!magic.ok() || *magic != kMagic) return refuse("this is not a store's segment");
-  const auto version = reader.U32("version");
-  const auto granule = reader.U32("granule");
-  const auto data_bytes = reader.U64("data bytes");
-  const auto data_offset = reader.U64("data offset");
-  const auto id = reader.Bytes(sizeof(SegmentId), "id");
-  if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse(kCutShort);
-  if (*version != kHostVersion && *version != kDeviceVersion) {
-    return refuse(absl::StrCat("version ", *version, "; this program reads ", kHostVersion, " and ",
+  if (reader.Bytes(kMagic.size(), "magic") != kMagic) {
+    return refuse("this is not a store's segment");
+  }
+  const uint32_t version = reader.U32("version"), granule = reader.U32("granule");
+  const uint64_t data_bytes = reader.U64("data bytes"), data_offset = reader.U64("data offset");
+  const absl::string_view id = reader.Bytes(sizeof(SegmentId), "id");
+  if (!reader.status().ok() || header.size() < kSegmentHeaderBytes) return refuse(kCutShort);
+  if (version != kHostVersion && version != kDeviceVersion) {
+    return refuse(absl::StrCat("version ", version, "; this program reads ", kHostVersion, " and ",
                                kDeviceVersion));
   }
   SegmentLayout layout;
-  if (*version == kDeviceVersion) {
+  if (version == kDeviceVersion) {
     DeviceMemoryHandle& handle = layout.device.emplace();
-    const auto device = reader.Bytes(handle.device.size(), "device");
-    const auto memory = reader.Bytes(handle.memory.size(), "memory");
-    if (!memory.ok()) return refuse(kCutShort);
-    std::copy(device->begin(), device->end(), handle.device.begin());
-    std::copy(memory->begin(), memory->end(), handle.memory.begin());
+    const absl::string_view device = reader.Bytes(handle.device.size(), "device");
+    const absl::string_view memory = reader.Bytes(handle.memory.size(), "memory");
+    std::copy(device.begin(), device.end(), handle.device.begin());
+    std::copy(memory.begin(), memory.end(), handle.memory.begin());
   }
-  layout.data_bytes = *data_bytes;
-  std::copy(id->begin(), id->end(), layout.id.begin());
-  if (*granule != kSegmentGranuleBytes || *data_bytes == 0 || *data_bytes > kMaxDataBytes ||
-      *data_bytes % kSegmentGranuleBytes != 0 || *data_offset != layout.data_offset() ||
+  layout.data_bytes = data_bytes;
+  std::copy(id.begin(), id.end(), layout.id.begin());
+  if (granule != kSegmentGranuleBytes || data_bytes == 0 || data_bytes > kMaxDataBytes ||
+      data_bytes % kSegmentGranuleBytes != 0 || data_offset != layout.data_offset() ||
       file_bytes != layout.file_bytes()) {
     return refuse("its header contradicts itself or the file's size");
   }

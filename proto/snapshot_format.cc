@@ -36,92 +36,56 @@ std::string GroupName(LayerGroup group) {
   return group == LayerGroup::kGlobal ? "global" : "local";
 }
 
-absl::Status CheckMagic(ByteReader* reader, absl::string_view magic, absl::string_view what) {
-  auto found = reader->Bytes(magic.size(), absl::StrCat(what, " magic"));
-  if (!found.ok()) return found.status();
-  if (*found != magic) {
-    return absl::DataLossError(
-        absl::StrCat(what, " begins with \"", absl::CEscape(*found), "\", not with ", magic));
+void CheckMagic(ByteReader* reader, absl::string_view magic, absl::string_view what) {
+  const absl::string_view found = reader->Bytes(magic.size(), absl::StrCat(what, " magic"));
+  if (found != magic) {
+    reader->Refuse(
+        absl::StrCat(what, " begins with \"", absl::CEscape(found), "\", not with ", magic));
   }
-  auto version = reader->U32(absl::StrCat(what, " version"));
-  if (!version.ok()) return version.status();
-  if (*version != kVersion) {
-    return absl::DataLossError(
-        absl::StrCat(what, " has version ", *version, ", known is ", kVersion));
+  const uint32_t version = reader->U32(absl::StrCat(what, " version"));
+  if (version != kVersion) {
+    reader->Refuse(absl::StrCat(what, " has version ", version, ", known is ", kVersion));
   }
-  return absl::OkStatus();
 }
 
-// The last 8 bytes are the digest of all before them; returns the bytes before.
-absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::string_view what) {
-  if (bytes.size() < kDigestBytes) {
-    return absl::DataLossError(absl::StrCat(what, " has only ", bytes.size(), " bytes"));
-  }
-  const absl::string_view body = bytes.substr(0, bytes.size() - kDigestBytes);
-  if (SliceDigest(body.data(), body.size()) != LoadU64(bytes.substr(body.size()))) {
-    return absl::DataLossError(
-        absl::StrCat(what, " does not match its digest at offset ", body.size()));
-  }
-  return body;
-}
-
-absl::StatusOr<ManifestObject> ReadObject(ByteReader* reader) {
+ManifestObject ReadObject(ByteReader* reader) {
   constexpr absl::string_view what = "manifest object";
-  auto begin = reader->U32(what);
-  if (!begin.ok()) return begin.status();
-  auto tokens = reader->U32(what);
-  if (!tokens.ok()) return tokens.status();
-  auto group = reader->U32(what);
-  if (!group.ok()) return group.status();
-  if (*group > static_cast<uint32_t>(LayerGroup::kLocal)) {
-    return absl::DataLossError(absl::StrCat(what, " has the unknown group ", *group));
-  }
-  auto slices = reader->U32(what);
-  if (!slices.ok()) return slices.status();
-  auto digests = reader->U64Array(*slices, what);
-  if (!digests.ok()) return digests.status();
   ManifestObject object;
-  object.id = {*begin, *tokens, static_cast<LayerGroup>(*group)};
-  object.slice_digests = *std::move(digests);
+  object.id.begin = reader->U32(what);
+  object.id.tokens = reader->U32(what);
+  const uint32_t group = reader->U32(what);
+  if (group > static_cast<uint32_t>(LayerGroup::kLocal)) {
+    reader->Refuse(absl::StrCat(what, " has the unknown group ", group));
+  }
+  object.id.group = static_cast<LayerGroup>(group);
+  object.slice_digests = reader->U64Array(reader->U32(what), what);
   return object;
 }
 
-absl::Status ReadState(ByteReader* reader, Manifest* manifest, uint32_t* object_count) {
-  auto fingerprint = reader->Bytes(manifest->fingerprint.size(), "manifest fingerprint");
-  if (!fingerprint.ok()) return fingerprint.status();
-  manifest->fingerprint = *DigestFromBytes(*fingerprint);
-  uint32_t counts[5];
-  constexpr absl::string_view kNames[5] = {"manifest token_count", "manifest next_position",
-                                           "manifest cut_count", "manifest object_count",
-                                           "manifest mask_bytes"};
-  for (size_t i = 0; i < 5; ++i) {
-    auto count = reader->U32(kNames[i]);
-    if (!count.ok()) return count.status();
-    counts[i] = *count;
-  }
-  manifest->token_count = counts[0];
-  manifest->next_position = counts[1];
-  *object_count = counts[3];
+// All but the objects, whose number it returns.
+uint32_t ReadState(ByteReader* reader, Manifest* manifest) {
+  const absl::string_view fingerprint =
+      reader->Bytes(manifest->fingerprint.size(), "manifest fingerprint");
+  std::copy(fingerprint.begin(), fingerprint.end(), manifest->fingerprint.begin());
+  manifest->token_count = reader->U32("manifest token_count");
+  manifest->next_position = reader->U32("manifest next_position");
+  const uint32_t cuts = reader->U32("manifest cut_count");
+  const uint32_t objects = reader->U32("manifest object_count");
+  const uint32_t mask_bytes = reader->U32("manifest mask_bytes");
   if (manifest->token_count == 0 || manifest->token_count > kMaxPromptTokens) {
-    return absl::DataLossError(absl::StrCat("manifest token_count is ", manifest->token_count,
-                                            ", allowed are 1 to ", kMaxPromptTokens));
+    reader->Refuse(absl::StrCat("manifest token_count is ", manifest->token_count,
+                                ", allowed are 1 to ", kMaxPromptTokens));
   }
-  if (counts[4] > kMaxMaskBytes) {
-    return absl::DataLossError(
-        absl::StrCat("manifest mask_bytes is ", counts[4], ", the limit is ", kMaxMaskBytes));
+  if (mask_bytes > kMaxMaskBytes) {
+    reader->Refuse(
+        absl::StrCat("manifest mask_bytes is ", mask_bytes, ", the limit is ", kMaxMaskBytes));
   }
-  auto mask = reader->Bytes(counts[4], "manifest attention_mask");
-  if (!mask.ok()) return mask.status();
-  manifest->attention_mask = std::string(*mask);
-  auto ids = reader->U32Array(manifest->token_count, "manifest token_ids");
-  if (!ids.ok()) return ids.status();
-  manifest->token_ids = *std::move(ids);
-  auto cuts = reader->U32Array(counts[2], "manifest cuts");
-  if (!cuts.ok()) return cuts.status();
-  manifest->cuts = *std::move(cuts);
-  absl::Status status = ValidateCuts(manifest->cuts, manifest->token_count);
-  if (!status.ok()) return DataLoss("manifest", status);
-  return absl::OkStatus();
+  manifest->attention_mask = std::string(reader->Bytes(mask_bytes, "manifest attention_mask"));
+  manifest->token_ids = reader->U32Array(manifest->token_count, "manifest token_ids");
+  manifest->cuts = reader->U32Array(cuts, "manifest cuts");
+  const absl::Status status = ValidateCuts(manifest->cuts, manifest->token_count);
+  if (!status.ok()) reader->Refuse(DataLoss("manifest", status).message());
+  return objects;
 }
 
 // Offsets of all slices and the end of the last one. Objects may differ from the needed set here
@@ -247,7 +211,7 @@ std::string SerializeManifest(const Manifest& manifest) {
     AppendU32(&out, static_cast<uint32_t>(object.slice_digests.size()));
     for (uint64_t digest : object.slice_digests) AppendU64(&out, digest);
   }
-  AppendU64(&out, SliceDigest(out.data(), out.size()));
+  AppendDigest(&out);
   return out;
 }
 
@@ -255,29 +219,22 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   auto body = StripDigest(bytes, "manifest");
   if (!body.ok()) return body.status();
   ByteReader reader(*body);
-  absl::Status status = CheckMagic(&reader, kManifestMagic, "manifest");
-  if (!status.ok()) return status;
+  CheckMagic(&reader, kManifestMagic, "manifest");
   Manifest manifest;
-  uint32_t object_count = 0;
-  status = ReadState(&reader, &manifest, &object_count);
-  if (!status.ok()) return status;
+  const uint32_t objects = ReadState(&reader, &manifest);
   // Of each group a chunk is one object, and each cut begins another.
   const uint64_t most =
       2 * (uint64_t{manifest.token_count} / kMinChunkTokens + manifest.cuts.size() + 2);
-  if (object_count > most) {
-    return absl::DataLossError(absl::StrCat("manifest names ", object_count, " objects; ",
-                                            manifest.token_count, " tokens have at most ", most));
+  if (objects > most) {
+    reader.Refuse(absl::StrCat("manifest names ", objects, " objects; ", manifest.token_count,
+                               " tokens have at most ", most));
   }
-  manifest.objects.reserve(object_count);
-  for (uint32_t i = 0; i < object_count; ++i) {
-    auto object = ReadObject(&reader);
-    if (!object.ok()) return object.status();
-    manifest.objects.push_back(*std::move(object));
+  if (!reader.status().ok()) return reader.status();
+  manifest.objects.reserve(objects);
+  for (uint32_t i = 0; i < objects && reader.status().ok(); ++i) {
+    manifest.objects.push_back(ReadObject(&reader));
   }
-  if (reader.remaining() != 0) {
-    return absl::DataLossError(absl::StrCat("manifest has ", reader.remaining(),
-                                            " bytes too many at offset ", reader.offset()));
-  }
+  if (absl::Status ended = reader.End("manifest"); !ended.ok()) return ended;
   return manifest;
 }
 
@@ -312,7 +269,7 @@ absl::StatusOr<std::string> BuildSnapshotHeader(const Fingerprint& fingerprint,
   assert(out.size() == kPreludeBytes);
   out += fingerprint_bytes;
   out += manifest_bytes;
-  AppendU64(&out, SliceDigest(out.data(), out.size()));
+  AppendDigest(&out);
   assert(out.size() == header_bytes);
   out.resize(header.payload_offset, '\0');
   return out;
@@ -320,37 +277,31 @@ absl::StatusOr<std::string> BuildSnapshotHeader(const Fingerprint& fingerprint,
 
 absl::StatusOr<SnapshotHeader> ParseSnapshotHeader(absl::string_view prefix) {
   ByteReader reader(prefix);
-  absl::Status status = CheckMagic(&reader, kFileMagic, "snapshot");
-  if (!status.ok()) return status;
-  auto fingerprint_bytes = reader.U32("snapshot fingerprint_bytes");
-  if (!fingerprint_bytes.ok()) return fingerprint_bytes.status();
-  uint64_t sizes[3];  // manifest, payload offset, file
-  for (uint64_t& size : sizes) {
-    auto value = reader.U64("snapshot prelude");
-    if (!value.ok()) return value.status();
-    size = *value;
+  CheckMagic(&reader, kFileMagic, "snapshot");
+  const uint32_t fingerprint_bytes = reader.U32("snapshot fingerprint_bytes");
+  const uint64_t manifest_bytes = reader.U64("snapshot manifest_bytes");
+  const uint64_t announced_offset = reader.U64("snapshot payload_offset");
+  const uint64_t announced_bytes = reader.U64("snapshot file_bytes");
+  if (fingerprint_bytes > kMaxFingerprintBytes) {
+    reader.Refuse(absl::StrCat("snapshot fingerprint_bytes is ", fingerprint_bytes,
+                               ", the limit is ", kMaxFingerprintBytes));
   }
-  if (*fingerprint_bytes > kMaxFingerprintBytes) {
-    return absl::DataLossError(absl::StrCat("snapshot fingerprint_bytes is ", *fingerprint_bytes,
-                                            ", the limit is ", kMaxFingerprintBytes));
-  }
-  auto fingerprint_part = reader.Bytes(*fingerprint_bytes, "snapshot fingerprint");
-  if (!fingerprint_part.ok()) return fingerprint_part.status();
-  auto manifest_part = reader.Bytes(sizes[0], "snapshot manifest");
-  if (!manifest_part.ok()) return manifest_part.status();
-  auto digest_part = reader.Bytes(kDigestBytes, "snapshot header digest");
-  if (!digest_part.ok()) return digest_part.status();
+  const absl::string_view fingerprint_part =
+      reader.Bytes(fingerprint_bytes, "snapshot fingerprint");
+  const absl::string_view manifest_part = reader.Bytes(manifest_bytes, "snapshot manifest");
+  reader.Bytes(kDigestBytes, "snapshot header digest");
+  if (!reader.status().ok()) return reader.status();
   auto body = StripDigest(prefix.substr(0, reader.offset()), "snapshot header");
   if (!body.ok()) return body.status();
   const uint64_t payload_offset = AlignUp(reader.offset());
-  auto padding = reader.Bytes(payload_offset - reader.offset(), "snapshot header padding");
-  if (!padding.ok()) return padding.status();
-
-  auto fingerprint = Fingerprint::Parse(*fingerprint_part);
+  const absl::string_view padding =
+      reader.Bytes(payload_offset - reader.offset(), "snapshot header padding");
+  if (!reader.status().ok()) return reader.status();
+  auto fingerprint = Fingerprint::Parse(fingerprint_part);
   if (!fingerprint.ok()) return DataLoss("snapshot", fingerprint.status());
   auto layout = fingerprint->Layout();
   if (!layout.ok()) return DataLoss("snapshot", layout.status());
-  auto manifest = ParseManifest(*manifest_part);
+  auto manifest = ParseManifest(manifest_part);
   if (!manifest.ok()) return DataLoss("snapshot", manifest.status());
   SnapshotHeader header;
   header.fingerprint = *std::move(fingerprint);
@@ -360,12 +311,12 @@ absl::StatusOr<SnapshotHeader> ParseSnapshotHeader(absl::string_view prefix) {
   if (header.manifest.fingerprint != header.fingerprint.digest()) {
     return absl::DataLossError("snapshot manifest names another fingerprint than its fields have");
   }
-  status = PlacePayload(&header);
-  if (!status.ok()) return status;
-  if (header.payload_offset != sizes[1] || header.file_bytes != sizes[2] || !AllZero(*padding)) {
-    return absl::DataLossError(absl::StrCat("snapshot announces payload_offset ", sizes[1],
-                                            " and file_bytes ", sizes[2], ", its manifest gives ",
-                                            header.payload_offset, " and ", header.file_bytes));
+  if (absl::Status placed = PlacePayload(&header); !placed.ok()) return placed;
+  if (payload_offset != announced_offset || header.file_bytes != announced_bytes ||
+      !AllZero(padding)) {
+    return absl::DataLossError(absl::StrCat(
+        "snapshot announces payload_offset ", announced_offset, " and file_bytes ", announced_bytes,
+        ", its manifest gives ", payload_offset, " and ", header.file_bytes));
   }
   return header;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -115,87 +114,38 @@ uint64_t SnapshotOffset(uint64_t body_bytes) {
   return AlignUp(kStatePreludeBytes + body_bytes + kDigestBytes);
 }
 
-// Reads the fields of a body one after the other; after the first error the rest is empty.
-class BodyReader {
- public:
-  explicit BodyReader(absl::string_view body) : reader_(body) {}
-
-  absl::string_view Payload(FieldType type, const char* what) {
-    if (!status_.ok()) return {};
-    absl::StatusOr<absl::string_view> payload = reader_.FieldOf(type, absl::StrCat("state ", what));
-    if (payload.ok()) return *payload;
-    status_ = payload.status();
-    return {};
-  }
-  uint64_t Integer(const char* what, uint64_t most = UINT64_MAX) {
-    if (!status_.ok()) return 0;
-    const absl::StatusOr<uint64_t> value = reader_.IntegerField(absl::StrCat("state ", what));
-    if (!value.ok()) status_ = value.status();
-    if (value.ok() && *value > most) {
-      status_ = absl::DataLossError(absl::StrCat("state ", what, " is ", *value));
-    }
-    return status_.ok() ? *value : 0;
-  }
-  double Number(const char* what) {
-    const absl::string_view payload = Payload(FieldType::kNumber, what);
-    if (status_.ok() && payload.size() != sizeof(double)) {
-      status_ =
-          absl::DataLossError(absl::StrCat("state ", what, " has ", payload.size(), " bytes"));
-    }
-    if (!status_.ok()) return 0;
-    const uint64_t bits = LoadU64(payload);
-    double number = 0;
-    std::memcpy(&number, &bits, sizeof(number));
-    return number;
-  }
-  std::vector<uint32_t> Ids(const char* what) {
-    const absl::string_view payload = Payload(FieldType::kIds, what);
-    ByteReader ids(payload);
-    absl::StatusOr<std::vector<uint32_t>> read = ids.U32Array(payload.size() / 4, what);
-    if (status_.ok() && !read.ok()) status_ = read.status();
-    if (status_.ok() && ids.remaining() != 0) {
-      status_ = absl::DataLossError(absl::StrCat("state ", what, " ends inside a number"));
-    }
-    return status_.ok() ? *std::move(read) : std::vector<uint32_t>();
-  }
-  bool is_at_end() const { return !status_.ok() || reader_.remaining() == 0; }
-  // Of all reads, and of what is left.
-  absl::Status End() const {
-    if (!status_.ok() || reader_.remaining() == 0) return status_;
-    return absl::DataLossError(absl::StrCat("state has ", reader_.remaining(), " bytes too many"));
-  }
-
- private:
-  ByteReader reader_;
-  absl::Status status_;
-};
+uint32_t ReadU32(ByteReader* reader, absl::string_view what) {
+  const uint64_t value = reader->IntegerField(what);
+  if (value > UINT32_MAX) reader->Refuse(absl::StrCat(what, " is ", value));
+  return static_cast<uint32_t>(value);
+}
 
 absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
-  BodyReader reader(body);
-  const absl::string_view domain = reader.Payload(FieldType::kText, "domain");
+  ByteReader reader(body);
+  const absl::string_view domain = reader.FieldOf(FieldType::kText, "state domain");
   SavedState state;
-  state.request_id = std::string(reader.Payload(FieldType::kText, "request_id"));
-  state.adapter = std::string(reader.Payload(FieldType::kText, "adapter"));
-  state.token_ids = reader.Ids("token_ids");
-  state.prompt_tokens = static_cast<uint32_t>(reader.Integer("prompt length", UINT32_MAX));
-  state.drawn = reader.Integer("drawn");
-  state.temperature = reader.Number("temperature");
-  state.top_k = static_cast<uint32_t>(reader.Integer("top_k", UINT32_MAX));
-  state.top_p = reader.Number("top_p");
-  state.seed = reader.Integer("seed");
-  if (!reader.is_at_end()) {
+  state.request_id = std::string(reader.FieldOf(FieldType::kText, "state request_id"));
+  state.adapter = std::string(reader.FieldOf(FieldType::kText, "state adapter"));
+  state.token_ids = reader.IdsField("state token_ids");
+  state.prompt_tokens = ReadU32(&reader, "state prompt length");
+  state.drawn = reader.IntegerField("state drawn");
+  state.temperature = reader.NumberField("state temperature");
+  state.top_k = ReadU32(&reader, "state top_k");
+  state.top_p = reader.NumberField("state top_p");
+  state.seed = reader.IntegerField("state seed");
+  if (reader.remaining() > 0) {
     SavedState::Rules& rules = state.rules;
-    rules.min_p = reader.Number("min_p");
-    rules.repetition_penalty = reader.Number("repetition_penalty");
-    rules.presence_penalty = reader.Number("presence_penalty");
-    rules.frequency_penalty = reader.Number("frequency_penalty");
-    rules.bias_ids = reader.Ids("bias ids");
-    rules.biases = reader.Ids("biases");
-    rules.stop_ids = reader.Ids("stop ids");
-    rules.bad_ids = reader.Ids("bad ids");
-    rules.min_tokens = reader.Integer("min_tokens");
+    rules.min_p = reader.NumberField("state min_p");
+    rules.repetition_penalty = reader.NumberField("state repetition_penalty");
+    rules.presence_penalty = reader.NumberField("state presence_penalty");
+    rules.frequency_penalty = reader.NumberField("state frequency_penalty");
+    rules.bias_ids = reader.IdsField("state bias ids");
+    rules.biases = reader.IdsField("state biases");
+    rules.stop_ids = reader.IdsField("state stop ids");
+    rules.bad_ids = reader.IdsField("state bad ids");
+    rules.min_tokens = reader.IntegerField("state min_tokens");
   }
-  if (absl::Status ended = reader.End(); !ended.ok()) return ended;
+  if (absl::Status ended = reader.End("state"); !ended.ok()) return ended;
   const absl::Status possible = CheckState(state);
   if (!possible.ok()) return absl::DataLossError(absl::StrCat("state ", possible.message()));
   if (domain != kDomain || BodyOf(state) != body) {
@@ -250,31 +200,25 @@ absl::Status CheckHasStates(const KvLayout& layout) {
 
 absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
   ByteReader reader(prefix);
-  const absl::StatusOr<absl::string_view> magic = reader.Bytes(kMagic.size(), "state magic");
-  if (!magic.ok()) return magic.status();
-  if (*magic != kMagic) {
-    return absl::DataLossError(absl::StrCat("a state begins with ", kMagic, ", this with \"",
-                                            absl::CHexEscape(*magic), "\""));
+  const absl::string_view magic = reader.Bytes(kMagic.size(), "state magic");
+  if (magic != kMagic) {
+    reader.Refuse(absl::StrCat("a state begins with ", kMagic, ", this with \"",
+                               absl::CHexEscape(magic), "\""));
   }
-  const absl::StatusOr<uint32_t> version = reader.U32("state version");
-  if (!version.ok()) return version.status();
-  if (*version != kVersion && *version != kVersionWithoutRules) {
-    return absl::DataLossError(absl::StrCat("state has version ", *version, ", known are ",
-                                            kVersionWithoutRules, " and ", kVersion));
+  const uint32_t version = reader.U32("state version");
+  if (version != kVersion && version != kVersionWithoutRules) {
+    reader.Refuse(absl::StrCat("state has version ", version, ", known are ", kVersionWithoutRules,
+                               " and ", kVersion));
   }
-  const absl::StatusOr<uint32_t> body_bytes = reader.U32("state body_bytes");
-  if (!body_bytes.ok()) return body_bytes.status();
-  const absl::StatusOr<uint64_t> offset = reader.U64("state snapshot_offset");
-  if (!offset.ok()) return offset.status();
-  const absl::StatusOr<uint64_t> file_bytes = reader.U64("state file_bytes");
-  if (!file_bytes.ok()) return file_bytes.status();
-  if (*body_bytes > kMaxBodyBytes || *offset != SnapshotOffset(*body_bytes) ||
-      *file_bytes <= *offset) {
-    return absl::DataLossError(absl::StrCat("state announces ", *body_bytes,
-                                            " bytes, its snapshot at ", *offset, " and ",
-                                            *file_bytes, " bytes in all"));
+  const uint32_t body_bytes = reader.U32("state body_bytes");
+  const uint64_t offset = reader.U64("state snapshot_offset");
+  const uint64_t file_bytes = reader.U64("state file_bytes");
+  if (body_bytes > kMaxBodyBytes || offset != SnapshotOffset(body_bytes) || file_bytes <= offset) {
+    reader.Refuse(absl::StrCat("state announces ", body_bytes, " bytes, its snapshot at ", offset,
+                               " and ", file_bytes, " bytes in all"));
   }
-  return StatePrelude{*version, *body_bytes, *offset, *file_bytes};
+  if (!reader.status().ok()) return reader.status();
+  return StatePrelude{version, body_bytes, offset, file_bytes};
 }
 
 absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t snapshot_bytes) {
@@ -284,7 +228,7 @@ absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t s
   const uint32_t version = HasRules(state) ? kVersion : kVersionWithoutRules;
   std::string out = PreludeOf(version, body.size(), offset, offset + snapshot_bytes);
   out += body;
-  AppendU64(&out, SliceDigest(out.data(), out.size()));
+  AppendDigest(&out);
   assert(out.size() <= offset);
   out.resize(offset, '\0');
   return out;
@@ -297,19 +241,15 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
     return absl::DataLossError(
         absl::StrCat("state has ", file.size(), " bytes, it announces ", prelude->file_bytes));
   }
-  const absl::string_view sealed = file.substr(0, kStatePreludeBytes + prelude->body_bytes);
-  ByteReader rest(file.substr(sealed.size(), prelude->snapshot_offset - sealed.size()));
-  const absl::StatusOr<uint64_t> digest = rest.U64("state digest");
-  if (!digest.ok()) return digest.status();
-  if (*digest != SliceDigest(sealed.data(), sealed.size())) {
-    return absl::DataLossError("state does not match its digest");
-  }
-  const absl::StatusOr<absl::string_view> padding = rest.Bytes(rest.remaining(), "state padding");
-  if (!padding.ok()) return padding.status();
-  if (std::any_of(padding->begin(), padding->end(), [](char c) { return c != 0; })) {
+  const size_t header_bytes = kStatePreludeBytes + prelude->body_bytes + kDigestBytes;
+  const auto sealed = StripDigest(file.substr(0, header_bytes), "state");
+  if (!sealed.ok()) return sealed.status();
+  const absl::string_view padding =
+      file.substr(header_bytes, prelude->snapshot_offset - header_bytes);
+  if (std::any_of(padding.begin(), padding.end(), [](char c) { return c != 0; })) {
     return absl::DataLossError("state padding is not zero");
   }
-  absl::StatusOr<SavedState> state = ParseBody(sealed.substr(kStatePreludeBytes));
+  absl::StatusOr<SavedState> state = ParseBody(sealed->substr(kStatePreludeBytes));
   if (!state.ok()) return state.status();
   if (HasRules(*state) != (prelude->version == kVersion)) {
     return absl::DataLossError(absl::StrCat("state of version ", prelude->version,

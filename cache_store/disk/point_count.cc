@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
 #include "cache_store/base/regular_file.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
@@ -20,27 +19,25 @@ constexpr size_t kCheckedBytes = 3 * 8;
 
 std::string PathOf(const std::string& dir) { return dir + "/points"; }
 
-uint64_t CheckOf(absl::string_view bytes) { return SliceDigest(bytes.data(), bytes.size()); }
-
 }  // namespace
 
 BootId ThisBoot() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
   file >> text;
-  return CheckOf(text);
+  return SliceDigest(text.data(), text.size());
 }
 
 PointCount::Noted PointCount::Read(const std::string& dir) {
   const absl::StatusOr<std::string> bytes = ReadBoundedFile(PathOf(dir), kCheckedBytes + 8);
   Noted noted;
   if (!bytes.ok()) return noted;
-  const absl::string_view all(*bytes);
-  if (all.size() != kCheckedBytes + 8) return noted;
-  if (LoadU64(all.substr(kCheckedBytes)) != CheckOf(all.substr(0, kCheckedBytes))) return noted;
-  noted.points = LoadU64(all.substr(0, 8));
-  noted.drops = LoadU64(all.substr(8, 8));
-  noted.boot = LoadU64(all.substr(16, 8));
+  const absl::StatusOr<absl::string_view> numbers = StripDigest(*bytes, "points");
+  if (!numbers.ok() || numbers->size() != kCheckedBytes) return noted;
+  ByteReader reader(*numbers);
+  noted.points = reader.U64("points");
+  noted.drops = reader.U64("drops");
+  noted.boot = reader.U64("boot");
   return noted;
 }
 
@@ -97,7 +94,7 @@ absl::Status PointCount::Write() {
   AppendU64(&bytes, now_.points);
   AppendU64(&bytes, now_.drops);
   AppendU64(&bytes, now_.boot);
-  AppendU64(&bytes, CheckOf(bytes));
+  AppendDigest(&bytes);
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), 0);
   if (written == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, "write of the count of restore points");

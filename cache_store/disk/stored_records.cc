@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
 
 namespace hearth {
@@ -12,53 +11,11 @@ namespace {
 constexpr uint32_t kObjectTag = 0x344A424F;    // "OBJ4"
 constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4"
 
-void Seal(std::string* bytes) { AppendU64(bytes, SliceDigest(bytes->data(), bytes->size())); }
-
-absl::StatusOr<absl::string_view> Unseal(absl::string_view bytes, const char* what) {
-  if (bytes.size() < 8) return absl::DataLossError(absl::StrCat(what, ": torn"));
-  const absl::string_view body = bytes.substr(0, bytes.size() - 8);
-  if (LoadU64(bytes.substr(body.size())) != SliceDigest(body.data(), body.size())) {
-    return absl::DataLossError(absl::StrCat(what, ": checksum does not match"));
-  }
-  return body;
+bool ReadFlag(ByteReader* reader, absl::string_view what) {
+  const uint32_t value = reader->U32(what);
+  if (value > 1) reader->Refuse(what);
+  return value == 1;
 }
-
-// Reads fields in a row and remembers the first failure, so that callers check once.
-class RecordReader {
- public:
-  explicit RecordReader(absl::string_view bytes) : reader_(bytes) {}
-  uint32_t U32(const char* what) { return Keep(reader_.U32(what)); }
-  bool Flag(const char* what) {
-    const uint32_t value = U32(what);
-    if (value > 1) Refuse(what);
-    return value == 1;
-  }
-  uint64_t U64(const char* what) { return Keep(reader_.U64(what)); }
-  absl::string_view Text(size_t count, const char* what) {
-    return Keep(reader_.Bytes(count, what));
-  }
-  std::vector<uint32_t> U32s(size_t count, const char* what) {
-    return Keep(reader_.U32Array(count, what));
-  }
-  std::vector<uint64_t> U64s(size_t count, const char* what) {
-    return Keep(reader_.U64Array(count, what));
-  }
-  void Refuse(const char* what) {
-    if (status_.ok()) status_ = absl::DataLossError(what);
-  }
-  size_t remaining() const { return reader_.remaining(); }
-  const absl::Status& status() const { return status_; }
-
- private:
-  template <typename T>
-  T Keep(absl::StatusOr<T> value) {
-    if (status_.ok()) status_ = value.status();
-    return status_.ok() ? *std::move(value) : T{};
-  }
-
-  ByteReader reader_;
-  absl::Status status_;
-};
 
 }  // namespace
 
@@ -75,18 +32,18 @@ std::string SerializeObject(const ObjectRecord& object) {
   AppendU32(&bytes, static_cast<uint32_t>(object.layers.size()));
   AppendU32Array(&bytes, object.layers);
   for (const uint64_t digest : object.slice_digests) AppendU64(&bytes, digest);
-  Seal(&bytes);
+  AppendDigest(&bytes);
   return bytes;
 }
 
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
-  absl::StatusOr<absl::string_view> body = Unseal(bytes, "object record");
+  absl::StatusOr<absl::string_view> body = StripDigest(bytes, "object record");
   if (!body.ok()) return body.status();
-  RecordReader reader(*body);
+  ByteReader reader(*body);
   ObjectRecord object;
   if (reader.U32("object tag") != kObjectTag) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
-  const absl::string_view key = reader.Text(object.key.size(), "object key");
+  const absl::string_view key = reader.Bytes(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
   object.id.begin = reader.U32("object begin");
   object.id.tokens = reader.U32("object tokens");
@@ -94,14 +51,12 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (group > 1) reader.Refuse("object record: unknown group");
   object.id.group = static_cast<LayerGroup>(group);
   object.slice_bytes = reader.U64("slice bytes");
-  object.in_table = reader.Flag("object record: whether it is in a table");
+  object.in_table = ReadFlag(&reader, "object record: whether it is in a table");
   const uint32_t layers = reader.U32("layer count");
   if (layers > kMaxRecordLayers) reader.Refuse("object record: too many layers");
-  if (!reader.status().ok()) return reader.status();
-  object.layers = reader.U32s(layers, "layers");
-  object.slice_digests = reader.U64s(layers, "slice digests");
-  if (reader.remaining() != 0) reader.Refuse("object record: bytes after its end");
-  if (!reader.status().ok()) return reader.status();
+  object.layers = reader.U32Array(layers, "layers");
+  object.slice_digests = reader.U64Array(layers, "slice digests");
+  if (absl::Status ended = reader.End("object record"); !ended.ok()) return ended;
   return object;
 }
 
@@ -117,29 +72,25 @@ std::string SerializeManifestRecord(const ManifestRecord& record) {
   AppendU32(&bytes, static_cast<uint32_t>(record.objects.size()));
   for (const uint64_t object : record.objects) AppendU64(&bytes, object);
   bytes += SerializeManifest(record.manifest);
-  Seal(&bytes);
+  AppendDigest(&bytes);
   return bytes;
 }
 
 absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
-  absl::StatusOr<absl::string_view> body = Unseal(bytes, "manifest record");
+  absl::StatusOr<absl::string_view> body = StripDigest(bytes, "manifest record");
   if (!body.ok()) return body.status();
-  RecordReader reader(*body);
+  ByteReader reader(*body);
   ManifestRecord record;
   if (reader.U32("manifest tag") != kManifestTag) reader.Refuse("manifest record: unknown tag");
   record.number = reader.U64("manifest number");
   record.created_unix_s = reader.U64("time of creation");
   record.expires_unix_s = reader.U64("time of expiry");
-  record.inherited = reader.Flag("manifest record: whether it was inherited");
+  record.inherited = ReadFlag(&reader, "manifest record: whether it was inherited");
   const uint32_t tenant_bytes = reader.U32("tenant length");
   if (tenant_bytes > kMaxTenantBytes) reader.Refuse("manifest record: tenant too long");
-  if (!reader.status().ok()) return reader.status();
-  record.tenant = std::string(reader.Text(tenant_bytes, "tenant"));
-  const uint32_t objects = reader.U32("object count");
-  if (uint64_t{objects} * 8 > reader.remaining()) reader.Refuse("manifest record: torn");
-  if (!reader.status().ok()) return reader.status();
-  record.objects = reader.U64s(objects, "object numbers");
-  const absl::string_view rest = reader.Text(reader.remaining(), "manifest");
+  record.tenant = std::string(reader.Bytes(tenant_bytes, "tenant"));
+  record.objects = reader.U64Array(reader.U32("object count"), "object numbers");
+  const absl::string_view rest = reader.Bytes(reader.remaining(), "manifest");
   if (!reader.status().ok()) return reader.status();
   absl::StatusOr<Manifest> manifest = ParseManifest(rest);
   if (!manifest.ok()) return manifest.status();

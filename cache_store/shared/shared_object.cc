@@ -106,11 +106,11 @@ std::string SharedShape::TextOf(uint32_t part, const SharedFacts& facts,
 absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const {
   if (text.size() < head_bytes()) return absl::DataLossError("no whole head of a shared object");
   ByteReader reader(text);
-  reader.Bytes(kFixedBytes - sizeof(uint64_t), "shape").IgnoreError();
+  reader.Bytes(kFixedBytes - sizeof(uint64_t), "shape");
   SharedFacts facts;
-  facts.expires_unix_s = *reader.U64("expires");
-  reader.Bytes((token_ids.size() + cut_offsets.size()) * sizeof(uint32_t), "tokens").IgnoreError();
-  facts.slice_digests = *reader.U64Array(slices, "digests");
+  facts.expires_unix_s = reader.U64("expires");
+  reader.Bytes((token_ids.size() + cut_offsets.size()) * sizeof(uint32_t), "tokens");
+  facts.slice_digests = reader.U64Array(slices, "digests");
   // The names are hashes of the shape: compared, so that not even a collision is believed.
   if (text.substr(0, head_bytes()) == Head(facts)) return facts;
   return absl::DataLossError("the head of another shared object");

@@ -69,7 +69,7 @@ EVP_CIPHER_CTX* CipherContext() {
 std::optional<SharedNumbers> SharedNumbers::Parse(absl::string_view text) {
   if (text.size() != 2 * sizeof(uint64_t)) return std::nullopt;
   ByteReader reader(text);
-  const SharedNumbers numbers{*reader.U64("generation"), *reader.U64("drop number")};
+  const SharedNumbers numbers{reader.U64("generation"), reader.U64("drop number")};
   if (numbers.generation == 0 || numbers.generation > kMax) return std::nullopt;
   if (numbers.drop_number > numbers.generation) return std::nullopt;
   return numbers;
@@ -174,10 +174,10 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
   }
   if (left > 0) return OtherLength();
   ByteReader reader(value);
-  if (*reader.U32("magic") != kValueMagic) {
+  if (reader.U32("magic") != kValueMagic) {
     return absl::DataLossError("no shared value of version 1");
   }
-  const absl::string_view nonce = *reader.Bytes(kNonceBytes, "nonce");
+  const absl::string_view nonce = reader.Bytes(kNonceBytes, "nonce");
   const std::string data = AssociatedData(name);
   EVP_CIPHER_CTX* const context = CipherContext();
   int size = 0;

@@ -21,7 +21,7 @@ std::string WithDigest(absl::string_view file) {
   std::string sealed(file);
   if (sealed.size() < kStatePreludeBytes) return sealed;
   ByteReader reader(file.substr(12));
-  const uint64_t at = kStatePreludeBytes + uint64_t{reader.U32("body").value()};
+  const uint64_t at = kStatePreludeBytes + uint64_t{reader.U32("body")};
   if (at + 8 > sealed.size()) return sealed;
   std::string digest;
   AppendU64(&digest, SliceDigest(sealed.data(), at));

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 // Where the header's digest lies: at the end of what it covers.
 size_t DigestAt(const std::string& file) {
   ByteReader reader(absl::string_view(file).substr(12));
-  return kStatePreludeBytes + reader.U32("body").value();
+  return kStatePreludeBytes + reader.U32("body");
 }
 
 // With the digest that fits.
