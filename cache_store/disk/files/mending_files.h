@@ -4,8 +4,9 @@
 // best-efforts recovery leaves out tables: on a disk that reads wrong for a moment, each of them
 // would be lost for good. So between Begin and End every read of a table is made twice, the second
 // time past the page cache. (Logs, the manifest and CURRENT are read twice by disk_tier_files.h.)
-// After the first read that differs or fails, nothing on the disk is changed: every write, rename
-// and erase is refused, so that the database cannot be opened, and is as it was.
+// After the first read that differs or fails no file is opened to be written, renamed or deleted:
+// the database cannot be opened, and is as it was, for RocksDB changes it by a new manifest that it
+// gives its name last.
 //
 // Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes of
 // which two reads agreed.
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -101,52 +101,12 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
   rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count,
                               const rocksdb::IOOptions& options,
                               rocksdb::IODebugContext* dbg) override {
-    if (!reads_->mends()) return target()->MultiRead(requests, count, options, dbg);
-    for (size_t i = 0; i < count; ++i) {
-      rocksdb::FSReadRequest& read = requests[i];
-      read.status = Read(read.offset, read.len, options, &read.result, read.scratch, dbg);
-    }
-    return rocksdb::IOStatus::OK();
+    return FSRandomAccessFile::MultiRead(requests, count, options, dbg);  // by Read
   }
 
  private:
   const std::string path_;
   const std::shared_ptr<MendingReads> reads_;
-};
-
-class MendingWritableFile : public rocksdb::FSWritableFileOwnerWrapper {
- public:
-  using Options = rocksdb::IOOptions;
-  using Context = rocksdb::IODebugContext;
-  MendingWritableFile(std::unique_ptr<rocksdb::FSWritableFile> file,
-                      std::shared_ptr<const MendingReads> reads)
-      : FSWritableFileOwnerWrapper(std::move(file)), reads_(std::move(reads)) {}
-
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
-                           Context* dbg) override {
-    return reads_->Allow([&] { return target()->Append(data, options, dbg); });
-  }
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
-                           const rocksdb::DataVerificationInfo& info, Context* dbg) override {
-    return reads_->Allow([&] { return target()->Append(data, options, info, dbg); });
-  }
-  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
-                                     const Options& options, Context* dbg) override {
-    return reads_->Allow([&] { return target()->PositionedAppend(data, offset, options, dbg); });
-  }
-  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
-                                     const Options& options,
-                                     const rocksdb::DataVerificationInfo& info,
-                                     Context* dbg) override {
-    return reads_->Allow(
-        [&] { return target()->PositionedAppend(data, offset, options, info, dbg); });
-  }
-  rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
-    return reads_->Allow([&] { return target()->Truncate(size, options, dbg); });
-  }
-
- private:
-  const std::shared_ptr<const MendingReads> reads_;
 };
 
 class MendingFileSystem : public rocksdb::FileSystemWrapper {
@@ -195,43 +155,20 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     Context* dbg) override {
-    rocksdb::IOStatus status =
-        reads_->Allow([&] { return target()->NewWritableFile(path, options, out, dbg); });
-    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
-    return status;
+    return reads_->Allow([&] { return target()->NewWritableFile(path, options, out, dbg); });
   }
   rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                        std::unique_ptr<rocksdb::FSWritableFile>* out,
                                        Context* dbg) override {
-    rocksdb::IOStatus status =
-        reads_->Allow([&] { return target()->ReopenWritableFile(path, options, out, dbg); });
-    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
-    return status;
-  }
-  rocksdb::IOStatus ReuseWritableFile(const std::string& path, const std::string& old_path,
-                                      const rocksdb::FileOptions& options,
-                                      std::unique_ptr<rocksdb::FSWritableFile>* out,
-                                      Context* dbg) override {
-    rocksdb::IOStatus status = reads_->Allow(
-        [&] { return target()->ReuseWritableFile(path, old_path, options, out, dbg); });
-    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
-    return status;
+    return reads_->Allow([&] { return target()->ReopenWritableFile(path, options, out, dbg); });
   }
   rocksdb::IOStatus DeleteFile(const std::string& path, const Options& options,
                                Context* dbg) override {
     return reads_->Allow([&] { return target()->DeleteFile(path, options, dbg); });
   }
-  rocksdb::IOStatus Truncate(const std::string& path, size_t size, const Options& options,
-                             Context* dbg) override {
-    return reads_->Allow([&] { return target()->Truncate(path, size, options, dbg); });
-  }
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
                                const Options& options, Context* dbg) override {
     return reads_->Allow([&] { return target()->RenameFile(from, to, options, dbg); });
-  }
-  rocksdb::IOStatus LinkFile(const std::string& from, const std::string& to, const Options& options,
-                             Context* dbg) override {
-    return reads_->Allow([&] { return target()->LinkFile(from, to, options, dbg); });
   }
 
  private:
