@@ -49,17 +49,6 @@ Scan ScanChar(std::string_view text) {
   return have == rule.length ? Scan{Scan::kWhole, have} : Scan{Scan::kIncomplete, 0};
 }
 
-char32_t DecodeChar(std::string_view text, size_t length) {
-  assert(length >= 1 && length <= kMaxCharBytes && length <= text.size());
-  const uint8_t lead = static_cast<uint8_t>(text[0]);
-  if (length == 1) return lead;
-  char32_t code = lead & (0xFF >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    code = (code << 6) | (static_cast<uint8_t>(text[i]) & 0x3F);
-  }
-  return code;
-}
-
 // The characters for which Python's str.isspace() is true.
 bool IsPythonSpace(char32_t c) {
   if (c <= 0x20) return c == 0x20 || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
@@ -88,10 +77,10 @@ bool IsUtf8Boundary(std::string_view text, size_t offset) {
 
 std::string_view StripLeadingWhitespace(std::string_view text) {
   while (!text.empty()) {
-    const Scan scan = ScanChar(text);
-    assert(scan.kind == Scan::kWhole);
-    if (!IsPythonSpace(DecodeChar(text, scan.length))) break;
-    text.remove_prefix(scan.length);
+    assert(ScanChar(text).kind == Scan::kWhole);
+    const Character first = CharacterAt(text, 0);
+    if (!IsPythonSpace(first.code)) break;
+    text.remove_prefix(first.bytes);
   }
   return text;
 }
@@ -101,7 +90,8 @@ std::string_view StripWhitespace(std::string_view text) {
   while (!text.empty()) {
     size_t start = text.size() - 1;
     while (start > 0 && !IsUtf8Boundary(text, start)) --start;
-    if (!IsPythonSpace(DecodeChar(text.substr(start), text.size() - start))) break;
+    assert(ScanChar(text.substr(start)).kind == Scan::kWhole);
+    if (!IsPythonSpace(CharacterAt(text, start).code)) break;
     text.remove_suffix(text.size() - start);
   }
   return text;
