@@ -1,5 +1,7 @@
 #include "proto/kv_layout.h"
 
+#include <initializer_list>
+
 #include "absl/strings/str_cat.h"
 #include "proto/xxh3.h"
 
@@ -12,65 +14,28 @@ absl::Status CheckRange(const char* field, uint64_t value, uint64_t lowest, uint
       absl::StrCat(field, " is ", value, ", allowed are ", lowest, " to ", highest));
 }
 
+// The name of a value, which is its place among `names`.
+template <typename Enum>
+const char* NameOf(Enum value, std::initializer_list<const char*> names) {
+  const size_t place = static_cast<size_t>(value);
+  return place < names.size() ? names.begin()[place] : "unknown";
+}
+
 }  // namespace
 
 const char* TierName(Tier tier) {
-  switch (tier) {
-    case Tier::kNone:
-      return "none";
-    case Tier::kWorker:
-      return "worker";
-    case Tier::kGpu:
-      return "gpu";
-    case Tier::kHost:
-      return "host";
-    case Tier::kDisk:
-      return "disk";
-    case Tier::kShared:
-      return "shared";
-  }
-  return "unknown";
+  return NameOf(tier, {"none", "worker", "gpu", "host", "disk", "shared"});
 }
 
 const char* DurabilityName(Durability durability) {
-  switch (durability) {
-    case Durability::kDefault:
-      return "default";
-    case Durability::kMemory:
-      return "memory";
-    case Durability::kDisk:
-      return "disk";
-    case Durability::kSync:
-      return "sync";
-    case Durability::kShared:
-      return "shared";
-  }
-  return "unknown";
+  return NameOf(durability, {"default", "memory", "disk", "sync", "shared"});
 }
 
 const char* ExactnessName(Exactness exactness) {
-  switch (exactness) {
-    case Exactness::kExact:
-      return "exact";
-    case Exactness::kPortable:
-      return "portable";
-    case Exactness::kInvariant:
-      return "invariant";
-  }
-  return "unknown";
+  return NameOf(exactness, {"exact", "portable", "invariant"});
 }
 
-const char* KvDtypeName(KvDtype dtype) {
-  switch (dtype) {
-    case KvDtype::kFloat32:
-      return "float32";
-    case KvDtype::kBFloat16:
-      return "bfloat16";
-    case KvDtype::kFloat16:
-      return "float16";
-  }
-  return "unknown";
-}
+const char* KvDtypeName(KvDtype dtype) { return NameOf(dtype, {"float32", "bfloat16", "float16"}); }
 
 size_t KvDtypeBytes(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
 
