@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+struct evp_md_ctx_st;  // OpenSSL
+
 namespace hearth {
 
 using Digest = std::array<uint8_t, 32>;
@@ -20,6 +22,20 @@ std::string DigestHex(const Digest& digest);
 absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
 absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
 Digest Sha256(absl::string_view bytes);
+
+// The same of bytes that come in parts. Thread safety: none.
+class Sha256Stream {
+ public:
+  Sha256Stream();
+  ~Sha256Stream();
+  Sha256Stream(const Sha256Stream&) = delete;
+  Sha256Stream& operator=(const Sha256Stream&) = delete;
+  void Add(absl::string_view bytes);
+  Digest SoFar() const;
+
+ private:
+  evp_md_ctx_st* const context_;
+};
 
 }  // namespace hearth
 

@@ -78,6 +78,14 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t ma
   return text;
 }
 
+std::string FileStampOf(const std::string& path) {
+  struct stat found = {};
+  if (path.empty() || stat(path.c_str(), &found) != 0) return "";
+  return absl::StrCat(found.st_dev, " ", found.st_ino, " ", found.st_size, " ",
+                      found.st_mtim.tv_sec, " ", found.st_mtim.tv_nsec, " ", found.st_ctim.tv_sec,
+                      " ", found.st_ctim.tv_nsec);
+}
+
 void DropFromPageCache(const std::string& path) {
   const absl::StatusOr<int> file = OpenRegularFile(path, O_RDONLY | O_NOFOLLOW);
   if (!file.ok()) return;

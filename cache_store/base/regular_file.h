@@ -34,6 +34,10 @@ absl::Status CheckIsRegular(const std::string& path);
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
                                             bool pipes_too = false);
 
+// Returns another text after each change of a file, by what the file system says of it. A file that
+// is not there has one, too.
+std::string FileStampOf(const std::string& path);
+
 // Makes the next read of a regular file the device's, but for pages that are not written yet. Does
 // nothing where that is not possible; links are not followed. Do not call for a file of which this
 // process holds a lock of fcntl(2): it would end the lock.

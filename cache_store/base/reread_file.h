@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "cache_store/base/file_stamp.h"
+#include "cache_store/base/regular_file.h"
 
 namespace hearth {
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -16,7 +17,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache_store/base/packed_time.h"
 #include "cache_store/base/slice_view.h"
 #include "cache_store/base/tenant_ledger.h"
 #include "cache_store/base/tier.h"
@@ -24,6 +24,23 @@
 #include "cache_store/catalog/prefix_index.h"
 
 namespace hearth {
+
+// An absl::Time in half of its memory, for entries of which there are millions. Times before 1678
+// and after 2262 become InfinitePast and InfiniteFuture: the longest time to live ends earlier.
+class PackedTime {
+ public:
+  PackedTime() = default;  // the Unix epoch, as absl::Time
+  // Implicit: fields of this type are used as an absl::Time.
+  PackedTime(absl::Time time) : unix_ns_(absl::ToUnixNanos(time)) {}
+  operator absl::Time() const {
+    if (unix_ns_ == std::numeric_limits<int64_t>::max()) return absl::InfiniteFuture();
+    if (unix_ns_ == std::numeric_limits<int64_t>::min()) return absl::InfinitePast();
+    return absl::FromUnixNanos(unix_ns_);
+  }
+
+ private:
+  int64_t unix_ns_ = 0;
+};
 
 // An object's slices in RAM, in order of its layers. Who has one may read it without the lock.
 using HostCopy = std::shared_ptr<const std::vector<SliceView>>;

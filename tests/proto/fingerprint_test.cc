@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "proto/sha256_stream.h"
+#include "proto/digest.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {

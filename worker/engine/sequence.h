@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "proto/sha256_stream.h"
+#include "proto/digest.h"
 #include "worker/engine/prefix_pool.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/engine/scheduler.h"

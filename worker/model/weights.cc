@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "proto/sha256_stream.h"
+#include "proto/digest.h"
 #include "worker/kernels/base/kernel_memory.h"
 #include "worker/model/model_file.h"
 

@@ -11,7 +11,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/base/file_stamp.h"
 #include "cache_store/base/regular_file.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"
