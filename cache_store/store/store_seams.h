@@ -5,10 +5,8 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/tier.h"
@@ -24,12 +22,8 @@ struct StoreSeams {
 
   Clock* clock = nullptr;
   std::unique_ptr<Executor> executor;
-  WrapTier wrap_disk;                // put in front of the tier, behind its verification
-  rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
-  uint64_t volume_bytes = 0;         // of its volume; 0: as the volume says
-  std::optional<BootId> boot;        // of the machine under that
-  absl::Duration disk_pause = DiskTierOptions::kPause;
-  std::function<void(absl::Duration)> disk_wait;  // before it is read again at a start
+  WrapTier wrap_disk;    // put in front of the tier, behind its verification
+  DiskTierOptions disk;  // but for what follows from the store's options
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
 };
 

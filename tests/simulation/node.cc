@@ -67,10 +67,10 @@ void Node::Open() {
   jobs_ = jobs.get();
   seams.clock = time_->store_clock();
   seams.executor = std::move(jobs);
-  seams.disk_env = disk_.env();
-  seams.boot = boot_;
-  seams.disk_pause = absl::ZeroDuration();
-  seams.disk_wait = [](absl::Duration) {};
+  seams.disk.env = disk_.env();
+  seams.disk.boot = boot_;
+  seams.disk.pause = absl::ZeroDuration();
+  seams.disk.wait = [](absl::Duration) {};
   seams.min_table_bytes = min_table_bytes_;
   if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);
   const int struck = disk_.struck();

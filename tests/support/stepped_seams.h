@@ -20,8 +20,8 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   StoreSeams seams;
   seams.clock = clock;
   seams.executor = std::move(made);
-  seams.disk_pause = absl::ZeroDuration();
-  seams.disk_wait = [](absl::Duration) {};
+  seams.disk.pause = absl::ZeroDuration();
+  seams.disk.wait = [](absl::Duration) {};
   return seams;
 }
 

@@ -78,7 +78,7 @@ class FaultyDiskFixture : public SteppedStoreFixture {
   ~FaultyDiskFixture() override { store_.reset(); }
   StoreSeams Seams() override {
     StoreSeams seams = SteppedStoreFixture::Seams();
-    seams.disk_env = disk_.env();
+    seams.disk.env = disk_.env();
     return seams;
   }
   // The process dies, or the machine, which forgets what was not synced; then the disk is there

@@ -54,24 +54,12 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
   return arena;
 }
 
-DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
-  DiskTierOptions disk;
-  disk.warnings = std::make_shared<Warnings>(options.on_warning);
-  disk.env = seams.disk_env;
-  disk.volume_bytes = seams.volume_bytes;
-  disk.boot = seams.boot;
-  disk.pause = seams.disk_pause;
-  disk.wait = seams.disk_wait;
-  disk.background_bytes_per_s = options.background_disk_bytes_per_s;
-  return disk;
-}
-
 // 4 MB each for the longest prompts.
 constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
  public:
-  Recovery(StoreCore* core, DiskContents contents, DamageConfirmation confirmation);
+  Recovery(StoreCore* core, DamageConfirmation confirmation);
   absl::Status Run() ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
@@ -121,10 +109,10 @@ class Recovery {
   size_t unread_ = 0;         // manifests
 };
 
-Recovery::Recovery(StoreCore* core, DiskContents contents, DamageConfirmation confirmation)
+Recovery::Recovery(StoreCore* core, DamageConfirmation confirmation)
     : core_(core),
       confirmation_(std::move(confirmation)),
-      contents_(std::move(contents)),
+      contents_(core->tiers.disk->Load()),
       pinned_(contents_.pinned.begin(), contents_.pinned.end()),
       uses_(contents_.uses.begin(), contents_.uses.end()) {
   for (const FingerprintRecord& record : contents_.fingerprints) {
@@ -147,6 +135,9 @@ Recovery::Recovery(StoreCore* core, DiskContents contents, DamageConfirmation co
 }
 
 absl::Status Recovery::Run() {
+  core_->damage = std::move(contents_.damage);
+  core_->Count(Counter::kRecoveryDamage, core_->damage.size());
+  for (const std::string& line : core_->damage) core_->warnings.Say("damage", line);
   core_->Count(Counter::kRecoveryLostRestorePoints, contents_.lost_points);
   {
     StoreLock lock(core_);
@@ -186,9 +177,12 @@ absl::Status Recovery::Run() {
     again.insert(again.end(), left_out.begin(), left_out.end());
   }
   if (absl::Status read = ReadAgain(std::move(again)); !read.ok()) return read;
-  StoreLock lock(core_, StoreLock::kErasesItself);
-  SayWhatIsLost();
-  Collect();
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    SayWhatIsLost();
+    Collect();
+  }
+  core_->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
   return absl::OkStatus();
 }
 
@@ -448,17 +442,6 @@ absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
   return absl::OkStatus();
 }
 
-absl::Status RecoverIndex(StoreCore* core, DamageConfirmation confirmation) {
-  DiskContents contents = core->tiers.disk->Load();
-  core->damage = std::move(contents.damage);
-  core->Count(Counter::kRecoveryDamage, core->damage.size());
-  for (const std::string& line : core->damage) core->warnings.Say("damage", line);
-  absl::Status status = Recovery(core, std::move(contents), std::move(confirmation)).Run();
-  if (!status.ok()) return status;
-  core->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalStore>> TieredStore::Open(const StoreOptions& options) {
@@ -481,8 +464,10 @@ absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& option
   }
   if (!secret.ok()) return secret.status();
   if (wants_disk) {
+    seams.disk.warnings = std::make_shared<Warnings>(options.on_warning);
+    seams.disk.background_bytes_per_s = options.background_disk_bytes_per_s;
     absl::StatusOr<std::unique_ptr<DiskTier>> opened =
-        DiskTier::Open(options.data_dir, SecretCheck(*secret), DiskOf(options, seams));
+        DiskTier::Open(options.data_dir, SecretCheck(*secret), seams.disk);
     if (!opened.ok()) return opened.status();
     disk = *std::move(opened);
   }
@@ -493,7 +478,7 @@ absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& option
     if (!made.ok()) return made.status();
     arena = *std::move(made);
   }
-  const auto confirmation = [&options, wait = seams.disk_wait] {
+  const auto confirmation = [&options, wait = seams.disk.wait] {
     return DamageConfirmation(options.data_dir, wait,
                               std::make_shared<Warnings>(options.on_warning));
   };
@@ -502,7 +487,7 @@ absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& option
   if (wants_disk) {
     store->volume()->Begin();
     absl::Status status = ReadDropNumbers(store->core(), confirmation());
-    if (status.ok()) status = RecoverIndex(store->core(), confirmation());
+    if (status.ok()) status = Recovery(store->core(), confirmation()).Run();
     if (!status.ok()) return status;
   }
   if (!is_tests) store->StartThreads();

@@ -43,7 +43,7 @@ class Backup : public ::testing::Test {
     options.host_bytes = 1 << 20;
     options.disk_bytes = uint64_t{1} << 30;
     StoreSeams seams;
-    seams.disk_wait = [](absl::Duration) {};
+    seams.disk.wait = [](absl::Duration) {};
     return OpenStore(options, std::move(seams)).value();
   }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, seed % 2 ? 200 : 33), {}}; }

@@ -81,7 +81,7 @@ class Moment {
     options.host_bytes = 0;
     options.disk_bytes = uint64_t{1} << 30;
     StoreSeams seams = SteppedSeams(&executor_);
-    seams.disk_env = disk_->env();
+    seams.disk.env = disk_->env();
     absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);

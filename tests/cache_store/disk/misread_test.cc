@@ -55,7 +55,7 @@ class MisreadFixture : public FaultyDiskFixture {
     StoreSeams seams = FaultyDiskFixture::Seams();
     if (in_tables_) seams.min_table_bytes = 1;
     // A start waits by the clock of the test, and the disk is well when its bad moment is over.
-    seams.disk_wait = [this](absl::Duration pause) {
+    seams.disk.wait = [this](absl::Duration pause) {
       clock_.Advance(pause);
       if (clock_.Now() >= well_at_) Heal();
     };

@@ -82,8 +82,8 @@ class CrashRun {
     said_.clear();
     options.on_warning = [this](const std::string& line) { said_ += line + "\n"; };
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.disk_env = disk_.env();
-    seams.boot = boot_;
+    seams.disk.env = disk_.env();
+    seams.disk.boot = boot_;
     absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);

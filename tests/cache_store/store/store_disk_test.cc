@@ -152,7 +152,7 @@ TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollected) {
 TEST_F(DiskStore, AMachineThatStoppedMayTakeWhatWasNotSynced) {
   const auto open = [this](BootId boot) {
     StoreSeams seams;
-    seams.boot = boot;
+    seams.disk.boot = boot;
     return OpenStore(DiskOptions(folder_), std::move(seams)).value();
   };
   for (const bool stops : {true, false}) {

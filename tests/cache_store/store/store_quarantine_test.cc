@@ -99,7 +99,7 @@ TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
       options.disk_bytes = 1 << 20;
       ManualExecutor* executor = nullptr;
       StoreSeams seams = SteppedSeams(&executor);
-      seams.disk_env = disk.env();
+      seams.disk.env = disk.env();
       return OpenStore(options, std::move(seams)).value();
     };
     auto store = open();
@@ -123,7 +123,7 @@ TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
   options.data_dir = folder.path();
   ManualExecutor* executor = nullptr;
   StoreSeams seams = SteppedSeams(&executor);
-  seams.disk_env = disk.env();
+  seams.disk.env = disk.env();
   const auto store = OpenStore(options, std::move(seams)).value();
   ASSERT_TRUE(KitPublish(store.get(), model, prompt, {96}, Durability::kSync).ok());
   disk.SetFull(true);

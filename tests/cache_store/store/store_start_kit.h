@@ -42,7 +42,7 @@ class StoreStart : public ::testing::Test {
   void Open(rocksdb::Env* env = nullptr, uint64_t disk_bytes = uint64_t{1} << 30) {
     store_.reset();
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.disk_env = env;
+    seams.disk.env = env;
     store_ = OpenStore(Options(disk_bytes), std::move(seams)).value();
     CheckInvariants(store_.get());
   }

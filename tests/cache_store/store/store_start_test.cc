@@ -44,7 +44,7 @@ TEST_F(StoreStart, AReadThatFailsLosesNothing) {
     disk.Arm(DiskFault::kFailedRead, nth);
     store_.reset();
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.disk_env = disk.env();
+    seams.disk.env = disk.env();
     auto opened = OpenStore(Options(), std::move(seams));
     if (!opened.ok() || disk.struck() == 0) continue;
     store_ = *std::move(opened);

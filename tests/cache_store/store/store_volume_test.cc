@@ -31,7 +31,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
   }
   StoreSeams Seams() override {
     StoreSeams seams = FaultyDiskFixture::Seams();
-    seams.volume_bytes = volume_bytes_;
+    seams.disk.volume_bytes = volume_bytes_;
     return seams;
   }
   uint64_t Limit() { return store_->Stats().tiers.at(1).capacity_bytes; }
