@@ -113,24 +113,19 @@ class FieldReader {
   absl::Status status_;
 };
 
-KvDtype ReadDtype(FieldReader* reader) {
-  const absl::string_view name = reader->Text("kv_dtype");
-  for (KvDtype dtype : {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kFloat16}) {
-    if (name == KvDtypeName(dtype)) return dtype;
+// The one of `known` that the field names.
+template <typename Enum>
+Enum ReadNamed(FieldReader* reader, absl::string_view field, std::initializer_list<Enum> known,
+               const char* (*name_of)(Enum)) {
+  const absl::string_view name = reader->Text(field);
+  std::string names;
+  for (const Enum value : known) {
+    if (name == name_of(value)) return value;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(value));
   }
-  reader->Fail(absl::StrCat("fingerprint field kv_dtype is \"", absl::CEscape(name),
-                            "\", known are float32, bfloat16, float16"));
-  return KvDtype::kFloat32;
-}
-
-Exactness ReadExactness(FieldReader* reader) {
-  const absl::string_view name = reader->Text("exactness");
-  for (Exactness exactness : {Exactness::kExact, Exactness::kPortable, Exactness::kInvariant}) {
-    if (name == ExactnessName(exactness)) return exactness;
-  }
-  reader->Fail(absl::StrCat("fingerprint field exactness is \"", absl::CEscape(name),
-                            "\", known are exact, portable, invariant"));
-  return Exactness::kExact;
+  reader->Fail(absl::StrCat("fingerprint field ", field, " is \"", absl::CEscape(name),
+                            "\", known are ", names));
+  return *known.begin();
 }
 
 KvQuantization ReadCodec(FieldReader* reader) {
@@ -215,12 +210,16 @@ absl::StatusOr<KvLayout> Fingerprint::Layout() const {
   } else if (version == kRowsLayout) {
     layout.kv_heads = reader.Integer("kv_heads");
     layout.head_dim = reader.Integer("head_dim");
-    layout.dtype = ReadDtype(&reader);
+    layout.dtype =
+        ReadNamed(&reader, "kv_dtype", {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kFloat16},
+                  &KvDtypeName);
   } else {
     reader.Fail(absl::StrCat("fingerprint field object_layout is ", version, ", known are ",
                              kRowsLayout, " and ", kPagesLayout));
   }
-  layout.exactness = ReadExactness(&reader);
+  layout.exactness =
+      ReadNamed(&reader, "exactness",
+                {Exactness::kExact, Exactness::kPortable, Exactness::kInvariant}, &ExactnessName);
   layout.layers = ReadLayers(&reader);
   layout.quantization = ReadCodec(&reader);
   if (!reader.status().ok()) return reader.status();

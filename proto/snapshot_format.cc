@@ -32,10 +32,6 @@ absl::Status DataLoss(absl::string_view where, const absl::Status& why) {
   return absl::DataLossError(absl::StrCat(where, ": ", why.message()));
 }
 
-std::string GroupName(LayerGroup group) {
-  return group == LayerGroup::kGlobal ? "global" : "local";
-}
-
 void CheckMagic(ByteReader* reader, absl::string_view magic, absl::string_view what) {
   const absl::string_view found = reader->Bytes(magic.size(), absl::StrCat(what, " magic"));
   if (found != magic) {
@@ -100,8 +96,7 @@ absl::Status PlacePayload(SnapshotHeader* header) {
     const ObjectId& id = object.id;
     if (previous != nullptr &&
         std::tie(previous->id.begin, previous->id.group) >= std::tie(id.begin, id.group)) {
-      return absl::DataLossError(
-          absl::StrCat(GroupName(id.group), " object at ", id.begin, " is out of order"));
+      return absl::DataLossError(absl::StrCat(ObjectName(id), " is out of order"));
     }
     previous = &object;
     const uint64_t object_end = uint64_t{id.begin} + id.tokens;
@@ -109,8 +104,7 @@ absl::Status PlacePayload(SnapshotHeader* header) {
     if (id.begin % layout.chunk_tokens != 0 || id.tokens == 0 || id.tokens > layout.chunk_tokens ||
         object_end > header->manifest.token_count || !layout.MayEndAt(id.tokens) ||
         object.slice_digests.size() != layers) {
-      return absl::DataLossError(absl::StrCat(GroupName(id.group), " object [", id.begin, ", ",
-                                              object_end, ") with ", object.slice_digests.size(),
+      return absl::DataLossError(absl::StrCat(ObjectName(id), " with ", object.slice_digests.size(),
                                               " slices is not a segment of this prompt and model"));
     }
     for (size_t i = 0; i < layers; ++i) {
@@ -121,11 +115,6 @@ absl::Status PlacePayload(SnapshotHeader* header) {
   }
   header->file_bytes = end;
   return absl::OkStatus();
-}
-
-std::string SlicePlace(const ObjectId& id, uint32_t layer, uint64_t offset) {
-  return absl::StrCat(GroupName(id.group), " object [", id.begin, ", ", id.begin + id.tokens,
-                      "), layer ", layer, ", offset ", offset);
 }
 
 bool AllZero(absl::string_view bytes) {
@@ -340,8 +329,9 @@ absl::Status VerifySnapshotFile(absl::string_view file) {
             absl::StrCat("snapshot padding at offset ", end, " is not zero"));
       }
       if (SliceDigest(file.data() + offset, bytes) != object.slice_digests[i]) {
-        return absl::DataLossError(absl::StrCat("snapshot slice does not match its digest: ",
-                                                SlicePlace(object.id, layers[i], offset)));
+        return absl::DataLossError(
+            absl::StrCat("snapshot slice does not match its digest: ", ObjectName(object.id),
+                         ", layer ", layers[i], ", offset ", offset));
       }
       end = offset + bytes;
     }

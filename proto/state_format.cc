@@ -99,17 +99,6 @@ std::string BodyOf(const SavedState& state) {
   return body;
 }
 
-std::string PreludeOf(uint32_t version, uint64_t body_bytes, uint64_t snapshot_offset,
-                      uint64_t file_bytes) {
-  std::string out(kMagic);
-  AppendU32(&out, version);
-  AppendU32(&out, static_cast<uint32_t>(body_bytes));
-  AppendU64(&out, snapshot_offset);
-  AppendU64(&out, file_bytes);
-  assert(out.size() == kStatePreludeBytes);
-  return out;
-}
-
 uint64_t SnapshotOffset(uint64_t body_bytes) {
   return AlignUp(kStatePreludeBytes + body_bytes + kDigestBytes);
 }
@@ -226,7 +215,12 @@ absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t s
   const std::string body = BodyOf(state);
   const uint64_t offset = SnapshotOffset(body.size());
   const uint32_t version = HasRules(state) ? kVersion : kVersionWithoutRules;
-  std::string out = PreludeOf(version, body.size(), offset, offset + snapshot_bytes);
+  std::string out(kMagic);
+  AppendU32(&out, version);
+  AppendU32(&out, static_cast<uint32_t>(body.size()));
+  AppendU64(&out, offset);
+  AppendU64(&out, offset + snapshot_bytes);
+  assert(out.size() == kStatePreludeBytes);
   out += body;
   AppendDigest(&out);
   assert(out.size() <= offset);
