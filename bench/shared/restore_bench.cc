@@ -38,8 +38,8 @@ struct Bench {
   KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
 
   // One that has served before: its connections stand.
-  std::unique_ptr<RedisCluster> Engine() const {
-    auto engine = RedisCluster::Open(redis).value();
+  std::unique_ptr<SharedEngine> Engine() const {
+    auto engine = OpenRedisCluster(redis).value();
     const std::vector<std::string> names = Names(engine.get());
     engine->Exists(names, Soon());
     for (auto& value : engine->Get(names, 1 << 20, Soon())) {

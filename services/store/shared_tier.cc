@@ -135,7 +135,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   absl::StatusOr<RedisOptions> redis = RedisOf(flags);
   if (!redis.ok()) return redis.status();
   redis->on_unusable_file = report;
-  absl::StatusOr<std::unique_ptr<RedisCluster>> engine = RedisCluster::Open(*redis);
+  absl::StatusOr<std::unique_ptr<SharedEngine>> engine = OpenRedisCluster(*redis);
   if (!engine.ok()) return ByFlag(flags, engine.status());
   StoreAndEngine shared;
   shared.engine = engine->get();

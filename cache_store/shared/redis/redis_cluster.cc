@@ -41,6 +41,7 @@ std::vector<KeyCommand> CommandsOf(Verb verb, absl::Span<const std::string> keys
     commands[i].verb = verb;
     commands[i].key = keys[i];
   }
+
   return commands;
 }
 
@@ -60,6 +61,7 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
   if (reply->text.size() > max_bytes) {
     return absl::DataLossError(absl::StrCat("redis: a value of more than ", max_bytes, " bytes"));
   }
+
   return std::move(reply->text);
 }
 
@@ -72,116 +74,125 @@ auto TakeAll(KeyBatch* batch, size_t count, Take take) {
   return results;
 }
 
+class RedisCluster final : public SharedEngine {
+ public:
+  explicit RedisCluster(const RedisOptions& options) : parts_(options), router_(&parts_) {}
+  ~RedisCluster() override { parts_.loop.Stop(); }
+
+  absl::Status Start() {
+    const RedisOptions& options = parts_.options;
+    absl::Status status = parts_.password.Get().status();
+    if (status.ok() && options.use_tls) {
+      status = parts_.tls.Make(options.addresses[0].host).status();
+    }
+    if (!status.ok()) return status;
+    parts_.loop.Post([this] { router_.Begin(); });
+    parts_.loop.Start();
+    return status;
+  }
+
+  std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
+                                           absl::Time deadline) override {
+    const auto batch = Run(CommandsOf(Verb::kExists, keys), deadline);
+    return TakeAll(batch.get(), keys.size(), [](auto* reply, size_t) -> absl::StatusOr<bool> {
+      const absl::StatusOr<int64_t> number = TakeNumber(reply);
+      if (!number.ok()) return number.status();
+      return *number > 0;
+    });
+  }
+
+  Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override {
+    assert(max_bytes > 0 && max_bytes <= kValueBytesMax);
+    const auto texts = std::make_shared<const std::vector<std::string>>(std::move(keys));
+    std::vector<KeyCommand> commands = CommandsOf(Verb::kGet, *texts);
+    for (KeyCommand& command : commands) command.max_bytes = max_bytes;
+    auto batch = std::make_shared<KeyBatch>(std::move(commands), texts);
+    Submit(batch, deadline);
+    return [batch, max_bytes] {
+      batch->Wait();
+      return TakeAll(batch.get(), batch->size(),
+                     [=](auto* reply, size_t) { return TakeValue(reply, max_bytes); });
+    };
+  }
+
+  std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
+                                        absl::Time deadline) override {
+    std::vector<KeyCommand> commands;
+    for (const SharedValue& value : values) {
+      assert(!value.value.empty() && value.value.size() <= kValueBytesMax);
+      commands.push_back(
+          {Verb::kSet, value.key, value.value, TtlMs(value.ttl), value.only_if_absent});
+    }
+    const auto batch = Run(std::move(commands), deadline);
+    return TakeAll(batch.get(), values.size(), [&](auto* reply, size_t i) {
+      return TakeWritten(reply, values[i].only_if_absent);
+    });
+  }
+
+  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
+                                   absl::Time deadline) override {
+    std::vector<KeyCommand> commands;
+    for (const SharedExpiry& expiry : expiries) {
+      commands.push_back({Verb::kPutOff, expiry.key, "", TtlMs(expiry.ttl)});
+      assert(commands.back().ttl_ms > 0);
+    }
+    const auto batch = Run(std::move(commands), deadline);
+    return TakeAll(batch.get(), expiries.size(),
+                   [](auto* reply, size_t) { return TakeNumber(reply).status(); });
+  }
+
+  std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
+                                  absl::Time deadline) override {
+    // A write of the key that nobody waits for any more may still be on its way, in either lane.
+    const uint32_t count = static_cast<uint32_t>(keys.size());
+    std::vector<KeyCommand> commands = CommandsOf(Verb::kErase, keys);
+    for (uint32_t i = 0; i < count; ++i) {
+      commands.push_back(commands[i]);
+      commands.back().after_writes = true;
+    }
+    const auto batch = Run(std::move(commands), deadline);
+    std::vector<absl::Status> results;
+    for (uint32_t i = 0; i < count; ++i) {
+      results.push_back(TakeNumber(&batch->answer(i)).status());
+      results.back().Update(TakeNumber(&batch->answer(count + i)).status());
+    }
+    return results;
+  }
+
+  void Recycle(std::string value) override { parts_.texts.Give(std::move(value)); }
+  SharedEngineStats Stats() const override {
+    const RedisCounters& now = parts_.counters;
+    return {now.shards,       now.reachable,  now.nodes,  now.round_trips,
+            now.redirections, now.reconnects, now.failed, now.sent_bytes};
+  }
+
+ private:
+  // Returns at once.
+  void Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline) {
+    const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
+    if (batch->size() == 0) return;
+    parts_.loop.Post([this, batch, wait] { router_.Submit(batch, wait); });
+  }
+
+  // Returns when all are finished.
+  std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline) {
+    auto batch = std::make_shared<KeyBatch>(std::move(commands));
+    Submit(batch, deadline);
+    batch->Wait();
+    return batch;
+  }
+
+  RedisParts parts_;
+  ClusterRouter router_;
+};
+
 }  // namespace
 
-RedisCluster::RedisCluster(const RedisOptions& options)
-    : parts_(std::make_unique<RedisParts>(options)),
-      router_(std::make_unique<ClusterRouter>(parts_.get())) {}
-
-absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Open(const RedisOptions& options) {
+absl::StatusOr<std::unique_ptr<SharedEngine>> OpenRedisCluster(const RedisOptions& options) {
   assert(!options.addresses.empty());
-  std::unique_ptr<RedisCluster> engine(new RedisCluster(options));
-  absl::Status has_password = engine->parts_->password.Get().status();
-  if (!has_password.ok()) return has_password;
-  if (options.use_tls) {
-    absl::Status status = engine->parts_->tls.Make(options.addresses[0].host).status();
-    if (!status.ok()) return status;
-  }
-  engine->parts_->loop.Post([router = engine->router_.get()] { router->Begin(); });
-  engine->parts_->loop.Start();
+  auto engine = std::make_unique<RedisCluster>(options);
+  if (absl::Status started = engine->Start(); !started.ok()) return started;
   return engine;
-}
-
-RedisCluster::~RedisCluster() { parts_->loop.Stop(); }
-
-void RedisCluster::Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline) {
-  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
-  if (batch->size() == 0) return;
-  parts_->loop.Post([this, batch, wait] { router_->Submit(batch, wait); });
-}
-
-std::shared_ptr<KeyBatch> RedisCluster::Run(std::vector<KeyCommand> commands, absl::Time deadline) {
-  auto batch = std::make_shared<KeyBatch>(std::move(commands));
-  Submit(batch, deadline);
-  batch->Wait();
-  return batch;
-}
-
-std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::string> keys,
-                                                       absl::Time deadline) {
-  const auto batch = Run(CommandsOf(Verb::kExists, keys), deadline);
-  return TakeAll(batch.get(), keys.size(), [](auto* reply, size_t) -> absl::StatusOr<bool> {
-    const absl::StatusOr<int64_t> number = TakeNumber(reply);
-    if (!number.ok()) return number.status();
-    return *number > 0;
-  });
-}
-
-RedisCluster::Later RedisCluster::GetLater(std::vector<std::string> keys, uint64_t max_bytes,
-                                           absl::Time deadline) {
-  assert(max_bytes > 0 && max_bytes <= kValueBytesMax);
-  const auto texts = std::make_shared<const std::vector<std::string>>(std::move(keys));
-  std::vector<KeyCommand> commands = CommandsOf(Verb::kGet, *texts);
-  for (KeyCommand& command : commands) command.max_bytes = max_bytes;
-  auto batch = std::make_shared<KeyBatch>(std::move(commands), texts);
-  Submit(batch, deadline);
-  return [batch, max_bytes] {
-    batch->Wait();
-    return TakeAll(batch.get(), batch->size(),
-                   [=](auto* reply, size_t) { return TakeValue(reply, max_bytes); });
-  };
-}
-
-std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue> values,
-                                                    absl::Time deadline) {
-  std::vector<KeyCommand> commands;
-  for (const SharedValue& value : values) {
-    assert(!value.value.empty() && value.value.size() <= kValueBytesMax);
-    commands.push_back(
-        {Verb::kSet, value.key, value.value, TtlMs(value.ttl), value.only_if_absent});
-  }
-  const auto batch = Run(std::move(commands), deadline);
-  return TakeAll(batch.get(), values.size(), [&](auto* reply, size_t i) {
-    return TakeWritten(reply, values[i].only_if_absent);
-  });
-}
-
-std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> expiries,
-                                               absl::Time deadline) {
-  std::vector<KeyCommand> commands;
-  for (const SharedExpiry& expiry : expiries) {
-    commands.push_back({Verb::kPutOff, expiry.key, "", TtlMs(expiry.ttl)});
-    assert(commands.back().ttl_ms > 0);
-  }
-  const auto batch = Run(std::move(commands), deadline);
-  return TakeAll(batch.get(), expiries.size(),
-                 [](auto* reply, size_t) { return TakeNumber(reply).status(); });
-}
-
-std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys,
-                                              absl::Time deadline) {
-  // A write of the key that nobody waits for any more may still be on its way, in either lane.
-  const uint32_t count = static_cast<uint32_t>(keys.size());
-  std::vector<KeyCommand> commands = CommandsOf(Verb::kErase, keys);
-  for (uint32_t i = 0; i < count; ++i) {
-    commands.push_back(commands[i]);
-    commands.back().after_writes = true;
-  }
-  const auto batch = Run(std::move(commands), deadline);
-  std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < count; ++i) {
-    results.push_back(TakeNumber(&batch->answer(i)).status());
-    results.back().Update(TakeNumber(&batch->answer(count + i)).status());
-  }
-  return results;
-}
-
-void RedisCluster::Recycle(std::string value) { parts_->texts.Give(std::move(value)); }
-
-SharedEngineStats RedisCluster::Stats() const {
-  const RedisCounters& now = parts_->counters;
-  return {now.shards,       now.reachable,  now.nodes,  now.round_trips,
-          now.redirections, now.reconnects, now.failed, now.sent_bytes};
 }
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// RedisCluster: the shared engine on a Redis Cluster 7.0 or newer, or on one Redis.
+// The shared engine on a Redis Cluster 7.0 or newer, or on one Redis.
 //
 // One thread has all connections: to each primary one for short commands and, once there are any,
 // one for values that are read and one for values that are written. Callers wait for their own keys
@@ -15,47 +15,16 @@
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
 
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "absl/status/statusor.h"
 #include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/shared_engine.h"
 
 namespace hearth {
 
-class ClusterRouter;
-class KeyBatch;
-struct KeyCommand;
-struct RedisParts;
-
-class RedisCluster : public SharedEngine {
- public:
-  // Returns at once: nodes are found in the background, and calls wait for the first attempt.
-  // kInvalidArgument, kFailedPrecondition: a file that is named cannot be used.
-  static absl::StatusOr<std::unique_ptr<RedisCluster>> Open(const RedisOptions& options);
-  ~RedisCluster() override;
-
-  std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
-                                           absl::Time deadline) override;
-  Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override;
-  std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
-                                        absl::Time deadline) override;
-  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
-                                   absl::Time deadline) override;
-  std::vector<absl::Status> Erase(absl::Span<const std::string> keys, absl::Time deadline) override;
-  void Recycle(std::string value) override;
-  SharedEngineStats Stats() const override;
-
- private:
-  explicit RedisCluster(const RedisOptions& options);
-  // Returns at once.
-  void Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline);
-  // Returns when all are finished.
-  std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline);
-
-  const std::unique_ptr<RedisParts> parts_;
-  const std::unique_ptr<ClusterRouter> router_;
-};
+// Returns at once: nodes are found in the background, and calls wait for the first attempt.
+// kInvalidArgument, kFailedPrecondition: a file that is named cannot be used.
+absl::StatusOr<std::unique_ptr<SharedEngine>> OpenRedisCluster(const RedisOptions& options);
 
 }  // namespace hearth
 

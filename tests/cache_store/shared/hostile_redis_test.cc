@@ -37,7 +37,7 @@ NodeAddress Nowhere(int number) {
   return {absl::StrCat("127.1.", number / 250, ".", 1 + number % 250), 1};
 }
 
-absl::Status GetOne(RedisCluster* engine) {
+absl::Status GetOne(SharedEngine* engine) {
   return engine->Get({"key"}, kMaxBytes, Soon())[0].status();
 }
 
@@ -194,7 +194,7 @@ TEST(HostileRedis, UnreachableAddressIsProbedEverMoreSeldom) {
   RedisOptions options;
   options.addresses = {{"127.0.0.1", 1}};
   options.probe_pause = absl::Milliseconds(10);
-  const auto engine = RedisCluster::Open(options).value();
+  const auto engine = OpenRedisCluster(options).value();
   const absl::Time start = absl::Now();
   while (absl::Now() - start < 40 * options.probe_pause) {
     EXPECT_FALSE(GetOne(engine.get()).ok());
@@ -236,7 +236,7 @@ class HalfHostileRedis : public testing::Test {
   }
   static bool IsHonests(const std::string& key) { return KeySlot(key) >= kHashSlots / 2; }
   // Of a hundred keys, the hostile node's all fail and the other's do not.
-  void ExpectHalfFails(RedisCluster* engine, absl::Time deadline) {
+  void ExpectHalfFails(SharedEngine* engine, absl::Time deadline) {
     const std::vector<std::string> keys = Keys(100);
     const auto exists = engine->Exists(keys, deadline);
     for (size_t i = 0; i < keys.size(); ++i) {

@@ -44,7 +44,7 @@ class RedisClusterTest : public testing::TestWithParam<bool> {
   static inline TestFolder* folder_ = new TestFolder;
   static inline RedisServers* cluster_ = nullptr;
   static inline RedisProcess* single_ = nullptr;
-  std::unique_ptr<RedisCluster> engine_;
+  std::unique_ptr<SharedEngine> engine_;
 };
 
 INSTANTIATE_TEST_SUITE_P(OnBoth, RedisClusterTest, testing::Bool(),

@@ -25,7 +25,7 @@ std::vector<std::string> Keys() {
 }
 
 // Each key's value is its name.
-int SetAll(RedisCluster* engine) {
+int SetAll(SharedEngine* engine) {
   const std::vector<std::string> keys = Keys();
   std::vector<SharedValue> values;
   for (const std::string& key : keys) values.push_back({key, key});
@@ -42,7 +42,7 @@ class RedisFaults : public testing::Test {
   static void LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)());
   // How many keys of the server's share at the start are not read, each for the reason that its
   // shard is not reached. All others must be.
-  static int CountLost(RedisCluster* engine, const RedisServers& servers, int server) {
+  static int CountLost(SharedEngine* engine, const RedisServers& servers, int server) {
     const std::vector<std::string> keys = Keys();
     const auto got = engine->Get(keys, kMaxBytes, Soon());
     int lost = 0;

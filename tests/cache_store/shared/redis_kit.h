@@ -17,28 +17,28 @@ inline constexpr uint64_t kMaxBytes = 1000;  // of a value
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
 // `addresses`: "HOST:PORT,...".
-inline std::unique_ptr<RedisCluster> OpenRedis(const std::string& addresses) {
-  return RedisCluster::Open(ParseRedisUrl("redis://" + addresses).value()).value();
+inline std::unique_ptr<SharedEngine> OpenRedis(const std::string& addresses) {
+  return OpenRedisCluster(ParseRedisUrl("redis://" + addresses).value()).value();
 }
 
 // The same, for tests that are about no silence: a busy machine may take longer than the half
 // second after which a node counts as silent.
-inline std::unique_ptr<RedisCluster> OpenPatiently(const std::string& addresses) {
+inline std::unique_ptr<SharedEngine> OpenPatiently(const std::string& addresses) {
   RedisOptions options = ParseRedisUrl("redis://" + addresses).value();
   options.connect_wait = options.silence = absl::Seconds(30);
-  return RedisCluster::Open(options).value();
+  return OpenRedisCluster(options).value();
 }
 
 // What a server without a cluster says when it is asked for its slots.
 inline constexpr char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
 
 // A client of these servers that counts as silent who says nothing for so long.
-inline std::unique_ptr<RedisCluster> OpenAt(const std::vector<NodeAddress>& addresses,
+inline std::unique_ptr<SharedEngine> OpenAt(const std::vector<NodeAddress>& addresses,
                                             absl::Duration silence = absl::Milliseconds(300)) {
   RedisOptions options;
   options.addresses = addresses;
   options.silence = silence;
-  return RedisCluster::Open(options).value();
+  return OpenRedisCluster(options).value();
 }
 
 }  // namespace hearth

@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-absl::Status Try(RedisCluster* engine) { return engine->Exists({"h1:key"}, Soon())[0].status(); }
+absl::Status Try(SharedEngine* engine) { return engine->Exists({"h1:key"}, Soon())[0].status(); }
 
 class RedisTrust : public testing::Test {
  protected:
@@ -48,7 +48,7 @@ class RedisTrust : public testing::Test {
 
 TEST_F(RedisTrust, TlsHidesValuesFromTheNetwork) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
-  const auto engine = RedisCluster::Open(Tls("127.0.0.1", redis.tls_port())).value();
+  const auto engine = OpenRedisCluster(Tls("127.0.0.1", redis.tls_port())).value();
   const std::string content(3000000, 'x');
   ASSERT_TRUE(engine->Set({{"h1:key", content}}, Soon())[0].ok());
   EXPECT_TRUE(engine->Get({"h1:key"}, content.size(), Soon())[0].value() == content);
@@ -60,7 +60,7 @@ TEST_F(RedisTrust, AClusterSpeaksTlsToo) {
   std::vector<std::string> settings = TlsSettings("no");
   settings.insert(settings.end(), {"--tls-cluster", "yes"});
   RedisServers servers({3, 0, true, settings});
-  const auto engine = RedisCluster::Open(Tls("127.0.0.1", servers.at(1).tls_port())).value();
+  const auto engine = OpenRedisCluster(Tls("127.0.0.1", servers.at(1).tls_port())).value();
   std::vector<std::string> keys;
   for (int i = 0; i < 100; ++i) keys.push_back(absl::StrCat("h1:", i));
   for (const auto& exists : engine->Exists(keys, Soon())) EXPECT_FALSE(exists.value());
@@ -72,17 +72,17 @@ TEST_F(RedisTrust, AServerMustBeWhoItsCertificateSays) {
   TestAuthority other;
   RedisOptions stranger = Tls("127.0.0.1", redis.tls_port());
   stranger.ca_file = files_.Write("other-ca", other.certificate());
-  const auto refusing = RedisCluster::Open(stranger).value();
+  const auto refusing = OpenRedisCluster(stranger).value();
   EXPECT_TRUE(absl::IsPermissionDenied(Try(refusing.get()))) << Try(refusing.get());
   // It is 127.0.0.1's, and of no name.
-  const auto named = RedisCluster::Open(Tls("localhost", redis.tls_port())).value();
+  const auto named = OpenRedisCluster(Tls("localhost", redis.tls_port())).value();
   EXPECT_FALSE(Try(named.get()).ok());
 }
 
 TEST_F(RedisTrust, CertificatesAreReadAgain) {
   std::optional<RedisProcess> redis(std::in_place, folder_.path(),
                                     RedisProcess::Options{false, true, TlsSettings("no")});
-  const auto engine = RedisCluster::Open(Tls("127.0.0.1", redis->tls_port())).value();
+  const auto engine = OpenRedisCluster(Tls("127.0.0.1", redis->tls_port())).value();
   ASSERT_TRUE(Try(engine.get()).ok());
   TestAuthority next;
   redis->Kill();
@@ -97,12 +97,12 @@ TEST_F(RedisTrust, CertificatesAreReadAgain) {
 TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("yes")});
   RedisOptions options = Tls("127.0.0.1", redis.tls_port());
-  const auto unknown = RedisCluster::Open(options).value();
+  const auto unknown = OpenRedisCluster(options).value();
   EXPECT_FALSE(Try(unknown.get()).ok());
   const TestAuthority::Pem client = authority_.Issue("store");
   options.certificate_file = files_.Write("client.crt", client.certificate);
   options.key_file = files_.Write("client.key", client.key);
-  const auto known = RedisCluster::Open(options).value();
+  const auto known = OpenRedisCluster(options).value();
   EXPECT_TRUE(Try(known.get()).ok()) << Try(known.get());
 }
 
@@ -116,7 +116,7 @@ TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
   RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
   options.user = "hearth";
   options.password_file = files_.Write("password", "secret");
-  const auto engine = RedisCluster::Open(options).value();
+  const auto engine = OpenRedisCluster(options).value();
   EXPECT_TRUE(engine->Set({{"h1:key", "v", absl::Hours(1), true}}, Soon())[0].value());
   EXPECT_TRUE(engine->Exists({"h1:key"}, Soon())[0].value());
   EXPECT_EQ(engine->Get({"h1:key"}, kMaxBytes, Soon())[0].value(), "v");
@@ -133,7 +133,7 @@ TEST_F(RedisTrust, PipesInPlaceOfFilesAreRefused) {
   EXPECT_NE(password.message().find(pipe), std::string::npos);
   RedisOptions options = ParseRedisUrl("rediss://127.0.0.1:1").value();
   options.ca_file = pipe;
-  const absl::Status authority = RedisCluster::Open(options).status();
+  const absl::Status authority = OpenRedisCluster(options).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(authority)) << authority;
   EXPECT_NE(authority.message().find(pipe), std::string::npos);
 }
@@ -144,7 +144,7 @@ TEST_F(RedisTrust, PasswordsAreReadAgain) {
   RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
   options.user = "hearth";
   options.password_file = files_.Write("password", "first\n");
-  const auto engine = RedisCluster::Open(options).value();
+  const auto engine = OpenRedisCluster(options).value();
   EXPECT_TRUE(Try(engine.get()).ok()) << Try(engine.get());
   EXPECT_TRUE(absl::IsPermissionDenied(engine->Exists({"other"}, Soon())[0].status()));
   redis.Ask({"ACL", "SETUSER", "hearth", "resetpass", ">second"});
@@ -166,7 +166,7 @@ TEST_F(RedisTrust, FilesThatCannotBeUsedChangeNothing) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     ++reports;
   };
-  const auto engine = RedisCluster::Open(options).value();
+  const auto engine = OpenRedisCluster(options).value();
   ASSERT_TRUE(Try(engine.get()).ok()) << Try(engine.get());
   files_.Write("password", "");
   files_.Write("client-ca", authority_.certificate().substr(0, 100));
@@ -187,12 +187,12 @@ TEST_F(RedisTrust, APasswordThatRedisWantsIsMissed) {
 TEST_F(RedisTrust, FilesThatCannotBeUsedAreNamedAtTheStart) {
   RedisOptions options = Tls("127.0.0.1", 1);
   options.ca_file = "/no/such/ca";
-  const absl::Status status = RedisCluster::Open(options).status();
+  const absl::Status status = OpenRedisCluster(options).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("/no/such/ca"));
   RedisOptions plain = ParseRedisUrl("redis://127.0.0.1:1").value();
   plain.password_file = "/no/such/password";
-  EXPECT_TRUE(absl::IsFailedPrecondition(RedisCluster::Open(plain).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenRedisCluster(plain).status()));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class SharedRedisTest : public testing::Test {
     RedisOptions redis = redis_;
     redis.addresses = ParseRedisUrl("redis://" + addresses)->addresses;
     return std::make_unique<SharedStore>(TieredStore::Open(options).value(),
-                                         RedisCluster::Open(redis).value(), secret, shared_);
+                                         OpenRedisCluster(redis).value(), secret, shared_);
   }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
   void Publish(TieredStore* store, uint64_t first, uint64_t count) {
