@@ -91,7 +91,7 @@ class LruRetention final : public Retention {
 
 std::unique_ptr<Retention> MakeRetention(RetentionPolicy policy, Retention::Depend depend) {
   if (policy == RetentionPolicy::kLru) return std::make_unique<LruRetention>();
-  return std::make_unique<LearningRetention>(depend);
+  return MakeLearningRetention(depend);
 }
 
 }  // namespace hearth
