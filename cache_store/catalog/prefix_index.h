@@ -9,11 +9,9 @@
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
 
 #include <array>
-#include <cassert>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/container/btree_set.h"

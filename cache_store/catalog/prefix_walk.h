@@ -14,7 +14,6 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache_store/base/tier.h"
 #include "cache_store/catalog/prefix_index.h"
 
 namespace hearth {

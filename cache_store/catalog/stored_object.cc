@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 #include "cache_store/base/memory_cost.h"
 #include "cache_store/retention/retention.h"

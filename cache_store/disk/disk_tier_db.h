@@ -37,7 +37,6 @@ enum Family {
 inline constexpr const char* kFamilyNames[kFamilies] = {
     "default", "slices", "objects", "manifests", "fingerprints", "meta", "tables"};
 
-inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }
 inline absl::string_view ToView(const rocksdb::Slice& slice) {
   return {slice.data(), slice.size()};
 }

@@ -4,7 +4,6 @@
 #include <cassert>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "cache_store/shared/shared_space.h"
 #include "proto/byte_codec.h"
 

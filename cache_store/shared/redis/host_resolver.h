@@ -9,13 +9,11 @@
 #include <sys/socket.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/redis_options.h"

@@ -11,10 +11,8 @@
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"

@@ -16,7 +16,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "cache_store/base/slice_view.h"
 #include "cache_store/catalog/stored_object.h"
 #include "cache_store/disk/stored_records.h"
 #include "cache_store/store/store_core.h"

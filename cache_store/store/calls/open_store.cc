@@ -19,7 +19,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/disk/damage_confirmation.h"

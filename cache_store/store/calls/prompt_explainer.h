@@ -4,12 +4,10 @@
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "cache_store/catalog/prefix_walk.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/store_core.h"
 
