@@ -124,7 +124,7 @@ class Worker(Logs):
             urllib.request.urlopen(request)
         self.assertEqual(refused.exception.code, 403)
         line = self.wait_for(worker, lambda line: line["event"] == "Host refused")[0]
-        self.assertEqual(line["host"], '"worker.example"')
+        self.assertEqual(line["host"], "worker.example")
         self.assertIn("--metrics-hosts", line["why"])
 
     def test_a_worker_that_starts_without_its_store_says_its_address(self):

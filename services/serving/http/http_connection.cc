@@ -478,7 +478,7 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   } else if (!server_->host_rule.Allows(*host)) {
     const std::string name = Quoted(HostOf(*host));
     LogSometimes(&server_->unknown_hosts, LogLevel::kWarning, "Host refused",
-                 {{"host", name},
+                 {{"host", HostOf(*host).substr(0, kMaxQuotedBytes)},
                   {"peer", caller_.peer},
                   {"why", absl::StrCat("no name of this server's; to accept it, add it to ",
                                        options.hosts_flag)}});
