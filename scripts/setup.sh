@@ -66,7 +66,7 @@ plan_packages() {
 # figures are then those of a bare Debian 12.
 measure_packages() {
   local said count='([0-9]+) newly installed' about="about "
-  APT_COUNT=122 APT_FETCH_MB=115 APT_DISK_MB=500
+  APT_COUNT=123 APT_FETCH_MB=115 APT_DISK_MB=500
   said=$(LC_ALL=C apt-get install --assume-no -o Debug::NoLocking=1 --no-install-recommends "$@" \
     2>/dev/null) || true
   if [[ $said =~ $count ]]; then
