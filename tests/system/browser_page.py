@@ -144,7 +144,8 @@ class Page:
             answer = self._next()
             if answer.get("id") != self._calls:
                 continue  # an event
-            if "context was destroyed" in answer.get("error", {}).get("message", ""):
+            said = answer.get("error", {}).get("message", "")
+            if "context was destroyed" in said or "target navigated" in said:
                 return None
             if "error" in answer:
                 raise AssertionError(f"{method}: {answer['error']}")

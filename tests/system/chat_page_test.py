@@ -19,6 +19,61 @@ new MutationObserver(() => {
   const text = document.getElementById("text1")?.textContent;
   if (text && document.getElementById("send").textContent === "Stop") seen.push(text);
 }).observe(document, {subtree: true, childList: true, characterData: true});"""
+# In place of the server: the test writes the answers.
+SERVER = """var asked = [], answer_stream = null;
+fetch = async (path, options) => {
+  asked.push(JSON.parse(options.body).messages);
+  return new Response(new ReadableStream({start(stream) {
+    answer_stream = stream;
+    options.signal.addEventListener(
+        "abort", () => stream.error(new DOMException("", "AbortError")));
+  }}));
+};
+function write(event) {
+  answer_stream.enqueue(new TextEncoder().encode("data: " + JSON.stringify(event) + "\\n\\n"));
+}
+function finish() {
+  write({choices: [], usage: {prompt_tokens: 5, completion_tokens: 9,
+                              prompt_tokens_details: {cached_tokens: 4}}});
+  answer_stream.close();
+}"""
+# Clicks "New chat" as soon as the first answer has some text.
+LEAVE = """new MutationObserver((_, observer) => {
+  if (!document.getElementById("text1")?.textContent) return;
+  observer.disconnect();
+  document.getElementById("fresh").click();
+}).observe(document, {subtree: true, childList: true, characterData: true});"""
+MARKDOWN = """# Title
+
+Some **bold** and `code`, &lt;see&gt; [site](https://example.org/a?b=1&c=2):
+
+- one
+- [x] two
+
+| a | b |
+| --- | --: |
+| 1 | 2 |
+
+```python
+if a < b:
+    print("<b>")
+```
+"""
+HOSTILE = """<img src=x onerror="window.hit = 1"> <script>window.hit = 1</script>
+
+<iframe srcdoc="<script>parent.hit = 1</script>"></iframe>
+
+[one](javascript:window.hit=1) [two](java&#10;script:window.hit=1) [three](data:text/html,x)
+![four](http://example.org/seen.png) [five](/v1/models)
+
+<a href="https://example.org/" onclick="window.hit = 1">six</a>
+
+<pre><img src=x onerror="window.hit = 1" </pre>
+
+```"><img/src=x/onerror=window.hit=1>
+x
+```
+"""
 
 
 class ChatPageInBrowser(HttpWorker):
@@ -83,6 +138,169 @@ class ChatPageInBrowser(HttpWorker):
             page.value(f"{FIELD % 'token'}.value = 'caf\u00e9'")
             self.say(page, "lamp")
             page.wait_for("note1", "The token has a character")
+
+    def test_a_new_chat_during_a_stream_begins_afresh(self):
+        with Page(self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            page.value(LEAVE)
+            self.say(page, "the keeper of the light")
+            page.wait_for("chat", "Earlier turns are kept")
+            again = [{"role": "user", "content": "lamp"}]
+            self.say(page, again[0]["content"])
+            self.expect_turn(page, again, 1)
+            page.value("document.querySelectorAll('#chats .name')[1].click()")
+            page.wait_for("text0", "the keeper of the light")
+
+    def test_chats_are_kept_over_a_reload_until_they_are_deleted(self):
+        with Page(self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            first = [{"role": "user", "content": "the keeper"}]
+            self.say(page, first[0]["content"])
+            answer, _ = self.expect_turn(page, first, 1)
+            page.value("document.getElementById('text1').remove(); location.reload()")
+            self.assertEqual(page.wait_for("text1", answer), answer)
+            page.wait_for("chats", "the keeper")
+            self.say(page, "a lamp")
+            self.expect_turn(page, first + [{"role": "assistant", "content": answer},
+                                            {"role": "user", "content": "a lamp"}], 3)
+            page.value("confirm = () => true; document.querySelector('#chats .drop').click()")
+            page.wait_for("chat", "Earlier turns are kept")
+            page.value("document.getElementById('chat').replaceChildren(); location.reload()")
+            page.wait_for("chat", "Earlier turns are kept")
+            self.assertEqual(page.value(f"{FIELD % 'chats'}.textContent"), "")
+
+    def stubbed(self, page):
+        page.wait_for("model", MODEL)
+        page.value(SERVER)
+
+    def write(self, page, text):
+        page.value(f"write({{choices: [{{delta: {{content: {json.dumps(text)}}}}}]}})")
+
+    def test_markdown_becomes_elements_and_code_can_be_copied(self):
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            self.say(page, "*one*\n<b>two</b>")
+            for piece in re.findall("(?s).{1,7}", MARKDOWN):
+                self.write(page, piece)
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in, 4 cached")
+            self.assertEqual(page.value(f"{FIELD % 'text0'}.textContent"), "*one*\n<b>two</b>")
+            shown = page.value("""["h1", "strong", "p>code", "a[href]", "li", "td[align=right]",
+                ".code span", "pre>code"].map(
+                    name => document.querySelector("#text1 " + name).textContent)""")
+            self.assertEqual(shown, ["Title", "bold", "code", "site", "one", "2", "python",
+                                     'if a < b:\n    print("<b>")'])
+            self.assertEqual(page.value("document.querySelector('#text1 a').href"),
+                             "https://example.org/a?b=1&c=2")
+            text = page.value(f"{FIELD % 'text1'}.textContent")
+            self.assertIn("code, <see> site:", text)
+            self.assertIn("\u2611 two", text)
+            page.value("""var copied = [];
+                Object.defineProperty(navigator, "clipboard",
+                                      {value: {writeText: text => copied.push(text)}});
+                document.querySelector("#text1 .code button").click();
+                document.querySelector("#text1 + .foot button").click()""")
+            self.assertEqual(page.value("copied"), [shown[-1], MARKDOWN])
+
+    def test_html_of_a_model_is_text_and_links_lead_to_sites_only(self):
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            self.say(page, "lamp")
+            self.write(page, HOSTILE)
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in")
+            self.assertEqual(page.value("""document.querySelectorAll(
+                "#chat :is(img, script, iframe, [onclick], [onerror], [srcdoc])").length"""), 0)
+            links = page.value("[...document.querySelectorAll('#chat a')].map(a => a.href)")
+            self.assertEqual(links[0], "http://example.org/seen.png")
+            self.assertTrue(all(re.match("https?://example.org/", link) for link in links), links)
+            text = page.value(f"{FIELD % 'text1'}.textContent")
+            for written in ('<img src=x onerror="window.hit = 1">', "<script>", "<iframe",
+                            'onclick="window.hit = 1">six</a>', "one", "two", "three", "five"):
+                self.assertIn(written, text)
+            self.assertFalse(page.value("'hit' in window"))
+
+    def test_markdown_nested_without_end_is_shown_as_it_was_written(self):
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            for number, deep in ((1, "> " * 40 + "deep"), (3, ">" * 3000 + "deep"),
+                                 (5, "- " * 3000 + "deep"), (7, "*a _a " * 300 + "deep")):
+                self.say(page, "lamp")
+                self.write(page, deep)
+                page.value("finish()")
+                page.wait_for(f"note{number}", "5 tokens in")
+                self.assertIn("deep", page.value(f"{FIELD % f'text{number}'}.textContent"))
+
+    def test_an_answer_can_be_stopped_retried_and_its_message_edited(self):
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            first = {"role": "user", "content": "lamp"}
+            self.say(page, first["content"])
+            self.write(page, "half")
+            page.wait_for("text1", "half")
+            page.value("document.querySelector('#chats .name').click()")  # the chat that is open
+            self.assertEqual(page.value(f"{FIELD % 'text1'}.textContent"), "half")
+            page.value(f"{FIELD % 'send'}.click()")
+            page.wait_for("note1", "stopped")
+            page.value("document.querySelector('.assistant .change').click()")
+            page.wait_for("send", "Stop")
+            self.write(page, "whole")
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in")
+            self.assertEqual(page.value(f"{FIELD % 'text1'}.textContent"), "whole")
+            self.say(page, "more")
+            self.write(page, "and more")
+            page.value("finish()")
+            page.wait_for("note3", "5 tokens in")
+            page.value("""document.querySelector(".user .change").click();
+                document.querySelector(".user textarea").value = "light";
+                document.querySelector(".user .change:last-child").click()""")
+            page.wait_for("text0", "light")
+            self.write(page, "third")
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in")
+            self.assertIsNone(page.value(f"{FIELD % 'text2'}"))
+            self.assertEqual(page.value("asked"), [
+                [first], [first],
+                [first, {"role": "assistant", "content": "whole"},
+                 {"role": "user", "content": "more"}],
+                [{"role": "user", "content": "light"}]])
+
+    def test_an_answer_does_not_scroll_a_reader_who_is_further_up(self):
+        place = "[scroll.scrollTop, scroll.scrollHeight - scroll.clientHeight - scroll.scrollTop]"
+        lines = "line\n\n" * 60
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            self.say(page, "lamp")
+            self.write(page, lines + "first")
+            page.wait_for("chat", "lamp")
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in")
+            self.assertLess(page.value(place)[1], 4)
+            self.say(page, "more")
+            self.write(page, lines + "second")
+            page.value("scroll.scrollTop = 100; scroll.dispatchEvent(new Event('scroll'))")
+            self.write(page, lines + "third")
+            page.value("finish()")
+            page.wait_for("note3", "5 tokens in")
+            self.assertEqual(page.value(place)[0], 100)
+            self.assertFalse(page.value(f"{FIELD % 'down'}.hidden"))
+            page.value(f"{FIELD % 'down'}.click()")
+            self.assertLess(page.value(place)[1], 4)
+
+    def test_a_base_model_is_named_as_such(self):
+        with Page(self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            for name, is_base in (("gemma-3-270m", True), ("google/gemma-3-1b-pt", True),
+                                  ("gemma-3-1b-pt-qat-q4_0.gguf", True), ("gemma-3-4b-it", False),
+                                  ("gemma-3-270m-it_q8_0.gguf", False),
+                                  ("gemma-3-270m-of-ours", False)):
+                page.value(f"""fetch = async () => Response.json({{data: [{{id: "{name}"}}]}});
+                               loadModel()""")
+                page.wait_for("model", name)
+                self.assertEqual(page.value(f"!{FIELD % 'kind'}.hidden"), is_base, name)
+                if is_base:
+                    page.wait_for("kind", f"{name} is a base model")
 
 
 if __name__ == "__main__":
