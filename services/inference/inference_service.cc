@@ -8,10 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/inference_conversion.h"
-#include "services/inference/calls/load_state_call.h"
-#include "services/inference/calls/save_state_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/late_answer.h"
@@ -51,32 +48,21 @@ InferenceService::InferenceService(Generator* generator, Admission* admission,
                    2 * std::max(generator->engine()->Stats().pool_limit_bytes, kLeastStateBytes),
                    "twice --pool-bytes"} {}
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
-                                                                       const Bytes* request) {
-  const auto call = std::make_shared<GenerateCall>(context, generator_, PromptPurpose::kGenerate);
-  call->Start(admission_, request);
-  return call.get();
+ByteStream* InferenceService::Generate(Context* context, const Bytes* request) {
+  return StartGenerate(generator_, admission_, PromptPurpose::kGenerate, context, request);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Prefill(Context* context,
-                                                                      const Bytes* request) {
-  const auto call = std::make_shared<GenerateCall>(context, generator_, PromptPurpose::kPrefill);
-  call->Start(admission_, request);
-  return call.get();
+ByteStream* InferenceService::Prefill(Context* context, const Bytes* request) {
+  return StartGenerate(generator_, admission_, PromptPurpose::kPrefill, context, request);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context* context,
-                                                                        const Bytes* request) {
-  const auto call = std::make_shared<SaveStateCall>(context, generator_);
-  call->Start(admission_, state_limit_, request);
-  return call.get();
+ByteStream* InferenceService::SaveState(Context* context, const Bytes* request) {
+  return StartSaveState(generator_, admission_, state_limit_, context, request);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* context,
                                                                        Bytes* response) {
-  const auto call = std::make_shared<LoadStateCall>(context, generator_, response);
-  call->Start(admission_, state_limit_);
-  return call.get();
+  return StartLoadState(generator_, admission_, state_limit_, context, response);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
@@ -155,7 +141,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
                                             const std::string& tenant,
                                             const grpc::CallbackServerContext* context,
-                                            Explainer::ExplainCallback done) const {
+                                            InferenceOptions::ExplainCallback done) const {
   absl::StatusOr<Prompt> prompt = generator_->MakePrompt(
       request.prompt(), PromptPurpose::kPrefill, [context] { return context->IsCancelled(); });
   if (!prompt.ok()) return prompt.status();
@@ -168,7 +154,7 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
   if (!known.ok()) return known;
   const absl::Time deadline =
       std::min(absl::FromChrono(context->deadline()), absl::Now() + kExplainTimeout);
-  options_.explainer->Explain(std::move(prefix), deadline, std::move(done));
+  options_.explain(std::move(prefix), deadline, std::move(done));
   return absl::OkStatus();
 }
 
@@ -179,7 +165,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     const absl::Status placed = answer->call()->TakePlace(kExplanations, caller);
     if (!placed.ok()) return placed;
-    if (options_.explainer == nullptr) {
+    if (options_.explain == nullptr) {
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
     const auto done = [engine = generator_->engine(), store = options_.store,

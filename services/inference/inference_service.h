@@ -8,22 +8,28 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/inference/calls/generator.h"
-#include "services/inference/explainer.h"
+#include "services/inference/calls/inference_calls.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/reachability.h"
+#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 
 struct InferenceOptions {
-  std::vector<std::string> notes = {};         // on the load
-  Explainer* explainer = nullptr;              // null: no store
+  std::vector<std::string> notes = {};  // on the load
+  // Asks the store about a prompt; null: no store. Calls `done` once, from any thread, possibly
+  // before it returns.
+  using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
+  std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)> explain;
   std::string store;                           // its address, for people
   ClientAccess store_access;                   // how it is reached
   const Reachability* reachability = nullptr;  // of a store in another process
@@ -45,10 +51,10 @@ class InferenceService final : public InferenceServiceBase {
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
-  grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
-  grpc::ServerWriteReactor<Bytes>* SaveState(Context* context, const Bytes* request) override;
+  ByteStream* Generate(Context* context, const Bytes* request) override;
+  ByteStream* SaveState(Context* context, const Bytes* request) override;
   grpc::ServerReadReactor<Bytes>* LoadState(Context* context, Bytes* response) override;
-  grpc::ServerWriteReactor<Bytes>* Prefill(Context* context, const Bytes* request) override;
+  ByteStream* Prefill(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
                                      Bytes* response) override;
   grpc::ServerUnaryReactor* GetModel(Context* context, const Bytes* request,
@@ -59,7 +65,7 @@ class InferenceService final : public InferenceServiceBase {
  private:
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
                             const grpc::CallbackServerContext* context,
-                            Explainer::ExplainCallback done) const;
+                            InferenceOptions::ExplainCallback done) const;
 
   Generator* const generator_;
   Admission* const admission_;

@@ -108,8 +108,7 @@ absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& se
 }
 
 // Maps the segment that a store offers. OK when the next fetch can use it.
-template <typename Client>
-absl::Status TakeOffer(const v1::SharedSegment& offer, Client* client) {
+absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
     return absl::FailedPreconditionError(
@@ -122,7 +121,7 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, Client* client) {
 // Copies the objects that a plan shares on the device to this worker's own memory there, and adds
 // them to `announced`, for a new builder. Errors as CopyShared; digests cannot be checked.
 absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
-                            const MappedDevice& device, DeviceClient* client,
+                            const MappedSegment& device, const SegmentClient& devices,
                             std::vector<ObjectBuilder::Announced>* announced) {
   const int objects = shared.objects_size();
   if (shared.offsets_size() != objects || shared.generations_size() != objects) {
@@ -138,7 +137,7 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
     ranges.push_back(
         {shared.offsets(i), layout.ObjectBytes(id.tokens, id.group), shared.generations(i)});
   }
-  auto copies = client->Copy(device, ranges);
+  auto copies = devices.CopyOnDevice(device, ranges);
   if (!copies.ok()) return copies.status();
   for (int i = 0; i < objects; ++i) {
     (*announced)[shared.objects(i)].device_bytes = std::move((*copies)[i]);
@@ -241,19 +240,20 @@ RemotePrefixCache::~RemotePrefixCache() {
 }
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
-                                     const ModelFingerprints& fingerprints, const KvLayout& layout,
+                                     const Fingerprint& model, const KvLayout& layout,
                                      CacheCounters* counters, bool shared_memory,
-                                     std::unique_ptr<DeviceClient> devices, Clock* clock,
-                                     bool connects)
+                                     ImportDevice import_device, Clock* clock, bool connects)
     : counters_(counters),
       layout_(layout),
       shared_memory_(shared_memory),
       channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
-      fingerprints_(fingerprints),
       clock_(clock == nullptr ? &steady_clock_ : clock),
       connects_(connects),
-      devices_(std::move(devices)) {}
+      reads_device_(import_device != nullptr),
+      devices_(std::move(import_device)) {
+  AddAdapter("", model);
+}
 
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(clock_->Now())) {
@@ -277,7 +277,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
 
 void RemotePrefixCache::PutPrefix(const PrefixRequest& prefix, bool with_fields,
                                   v1::Prefix* out) const {
-  const Fingerprint& fingerprint = fingerprints_.Of(prefix.adapter);
+  const Fingerprint& fingerprint = models_.at(prefix.adapter).fingerprint;
   if (with_fields) {
     ToProto(fingerprint, out->mutable_fingerprint());
   } else {
@@ -288,22 +288,8 @@ void RemotePrefixCache::PutPrefix(const PrefixRequest& prefix, bool with_fields,
   out->set_tenant(prefix.tenant);
 }
 
-bool RemotePrefixCache::IsKnown(const std::string& adapter) {
-  const absl::MutexLock lock(&mu_);
-  return known_.count(adapter) > 0;
-}
-
 void RemotePrefixCache::CountFallback(const absl::Status& status) {
   if (!status.ok()) counters_->CountSharedFallback(FallbackReason(status));
-}
-
-void RemotePrefixCache::NoteKnown(const std::string& adapter, bool is_known) {
-  const absl::MutexLock lock(&mu_);
-  if (is_known) {
-    known_.insert(adapter);
-  } else {
-    known_.erase(adapter);
-  }
 }
 
 // One try of a fetch, and its outcome.
@@ -315,8 +301,7 @@ struct RemotePrefixCache::Attempt {
   bool store_verifies = false;  // as well, and quarantines what is rotten
 
   // The store's memory, if the plan may name it.
-  std::shared_ptr<const MappedSegment> segment = nullptr;
-  std::shared_ptr<const MappedDevice> device = nullptr;
+  std::shared_ptr<const MappedSegment> segment = nullptr, device = nullptr;
 
   FetchOutcome outcome = {};
   uint64_t bytes = 0;
@@ -343,7 +328,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
 
 v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
   v1::FetchRequest request;
-  PutPrefix(attempt.prefix, !IsKnown(attempt.prefix.adapter), request.mutable_prefix());
+  PutPrefix(attempt.prefix, !models_.at(attempt.prefix.adapter).is_known, request.mutable_prefix());
   request.set_above_tokens(attempt.above_tokens);
   request.set_max_tokens(attempt.max_tokens);
   request.set_verifies(!attempt.store_verifies);
@@ -354,9 +339,7 @@ v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
     if (segment != nullptr) id->assign(segment->id().begin(), segment->id().end());
   };
   put(attempt.segment.get(), request.mutable_segment_id());
-  if (devices_ == nullptr) return request;
-  put(attempt.device == nullptr ? nullptr : attempt.device->segment.get(),
-      request.mutable_device_segment_id());
+  if (reads_device_) put(attempt.device.get(), request.mutable_device_segment_id());
   return request;
 }
 
@@ -392,25 +375,25 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   const PrefixRequest& prefix = attempt->prefix;
   const bool shares = shared_memory_ && !attempt->again;
   attempt->segment = shares ? segments_.current() : nullptr;
-  attempt->device = shares && devices_ != nullptr ? devices_->current() : nullptr;
+  attempt->device = shares ? devices_.current() : nullptr;
   // An early return ends the call, and the server releases the objects that it promised.
   StoreStream call(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
   const absl::StatusOr<v1::FetchPlan> plan =
       AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
   if (!plan.ok()) return plan.status();
   outcome.matched_tokens = std::min<uint32_t>(plan->matched_tokens(), prefix.token_ids.size());
-  NoteKnown(prefix.adapter, outcome.matched_tokens > 0);
+  models_.at(prefix.adapter).is_known = outcome.matched_tokens > 0;
   outcome.note = plan->miss_reason();
   if (plan->has_segment()) CountFallback(TakeOffer(plan->segment(), &segments_));
-  if (plan->has_device_segment() && devices_ != nullptr) {
-    CountFallback(TakeOffer(plan->device_segment(), devices_.get()));
+  if (plan->has_device_segment() && reads_device_) {
+    CountFallback(TakeOffer(plan->device_segment(), &devices_));
   }
   if (plan->usable_tokens() == 0) {
     call.stream.Finish();
     return absl::OkStatus();
   }
   const PlanRequest wanted{&prefix, attempt->above_tokens, attempt->max_tokens,
-                           &fingerprints_.Of(prefix.adapter), &layout_};
+                           &models_.at(prefix.adapter).fingerprint, &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
   LoadReport& load = outcome.load;
   load.decision = LoadDecision::kLoad;
@@ -448,7 +431,7 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
   if (plan.has_device() && attempt->device != nullptr) {
     attempt->copied =
-        CopyFromDevice(plan.device(), layout_, *attempt->device, devices_.get(), &announced);
+        CopyFromDevice(plan.device(), layout_, *attempt->device, devices_, &announced);
     if (!attempt->copied.ok()) return attempt->copied;
   }
   absl::StatusOr<ObjectBuilder> builder =

@@ -12,15 +12,15 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
@@ -28,9 +28,6 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "services/inference/cache_counters.h"
-#include "services/inference/device_client.h"
-#include "services/inference/explainer.h"
-#include "services/inference/model_fingerprints.h"
 #include "services/inference/object_builder.h"
 #include "services/inference/store_stream.h"
 #include "services/rpc/segment_client.h"
@@ -62,16 +59,23 @@ void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 
-class RemotePrefixCache final : public PrefixCache, public Explainer {
+class RemotePrefixCache final : public PrefixCache {
  public:
-  // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: whether the store's is
-  // read, if it offers it. `devices`: for the store's memory on the worker's device; null: none.
-  // `clock`: measures timeouts, and only goes forward; null: a SteadyClock.
+  using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
+
+  // `model`, `layout`: of prefixes without an adapter. `shared_memory`: whether the store's is
+  // read, if it offers it. `import_device`: maps the store's memory on the worker's device; null:
+  // that is not read. `clock`: measures timeouts, and only goes forward; null: a SteadyClock.
   // `connects`: not within this process, where the channel is always there.
-  RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
+  RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& model,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
-                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr,
+                    ImportDevice import_device = nullptr, Clock* clock = nullptr,
                     bool connects = true);
+  // Prefixes that go through an adapter have a fingerprint of their own, and the same layout.
+  // REQUIRES: before the first call.
+  void AddAdapter(const std::string& name, const Fingerprint& fingerprint) {
+    models_[name].fingerprint = fingerprint;
+  }
   // Cancels calls in progress; afterwards no callback of an explanation runs.
   ~RemotePrefixCache() override;
 
@@ -86,22 +90,26 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
                   absl::Duration timeout) override;
   // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
   void CancelCalls() override { calls_.CancelAll(); }
-  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
+  // Asks the store about a prompt. `done` is called once, from any thread, possibly before this
+  // returns.
+  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done);
 
   const CircuitBreaker& breaker() const { return breaker_; }  // for tests
 
  private:
   struct Attempt;
+  struct Model {
+    Fingerprint fingerprint;
+    // Whether the last fetch found something. If not, the next one has the fingerprint's fields: a
+    // store to which it is new finds nothing.
+    std::atomic<bool> is_known{false};
+  };
   // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
   // OK when a call may be made now. `deadline`: of clock_, as those below.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
-  // Whether the last fetch for the adapter found something. If not, the next one has the
-  // fingerprint's fields: a store to which it is new finds nothing.
-  bool IsKnown(const std::string& adapter) ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteKnown(const std::string& adapter, bool is_known) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TryFetch(Attempt* attempt);
   v1::FetchRequest RequestOf(const Attempt& attempt);
   absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
@@ -119,16 +127,15 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const bool shared_memory_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
-  const ModelFingerprints fingerprints_;
+  std::map<std::string, Model> models_;  // by adapter; "": none
   SteadyClock steady_clock_;
   Clock* const clock_;
   const bool connects_;
   CircuitBreaker breaker_;
-  absl::Mutex mu_;
-  std::set<std::string> known_ ABSL_GUARDED_BY(mu_);
   CallSet calls_;
   SegmentClient segments_;
-  const std::unique_ptr<DeviceClient> devices_;
+  const bool reads_device_;
+  SegmentClient devices_;
 };
 
 }  // namespace hearth

@@ -344,6 +344,23 @@ GeneratorOptions GenerationOf(const WorkerFlags& flags, const LoadedTokenizer& t
   return options;
 }
 
+InferenceOptions InferenceOf(const WorkerFlags& flags, std::vector<std::string> notes,
+                             const StoreLink& link) {
+  InferenceOptions options;
+  options.notes = std::move(notes);
+  if (RemotePrefixCache* const cache = link.cache()) {
+    options.explain = [cache](PrefixRequest prefix, absl::Time deadline, auto done) {
+      cache->Explain(std::move(prefix), deadline, std::move(done));
+    };
+  }
+  options.store = flags.store;
+  options.store_access = flags.store_access;
+  options.reachability = link.reachability();
+  options.model_dir = flags.engine.model_dir;
+  options.version = kVersion;
+  return options;
+}
+
 int Main(int argc, char** argv) {
   StoppedLine stopped;  // goes last
   WorkerFlags flags;
@@ -380,15 +397,8 @@ int Main(int argc, char** argv) {
 
   auto generator = std::make_unique<Generator>(engine->get(),
                                                GenerationOf(flags, *tokenizer, &metrics, &status));
-  InferenceOptions options;
-  options.notes = NotesOf(**engine, *tokenizer);
-  options.explainer = (*link)->explainer();
-  options.store = flags.store;
-  options.store_access = flags.store_access;
-  options.reachability = (*link)->reachability();
-  options.model_dir = flags.engine.model_dir;
-  options.version = kVersion;
-  InferenceService service(generator.get(), &admission, std::move(options));
+  InferenceService service(generator.get(), &admission,
+                           InferenceOf(flags, NotesOf(**engine, *tokenizer), **link));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);

@@ -2,25 +2,44 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "cache_store/memory/cuda_memory.h"
 #include "services/cli/version.h"
 #include "services/inference/worker_metrics.h"
 #include "services/rpc/transport_options.h"
 #include "services/serving/door/connection_ledger.h"
 #include "services/serving/logging.h"
 #include "services/store/cache_service.h"
-#include "services/store/gpu_tier.h"
 #include "services/store/store_metrics.h"
 
 namespace hearth {
 namespace {
 
 constexpr absl::Duration kLookAtStore = absl::Seconds(1);
+
+std::optional<int> CudaIndex(absl::string_view device) {
+  int index = 0;
+  if (!absl::ConsumePrefix(&device, "cuda")) return std::nullopt;
+  if (absl::ConsumePrefix(&device, ":") && !absl::SimpleAtoi(device, &index)) return std::nullopt;
+  return index;
+}
+
+// The function by which a worker that computes on `device` maps the gpu tier of a store on its
+// host. Null when it cannot.
+ImportDevice GpuImporter(const std::string& device) {
+  const std::optional<int> index = CudaIndex(device);
+  if (!index.has_value()) return nullptr;
+  return [index = *index](const DeviceMemoryHandle& handle) {
+    return ImportCudaMemory(index, handle);
+  };
+}
 
 }  // namespace
 
@@ -55,6 +74,11 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   std::unique_ptr<StoreLink> link(new StoreLink);
   const std::string& spec = options.spec;
   if (spec == "none") return link;
+  const auto add_adapters = [&] {
+    for (const AdapterInfo& adapter : engine.adapters()) {
+      link->cache_->AddAdapter(adapter.name, adapter.fingerprint);
+    }
+  };
   absl::string_view folder = spec;
   if (absl::ConsumePrefix(&folder, "embedded:")) {
     options.embedded.data_dir = std::string(folder);
@@ -63,9 +87,10 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     if (!store.ok()) return store.status();
     link->embedded_ = std::make_unique<Embedded>(*std::move(store), admission);
     link->cache_ = std::make_unique<RemotePrefixCache>(
-        link->embedded_->server->InProcessChannel(ClientTransport()), ModelFingerprints(engine),
+        link->embedded_->server->InProcessChannel(ClientTransport()), engine.fingerprint(),
         engine.layout(), &link->counters_, /*shared_memory=*/false, nullptr, nullptr,
         /*connects=*/false);
+    add_adapters();
     return link;
   }
   if (!absl::StrContains(spec, ':')) {
@@ -74,13 +99,10 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   }
   auto channel = ConnectToStore(spec, options.access);
   if (!channel.ok()) return channel.status();
-  std::unique_ptr<DeviceClient> devices;
-  if (ImportDevice import = GpuImporter(options.device)) {
-    devices = std::make_unique<DeviceClient>(std::move(import));
-  }
-  link->cache_ = std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine),
-                                                     engine.layout(), &link->counters_,
-                                                     options.shared_memory, std::move(devices));
+  link->cache_ = std::make_unique<RemotePrefixCache>(
+      *channel, engine.fingerprint(), engine.layout(), &link->counters_, options.shared_memory,
+      GpuImporter(options.device));
+  add_adapters();
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->look_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {

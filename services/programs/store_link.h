@@ -40,9 +40,8 @@ class StoreLink {
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
                                                          Admission* admission);
 
-  PrefixCache* cache() const { return cache_.get(); }    // null: none
-  Explainer* explainer() const { return cache_.get(); }  // null: none
-  grpc::Service* service() const;                        // null unless embedded
+  RemotePrefixCache* cache() const { return cache_.get(); }  // null: none
+  grpc::Service* service() const;                            // null unless embedded
 
   const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
   // Of a cache node; null: another store.

@@ -17,7 +17,7 @@
 namespace hearth {
 
 absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
-    const FileDescriptor& file) {
+    const FileDescriptor& file, const ImportDevice& import) {
   struct stat status;
   const int seals = fcntl(file.get(), F_GET_SEALS);
   // One that could shrink would kill this process on a read.
@@ -40,6 +40,14 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
   }
   std::shared_ptr<MappedSegment> segment(new MappedSegment(*layout));
   segment->mapping_ = static_cast<const std::byte*>(mapping);
+  if (import != nullptr) {
+    if (!layout->device.has_value()) {
+      return absl::FailedPreconditionError("shared memory: not a device's");
+    }
+    auto memory = import(*layout->device);
+    if (!memory.ok()) return memory.status();
+    segment->device_ = *std::move(memory);
+  }
   madvise(mapping, bytes, MADV_HUGEPAGE);
   return segment;
 }
@@ -91,7 +99,7 @@ absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentI
     if (!connection.ok()) return connection.status();
     const absl::StatusOr<FileDescriptor> file = ReceiveDescriptor(connection->get());
     if (!file.ok()) return file.status();
-    auto segment = MappedSegment::Map(*file);
+    auto segment = MappedSegment::Map(*file, import_);
     if (!segment.ok()) return segment.status();
     if ((*segment)->id() != id) {
       return absl::UnavailableError("shared memory: the socket belongs to another store");
@@ -112,6 +120,25 @@ absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentI
   return problem_;
 }
 
+absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> SegmentClient::CopyOnDevice(
+    const MappedSegment& segment, absl::Span<const SegmentRange> ranges) const {
+  assert(segment.device() != nullptr);
+  const auto check = [&] {
+    absl::Status status;
+    for (const SegmentRange& range : ranges) status.Update(segment.Check(range));
+    return status;
+  };
+  if (absl::Status before = check(); !before.ok()) return before;
+  auto copies = segment.device()->Copy(ranges);
+  if (!copies.ok()) return copies;
+  if (absl::Status after = check(); !after.ok()) return after;
+  // The memory of a process that is gone is nobody's to answer for.
+  if (current().get() != &segment) {
+    return absl::AbortedError("shared memory: the store went away before it was copied");
+  }
+  return copies;
+}
+
 void SegmentClient::Drop() {
   take_mu_.AssertHeld();
   if (watcher_.joinable()) {
@@ -129,11 +156,8 @@ void SegmentClient::Watch(int connection, int stop) {
   while (poll(waiting, 2, -1) < 0 && errno == EINTR) {
   }
   if (waiting[1].revents != 0) return;
-  {
-    absl::MutexLock lock(&mu_);
-    segment_ = nullptr;
-  }
-  if (on_gone_ != nullptr) on_gone_();
+  absl::MutexLock lock(&mu_);
+  segment_ = nullptr;
 }
 
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// SegmentClient: a worker's view of the shared memory of a store on the same host.
+// SegmentClient: a worker's view of memory that a store on the same host shares: RAM, or that of a
+// device.
 //
 // Maps the segment that a store offers, copies slices out of it, and unmaps it as soon as the store
 // is gone, so that a dead store's memory is freed when the restores from it end. A copy says
@@ -10,17 +11,19 @@
 
 #include <cassert>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "cache_store/base/device_memory.h"
 #include "proto/segment_format.h"
 #include "proto/slice_hasher.h"
 #include "services/rpc/segment_socket.h"
@@ -30,8 +33,10 @@ namespace hearth {
 // A segment in this process's address space, read only.
 class MappedSegment {
  public:
-  // kFailedPrecondition: not a segment that can be read safely.
-  static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(const FileDescriptor& file);
+  // kFailedPrecondition: not a segment that can be read safely. `import` maps the data of a
+  // device's segment, and fails for others; null: only the generations of one are mapped.
+  static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(
+      const FileDescriptor& file, const ImportDevice& import = nullptr);
   ~MappedSegment();
 
   const SegmentId& id() const { return layout_.id; }
@@ -45,6 +50,8 @@ class MappedSegment {
     assert(range.offset < layout_.data_bytes && range.bytes <= layout_.data_bytes - range.offset);
     return mapping_ + layout_.data_offset() + range.offset;
   }
+  // The data of a device's segment, if it was imported.
+  ImportedMemory* device() const { return device_.get(); }
   // Copies the range to `to`, and adds it to `hasher`. kAborted when it was used again before the
   // copy was complete. REQUIRES: the data lies in the file. `between`, for tests, runs after the
   // bytes were copied, before the generation is checked again.
@@ -57,12 +64,13 @@ class MappedSegment {
 
   const SegmentLayout layout_;
   const std::byte* mapping_ = nullptr;
+  std::unique_ptr<ImportedMemory> device_;
 };
 
 class SegmentClient {
  public:
-  // `on_gone`, if set, is called on another thread when the store of a mapped segment is gone.
-  explicit SegmentClient(std::function<void()> on_gone = nullptr) : on_gone_(std::move(on_gone)) {}
+  // `import`: for segments of a device; null: for those in RAM.
+  explicit SegmentClient(ImportDevice import = nullptr) : import_(std::move(import)) {}
   ~SegmentClient();
 
   // The segment of a store that is alive; null when there is none.
@@ -70,12 +78,16 @@ class SegmentClient {
   // Maps the segment `id` that a store offers at `socket`. An id that failed once is not tried
   // again. An error says why there is no segment.
   absl::Status MapOffered(const std::string& socket, const SegmentId& id);
+  // Copies ranges of a device's segment to this process's own memory there. kAborted: a range was
+  // used again, or the store went away, before the copies were complete.
+  absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> CopyOnDevice(
+      const MappedSegment& segment, absl::Span<const SegmentRange> ranges) const;
 
  private:
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
   void Watch(int connection, int stop);
 
-  const std::function<void()> on_gone_;
+  const ImportDevice import_;
   absl::Mutex take_mu_;  // one at a time; before mu_
   SegmentId tried_ ABSL_GUARDED_BY(take_mu_){};
   absl::Status problem_ ABSL_GUARDED_BY(take_mu_);

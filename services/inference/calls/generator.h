@@ -21,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/inference.pb.h"
@@ -69,7 +68,7 @@ struct TokenDelta {
 };
 
 // GenerationSink: receives the answer to one request of Generate or Prefill: a stream over gRPC
-// (generate_call.h), or a part of an answer over HTTP (openai/completion.h).
+// (generate_call.cc), or a part of an answer over HTTP (openai/completion.h).
 //
 // Events come one at a time, from threads of the engine, which must not be blocked, in this order:
 // started, then progress and the prompt, tokens, finished, published, end. The end comes once, and
@@ -161,14 +160,6 @@ class Generator {
   RecentAnswers recent_;
   FairPool pool_{"prompts"};  // last: its jobs use the others
 };
-
-// Whether progress is to be reported now; if so, then not again for `pause`.
-inline bool IsProgressDue(absl::Duration pause, absl::Time* next) {
-  const absl::Time now = absl::Now();
-  if (now < *next) return false;
-  *next = now + pause;
-  return true;
-}
 
 }  // namespace hearth
 

@@ -1,14 +1,20 @@
-#include "services/inference/calls/load_state_call.h"
+#include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
 #include "proto/inference.pb.h"
 #include "proto/state_format.h"
+#include "services/inference/calls/inference_calls.h"
 #include "services/rpc/request_bytes.h"
 #include "services/rpc/slice_wire.h"
+#include "services/serving/calls/upload_call.h"
 
 namespace hearth {
 namespace {
@@ -65,81 +71,113 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
       "] = ", last, ", running a vocabulary of ", config.vocab_size));
 }
 
+// One LoadState stream: receives a file, checks it on a pool, and puts its keys and values into the
+// worker's pool.
+//
+// Thread safety and ownership: upload_call.h; the service must outlive it.
+// Invariant: there is room for all that was received before more is read.
+class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::ByteBuffer>> {
+ public:
+  LoadStateCall(grpc::CallbackServerContext* context, Generator* generator,
+                grpc::ByteBuffer* response)
+      : UploadCall(context), generator_(generator), response_(response) {}
+
+  void Start(Admission* admission, const Limit& limit) {
+    const absl::StatusOr<Identity> caller = Enter(admission, "LoadState", limit);
+    if (!caller.ok()) return End(caller.status());
+    tenant_ = caller->tenant;
+    Read();
+  }
+
+ private:
+  absl::Status OnMessage() override {
+    v1::StateChunk chunk;
+    absl::Status status = ParseMessage(message_, &chunk, kMaxChunkElements);
+    message_.Clear();
+    if (!status.ok()) return status;
+    if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
+      return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
+    }
+    file_ += chunk.data();
+    if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
+      if (status = ReadPrelude(); !status.ok()) return status;
+    }
+    // As a file, and as the objects that are made of it.
+    if (status = call_->Reserve(2 * file_.size()); !status.ok()) return status;
+    Read();
+    return absl::OkStatus();
+  }
+
+  // Once the first bytes are there: how many there will be.
+  absl::Status ReadPrelude() {
+    const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
+    if (!prelude.ok()) return prelude.status();
+    if (prelude->file_bytes < file_.size()) {
+      return TooManyBytes(prelude->file_bytes, file_.size());
+    }
+    if (prelude->file_bytes > UINT64_MAX / 2) {
+      return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
+    }
+    // There has to be room for all of it now, but what does not come keeps none, not for a moment.
+    const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
+    if (!fits.ok()) return fits;
+    file_bytes_ = prelude->file_bytes;
+    try {
+      file_.reserve(file_bytes_);
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the machine has no memory to receive ", file_bytes_, " bytes of a state"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OnNoMore() override {
+    if (context_->IsCancelled()) return CallerGone();
+    if (file_bytes_ == 0 || file_.size() < file_bytes_) {
+      return absl::DataLossError(
+          absl::StrCat("state ends after ", file_.size(), " bytes of ",
+                       file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
+    }
+    // Nothing is read or written until it ends, so the call is there and nobody else uses it.
+    return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
+      End(context_->IsCancelled() ? CallerGone() : Load());
+    });
+  }
+
+  // On the pool.
+  absl::Status Load() {
+    const absl::StatusOr<StateFile> file = ParseStateFile(file_);
+    if (!file.ok()) return file.status();
+    absl::Status status = CheckTokens(file->state, generator_->engine()->config());
+    if (!status.ok()) return status;
+    const absl::StatusOr<std::string> adapter =
+        generator_->engine()->AddSnapshot(tenant_, file->snapshot);
+    if (!adapter.ok()) return adapter.status();
+    v1::LoadStateResponse made;
+    StateToProto(file->state, *adapter, &made);
+    call_->note()->tokens = file->state.token_ids.size();
+    *response_ = MessageBytes(made);
+    return absl::OkStatus();
+  }
+
+  void BeforeFinish() override { std::string().swap(file_); }
+
+  Generator* const generator_;
+  grpc::ByteBuffer* const response_;
+  std::string tenant_;
+  std::string file_;
+  uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet
+};
+
 }  // namespace
 
-void LoadStateCall::Start(Admission* admission, const Limit& limit) {
-  const absl::StatusOr<Identity> caller = Enter(admission, "LoadState", limit);
-  if (!caller.ok()) return End(caller.status());
-  tenant_ = caller->tenant;
-  Read();
-}
-
-absl::Status LoadStateCall::OnMessage() {
-  v1::StateChunk chunk;
-  absl::Status status = ParseMessage(message_, &chunk, kMaxChunkElements);
-  message_.Clear();
-  if (!status.ok()) return status;
-  if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
-    return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
-  }
-  file_ += chunk.data();
-  if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
-    if (status = ReadPrelude(); !status.ok()) return status;
-  }
-  // As a file, and as the objects that are made of it.
-  if (status = call_->Reserve(2 * file_.size()); !status.ok()) return status;
-  Read();
-  return absl::OkStatus();
-}
-
-absl::Status LoadStateCall::ReadPrelude() {
-  const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
-  if (!prelude.ok()) return prelude.status();
-  if (prelude->file_bytes < file_.size()) {
-    return TooManyBytes(prelude->file_bytes, file_.size());
-  }
-  if (prelude->file_bytes > UINT64_MAX / 2) {
-    return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
-  }
-  // There has to be room for all of it now, but what does not come keeps none, not for a moment.
-  const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
-  if (!fits.ok()) return fits;
-  file_bytes_ = prelude->file_bytes;
-  try {
-    file_.reserve(file_bytes_);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the machine has no memory to receive ", file_bytes_, " bytes of a state"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LoadStateCall::OnNoMore() {
-  if (context_->IsCancelled()) return CallerGone();
-  if (file_bytes_ == 0 || file_.size() < file_bytes_) {
-    return absl::DataLossError(
-        absl::StrCat("state ends after ", file_.size(), " bytes of ",
-                     file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
-  }
-  // Nothing is read or written until it ends, so the call is there and nobody else uses it.
-  return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
-    End(context_->IsCancelled() ? CallerGone() : Load());
-  });
-}
-
-absl::Status LoadStateCall::Load() {
-  const absl::StatusOr<StateFile> file = ParseStateFile(file_);
-  if (!file.ok()) return file.status();
-  absl::Status status = CheckTokens(file->state, generator_->engine()->config());
-  if (!status.ok()) return status;
-  const absl::StatusOr<std::string> adapter =
-      generator_->engine()->AddSnapshot(tenant_, file->snapshot);
-  if (!adapter.ok()) return adapter.status();
-  v1::LoadStateResponse made;
-  StateToProto(file->state, *adapter, &made);
-  call_->note()->tokens = file->state.token_ids.size();
-  *response_ = MessageBytes(made);
-  return absl::OkStatus();
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartLoadState(Generator* generator,
+                                                          Admission* admission, const Limit& limit,
+                                                          grpc::CallbackServerContext* context,
+                                                          grpc::ByteBuffer* response) {
+  const auto call = std::make_shared<LoadStateCall>(context, generator, response);
+  call->Start(admission, limit);
+  return call.get();
 }
 
 }  // namespace hearth

@@ -1,15 +1,23 @@
-#include "services/inference/calls/save_state_call.h"
+#include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
+#include "proto/inference.pb.h"
 #include "proto/restore_rule.h"
 #include "proto/state_format.h"
+#include "services/inference/calls/inference_calls.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
+#include "services/serving/calls/stream_call.h"
+#include "worker/engine/engine.h"
 
 namespace hearth {
 namespace {
@@ -63,128 +71,166 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
   return BuildStateHeader(state, snapshot_bytes);
 }
 
+// One SaveState stream: has the engine make the snapshot of an inference, and sends it behind the
+// state's header.
+//
+// Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by jobs of the pool, which
+// hold the call, and by the engine's callbacks.
+// Invariants: (1) the file is made once its room is taken, and both are gone before the caller
+// learns of the end; (2) one message is made at a time, when the caller has taken the one before.
+class SaveStateCall final : public StreamCall {
+ public:
+  SaveStateCall(grpc::CallbackServerContext* context, Generator* generator)
+      : StreamCall(context), generator_(generator) {}
+
+  void Start(Admission* admission, const Limit& limit, const grpc::ByteBuffer* request) {
+    const uint64_t bytes = request->Length();
+    const absl::StatusOr<Identity> caller = Enter(admission, "SaveState", bytes);
+    absl::Status begun = caller.status();
+    if (begun.ok()) begun = call()->TakePlace(limit, *caller);
+    if (begun.ok()) begun = CheckSmall<v1::SaveStateRequest>(*request);
+    if (!begun.ok()) return End(begun);
+    Delegate([&] {
+      const auto job = [self = Shared(this), tenant = caller->tenant,
+                        message = TakeRequest(request)] {
+        if (const absl::Status status = self->Begin(tenant, message); !status.ok())
+          self->End(status);
+        absl::MutexLock lock(&self->mutex_);
+        self->Release();
+      };
+      return generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
+    });
+  }
+
+ private:
+  void OnGone() override {
+    cancel_.Cancel();
+    StreamCall::OnGone();
+  }
+
+  bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
+    if (!made_ || ended()) return false;
+    absl::string_view rest = header_;
+    rest.remove_prefix(std::min(sent_, rest.size()));
+    if (rest.empty()) rest = absl::string_view(snapshot_).substr(sent_ - header_.size());
+    if (rest.empty()) {
+      EndLocked(absl::OkStatus());
+      return false;
+    }
+    rest = rest.substr(0, kMaxSlicePieceBytes);
+    *message = ChunkOf(rest);
+    sent_ += rest.size();
+    return true;
+  }
+
+  void BeforeFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
+    made_ = false;
+    std::string().swap(header_);
+    std::string().swap(snapshot_);
+  }
+
+  // On the pool.
+  absl::Status Begin(const std::string& tenant, const grpc::ByteBuffer& request) {
+    v1::SaveStateRequest parsed;
+    const absl::Status read = ParseAwaited(*context_, request, &parsed);
+    if (!read.ok()) return read;
+    const auto answer = generator_->recent()->Find(tenant, parsed.request_id());
+    if (answer == nullptr) {
+      return absl::NotFoundError(
+          "request_id: this worker has no such request of this caller's among its last ones");
+    }
+    absl::StatusOr<EngineRequest> computed = Prepare(*answer);
+    if (!computed.ok()) return computed.status();
+    const auto self = Shared(this);
+    EngineCallbacks callbacks;
+    callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+    callbacks.on_snapshot = [self](SnapshotMaker make) { self->MakeSnapshot(std::move(make)); };
+    auto handle = generator_->engine()->Submit(*std::move(computed), std::move(callbacks));
+    if (handle.ok()) cancel_.Set(*std::move(handle));
+    return handle.status();
+  }
+
+  // The request that computes what the state has, once there is room for it.
+  absl::StatusOr<EngineRequest> Prepare(const RecentAnswer& answer) {
+    const KvLayout& layout = generator_->engine()->layout();
+    if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
+    if (answer.request().searches()) {
+      return absl::FailedPreconditionError(
+          "a search with beams has no saved states: nothing of its answer is known before its end");
+    }
+    rest_ = answer.Rest();
+    prompt_tokens_ = answer.request().token_ids.size();
+    if (rest_.token_ids.size() < 2) {
+      return absl::FailedPreconditionError("the inference has computed nothing yet: one token");
+    }
+    if (!(answer.request().kv.quantization == layout.quantization)) {
+      return absl::FailedPreconditionError(
+          "the inference kept its keys and values in another class than the worker's: it has no "
+          "saved state");
+    }
+    // All tokens but the last, which the rest begins with.
+    EngineRequest computed;
+    computed.token_ids.assign(rest_.token_ids.begin(), rest_.token_ids.end() - 1);
+    computed.tenant = rest_.tenant;
+    computed.adapter = rest_.adapter;
+    computed.request_id = rest_.request_id;
+    computed.cache = rest_.reads() ? CacheMode::kRead : CacheMode::kOff;
+    computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
+    const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
+    if (absl::Status fits = call()->Reserve(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
+    return computed;
+  }
+
+  // The engine's thread has other requests to compute.
+  void MakeSnapshot(SnapshotMaker make) ABSL_LOCKS_EXCLUDED(mutex_) {
+    Delegate([&] {
+      auto job = [self = Shared(this), make = std::move(make)]() mutable {
+        absl::StatusOr<std::string> snapshot = make();
+        make = nullptr;  // and the blocks that it holds
+        if (snapshot.ok()) {
+          self->TakeSnapshot(*std::move(snapshot));
+        } else {
+          self->End(snapshot.status());
+        }
+        absl::MutexLock lock(&self->mutex_);
+        self->Release();
+      };
+      return generator_->pool()->Submit(rest_.tenant, 0, std::move(job));
+    });
+  }
+
+  void TakeSnapshot(std::string snapshot) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::StatusOr<std::string> header = HeaderOf(rest_, prompt_tokens_, snapshot.size());
+    if (!header.ok()) return End(absl::InternalError(header.status().message()));
+    absl::MutexLock lock(&mutex_);
+    if (ended()) return;
+    header_ = *std::move(header);
+    snapshot_ = std::move(snapshot);
+    made_ = true;
+    call()->note()->tokens = rest_.token_ids.size();
+    WriteNext();
+  }
+
+  Generator* const generator_;
+  RequestCancel cancel_;
+  // Set by Prepare: what goes on from the state.
+  EngineRequest rest_;
+  size_t prompt_tokens_ = 0;
+  bool made_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
+  std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent behind it
+  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of both
+};
+
 }  // namespace
 
-void SaveStateCall::Start(Admission* admission, const Limit& limit,
-                          const grpc::ByteBuffer* request) {
-  const uint64_t bytes = request->Length();
-  const absl::StatusOr<Identity> caller = Enter(admission, "SaveState", bytes);
-  absl::Status begun = caller.status();
-  if (begun.ok()) begun = call()->TakePlace(limit, *caller);
-  if (begun.ok()) begun = CheckSmall<v1::SaveStateRequest>(*request);
-  if (!begun.ok()) return End(begun);
-  Delegate([&] {
-    const auto job = [self = Shared(this), tenant = caller->tenant,
-                      message = TakeRequest(request)] {
-      if (const absl::Status status = self->Begin(tenant, message); !status.ok()) self->End(status);
-      absl::MutexLock lock(&self->mutex_);
-      self->Release();
-    };
-    return generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
-  });
-}
-
-absl::Status SaveStateCall::Begin(const std::string& tenant, const grpc::ByteBuffer& request) {
-  v1::SaveStateRequest parsed;
-  const absl::Status read = ParseAwaited(*context_, request, &parsed);
-  if (!read.ok()) return read;
-  const auto answer = generator_->recent()->Find(tenant, parsed.request_id());
-  if (answer == nullptr) {
-    return absl::NotFoundError(
-        "request_id: this worker has no such request of this caller's among its last ones");
-  }
-  absl::StatusOr<EngineRequest> computed = Prepare(*answer);
-  if (!computed.ok()) return computed.status();
-  const auto self = Shared(this);
-  EngineCallbacks callbacks;
-  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
-  callbacks.on_snapshot = [self](SnapshotMaker make) { self->MakeSnapshot(std::move(make)); };
-  auto handle = generator_->engine()->Submit(*std::move(computed), std::move(callbacks));
-  if (handle.ok()) cancel_.Set(*std::move(handle));
-  return handle.status();
-}
-
-absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer) {
-  const KvLayout& layout = generator_->engine()->layout();
-  if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
-  if (answer.request().searches()) {
-    return absl::FailedPreconditionError(
-        "a search with beams has no saved states: nothing of its answer is known before its end");
-  }
-  rest_ = answer.Rest();
-  prompt_tokens_ = answer.request().token_ids.size();
-  if (rest_.token_ids.size() < 2) {
-    return absl::FailedPreconditionError("the inference has computed nothing yet: one token");
-  }
-  if (!(answer.request().kv.quantization == layout.quantization)) {
-    return absl::FailedPreconditionError(
-        "the inference kept its keys and values in another class than the worker's: it has no "
-        "saved state");
-  }
-  // All tokens but the last, which the rest begins with.
-  EngineRequest computed;
-  computed.token_ids.assign(rest_.token_ids.begin(), rest_.token_ids.end() - 1);
-  computed.tenant = rest_.tenant;
-  computed.adapter = rest_.adapter;
-  computed.request_id = rest_.request_id;
-  computed.cache = rest_.reads() ? CacheMode::kRead : CacheMode::kOff;
-  computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
-  const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
-  if (absl::Status fits = call()->Reserve(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
-  return computed;
-}
-
-// The engine's thread has other requests to compute.
-void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
-  Delegate([&] {
-    auto job = [self = Shared(this), make = std::move(make)]() mutable {
-      absl::StatusOr<std::string> snapshot = make();
-      make = nullptr;  // and the blocks that it holds
-      if (snapshot.ok()) {
-        self->TakeSnapshot(*std::move(snapshot));
-      } else {
-        self->End(snapshot.status());
-      }
-      absl::MutexLock lock(&self->mutex_);
-      self->Release();
-    };
-    return generator_->pool()->Submit(rest_.tenant, 0, std::move(job));
-  });
-}
-
-void SaveStateCall::TakeSnapshot(std::string snapshot) {
-  absl::StatusOr<std::string> header = HeaderOf(rest_, prompt_tokens_, snapshot.size());
-  if (!header.ok()) return End(absl::InternalError(header.status().message()));
-  absl::MutexLock lock(&mutex_);
-  if (ended()) return;
-  header_ = *std::move(header);
-  snapshot_ = std::move(snapshot);
-  made_ = true;
-  call()->note()->tokens = rest_.token_ids.size();
-  WriteNext();
-}
-
-bool SaveStateCall::TakeNext(grpc::ByteBuffer* message) {
-  mutex_.AssertHeld();
-  if (!made_ || ended()) return false;
-  absl::string_view rest = header_;
-  rest.remove_prefix(std::min(sent_, rest.size()));
-  if (rest.empty()) rest = absl::string_view(snapshot_).substr(sent_ - header_.size());
-  if (rest.empty()) {
-    EndLocked(absl::OkStatus());
-    return false;
-  }
-  rest = rest.substr(0, kMaxSlicePieceBytes);
-  *message = ChunkOf(rest);
-  sent_ += rest.size();
-  return true;
-}
-
-void SaveStateCall::BeforeFinish() {
-  mutex_.AssertHeld();
-  made_ = false;
-  std::string().swap(header_);
-  std::string().swap(snapshot_);
+ByteStream* StartSaveState(Generator* generator, Admission* admission, const Limit& limit,
+                           grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<SaveStateCall>(context, generator);
+  call->Start(admission, limit, request);
+  return call.get();
 }
 
 }  // namespace hearth

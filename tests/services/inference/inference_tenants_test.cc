@@ -29,15 +29,6 @@ using ::testing::HasSubstr;
 constexpr uint32_t kPromptTokens = 100;
 constexpr uint32_t kBreakpoint = 53;
 
-// The worker's cache, which is made after its server.
-class LateExplainer final : public Explainer {
- public:
-  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override {
-    to->Explain(std::move(prefix), deadline, std::move(done));
-  }
-  RemotePrefixCache* to = nullptr;
-};
-
 std::string EntryOf(const std::string& name, const std::string& role) {
   return absl::StrCat(R"({"name":")", name, R"(","role":")", role, R"(","token_sha256":")",
                       DigestHex(Sha256("token-" + name)), "\"}");
@@ -66,12 +57,13 @@ class Stack {
     options.engine.exactness = exactness;
     options.engine.max_running = 4;
     options.engine.max_queued = 8;
-    options.explainer = &explainer_;
+    options.explain = [this](PrefixRequest prefix, absl::Time deadline, auto done) {
+      cache_->Explain(std::move(prefix), deadline, std::move(done));
+    };
     server_ = std::make_unique<WorkerServer>(options);
     cache_ = std::make_unique<RemotePrefixCache>(ChannelAs("worker", store_->address()),
                                                  server_->engine()->fingerprint(),
                                                  server_->engine()->layout(), &counters_);
-    explainer_.to = cache_.get();
     server_->SetCache(cache_.get());
   }
   ~Stack() { server_.reset(); }
@@ -90,7 +82,6 @@ class Stack {
   const SecretFolder& folder_;
   std::unique_ptr<StoreServer> store_;
   std::unique_ptr<Identities> callers_;
-  LateExplainer explainer_;
   CacheCounters counters_;
   std::unique_ptr<RemotePrefixCache> cache_;  // outlives the engine
   std::unique_ptr<WorkerServer> server_;

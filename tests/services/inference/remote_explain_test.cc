@@ -47,23 +47,16 @@ TEST(ExplainTest, ExplainsOnlyWithAStore) {
             grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-// Answers with a store's error.
-class FailingExplainer final : public Explainer {
- public:
-  void Explain(PrefixRequest, absl::Time, ExplainCallback done) override {
-    done(failure, v1::ExplainResponse());
-  }
-  absl::Status failure;
-};
-
 TEST(ExplainTest, AnExplanationThatTheStoreFailsNamesTheStore) {
-  FailingExplainer explainer;
+  absl::Status failure;  // the store's
   WorkerServer::Options options;
-  options.explainer = &explainer;
+  options.explain = [&](PrefixRequest, absl::Time, const auto& done) {
+    done(failure, v1::ExplainResponse());
+  };
   options.store = "store.example:7080";
   WorkerServer server(options);
-  const auto explain = [&](absl::Status failure) {
-    explainer.failure = std::move(failure);
+  const auto explain = [&](absl::Status said) {
+    failure = std::move(said);
     v1::ExplainInputRequest request;
     request.mutable_prompt()->set_text("the keeper");
     v1::ExplainResponse response;

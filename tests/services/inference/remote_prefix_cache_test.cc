@@ -111,10 +111,9 @@ TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
 }
 
 TEST_F(RemotePrefixCacheTest, AdaptersAreMadeKnownOneByOne) {
-  ModelFingerprints models(SmallFingerprint());
-  models.Add("dutch", SmallFingerprint());
-  cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), models, SmallLayout(),
-                                               &counters_);
+  cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
+                                               SmallLayout(), &counters_);
+  cache_->AddAdapter("dutch", SmallFingerprint());
   bool has_fields = false;
   store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
     has_fields = request.prefix().fingerprint().fields_size() > 0;

@@ -54,7 +54,7 @@ class SharedDeviceTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> Client(ImportDevice import) {
     return std::make_unique<RemotePrefixCache>(ConnectedTo(server_->address()), SmallFingerprint(),
                                                SmallLayout(), &counters_, /*shared_memory=*/true,
-                                               std::make_unique<DeviceClient>(std::move(import)));
+                                               std::move(import));
   }
   // Whatever it brings is right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {
@@ -140,8 +140,8 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
   const SharedMemory memory = *server_->store()->shared_device();
   const std::string socket = FreshSocket();
   auto giver = *SegmentServer::Start(socket, memory.fd);
-  DeviceClient* watched = nullptr;
-  DeviceClient client(FakeDevice::Importer([&] {
+  SegmentClient* watched = nullptr;
+  SegmentClient client(FakeDevice::Importer([&] {
     giver = nullptr;
     while (watched->current() != nullptr) std::this_thread::yield();
   }));
@@ -150,8 +150,8 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
   const auto device = client.current();
   ASSERT_NE(device, nullptr);
   const SegmentRange range{0, 4096, 0};
-  ASSERT_TRUE(device->segment->Check(range).ok());
-  EXPECT_TRUE(absl::IsAborted(client.Copy(*device, {range}).status()));
+  ASSERT_TRUE(device->Check(range).ok());
+  EXPECT_TRUE(absl::IsAborted(client.CopyOnDevice(*device, {range}).status()));
 }
 
 TEST_F(SharedDeviceTest, ADeviceIsUnmappedWhenItsStoreGoesAwayAndNobodyAsks) {
@@ -159,9 +159,9 @@ TEST_F(SharedDeviceTest, ADeviceIsUnmappedWhenItsStoreGoesAwayAndNobodyAsks) {
   const SharedMemory memory = *server_->store()->shared_device();
   const std::string socket = FreshSocket();
   auto giver = *SegmentServer::Start(socket, memory.fd);
-  DeviceClient client(FakeDevice::Importer());
+  SegmentClient client(FakeDevice::Importer());
   ASSERT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
-  const std::weak_ptr<const MappedDevice> mapped = client.current();
+  const std::weak_ptr<const MappedSegment> mapped = client.current();
   ASSERT_FALSE(mapped.expired());
   giver = nullptr;
   const absl::Time patience = absl::Now() + absl::Minutes(2);

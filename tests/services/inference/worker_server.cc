@@ -50,7 +50,7 @@ WorkerServer::WorkerServer(Options options) : admission_(options.recorder, optio
   generation.plan_wait = options.plan_wait;
   generator_ = std::make_unique<Generator>(engine_.get(), std::move(generation));
   InferenceOptions settings;
-  settings.explainer = options.explainer;
+  settings.explain = options.explain;
   settings.store = options.store;
   settings.store_access.prefix = "store-";
   settings.model_dir = options.engine.model_dir;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "proto/inference.grpc.pb.h"
-#include "services/inference/explainer.h"
 #include "services/inference/inference_service.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/server/server_runner.h"
@@ -43,7 +42,7 @@ class WorkerServer {
     bool with_tokenizer = true;
     std::string why_no_chats;  // empty: chats are served
     PrefixCache* cache = nullptr;
-    Explainer* explainer = nullptr;
+    decltype(InferenceOptions::explain) explain;
     std::string store;             // where that is
     Admission::Recorder recorder;  // of calls; may be null
     Identities* identities = nullptr;

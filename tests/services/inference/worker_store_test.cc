@@ -24,11 +24,11 @@ namespace {
 // A worker of its own on the store at `address`.
 struct StoreWorker {
   explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {},
-                       std::unique_ptr<DeviceClient> devices = nullptr)
+                       ImportDevice import = nullptr)
       : server(options) {
     cache = std::make_unique<RemotePrefixCache>(
         ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters,
-        /*shared_memory=*/true, std::move(devices));
+        /*shared_memory=*/true, std::move(import));
     server.SetCache(cache.get());
   }
   CacheCounters counters;
@@ -231,8 +231,7 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDevice) {
   options.device = std::make_shared<FakeDevice>(64 << 20);
   StoreServer store(options, "127.0.0.1:0", absl::StrCat("@hearth-worker-store-", getpid()));
   store.WaitForMemory();
-  StoreWorker with_device(store.address(), {},
-                          std::make_unique<DeviceClient>(FakeDevice::Importer()));
+  StoreWorker with_device(store.address(), {}, FakeDevice::Importer());
   WorkerServer& worker = with_device.server;
   const auto until_copied = [&](const v1::GenerateRequest& request) {
     Generation warm;

@@ -1,0 +1,30 @@
+// Start the calls of hearth.v1.Inference that stream.
+//
+// Thread safety: gRPC calls from its threads, the engine and the generator's pool from their own.
+// Ownership: a call keeps itself until it is done; generator and admission must outlive it.
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CALLS_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CALLS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "services/inference/calls/generator.h"
+#include "services/serving/calls/admission.h"
+
+namespace hearth {
+
+using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+// Generate or Prefill.
+ByteStream* StartGenerate(Generator* generator, Admission* admission, PromptPurpose purpose,
+                          grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+// `limit`: of saved states under way.
+ByteStream* StartSaveState(Generator* generator, Admission* admission, const Limit& limit,
+                           grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartLoadState(Generator* generator,
+                                                          Admission* admission, const Limit& limit,
+                                                          grpc::CallbackServerContext* context,
+                                                          grpc::ByteBuffer* response);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CALLS_H_
