@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache_store/memory/cuda_memory.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/cli/signal_thread.h"
 #include "services/cli/version.h"
@@ -21,7 +22,6 @@
 #include "services/serving/server/server_runner.h"
 #include "services/serving/server/serving.h"
 #include "services/store/cache_service.h"
-#include "services/store/gpu_tier.h"
 #include "services/store/segment_server.h"
 #include "services/store/shared_tier.h"
 #include "services/store/store_metrics.h"
@@ -174,6 +174,21 @@ void BackUp(StoreAdmin* store, const std::string& folder) {
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
 }
 
+void LogGpuOff(const absl::Status& why) {
+  Log(LogLevel::kWarning, "the gpu tier is off", {{"reason", std::string(why.message())}});
+}
+
+// Adds `bytes` of the memory of CUDA device 0 to `options`. 0: no tier. If the device cannot be
+// used, logs why: the store starts without the tier, which only holds copies.
+void AddGpuTier(uint64_t bytes, StoreOptions* options) {
+  if (bytes == 0) return;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, bytes);
+  if (!memory.ok()) return LogGpuOff(memory.status());
+  options->device = *std::move(memory);
+  options->on_device_lost = LogGpuOff;
+  Log(LogLevel::kInfo, "gpu tier", {{"device", options->device->name()}, {"bytes", bytes}});
+}
+
 absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
   absl::StatusOr<std::unique_ptr<LocalStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return store.status();
@@ -226,9 +241,9 @@ int Main(int argc, char** argv) {
   Admission admission(RecordCalls(&metrics), access->identities.get());
   CacheService service(opened, &admission, kVersion,
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
-  StoreStatus status(opened, kVersion);
-  status.figures()->AddPages(&metrics);
-  if (!flags.server.metrics_listen.empty()) status.figures()->Start();
+  StatusFigures status(kProgram, kVersion, StoreFigures(opened));
+  status.AddPages(&metrics);
+  if (!flags.server.metrics_listen.empty()) status.Start();
   const StoreStats stats = opened->Stats();
   const Shared shared = Share(flags, stats.incarnation, *opened, &service);
   if (!shared.status.ok()) return FailToStart(kProgram, shared.status);

@@ -94,13 +94,9 @@ class CacheService final : public CacheServiceBase {
     return StartWatch(this, context, request);
   }
   grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
-                                    Bytes* response) override {
-    return StartExplain(this, context, request, response);
-  }
+                                    Bytes* response) override;
   grpc::ServerUnaryReactor* Quarantine(Context* context, const Bytes* request,
-                                       Bytes* response) override {
-    return StartQuarantine(this, context, request, response);
-  }
+                                       Bytes* response) override;
   grpc::ServerUnaryReactor* Pin(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Unpin(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Drop(Context* context, const Bytes* request, Bytes* response) override;

@@ -1,5 +1,4 @@
-// Start the calls of hearth.v1.CacheStore that stream, or that compute keys on a pool in the
-// caller's turn.
+// Start the calls of hearth.v1.CacheStore that stream.
 //
 // Thread safety: gRPC calls from its threads, pools and executors from their own. Ownership: a call
 // keeps itself until it is done; the service must outlive it.
@@ -46,12 +45,6 @@ ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* contex
 // PERMISSION_DENIED when the caller's identity changes.
 ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request);
-grpc::ServerUnaryReactor* StartExplain(CacheService* service, grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
-grpc::ServerUnaryReactor* StartQuarantine(CacheService* service,
-                                          grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response);
 
 }  // namespace hearth
 

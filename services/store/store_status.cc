@@ -1,7 +1,5 @@
 #include "services/store/store_status.h"
 
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -74,6 +72,47 @@ Json MissesJson(const StoreStats& stats) {
   return misses;
 }
 
+StatusFigures::Totals TotalsOf(const StoreStats& stats) {
+  uint64_t hit_tokens = 0;
+  for (const TierUsage& usage : stats.tiers) hit_tokens += usage.hit_tokens;
+  return {{"fetches", stats.Of(Counter::kFetches)},
+          {"hits", stats.Of(Counter::kHits)},
+          {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
+          {"hit_tokens", hit_tokens}};
+}
+
+void AddFigures(StoreAdmin* store, Json* to) {
+  const StoreStats stats = store->Stats();
+  Json& json = *to;
+  json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
+  json["restore_points"] = stats.restore_points;
+  json["objects"] = stats.objects;
+  json["pinned_bytes"] = stats.pinned_bytes;
+  json["point_bytes"] = stats.point_bytes;
+  json["tiers"] = TiersJson(stats);
+  json["lookups"] = Json::object();
+  for (const auto& [name, count] : TotalsOf(stats)) json["lookups"][name] = count;
+  json["misses"] = MissesJson(stats);
+  json["publishes"] = Pick(stats, kPublishes);
+  for (size_t i = 0; i < kRemovals; ++i) {
+    const char* reason = RemovalName(static_cast<Removal>(i));
+    json["removed"][reason] = stats.removed.at(reason);
+  }
+  json["errors"] = Pick(stats, kErrors);
+  json["latencies"] = LatenciesJson(stats);
+  json["hottest"] = Json::array();
+  for (const RestorePoint& point : store->Hottest(kHottest)) {
+    json["hottest"].push_back({{"id", DigestHex(point.id)},
+                               {"tokens", point.tokens},
+                               {"bytes", point.bytes},
+                               {"hits", point.hits},
+                               {"age_s", absl::ToDoubleSeconds(point.age)},
+                               {"tier", TierName(point.tier)},
+                               {"durable", point.durable},
+                               {"pinned", point.pinned}});
+  }
+}
+
 }  // namespace
 
 double Quantile(const LatencyCounts& counts, double q) {
@@ -91,51 +130,9 @@ double Quantile(const LatencyCounts& counts, double q) {
   return kLatencyBoundsS.back();  // beyond the last bound
 }
 
-StoreStatus::StoreStatus(StoreAdmin* store, std::string version, Clock* clock)
-    : store_(store),
-      figures_("hearth-store", std::move(version),
-               {[this] { return Totals(); }, [this](Json* json) { Add(json); }}, clock) {}
-
-StatusFigures::Totals StoreStatus::Totals() const {
-  const StoreStats stats = store_->Stats();
-  uint64_t hit_tokens = 0;
-  for (const TierUsage& usage : stats.tiers) hit_tokens += usage.hit_tokens;
-  return {{"fetches", stats.Of(Counter::kFetches)},
-          {"hits", stats.Of(Counter::kHits)},
-          {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
-          {"hit_tokens", hit_tokens}};
-}
-
-void StoreStatus::Add(Json* to) const {
-  const StoreStats stats = store_->Stats();
-  Json& json = *to;
-  json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
-  json["restore_points"] = stats.restore_points;
-  json["objects"] = stats.objects;
-  json["pinned_bytes"] = stats.pinned_bytes;
-  json["point_bytes"] = stats.point_bytes;
-  json["tiers"] = TiersJson(stats);
-  json["lookups"] = Json::object();
-  for (const auto& [name, count] : Totals()) json["lookups"][name] = count;
-  json["misses"] = MissesJson(stats);
-  json["publishes"] = Pick(stats, kPublishes);
-  for (size_t i = 0; i < kRemovals; ++i) {
-    const char* reason = RemovalName(static_cast<Removal>(i));
-    json["removed"][reason] = stats.removed.at(reason);
-  }
-  json["errors"] = Pick(stats, kErrors);
-  json["latencies"] = LatenciesJson(stats);
-  json["hottest"] = Json::array();
-  for (const RestorePoint& point : store_->Hottest(kHottest)) {
-    json["hottest"].push_back({{"id", DigestHex(point.id)},
-                               {"tokens", point.tokens},
-                               {"bytes", point.bytes},
-                               {"hits", point.hits},
-                               {"age_s", absl::ToDoubleSeconds(point.age)},
-                               {"tier", TierName(point.tier)},
-                               {"durable", point.durable},
-                               {"pinned", point.pinned}});
-  }
+StatusFigures::Source StoreFigures(StoreAdmin* store) {
+  return {[store] { return TotalsOf(store->Stats()); },
+          [store](Json* json) { AddFigures(store, json); }};
 }
 
 }  // namespace hearth

@@ -26,14 +26,14 @@ class StoreStatusTest : public ::testing::Test {
   }
   nlohmann::json Json() {
     clock_.Advance(absl::Seconds(1));
-    return nlohmann::json::parse(status_.figures()->JsonText());
+    return nlohmann::json::parse(status_.JsonText());
   }
 
   const Fingerprint model_ = KitModel().Make();
   const std::unique_ptr<TieredStore> store_ =
       TieredStore::Open(StoreServer::SmallStore("")).value();
   FakeClock clock_;
-  StoreStatus status_{store_.get(), "1.2.3", &clock_};
+  StatusFigures status_{"hearth-store", "1.2.3", StoreFigures(store_.get()), &clock_};
 };
 
 TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
@@ -49,13 +49,13 @@ TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
 }
 
 TEST_F(StoreStatusTest, TheHottestComeFirstAndCarryNoContent) {
-  for (uint64_t seed = 1; seed <= StoreStatus::kHottest + 5; ++seed) Publish(seed, "acme & <sons>");
+  for (uint64_t seed = 1; seed <= kHottest + 5; ++seed) Publish(seed, "acme & <sons>");
   Publish(100);
   Publish(101);
   for (const uint64_t seed : {101, 100, 101}) EXPECT_EQ(Fetch(seed), 32u);
   const nlohmann::json json = Json();
   const auto& hottest = json["hottest"];
-  ASSERT_EQ(hottest.size(), StoreStatus::kHottest);
+  ASSERT_EQ(hottest.size(), kHottest);
   EXPECT_EQ(hottest[0]["hits"], 2);
   EXPECT_EQ(hottest[1]["hits"], 1);
   EXPECT_EQ(hottest[2]["hits"], 0);
@@ -70,10 +70,10 @@ TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
   Publish(1);
   Fetch(1);
   Fetch(9);
-  status_.figures()->Sample();
-  status_.figures()->Sample();
+  status_.Sample();
+  status_.Sample();
   Fetch(1);
-  status_.figures()->Sample();
+  status_.Sample();
   const nlohmann::json steps = Json()["steps"];
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0]["fetches"], 2);
@@ -91,28 +91,28 @@ TEST_F(StoreStatusTest, EventsSinceTheLastStepAreThereToo) {
   EXPECT_EQ(first["steps"].size(), 0u);
   EXPECT_EQ(first["step_now"]["fetches"], first["lookups"]["fetches"]);
   EXPECT_EQ(first["step_now"]["hit_tokens"], 32);
-  status_.figures()->Sample();
+  status_.Sample();
   clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(Json()["step_now"]["fetches"], 0);
 }
 
 TEST_F(StoreStatusTest, OldStepsAreForgotten) {
-  for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.figures()->Sample();
+  for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.Sample();
   EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
 }
 
 TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
   clock_.Advance(absl::Seconds(10));
-  const std::string before = status_.figures()->JsonText();
+  const std::string before = status_.JsonText();
   Publish(1);
-  EXPECT_EQ(status_.figures()->JsonText(), before);
+  EXPECT_EQ(status_.JsonText(), before);
   clock_.Advance(absl::Seconds(1));
-  EXPECT_NE(status_.figures()->JsonText(), before);
+  EXPECT_NE(status_.JsonText(), before);
 }
 
 TEST_F(StoreStatusTest, ASamplerThatRunsEndsWithIt) {
-  StoreStatus running(store_.get(), "1", &clock_);
-  running.figures()->Start();
+  StatusFigures running("hearth-store", "1", StoreFigures(store_.get()), &clock_);
+  running.Start();
 }
 
 TEST(Quantile, IsReadOffTheBuckets) {

@@ -116,7 +116,8 @@ TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
   prefix.set_tenant("zebra");
   ASSERT_NE(worker.Publish(prefix, 1).find("boundaries: 40"), std::string::npos);
   const StoreStats stats = server.store()->Stats();
-  std::string shown = StoreStatus(server.store(), "test").figures()->JsonText();
+  std::string shown =
+      StatusFigures("hearth-store", "test", StoreFigures(server.store())).JsonText();
   for (const MetricSample& sample : StoreSamples(stats)) {
     absl::StrAppend(&shown, "\n", sample.name, sample.help);
     for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
