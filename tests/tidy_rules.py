@@ -83,9 +83,7 @@ ROOMS = {
                                     "services/inference", "services/inference/calls",
                                     "services/openai"},
     "services/hearthctl": SERVING | {"services/store"},
-    "services/hearthctl/chat": {"services/rpc", "services/cli", "services/hearthctl"},
-    "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl",
-                                    "services/hearthctl/chat"},
+    "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})

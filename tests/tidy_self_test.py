@@ -104,7 +104,8 @@ BAD = {
         "services/serving/flags.cc", 'AddText("listen", &a, "x");\nAddUint(\n"listen", &b, "y");\n',
         "flag --listen is defined in services/serving/flags.cc:1, too"),
     "a flag of two commands": (
-        "services/hearthctl/h.cc", 'AddSwitch("--dry", &a, "x");\nAdd("--dry,-d", &b, "y");\n',
+        "services/hearthctl/h.cc",
+        'c->add_flag("--dry", a, "x");\nc->add_option("--dry,-d", b, "y");\n',
         "flag --dry is defined"),
     "a flag that is none": (
         "services/rpc/m.cc", 'auto a = E("start it with --dri, please");\n', "--dri is no flag"),

@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -358,39 +359,41 @@ int RunSimulate(SimulateFlags flags, Console& console) {
                            "--svg ", flags.svg, ": cannot be written: ", std::strerror(errno))));
 }
 
-void Declare(CommandFlags* command, SimulateFlags* flags) {
-  command->Add("--trace", &flags->trace, "requests, as JSON lines; may be xz-compressed")
-      .Required()
-      .Placeholder("FILE");
-  command->Add("--capacity", &flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
-      .SplitAtCommas()
-      .ShowDefault()
-      .Placeholder("SHARE,...");
-  command->Add("--policy", &flags->policies, "default, lru, optimum")
-      .SplitAtCommas()
-      .Placeholder("NAME,...");
+void Declare(CLI::App* command, SimulateFlags* flags) {
+  command->add_option("--trace", flags->trace, "requests, as JSON lines; may be xz-compressed")
+      ->required()
+      ->option_text("FILE");
+  command->add_option("--capacity", flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->option_text("SHARE,...");
+  command->add_option("--policy", flags->policies, "default, lru, optimum")
+      ->delimiter(',')
+      ->option_text("NAME,...");
   std::map<std::string, int> models;
   for (const ModelShape& shape : kModelShapes) models.emplace(shape.name, models.size());
-  command->AddChoice(
-      "--model", models, [flags](int at) { flags->model = &kModelShapes[at]; },
+  AddChoice(
+      command, "--model", models, [flags](int at) { flags->model = &kModelShapes[at]; },
       "restore points of this Gemma 3");
-  command->Add("--nodes", &flags->nodes, "a fleet of so many stores that share one engine")
-      .Between(1, 1000)
-      .Placeholder("N");
-  command->AddChoice(
-      "--routing", {{"random", 0}, {"affinity", 1}}, [flags](int at) { flags->affinity = at == 1; },
-      "of a fleet's requests; default random");
-  command->Add("--shared-bytes", &flags->shared_bytes, "the engine's size; needs --model")
-      .Placeholder("BYTES");
+  command->add_option("--nodes", flags->nodes, "a fleet of so many stores that share one engine")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->option_text("N");
+  AddChoice(
+      command, "--routing", {{"random", 0}, {"affinity", 1}},
+      [flags](int at) { flags->affinity = at == 1; }, "of a fleet's requests; default random");
+  command->add_option("--shared-bytes", flags->shared_bytes, "the engine's size; needs --model")
+      ->option_text("BYTES");
   command
-      ->Add("--node-share", &flags->node_share,
-            "each store's own memory, as a share of the engine's; 0: none")
-      .Between(0, 1)
-      .ShowDefault()
-      .Placeholder("SHARE");
-  command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
-      .Placeholder("FILE");
-  command->AddJson(&flags->json, " for each policy and size");
+      ->add_option("--node-share", flags->node_share,
+                   "each store's own memory, as a share of the engine's; 0: none")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->option_text("SHARE");
+  command
+      ->add_option("--svg", flags->svg,
+                   "also draw hit rate against capacity, beside lru and optimum")
+      ->option_text("FILE");
+  AddJson(command, &flags->json, " for each policy and size");
 }
 
 }  // namespace
@@ -400,7 +403,7 @@ int RunSimulator(int argc, const char* const* argv, Console& outside) {
   return RunProgram(
       {"hearth-simulate", "Replays a trace: what a store of some size would have kept.",
        std::string("\nExamples:\n") + kSimulateExamples, kVersion},
-      argc, argv, outside, [&flags](CommandFlags* command) { Declare(command, &flags); },
+      argc, argv, outside, [&flags](CLI::App* command) { Declare(command, &flags); },
       [&flags](Console& console) { return RunSimulate(flags, console); });
 }
 

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cassert>
 #include <set>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,154 +37,44 @@ absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
   return duration;
 }
 
-absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
-  const bool is_number = text.find_first_not_of("0123456789.") == absl::string_view::npos;
-  return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
-}
-
 std::string NotOneOf(absl::string_view text, absl::string_view names) {
   return absl::StrCat("\"", text, "\" is not one of ", names);
 }
 
-CommandFlag& CommandFlag::Required() {
-  option_->required();
-  return *this;
-}
-
-CommandFlag& CommandFlag::ShowDefault() {
-  option_->capture_default_str();
-  return *this;
-}
-
-CommandFlag& CommandFlag::Placeholder(const std::string& text) {
-  option_->option_text(text);
-  return *this;
-}
-
-CommandFlag& CommandFlag::Heading(const std::string& title) {
-  option_->group(title);
-  return *this;
-}
-
-CommandFlag& CommandFlag::Variable(const std::string& name) {
-  option_->envname(name);
-  return *this;
-}
-
-CommandFlag& CommandFlag::Check(const std::function<std::string(const std::string&)>& wrong) {
-  option_->check(wrong);
-  return *this;
-}
-
-CommandFlag& CommandFlag::NotNegative() {
-  option_->check(CLI::NonNegativeNumber);
-  return *this;
-}
-
-CommandFlag& CommandFlag::Between(double least, double most) {
-  option_->check(CLI::Range(least, most));
-  return *this;
-}
-
-CommandFlag& CommandFlag::SplitAtCommas() {
-  option_->delimiter(',');
-  return *this;
-}
-
-CommandFlag& CommandFlag::OneValueEach() {
-  option_->allow_extra_args(false);
-  return *this;
-}
-
-CommandFlag& CommandFlag::Mark(bool* given) {
-  option_->each([given](const std::string&) { *given = true; });
-  return *this;
-}
-
-template <typename T>
-CommandFlag CommandFlags::Add(const std::string& name, T* value, const std::string& help) {
-  if constexpr (std::is_same_v<T, absl::Duration>) {
-    const auto take = [name, value](const std::string& text) {
-      const absl::StatusOr<absl::Duration> parsed = ParseDurationOrSeconds(text);
-      if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
-      *value = *parsed;
-    };
-    return CommandFlag(app_->add_option_function<std::string>(name, take, help))
-        .Placeholder("DURATION");
-  } else {
-    return CommandFlag(app_->add_option(name, *value, help));
-  }
-}
-
-template CommandFlag CommandFlags::Add(const std::string&, std::string*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, int*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, uint32_t*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, uint64_t*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, float*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, double*, const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::optional<float>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::optional<uint32_t>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::optional<uint64_t>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::vector<std::string>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::vector<uint32_t>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, std::vector<double>*,
-                                       const std::string&);
-template CommandFlag CommandFlags::Add(const std::string&, absl::Duration*, const std::string&);
-
-CommandFlag CommandFlags::AddSwitch(const std::string& name, bool* value, const std::string& help) {
-  return CommandFlag(app_->add_flag(name, *value, help));
-}
-
-CommandFlag CommandFlags::AddJson(bool* json, const std::string& which) {
-  return AddSwitch("--json", json, "one JSON object" + which);
-}
-
-CommandFlag CommandFlags::AddForce(bool* force, const std::string& help) {
-  return AddSwitch("--force", force, help);
-}
-
-CommandFlag CommandFlags::AddPoint(std::string* id) {
-  return Add("id", id, "restore point, see ls");
-}
-
-CommandFlag CommandFlags::AddSnapshot(const std::string& name, std::string* path) {
-  return Add(name, path, "a snapshot file");
+void AddDuration(CLI::App* command, const std::string& name,
+                 const std::function<void(absl::Duration)>& set, const std::string& help) {
+  const auto take = [name, set](const std::string& text) {
+    const bool is_number = text.find_first_not_of("0123456789.") == std::string::npos;
+    const auto parsed = ParseFlagDuration(is_number ? text + "s" : text);
+    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+    set(*parsed);
+  };
+  command->add_option_function<std::string>(name, take, help)->option_text("DURATION");
 }
 
 // CLI11's own transformer would show the numbers behind the words.
-CommandFlag CommandFlags::AddChoice(const std::string& name,
-                                    const std::map<std::string, int>& choices,
-                                    const std::function<void(int)>& choose,
-                                    const std::string& help) {
-  const auto take = [name, choices, choose](const std::string& text) {
+CLI::Option* AddChoice(CLI::App* command, const std::string& name,
+                       const std::map<std::string, int>& choices,
+                       const std::function<void(int)>& choose, const std::string& help) {
+  const auto words = [choices](absl::string_view separator) {
+    return absl::StrJoin(choices, separator,
+                         [](std::string* out, const auto& choice) { *out += choice.first; });
+  };
+  const auto take = [=](const std::string& text) {
     const auto chosen = choices.find(text);
-    if (chosen == choices.end()) {
-      const std::string words = absl::StrJoin(
-          choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
-      throw CLI::ValidationError(name, NotOneOf(text, words));
-    }
+    if (chosen == choices.end()) throw CLI::ValidationError(name, NotOneOf(text, words(", ")));
     choose(chosen->second);
   };
-  CLI::Option* const option = app_->add_option_function<std::string>(name, take, help);
-  option->type_name(absl::StrJoin(
-      choices, "|", [](std::string* out, const auto& choice) { *out += choice.first; }));
-  return CommandFlag(option);
+  return command->add_option_function<std::string>(name, take, help)->type_name(words("|"));
 }
 
-CommandFlags CommandFlags::AddOneOf(const std::string& name, const std::string& help) {
-  CLI::Option_group* group = app_->add_option_group(name, help);
-  group->require_option(1);
-  return CommandFlags(group);
+void AddJson(CLI::App* command, bool* json, const std::string& which) {
+  command->add_flag("--json", *json, "one JSON object" + which);
 }
 
-std::string CommandFlags::name() const { return app_->get_name(); }
-
-bool CommandFlags::chosen() const { return app_->parsed(); }
+void AddForce(CLI::App* command, bool* force, const std::string& help) {
+  command->add_flag("--force", *force, help);
+}
 
 CommandLine::CommandLine(const CommandLineText& text)
     : app_(std::make_unique<CLI::App>(text.about, text.program)) {
@@ -195,14 +85,14 @@ CommandLine::CommandLine(const CommandLineText& text)
 
 CommandLine::~CommandLine() = default;
 
-CommandFlags* CommandLine::WithoutCommands() {
+CLI::App* CommandLine::WithoutCommands() {
   app_->require_subcommand(0);
   AddPageFlags("1", app_.get(), &page_);
-  return &commands_.emplace_back(app_.get());
+  return app_.get();
 }
 
-CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string& what,
-                                      const std::string& footer) {
+CLI::App* CommandLine::AddCommand(const std::string& name, const std::string& what,
+                                  const std::string& examples, Runner run) {
   const std::vector<std::string> words = absl::StrSplit(name, ' ');
   CLI::App* parent = app_.get();
   if (words.size() > 1) {
@@ -213,9 +103,17 @@ CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string
     parent->require_subcommand(1);
   }
   CLI::App* command = parent->add_subcommand(words.back(), what);
-  command->footer(footer);
+  command->footer("\nExamples:\n" + examples);
   (parent == app_.get() ? command : parent)->group(group_);
-  return &commands_.emplace_back(command);
+  runners_.emplace_back(command, std::move(run));
+  return command;
+}
+
+int CommandLine::RunChosen(Console& console) const {
+  const auto chosen = std::find_if(runners_.begin(), runners_.end(),
+                                   [](const auto& runner) { return runner.first->parsed(); });
+  assert(chosen != runners_.end());
+  return chosen->second(console);
 }
 
 std::vector<std::string> CommandLine::names() const {
@@ -269,7 +167,7 @@ std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
 }
 
 int RunProgram(const CommandLineText& text, int argc, const char* const* argv, Console& outside,
-               const std::function<void(CommandFlags*)>& declare,
+               const std::function<void(CLI::App*)>& declare,
                const std::function<int(Console&)>& run) {
   return RunSafely(outside, [&](Console& console) {
     CommandLine line(text);

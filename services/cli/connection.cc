@@ -3,10 +3,9 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <netdb.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/inference.grpc.pb.h"
 #include "services/cli/command_line.h"
 #include "services/cli/console.h"
 #include "services/rpc/client_access.h"
@@ -49,23 +49,10 @@ std::string CheckAddress(const std::string& text) {
 
 // gRPC's reason why a channel does not connect; asks the peer once more, for a second at most.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
-  grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
-  grpc::CompletionQueue queue;
-  grpc::ByteBuffer request, response;
-  grpc::Status status;
-  const auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  return status.error_message();
+  v1::GetModelResponse response;
+  return v1::Inference::NewStub(channel)->GetModel(&context, {}, &response).error_message();
 }
 
 // Why the host's name means nothing to this machine; empty when it does, or there is none.
@@ -95,46 +82,49 @@ std::string Advice(const PeerFlags& flags) {
 
 }  // namespace
 
-void PeerFlags::Declare(CommandFlags* command) {
+void PeerFlags::Declare(CLI::App* command) {
   address = kind == PeerKind::kWorker ? kDefaultWorkerAddress : kDefaultStoreAddress;
   const std::string name = KindName(kind);
   const std::string variable = kind == PeerKind::kWorker ? kWorkerVariable : "HEARTHCTL_STORE";
-  command->Add("--" + name, &address, "address of the " + name + ", host:port or unix:PATH")
-      .Variable(variable)
-      .Check(CheckAddress)
-      .ShowDefault();
+  command->add_option("--" + name, address, "address of the " + name + ", host:port or unix:PATH")
+      ->envname(variable)
+      ->check(CheckAddress)
+      ->capture_default_str();
   DeclareWait(command);
   if (kind == PeerKind::kStore) {
-    command->Add("--tenant", &tenant, "whose, where you may name another than your own")
-        .Variable("HEARTHCTL_TENANT")
-        .Heading("Access");
+    command->add_option("--tenant", tenant, "whose, where you may name another than your own")
+        ->envname("HEARTHCTL_TENANT")
+        ->group("Access");
   }
   DeclareAccess(command);
 }
 
-void PeerFlags::DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses) {
+void PeerFlags::DeclareSeveral(CLI::App* command, std::vector<std::string>* addresses) {
   *addresses = {kDefaultWorkerAddress};
   command
-      ->Add("--worker", addresses,
-            "address of a worker, host:port or unix:PATH; again, or after a comma: of one that is "
-            "asked when it is gone")
-      .Variable(kWorkerVariable)
-      .Check(CheckAddress)
-      .OneValueEach()
-      .SplitAtCommas()
-      .ShowDefault();
+      ->add_option(
+          "--worker", *addresses,
+          "address of a worker, host:port or unix:PATH; again, or after a comma: of one that is "
+          "asked when it is gone")
+      ->envname(kWorkerVariable)
+      ->check(CheckAddress)
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->capture_default_str();
   DeclareWait(command);
   DeclareAccess(command);
 }
 
-void PeerFlags::DeclareWait(CommandFlags* command) {
-  command->Add("--wait", &wait, "wait so long for it to listen: 30s, 500ms (default: not at all)");
+void PeerFlags::DeclareWait(CLI::App* command) {
+  AddDuration(
+      command, "--wait", [this](absl::Duration given) { wait = given; },
+      "wait so long for it to listen: 30s, 500ms (default: not at all)");
 }
 
-void PeerFlags::DeclareAccess(CommandFlags* command) {
+void PeerFlags::DeclareAccess(CLI::App* command) {
   const auto add = [command](const char* flag, std::string* value, const char* variable,
                              const char* help) {
-    command->Add(flag, value, help).Variable(variable).Heading("Access");
+    command->add_option(flag, *value, help)->envname(variable)->group("Access");
   };
   ClientAccess* to = access.get();
   add("--tls-ca", &to->tls_ca, "HEARTHCTL_TLS_CA",
@@ -143,16 +133,15 @@ void PeerFlags::DeclareAccess(CommandFlags* command) {
   add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "its private key (PEM)");
   add("--token-file", &to->token_file, "HEARTHCTL_TOKEN_FILE", "file with your token");
   command
-      ->AddSwitch("--plaintext-tokens", &to->plaintext_tokens,
-                  "send the token to another host without TLS")
-      .Heading("Access");
+      ->add_flag("--plaintext-tokens", to->plaintext_tokens,
+                 "send the token to another host without TLS")
+      ->group("Access");
 }
 
-CommandFlag PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
+CLI::Option* PeerFlags::DeclareOptional(CLI::App* command, const std::string& why) {
   const std::string name = KindName(kind);
-  CommandFlag flag = command->Add("--" + name, &address, "address of the " + name + ": " + why);
-  flag.Check(CheckAddress);
-  return flag;
+  return command->add_option("--" + name, address, "address of the " + name + ": " + why)
+      ->check(CheckAddress);
 }
 
 void KeepLibrariesQuiet() {

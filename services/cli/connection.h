@@ -18,10 +18,12 @@
 #include "absl/time/time.h"
 #include "services/rpc/client_access.h"
 
-namespace hearth {
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
-class CommandFlag;
-class CommandFlags;
+namespace hearth {
 
 inline constexpr char kDefaultWorkerAddress[] = "127.0.0.1:7070";
 inline constexpr char kDefaultStoreAddress[] = "127.0.0.1:7080";
@@ -37,15 +39,15 @@ struct PeerFlags {
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
   // Declares --worker or --store, --wait, and TLS and token.
-  void Declare(CommandFlags* command);
+  void Declare(CLI::App* command);
   // The same for several workers, of which `address` is none: --worker may be given again.
-  void DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses);
+  void DeclareSeveral(CLI::App* command, std::vector<std::string>* addresses);
   // Declares it as optional: without it `address` stays as it is.
-  CommandFlag DeclareOptional(CommandFlags* command, const std::string& why);
+  CLI::Option* DeclareOptional(CLI::App* command, const std::string& why);
 
  private:
-  void DeclareWait(CommandFlags* command);
-  void DeclareAccess(CommandFlags* command);
+  void DeclareWait(CLI::App* command);
+  void DeclareAccess(CLI::App* command);
 };
 
 // Programs say failures themselves, in one line. gRPC's own log lines, which name its sockets and

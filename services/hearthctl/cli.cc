@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "services/cli/near_words.h"
 #include "services/cli/version.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 
 namespace hearth {
 namespace {
@@ -67,29 +67,25 @@ int RunCommand(std::vector<std::string> words, Console& console) {
     words.push_back("--help");
   }
   CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
-  CommandSet commands(&line);
-  commands.BeginGroup("Ask a worker");
-  AddGenerateCommand(&commands);
-  AddChatCommand(&commands);
-  AddStateCommands(&commands);
-  AddTokenizeCommand(&commands);
-  AddModelCommand(&commands);
-  commands.BeginGroup("Look after a store");
-  AddWarmCommand(&commands);
-  AddExplainCommand(&commands);
-  AddStatsCommand(&commands);
-  AddDoctorCommand(&commands);
-  AddListCommand(&commands);
-  AddPinCommands(&commands);
-  AddDropCommand(&commands);
-  AddWatchCommand(&commands);
-  AddExportCommand(&commands);
-  AddImportCommand(&commands);
-  commands.BeginGroup("Without a server");
-  AddVerifyCommand(&commands);
-  AddDiffCommand(&commands);
-  AddBackupCommands(&commands);
-  AddCompletionCommands(&commands);
+  line.BeginGroup("Ask a worker");
+  AddGenerateCommand(&line);
+  AddChatCommand(&line);
+  AddStateCommands(&line);
+  AddTokenizeCommand(&line);
+  AddModelCommand(&line);
+  line.BeginGroup("Look after a store");
+  AddWarmCommand(&line);
+  AddExplainCommand(&line);
+  AddStatsCommand(&line);
+  AddDoctorCommand(&line);
+  AddRestorePointCommands(&line);
+  AddWatchCommand(&line);
+  AddTransferCommands(&line);
+  line.BeginGroup("Without a server");
+  AddVerifyCommand(&line);
+  AddDiffCommand(&line);
+  AddBackupCommands(&line);
+  AddSelfCommands(&line);
   const std::vector<std::string> names = line.names();
   if (!words.empty() && !absl::StartsWith(words[0], "-") &&
       std::find(names.begin(), names.end(), words[0]) == names.end()) {
@@ -100,7 +96,7 @@ int RunCommand(std::vector<std::string> words, Console& console) {
        MistypedVariables(environ, "hearthctl", "HEARTHCTL_", line.variables())) {
     console.err << "hearthctl: " << mistyped << std::endl;
   }
-  return ended.has_value() ? *ended : commands.RunChosen(console);
+  return ended.has_value() ? *ended : line.RunChosen(console);
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 #include "services/hearthctl/json_text.h"
 
-#include <vector>
+#include <google/protobuf/descriptor.h>
 
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
@@ -11,6 +16,40 @@ namespace {
 
 std::string Fixed(double value, const char* unit) {
   return absl::StrFormat("%.*f %s", value < 10 ? 2 : 1, value, unit);
+}
+
+// A field's value, or of a repeated field the one at `at`.
+Json ValueJson(const google::protobuf::Message& message,
+               const google::protobuf::FieldDescriptor* field, int at) {
+  const google::protobuf::Reflection& values = *message.GetReflection();
+  const bool one = !field->is_repeated();
+  switch (field->cpp_type()) {
+    case field->CPPTYPE_BOOL:
+      return one ? values.GetBool(message, field) : values.GetRepeatedBool(message, field, at);
+    case field->CPPTYPE_INT32:
+      return one ? values.GetInt32(message, field) : values.GetRepeatedInt32(message, field, at);
+    case field->CPPTYPE_INT64:
+      return one ? values.GetInt64(message, field) : values.GetRepeatedInt64(message, field, at);
+    case field->CPPTYPE_UINT32:
+      return one ? values.GetUInt32(message, field) : values.GetRepeatedUInt32(message, field, at);
+    case field->CPPTYPE_UINT64:
+      return one ? values.GetUInt64(message, field) : values.GetRepeatedUInt64(message, field, at);
+    case field->CPPTYPE_FLOAT:
+      return one ? values.GetFloat(message, field) : values.GetRepeatedFloat(message, field, at);
+    case field->CPPTYPE_DOUBLE:
+      return one ? values.GetDouble(message, field) : values.GetRepeatedDouble(message, field, at);
+    case field->CPPTYPE_ENUM:
+      return EnumText(*field->enum_type(), one ? values.GetEnumValue(message, field)
+                                               : values.GetRepeatedEnumValue(message, field, at));
+    case field->CPPTYPE_MESSAGE:
+      return MessageJson(one ? values.GetMessage(message, field)
+                             : values.GetRepeatedMessage(message, field, at));
+    case field->CPPTYPE_STRING:
+      break;
+  }
+  const std::string text =
+      one ? values.GetString(message, field) : values.GetRepeatedString(message, field, at);
+  return field->type() == field->TYPE_BYTES ? HexText(text) : text;
 }
 
 }  // namespace
@@ -38,7 +77,18 @@ std::string AgeText(double age_s) {
 
 std::string MsText(double ms) { return ms < 10000 ? Fixed(ms, "ms") : Fixed(ms / 1000, "s"); }
 
-std::string TierText(v1::Tier tier) { return TierName(FromProto(tier)); }
+std::string EnumText(const google::protobuf::EnumDescriptor& type, int number) {
+  const auto* const value = type.FindValueByNumber(number);
+  if (value == nullptr) return "unknown";
+  std::string prefix;
+  for (const char c : type.name()) {
+    if (absl::ascii_isupper(static_cast<unsigned char>(c)) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(static_cast<unsigned char>(c));
+  }
+  return absl::AsciiStrToLower(absl::StripPrefix(value->name(), prefix + "_"));
+}
+
+std::string TierText(v1::Tier tier) { return EnumText(*v1::Tier_descriptor(), tier); }
 
 std::string DurabilityText(v1::Durability durability) {
   // Nothing was stored: no level was reached.
@@ -47,21 +97,46 @@ std::string DurabilityText(v1::Durability durability) {
   return known.ok() ? DurabilityName(*known) : "unknown";
 }
 
+Json MessageJson(const google::protobuf::Message& message) {
+  if (message.GetDescriptor() == v1::Fingerprint::descriptor()) {
+    return HexText(static_cast<const v1::Fingerprint&>(message).digest());
+  }
+  const google::protobuf::Reflection& values = *message.GetReflection();
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  Json json = Json::object();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = type.field(i);
+    const bool is_message = field->cpp_type() == field->CPPTYPE_MESSAGE;
+    if (!field->is_repeated() && is_message && !values.HasField(message, field)) continue;
+    Json& place = json[field->name()];
+    if (field->is_map()) {
+      std::map<std::string, Json> sorted;
+      for (int at = 0; at < values.FieldSize(message, field); ++at) {
+        const Json entry = MessageJson(values.GetRepeatedMessage(message, field, at));
+        sorted[entry["key"].get<std::string>()] = entry["value"];
+      }
+      place = sorted;
+    } else if (field->is_repeated()) {
+      place = Json::array();
+      for (int at = 0; at < values.FieldSize(message, field); ++at) {
+        place.push_back(ValueJson(message, field, at));
+      }
+    } else if (!field->has_presence() || values.HasField(message, field)) {
+      place = ValueJson(message, field, -1);
+    }
+  }
+  return json;
+}
+
+void RenameField(const char* from, const char* to, Json* json) {
+  (*json)[to] = std::move((*json)[from]);
+  json->erase(from);
+}
+
 Json RestorePointJson(const v1::RestorePointInfo& point) {
-  return Json{{"restore_point_id", HexText(point.restore_point_id())},
-              {"tokens", point.tokens()},
-              {"bytes", point.bytes()},
-              {"tier", TierText(point.tier())},
-              {"durable", point.durable()},
-              {"pinned", point.pinned()},
-              {"age_s", point.age_s()},
-              {"expires_in_s", point.has_expires_in_s() ? Json(point.expires_in_s()) : Json()},
-              {"kept_s", point.kept_s()},
-              {"priority", point.priority()},
-              {"hits", point.hits()},
-              {"fingerprint", HexText(point.fingerprint_digest())},
-              {"last_token_ids", std::vector<uint32_t>(point.last_token_ids().begin(),
-                                                       point.last_token_ids().end())}};
+  Json json = MessageJson(point);
+  RenameField("fingerprint_digest", "fingerprint", &json);
+  return json;
 }
 
 int PrintJson(const Json& json, Console& console) {

@@ -4,6 +4,8 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
 #define HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
 
+#include <google/protobuf/message.h>
+
 #include <cstdint>
 #include <string>
 
@@ -21,10 +23,17 @@ std::string SizeText(uint64_t bytes);
 std::string AgeText(double age_s);
 std::string MsText(double ms);
 
+// An enum's value in lower case, without the enum's name in front: "disk" of TIER_DISK.
+std::string EnumText(const google::protobuf::EnumDescriptor& type, int number);
 std::string TierText(v1::Tier tier);
 // The level reached: "none", "memory", "disk", "sync".
 std::string DurabilityText(v1::Durability durability);
 
+// A message's fields under their names: bytes and digests in hexadecimal, enums as EnumText. An
+// optional number that is absent is null, a message that is absent is left out.
+Json MessageJson(const google::protobuf::Message& message);
+// Gives the field `from` of an object another name.
+void RenameField(const char* from, const char* to, Json* json);
 Json RestorePointJson(const v1::RestorePointInfo& point);
 
 // Prints one line; returns kExitOk.

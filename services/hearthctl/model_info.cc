@@ -10,36 +10,13 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker) {
 }
 
 int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
-  Json json{{"version", model.version()},
-            {"model_dir", model.model_dir()},
-            {"device", model.device()},
-            {"dtype", model.dtype()},
-            {"exactness", model.exactness()},
-            {"why_not_invariant", model.why_not_invariant()},
-            {"weights", model.weights()},
-            {"arithmetic", model.arithmetic()},
-            {"kv_bytes", model.kv_budget_bytes()},
-            {"kv_used_bytes", model.kv_used_bytes()},
-            {"chunk_tokens", model.chunk_tokens()},
-            {"context_tokens", model.context_tokens()},
-            {"vocab_size", model.vocab_size()},
-            {"window", model.window()},
-            {"has_tokenizer", model.has_tokenizer()},
-            {"why_no_tokenizer", model.why_no_tokenizer()},
-            {"why_no_chats", model.why_no_chats()},
-            {"notes", model.notes()},
-            {"default_temperature", model.default_sampling().temperature()},
-            {"default_top_k", model.default_sampling().top_k()},
-            {"default_top_p", model.default_sampling().top_p()},
-            {"default_sampling_from", model.default_sampling_from()},
-            {"fingerprint", HexText(model.fingerprint().digest())},
-            {"adapters", Json::array()}};
-  for (const v1::Adapter& adapter : model.adapters()) {
-    json["adapters"].push_back({{"name", adapter.name()},
-                                {"rank", adapter.rank()},
-                                {"bytes", adapter.bytes()},
-                                {"fingerprint", HexText(adapter.fingerprint().digest())}});
-  }
+  Json json = MessageJson(model);
+  RenameField("kv_budget_bytes", "kv_bytes", &json);
+  json.erase("default_sampling");
+  const v1::SamplingParams& sampling = model.default_sampling();
+  json["default_temperature"] = sampling.temperature();
+  json["default_top_k"] = sampling.top_k();
+  json["default_top_p"] = sampling.top_p();
   const auto fingerprint = FromProto(model.fingerprint());
   if (!fingerprint.ok()) return Fail(console, fingerprint.status());
   if (as_json) {

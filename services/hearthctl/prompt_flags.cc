@@ -1,5 +1,6 @@
 #include "services/hearthctl/prompt_flags.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
@@ -29,40 +30,44 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
   return ids;
 }
 
-void DeclareAdapter(CommandFlags* command, std::string* adapter) {
-  command->Add("--adapter", adapter,
-               "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
+CLI::Option* DeclareAdapter(CLI::App* command, std::string* adapter) {
+  return command->add_option(
+      "--adapter", *adapter,
+      "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
 }
 
-void HintFlags::Declare(CommandFlags* command) {
-  command->Add("--keep", &keep_,
-               "what is kept goes after all else of the tenant for so long: 10m; 1h at most");
+void DeclareHint(CLI::App* command, KeepHint* hint) {
+  AddDuration(
+      command, "--keep",
+      [hint](absl::Duration keep) {
+        hint->keep_s = static_cast<uint32_t>(
+            absl::ToInt64Seconds(std::min(keep, absl::Seconds(kMaxKeepSeconds))));
+      },
+      "what is kept goes after all else of the tenant for so long: 10m; 1h at most");
   command
-      ->Add("--priority", &priority_,
-            "each step doubles the worth of what is kept beside all else of the tenant")
-      .Between(-kMaxPriority, kMaxPriority);
+      ->add_option("--priority", hint->priority,
+                   "each step doubles the worth of what is kept beside all else of the tenant")
+      ->check(CLI::Range(double{-kMaxPriority}, double{kMaxPriority}));
 }
 
-KeepHint HintFlags::Value() const {
-  const absl::Duration keep = std::min(keep_, absl::Seconds(kMaxKeepSeconds));
-  return {static_cast<uint32_t>(absl::ToInt64Seconds(keep)), priority_};
-}
-
-void PromptFlags::Declare(CommandFlags* command, bool takes_word) {
-  CommandFlags group = command->AddOneOf("prompt", "What to read");
-  if (takes_word) group.Add("text", &prompt_, "the same as --prompt").Mark(&has_prompt_);
-  group.Add("--prompt", &prompt_, "text; <bos> is put in front").Mark(&has_prompt_);
-  group.Add("--prompt-file", &prompt_file_, "a file of text; - is standard input");
-  group.Add("--chat", &chat_file_, "a JSON file: a list of role and content");
-  group.Add("--token-ids", &token_ids_, "token ids: 2,3,4");
-  group.Add("--token-ids-file", &token_ids_file_, "a file of token ids; - is standard input");
+void PromptFlags::Declare(CLI::App* command, bool takes_word) {
+  CLI::Option_group* const group = command->add_option_group("prompt", "What to read");
+  group->require_option(1);
+  const auto mark = [this](const std::string&) { has_prompt_ = true; };
+  if (takes_word) group->add_option("text", prompt_, "the same as --prompt")->each(mark);
+  group->add_option("--prompt", prompt_, "text; <bos> is put in front")->each(mark);
+  group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
+  group->add_option("--chat", chat_file_, "a JSON file: a list of role and content");
+  group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
+  group->add_option("--token-ids-file", token_ids_file_,
+                    "a file of token ids; - is standard input");
   command
-      ->Add("--breakpoint", &breakpoints_,
-            "a boundary worth keeping: a token position for token ids, a byte offset for "
-            "text; may be repeated (a chat carries its own, as cache_breakpoint)")
-      .OneValueEach();
-  command->AddSwitch("--omit-generation-prompt", &omit_generation_prompt_,
-                     "a chat's last message is unfinished: do not ask for an answer yet");
+      ->add_option("--breakpoint", breakpoints_,
+                   "a boundary worth keeping: a token position for token ids, a byte offset for "
+                   "text; may be repeated (a chat carries its own, as cache_breakpoint)")
+      ->allow_extra_args(false);
+  command->add_flag("--omit-generation-prompt", omit_generation_prompt_,
+                    "a chat's last message is unfinished: do not ask for an answer yet");
 }
 
 absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {

@@ -10,36 +10,30 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "proto/inference.pb.h"
 #include "proto/kv_layout.h"
 
-namespace hearth {
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
-class CommandFlags;
+namespace hearth {
 
 // "2,3,4", spaces and new lines allowed, a JSON list too. kInvalidArgument names the bad item.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 
 // --adapter: the one that a prompt goes through.
-void DeclareAdapter(CommandFlags* command, std::string* adapter);
+CLI::Option* DeclareAdapter(CLI::App* command, std::string* adapter);
 
 // --keep, --priority: hints for the store, of what a call keeps.
-class HintFlags {
- public:
-  void Declare(CommandFlags* command);
-  KeepHint Value() const;
-
- private:
-  absl::Duration keep_;
-  int priority_ = 0;
-};
+void DeclareHint(CLI::App* command, KeepHint* hint);
 
 class PromptFlags {
  public:
   // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
   // `takes_word`: so is a text without a flag, as with --prompt.
-  void Declare(CommandFlags* command, bool takes_word = true);
+  void Declare(CLI::App* command, bool takes_word = true);
   // Reads files. kInvalidArgument or kNotFound name the flag or file and the mistake.
   absl::StatusOr<v1::PromptInput> Build() const;
 

@@ -1,5 +1,6 @@
 #include "services/hearthctl/restore_points.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr size_t kIdDigits = 2 * sizeof(Digest);
 
 }  // namespace
+
+CLI::Option* AddPoint(CLI::App* command, std::string* id) {
+  return command->add_option("id", *id, "restore point, see ls");
+}
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store) {

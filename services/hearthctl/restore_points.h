@@ -16,6 +16,9 @@ namespace hearth {
 // Fewer digits are refused: they could match too much.
 inline constexpr size_t kMinIdDigits = 6;
 
+// The restore point that a command is about, as ResolveId takes it.
+CLI::Option* AddPoint(CLI::App* command, std::string* id);
+
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store);
 

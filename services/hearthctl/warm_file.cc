@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,13 +13,9 @@
 namespace hearth {
 namespace {
 
-// Thrown inside this file only, beside yaml-cpp's own exceptions; ParseWarmFile catches both.
-struct BadNode : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
+// Caught by ParseWarmFile, as yaml-cpp's own exceptions are.
 [[noreturn]] void Refuse(const YAML::Node& node, const std::string& why) {
-  throw BadNode(absl::StrCat("line ", node.Mark().line + 1, ": ", why));
+  throw YAML::RepresentationException(node.Mark(), why);
 }
 
 void CheckKeys(const YAML::Node& node, const std::string& what,
@@ -139,8 +134,6 @@ absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
     ReadEntries(root["chats"], "chats", folder, &entries);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ": ", error.msg));
-  } catch (const BadNode& error) {
-    return absl::InvalidArgumentError(error.what());
   }
   if (entries.empty()) return absl::InvalidArgumentError("it has neither prompts nor chats");
   return entries;

@@ -27,7 +27,6 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
-#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -36,7 +35,6 @@ struct WarmEntry {
   v1::PromptInput prompt;
   bool pin = false;
   uint32_t ttl_s = 0;   // 0: not given
-  KeepHint hint;        // of flags alone
   std::string adapter;  // empty: none
 };
 

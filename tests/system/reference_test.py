@@ -1,4 +1,4 @@
-"""docs/reference.md is what the programs print: flags, exit codes, errors, metrics.
+"""docs/reference.md is what the programs print: flags and metrics.
 
 HEARTH_WRITE_REFERENCE=1 in the environment writes the page instead.
 """

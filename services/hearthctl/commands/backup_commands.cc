@@ -4,7 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/backup.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
@@ -81,19 +81,19 @@ int RunRestore(const BackupFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddBackupCommands(CommandSet* commands) {
-  const auto [command, backup] = commands->Add<BackupFlags>(
+void AddBackupCommands(CommandLine* line) {
+  const auto [command, backup] = line->Add<BackupFlags>(
       "backup", "Copy a stopped store's data folder", kBackupExamples, RunBackup);
-  command->Add("--data-dir", &backup->data_dir, "the store's data folder").Required();
-  command->Add("--to", &backup->folder, "the backup folder").Required();
-  command->AddJson(&backup->json);
+  command->add_option("--data-dir", backup->data_dir, "the store's data folder")->required();
+  command->add_option("--to", backup->folder, "the backup folder")->required();
+  AddJson(command, &backup->json);
 
-  const auto [other, restore] = commands->Add<BackupFlags>(
+  const auto [other, restore] = line->Add<BackupFlags>(
       "restore", "Make a data folder from a backup", kRestoreExamples, RunRestore);
-  other->Add("--from", &restore->folder, "the backup folder").Required();
-  other->Add("--data-dir", &restore->data_dir, "the data folder to be made").Required();
-  other->Add("--id", &restore->id, "which backup (default: the newest)");
-  other->AddJson(&restore->json);
+  other->add_option("--from", restore->folder, "the backup folder")->required();
+  other->add_option("--data-dir", restore->data_dir, "the data folder to be made")->required();
+  other->add_option("--id", restore->id, "which backup (default: the newest)");
+  AddJson(other, &restore->json);
 }
 
 }  // namespace hearth

@@ -1,15 +1,23 @@
+// chat: a conversation with a worker, or with the next one of several.
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/inference.grpc.pb.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/chat/conversation.h"
-#include "services/hearthctl/chat/edited_lines.h"
 #include "services/hearthctl/chat_file.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
+#include "services/hearthctl/edited_lines.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/interrupt.h"
+#include "services/hearthctl/new_file.h"
 
 namespace hearth {
 namespace {
@@ -24,7 +32,28 @@ earlier ones, and what is pasted is one turn. Below each answer: tokens taken fr
 time to first token; dimmed, unless NO_COLOR is set.
 )";
 
-constexpr char kPrompt[] = "you> ";
+constexpr char kCommands[] =
+    "/help          this list\n"
+    "/clear         forget the conversation, but for the system text (also /reset)\n"
+    "/save FILE     write the conversation, as chat --history takes it\n"
+    "/load FILE     go on with a conversation that was saved\n"
+    "/exit          leave, as Ctrl-C and Ctrl-D do\n"
+    "Keys: arrows, Home, End; Up and Ctrl-R for earlier lines; Ctrl-C stops an answer.\n"
+    "What is pasted is one turn, whatever line ends it has.";
+
+// "/save" of "/save FILE"; empty: the line is a question. "/etc/passwd is what?" is one.
+std::string CommandWord(const std::string& line) {
+  if (line[0] != '/' || line.find('\n') != line.npos) return "";
+  const std::string word = line.substr(0, line.find(' '));
+  const bool is_word = word.size() > 1 && std::all_of(word.begin() + 1, word.end(), [](char c) {
+                         return absl::ascii_islower(static_cast<unsigned char>(c));
+                       });
+  return is_word ? word : "";
+}
+
+bool NoWorkerAnswered(const GenerationResult& result) {
+  return result.status.error_code() == grpc::StatusCode::UNAVAILABLE;
+}
 
 struct ChatFlags {
   PeerFlags worker;
@@ -54,33 +83,229 @@ absl::StatusOr<v1::Chat> FirstMessages(const ChatFlags& flags) {
   return chat;
 }
 
+// Conversation: turns of a person and of the model, each asked of a worker with all before it.
+//
+// Thread safety: none. Ownership: borrows all that it is given.
+class Conversation {
+ public:
+  // Where turns come from, one at a time, without their line ends; nothing at the end of input.
+  using Lines = std::function<std::optional<std::string>()>;
+
+  Conversation(const ChatFlags& flags, v1::Chat first, Interrupt* interrupt, Console* console)
+      : flags_(flags),
+        worker_(flags.worker),
+        interrupt_(interrupt),
+        console_(console),
+        first_(std::move(first)),
+        chat_(first_),
+        file_(flags.history_file) {}
+
+  // Connects to the first worker in turn that answers, beginning with the present one. The error
+  // names all that were tried.
+  absl::Status Connect() {
+    absl::Status failure;
+    for (size_t tried = 0; tried < flags_.workers.size(); ++tried) {
+      worker_.address = flags_.workers[present_];
+      auto channel = hearth::Connect(worker_);
+      if (channel.ok()) {
+        stub_ = v1::Inference::NewStub(*channel);
+        return absl::OkStatus();
+      }
+      failure = failure.ok()
+                    ? channel.status()
+                    : NotReached(absl::StrCat(failure.message(), "; ", channel.status().message()));
+      if (!absl::IsUnavailable(channel.status())) return failure;
+      present_ = (present_ + 1) % flags_.workers.size();
+    }
+    return failure;
+  }
+
+  // Until the end of input. REQUIRES: connected. Without a terminal it fails when no worker is
+  // left; at one, the person is told, and may ask again.
+  int Run(const Lines& next_line) {
+    Console& console = *console_;
+    while (const std::optional<std::string> line = next_line()) {
+      if (!console.out) return kExitFailed;
+      const std::string text(absl::StripAsciiWhitespace(*line));
+      if (text.empty()) continue;
+      if (!CommandWord(text).empty()) {
+        if (!Command(text)) return kExitOk;
+        continue;
+      }
+      if (absl::Status status = CheckUtf8(text, "the question"); !status.ok()) {
+        Fail(console, status);
+        continue;
+      }
+      const int code = Answer(text);
+      if (code != kExitOk && !console.terminal) return code;
+    }
+    if (!flags_.json) console.out << std::endl;
+    return kExitOk;
+  }
+
+ private:
+  // Of a line such as "/save talk.json". False: end the conversation.
+  bool Command(const std::string& line) {
+    const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    const std::string& word = words.first;
+    const std::string path(absl::StripAsciiWhitespace(words.second));
+    if (word == "/exit" || word == "/quit") return false;
+    if (word == "/clear" || word == "/reset") {
+      chat_ = first_;
+    } else if (word == "/help") {
+      Tell(kCommands);
+    } else if ((word == "/save" || word == "/load") && path.empty()) {
+      Tell(absl::StrCat(word, " needs a file: ", word, " talk.json"));
+    } else if (word == "/save") {
+      Save(path);
+    } else if (word == "/load") {
+      Load(path);
+    } else {
+      Tell(absl::StrCat("there is no ", word, "; /help lists what there is"));
+    }
+    return true;
+  }
+
+  void Save(const std::string& path) {
+    auto file = NewFile::Create(path, /*replaces=*/path == file_);
+    absl::Status status = file.ok() ? (*file)->WriteAt(0, ChatText(chat_)) : file.status();
+    if (status.ok()) status = (*file)->Commit();
+    if (absl::IsAlreadyExists(status)) {
+      status = absl::AlreadyExistsError(absl::StrCat(path, " exists: name another file"));
+    }
+    if (!status.ok()) {
+      Fail(*console_, status);
+      return;
+    }
+    file_ = path;
+    Tell(absl::StrCat("saved ", chat_.messages_size(), " messages to ", path));
+  }
+
+  void Load(const std::string& path) {
+    auto text = ReadTextFile(path);
+    auto chat = text.ok() ? ParseChat(*text) : absl::StatusOr<v1::Chat>(text.status());
+    if (!chat.ok()) {
+      Fail(*console_, text.ok() ? About(path, chat.status()) : chat.status());
+      return;
+    }
+    chat_ = *std::move(chat);
+    file_ = path;
+    Tell(absl::StrCat("loaded ", chat_.messages_size(), " messages from ", path));
+  }
+
+  // Adds the turn and its answer.
+  int Answer(const std::string& text) {
+    AddMessage(&chat_, "user", text);
+    v1::GenerateRequest request;
+    *request.mutable_prompt()->mutable_chat() = chat_;
+    flags_.generation.Apply(&request);
+    GenerationResult result = Ask(request);
+    // One that is gone is left for the next, whose answer begins again.
+    for (size_t asked = 1; asked < flags_.workers.size() && NoWorkerAnswered(result); ++asked) {
+      present_ = (present_ + 1) % flags_.workers.size();
+      if (!Connect().ok()) break;
+      if (!result.samples[0].text.empty()) console_->out << std::endl;
+      PrintDimmed(absl::StrCat("[", failure_.message(), "; asking ", worker_.address, "]"),
+                  console_->err);
+      result = Ask(request);
+    }
+    return Finish(result);
+  }
+
+  GenerationResult Ask(const v1::GenerateRequest& request) {
+    GenerationEvents events;
+    bool first = true;
+    if (!flags_.json) {
+      events.token = [this, &first](const v1::GeneratedToken& token) {
+        if (std::exchange(first, false)) console_->out << "model> ";
+        return PrintAnswer(token.text(), *console_);
+      };
+    }
+    grpc::ClientContext context;
+    interrupt_->SetAction([&context] { context.TryCancel(); });
+    ProgressLine progress(console_);
+    GenerationResult result = Generate(stub_.get(), request, &context, events, &progress);
+    interrupt_->SetAction(nullptr);
+    failure_ = RpcFailure(result.status, worker_);
+    return result;
+  }
+
+  // A stopped answer stays in the history as far as it came; a refused question leaves it.
+  int Finish(const GenerationResult& result) {
+    Console& console = *console_;
+    const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
+    if (!result.status.ok() && !(stopped && !result.samples[0].text.empty())) {
+      chat_.mutable_messages()->RemoveLast();
+      if (stopped || !result.samples[0].text.empty()) console.out << std::endl;
+      if (stopped) return kExitOk;
+      const int code = Fail(console, failure_);
+      return NoWorkerAnswered(result) ? code : kExitOk;
+    }
+    AddMessage(&chat_, "model", result.samples[0].text);
+    const std::vector<uint32_t>& ids = result.samples[0].token_ids;
+    chat_.mutable_messages()->rbegin()->mutable_token_ids()->Add(ids.begin(), ids.end());
+    if (flags_.json) {
+      PrintJson(result.ToJson(), console);
+    } else {
+      const std::string line =
+          absl::StrCat("     [", CacheSentence(result), stopped ? ", stopped]" : "]");
+      console.out << "\n";
+      PrintDimmed(line, console.out);
+    }
+    return kExitOk;
+  }
+
+  // Of lines that are no answer: with --json they are not among the objects.
+  void Tell(const std::string& text) {
+    (flags_.json ? console_->err : console_->out) << text << std::endl;
+  }
+
+  void PrintDimmed(const std::string& text, std::ostream& out) const {
+    const bool dims = console_->color;
+    out << Raw{dims ? "\x1b[2m" : ""} << text << Raw{dims ? "\x1b[0m" : ""} << std::endl;
+  }
+
+  const ChatFlags& flags_;
+  PeerFlags worker_;  // the present one, of flags_.workers
+  size_t present_ = 0;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  Interrupt* const interrupt_;
+  Console* const console_;
+  const v1::Chat first_;
+  v1::Chat chat_;
+  absl::Status failure_;  // of the last call, with the worker that it was asked of
+  std::string file_;      // that may be replaced: it was loaded or saved
+};
+
 int RunChat(const ChatFlags& flags, Console& console) {
-  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   auto first = FirstMessages(flags);
   if (!first.ok()) return Fail(console, first.status());
   Interrupt interrupt;  // before the connection's threads
-  Conversation conversation(flags.generation, flags.json, flags.worker, flags.workers, &interrupt,
-                            &console, *std::move(first), flags.history_file);
+  Conversation conversation(flags, *std::move(first), &interrupt, &console);
   if (absl::Status status = conversation.Connect(); !status.ok()) return Fail(console, status);
-  std::unique_ptr<LineSource> lines;
+  constexpr char kPrompt[] = "you> ";
   if (console.terminal && !flags.json) {
-    lines = std::make_unique<EditedLines>(kPrompt, &interrupt);
-  } else {
-    lines = std::make_unique<StreamLines>(&console, flags.json ? "" : kPrompt);
+    EditedLines lines(kPrompt, &interrupt);
+    return conversation.Run([&lines] { return lines.Next(); });
   }
-  return conversation.Run(lines.get());
+  return conversation.Run([&]() -> std::optional<std::string> {
+    console.out << (flags.json ? "" : kPrompt) << std::flush;
+    std::string line;
+    if (!std::getline(console.in, line)) return std::nullopt;
+    return line;
+  });
 }
 
 }  // namespace
 
-void AddChatCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<ChatFlags>(
+void AddChatCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<ChatFlags>(
       "chat", "A conversation that reuses its earlier turns", kChatExamples, RunChat);
   flags->worker.DeclareSeveral(command, &flags->workers);
-  command->Add("--system", &flags->system, "the system text");
-  command->Add("--history", &flags->history_file, "a JSON file to go on from");
+  command->add_option("--system", flags->system, "the system text");
+  command->add_option("--history", flags->history_file, "a JSON file to go on from");
   flags->generation.Declare(command, 512);
-  command->AddJson(&flags->json, " for each answer, no prompt sign");
+  AddJson(command, &flags->json, " for each answer, no prompt sign");
 }
 
 }  // namespace hearth

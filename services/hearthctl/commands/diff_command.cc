@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/snapshot_format.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 
@@ -129,14 +129,13 @@ int RunDiff(const DiffFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddDiffCommand(CommandSet* commands) {
+void AddDiffCommand(CommandLine* line) {
   const auto [command, flags] =
-      commands->Add<DiffFlags>("diff", "Compare two snapshot files", kDiffExamples, RunDiff);
-  command->AddSnapshot("a", &flags->left).Required();
-  command->Add("b", &flags->right, "the other").Required();
-  command->AddJson(&flags->json,
-                   " for each difference: part, name, a, b; last: equal, "
-                   "differences");
+      line->Add<DiffFlags>("diff", "Compare two snapshot files", kDiffExamples, RunDiff);
+  command->add_option("a", flags->left, "a snapshot file")->required();
+  command->add_option("b", flags->right, "the other")->required();
+  AddJson(command, &flags->json,
+          " for each difference: part, name, a, b; last: equal, differences");
 }
 
 }  // namespace hearth

@@ -8,7 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "services/hearthctl/command_set.h"
+#include "services/cli/version.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
@@ -33,7 +34,6 @@ struct DoctorFlags {
   PeerFlags worker;
   std::vector<std::string> workers;
   PeerFlags store{PeerKind::kStore, "", {}, ""};
-  std::string version;  // of this program
   bool no_probe = false;
   bool json = false;
 };
@@ -76,11 +76,10 @@ struct Worker {
   v1::GetModelResponse model;
 };
 
-void CheckVersion(const std::string& who, const std::string& version, const std::string& ours,
-                  Findings* findings) {
-  if (version == ours) return findings->Good("reached", absl::StrCat(who, ", ", version));
+void CheckVersion(const std::string& who, const std::string& version, Findings* findings) {
+  if (version == kVersion) return findings->Good("reached", absl::StrCat(who, ", ", version));
   findings->Odd(
-      "version", absl::StrCat(who, " is of version ", version, ", hearthctl of ", ours),
+      "version", absl::StrCat(who, " is of version ", version, ", hearthctl of ", kVersion),
       "run one version everywhere: snapshots and calls of others are not tested together");
 }
 
@@ -95,8 +94,7 @@ std::vector<Worker> ReachWorkers(const DoctorFlags& flags, Findings* findings) {
       continue;
     }
     worker.model = *std::move(model);
-    CheckVersion(absl::StrCat("worker at ", address), worker.model.version(), flags.version,
-                 findings);
+    CheckVersion(absl::StrCat("worker at ", address), worker.model.version(), findings);
     if (!worker.model.unreachable_store().empty()) {
       findings->Bad("store",
                     absl::StrCat("worker at ", address, " does not reach its store, ",
@@ -167,8 +165,7 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
     findings->Bad("reached", std::string(stats.status().message()), "");
     return false;
   }
-  CheckVersion(absl::StrCat("store at ", flags.store.address), stats->version(), flags.version,
-               findings);
+  CheckVersion(absl::StrCat("store at ", flags.store.address), stats->version(), findings);
   for (const v1::TierStats& tier : stats->tiers()) {
     if (tier.capacity_bytes() == 0) continue;
     const double share = static_cast<double>(tier.bytes()) / tier.capacity_bytes();
@@ -299,16 +296,15 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddDoctorCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<DoctorFlags>(
+void AddDoctorCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<DoctorFlags>(
       "doctor", "Check a running set-up, and say what to change", kDoctorExamples, RunDoctor);
   flags->worker.DeclareSeveral(command, &flags->workers);
-  flags->version = commands->Describe().version;
   flags->store.access = flags->worker.access;
   flags->store.address = kDefaultStoreAddress;
-  flags->store.DeclareOptional(command, "that these workers share").Variable("HEARTHCTL_STORE");
-  command->AddSwitch("--no-probe", &flags->no_probe, "ask no worker to compute anything");
-  command->AddJson(&flags->json, " for each finding");
+  flags->store.DeclareOptional(command, "that these workers share")->envname("HEARTHCTL_STORE");
+  command->add_flag("--no-probe", flags->no_probe, "ask no worker to compute anything");
+  AddJson(command, &flags->json, " for each finding");
 }
 
 }  // namespace hearth

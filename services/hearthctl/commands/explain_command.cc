@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/prompt_flags.h"
 
@@ -26,37 +26,11 @@ struct ExplainFlags {
   bool json = false;
 };
 
-Json BoundaryJson(const v1::BoundaryInfo& boundary) {
-  Json json{{"boundary", boundary.boundary()},
-            {"usable", boundary.usable()},
-            {"tier", TierText(boundary.slowest_tier())},
-            {"bytes", boundary.bytes()},
-            {"age_s", boundary.age_s()},
-            {"pinned", boundary.pinned()},
-            {"reason", boundary.reason()},
-            {"reason_code", boundary.reason_code()},
-            {"removed_by", boundary.removed_by()}};
-  if (!boundary.removed_by().empty()) json["removed_s"] = boundary.removed_s();
-  json["from_public"] = boundary.from_public();
-  json["restore_point_id"] = HexText(boundary.restore_point_id());
-  return json;
-}
-
 Json ExplainJson(const v1::ExplainResponse& response) {
-  Json json{{"matched_tokens", response.matched_tokens()},
-            {"usable_tokens", response.usable_tokens()},
-            {"summary", response.summary()}};
-  json["boundaries"] = Json::array();
-  for (const auto& boundary : response.boundaries()) {
-    json["boundaries"].push_back(BoundaryJson(boundary));
-  }
-  json["omitted_boundaries"] = response.omitted_boundaries();
-  json["other_fingerprints"] = Json::array();
-  for (const auto& other : response.other_fingerprints()) {
-    json["other_fingerprints"].push_back({{"field", other.field()},
-                                          {"requested", other.requested()},
-                                          {"stored", other.stored()},
-                                          {"matched_tokens", other.matched_tokens()}});
+  Json json = MessageJson(response);
+  for (Json& boundary : json["boundaries"]) {
+    RenameField("slowest_tier", "tier", &boundary);
+    if (boundary["removed_by"] == "") boundary.erase("removed_s");
   }
   return json;
 }
@@ -140,13 +114,13 @@ int RunExplain(const ExplainFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddExplainCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<ExplainFlags>(
+void AddExplainCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<ExplainFlags>(
       "explain", "Say what is stored of a prompt, and why not", kExplainExamples, RunExplain);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   DeclareAdapter(command, &flags->adapter);
-  command->AddJson(&flags->json);
+  AddJson(command, &flags->json);
 }
 
 }  // namespace hearth

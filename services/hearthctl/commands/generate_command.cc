@@ -2,7 +2,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/prompt_flags.h"
 
@@ -43,18 +43,14 @@ struct GenerateFlags {
   bool json = false;
 };
 
-Json LogprobJson(const v1::TokenLogprob& logprob) {
-  return {{"id", logprob.id()}, {"logprob", logprob.logprob()}};
-}
-
 Json TokenJson(const v1::GeneratedToken& token) {
   Json json;
   json["event"] = "token";
   if (token.sample() > 0) json["sample"] = token.sample();
   json["token_ids"] = std::vector<uint32_t>(token.ids().begin(), token.ids().end());
   json["text"] = token.text();
-  for (const auto& logprob : token.logprobs()) json["logprobs"].push_back(LogprobJson(logprob));
-  for (const auto& top : token.top()) json["top"].push_back(LogprobJson(top));
+  for (const auto& logprob : token.logprobs()) json["logprobs"].push_back(MessageJson(logprob));
+  for (const auto& top : token.top()) json["top"].push_back(MessageJson(top));
   return json;
 }
 
@@ -139,7 +135,6 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   auto prompt = flags.prompt.Build();
   if (!prompt.ok()) return Fail(console, prompt.status());
   *request.mutable_prompt() = *std::move(prompt);
-  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   flags.generation.Apply(&request);
   request.set_wait_published(flags.wait_published);
   request.set_n(flags.samples);
@@ -167,30 +162,33 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddGenerateCommand(CommandSet* commands) {
+void AddGenerateCommand(CommandLine* line) {
   const auto [command, flags] =
-      commands->Add<GenerateFlags>("generate", "Answer one prompt", kGenerateExamples, RunGenerate);
+      line->Add<GenerateFlags>("generate", "Answer one prompt", kGenerateExamples, RunGenerate);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
-  command->Add("--n", &flags->samples, "so many answers to the prompt, 1 to 16")
-      .Between(1, 16)
-      .ShowDefault();
+  command->add_option("--n", flags->samples, "so many answers to the prompt, 1 to 16")
+      ->check(CLI::Range(1.0, 16.0))
+      ->capture_default_str();
   command
-      ->Add("--beams", &flags->beams,
-            "search for the likeliest answer with so many beams, 1 to 16; it is shown at its end")
-      .Between(1, 16)
-      .ShowDefault();
+      ->add_option(
+          "--beams", flags->beams,
+          "search for the likeliest answer with so many beams, 1 to 16; it is shown at its end")
+      ->check(CLI::Range(1.0, 16.0))
+      ->capture_default_str();
   command
-      ->Add("--length-penalty", &flags->length_penalty,
-            "with --beams: a score is divided by the number of tokens to this power")
-      .ShowDefault();
-  command->AddSwitch("--early-stopping", &flags->early_stopping,
-                     "with --beams: end with as many complete answers as beams");
-  command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
-  command->AddSwitch("--wait-published", &flags->wait_published,
-                     "end only when the prefix is stored, and say what was");
-  command->AddJson(&flags->json, " a line, the result last");
+      ->add_option("--length-penalty", flags->length_penalty,
+                   "with --beams: a score is divided by the number of tokens to this power")
+      ->capture_default_str();
+  command->add_flag("--early-stopping", flags->early_stopping,
+                    "with --beams: end with as many complete answers as beams");
+  AddDuration(
+      command, "--deadline", [to = flags](absl::Duration given) { to->deadline = given; },
+      "give up after this long: 30s, 500ms");
+  command->add_flag("--wait-published", flags->wait_published,
+                    "end only when the prefix is stored, and say what was");
+  AddJson(command, &flags->json, " a line, the result last");
 }
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
 #include "proto/snapshot_format.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
 #include "services/rpc/proto_conversion.h"
@@ -57,16 +57,15 @@ int RunModel(const ModelFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddModelCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<ModelFlags>(
-      "model", "What a worker serves, in which class, and its fingerprint", kModelExamples,
-      RunModel);
+void AddModelCommand(CommandLine* line) {
+  const auto [command, flags] =
+      line->Add<ModelFlags>("model", "What a worker serves, in which class, and its fingerprint",
+                            kModelExamples, RunModel);
   flags->worker.Declare(command);
-  command->Add("--against", &flags->against, "a snapshot file to compare with");
-  command->AddJson(
-      &flags->json,
-      ": exactness, fingerprint, fields, ...; with --against one for each difference, and last "
-      "equal, differences");
+  command->add_option("--against", flags->against, "a snapshot file to compare with");
+  AddJson(command, &flags->json,
+          ": exactness, fingerprint, fields, ...; with --against one for each difference, and last "
+          "equal, differences");
 }
 
 }  // namespace hearth

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/restore_points.h"
 
@@ -71,11 +71,10 @@ int RunList(const StoreFlags& flags, Console& console) {
   return kExitOk;
 }
 
-using PinMethod = grpc::Status (v1::CacheStore::Stub::*)(grpc::ClientContext*,
-                                                         const v1::PinRequest&, v1::PinResponse*);
-
 // Pins or unpins.
-int SetPin(PinMethod method, const StoreFlags& flags, Console& console) {
+template <bool kPinned>
+int RunPin(const StoreFlags& flags, Console& console) {
+  constexpr auto kMethod = kPinned ? &v1::CacheStore::Stub::Pin : &v1::CacheStore::Stub::Unpin;
   const auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
   const auto store = v1::CacheStore::NewStub(*channel);
@@ -84,21 +83,13 @@ int SetPin(PinMethod method, const StoreFlags& flags, Console& console) {
   v1::PinRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_restore_point_id(*id);
-  const auto response = Call(store.get(), method, request, flags.store);
+  const auto response = Call(store.get(), kMethod, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) return PrintJson(RestorePointJson(response->restore_point()), console);
   PrintHeader(console);
   PrintPoint(response->restore_point(), console);
   console.out << std::flush;
   return kExitOk;
-}
-
-int RunPin(const StoreFlags& flags, Console& console) {
-  return SetPin(&v1::CacheStore::Stub::Pin, flags, console);
-}
-
-int RunUnpin(const StoreFlags& flags, Console& console) {
-  return SetPin(&v1::CacheStore::Stub::Unpin, flags, console);
 }
 
 int RunDrop(const StoreFlags& flags, Console& console) {
@@ -119,12 +110,7 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   }
   const auto response = Call(store.get(), &v1::CacheStore::Stub::Drop, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
-  if (flags.json) {
-    PrintJson({{"dropped", response->dropped()},
-               {"freed_bytes", response->freed_bytes()},
-               {"kept_pinned", response->kept_pinned()}},
-              console);
-  }
+  if (flags.json) PrintJson(MessageJson(*response), console);
   if (response->kept_pinned() > 0) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(
                              flags.id, " is pinned and was kept: unpin it first, or --force")));
@@ -136,38 +122,25 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   return kExitOk;
 }
 
-// A command that all four have the flags of, and that its caller gives more.
-std::pair<CommandFlags*, StoreFlags*> AddStoreCommand(CommandSet* commands, const std::string& name,
-                                                      const std::string& what,
-                                                      const std::string& examples,
-                                                      int (*run)(const StoreFlags&, Console&)) {
-  const auto added = commands->Add<StoreFlags>(name, what, examples, run);
-  added.second->store.Declare(added.first);
-  added.first->AddJson(&added.second->json, " a line");
-  return added;
-}
-
 }  // namespace
 
-void AddListCommand(CommandSet* commands) {
-  AddStoreCommand(commands, "ls", "List the store's restore points", kListExamples, RunList);
-}
-
-void AddPinCommands(CommandSet* commands) {
-  const auto [pin, pinned] = AddStoreCommand(
-      commands, "pin", "Keep a restore point whatever happens", kPinExamples, RunPin);
-  pin->AddPoint(&pinned->id).Required();
-  const auto [unpin, unpinned] = AddStoreCommand(
-      commands, "unpin", "Let a restore point be evicted again", kPinExamples, RunUnpin);
-  unpin->AddPoint(&unpinned->id).Required();
-}
-
-void AddDropCommand(CommandSet* commands) {
-  const auto [command, flags] =
-      AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, RunDrop);
-  command->AddPoint(&flags->id);
-  command->AddSwitch("--all", &flags->all, "all of them");
-  command->AddForce(&flags->force, "pinned ones too");
+void AddRestorePointCommands(CommandLine* line) {
+  const auto add = [line](const char* name, const char* what, const char* examples, auto run) {
+    const auto added = line->Add<StoreFlags>(name, what, examples, run);
+    added.second->store.Declare(added.first);
+    AddJson(added.first, &added.second->json, " a line");
+    return added;
+  };
+  add("ls", "List the store's restore points", kListExamples, RunList);
+  const auto pin = add("pin", "Keep a restore point whatever happens", kPinExamples, RunPin<true>);
+  AddPoint(pin.first, &pin.second->id)->required();
+  const auto unpin =
+      add("unpin", "Let a restore point be evicted again", kPinExamples, RunPin<false>);
+  AddPoint(unpin.first, &unpin.second->id)->required();
+  const auto drop = add("drop", "Remove restore points", kDropExamples, RunDrop);
+  AddPoint(drop.first, &drop.second->id);
+  drop.first->add_flag("--all", drop.second->all, "all of them");
+  AddForce(drop.first, &drop.second->force, "pinned ones too");
 }
 
 }  // namespace hearth

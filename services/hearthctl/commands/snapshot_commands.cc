@@ -9,7 +9,7 @@
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/verify.h"
 #include "proto/snapshot_format.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
@@ -153,12 +153,12 @@ int RunVerify(const FileFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddVerifyCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<FileFlags>(
+void AddVerifyCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<FileFlags>(
       "verify", "Check every byte of a snapshot file or of a store's data folder", kVerifyExamples,
       RunVerify);
-  command->Add("path", &flags->path, "a snapshot file or a data folder").Required();
-  command->AddJson(&flags->json);
+  command->add_option("path", flags->path, "a snapshot file or a data folder")->required();
+  AddJson(command, &flags->json);
 }
 
 }  // namespace hearth

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/new_file.h"
@@ -79,7 +79,6 @@ int RunSave(const SaveFlags& flags, Console& console) {
   auto prompt = flags.prompt.Build();
   if (!prompt.ok()) return Fail(console, prompt.status());
   *request.mutable_prompt() = *std::move(prompt);
-  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   flags.generation.Apply(&request);
   auto file = NewFile::Create(flags.path, flags.force);
   if (!file.ok()) return Fail(console, file.status());
@@ -132,12 +131,11 @@ v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, const LoadFlags&
   *request.mutable_sampling() = loaded.sampling();
   request.set_first_draw(loaded.first_draw());
   request.set_adapter(loaded.adapter());
-  flags.generation.ApplyEnd(&request);
+  flags.generation.Apply(&request);
   return request;
 }
 
 int RunLoad(const LoadFlags& flags, Console& console) {
-  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   const auto file = MappedFile::Open(flags.path);
   if (!file.ok()) return Fail(console, file.status());
   auto channel = Connect(flags.worker);
@@ -158,22 +156,22 @@ int RunLoad(const LoadFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddStateCommands(CommandSet* commands) {
-  const auto [save, saved] = commands->Add<SaveFlags>(
+void AddStateCommands(CommandLine* line) {
+  const auto [save, saved] = line->Add<SaveFlags>(
       "state save", "Generate, then save the inference as a file", kSaveExamples, RunSave);
   saved->worker.Declare(save);
-  save->Add("file", &saved->path, "the file to be made").Required();
+  save->add_option("file", saved->path, "the file to be made")->required();
   saved->prompt.Declare(save, /*takes_word=*/false);
   saved->generation.Declare(save, 128);
-  save->AddForce(&saved->force);
-  save->AddJson(&saved->json);
+  AddForce(save, &saved->force);
+  AddJson(save, &saved->json);
 
-  const auto [load, loaded] = commands->Add<LoadFlags>("state load", "Go on with a saved inference",
-                                                       kLoadExamples, RunLoad);
+  const auto [load, loaded] =
+      line->Add<LoadFlags>("state load", "Go on with a saved inference", kLoadExamples, RunLoad);
   loaded->worker.Declare(load);
-  load->Add("file", &loaded->path, "a file that state save made").Required();
+  load->add_option("file", loaded->path, "a file that state save made")->required();
   loaded->generation.DeclareEnd(load, 128);
-  load->AddJson(&loaded->json);
+  AddJson(load, &loaded->json);
 }
 
 }  // namespace hearth

@@ -3,7 +3,7 @@
 #include "cache_store/base/stats.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
@@ -18,38 +18,6 @@ struct StatsFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
   bool json = false;
 };
-
-Json StatsJson(const v1::StatsResponse& stats) {
-  Json json{{"version", stats.version()},        {"incarnation", stats.incarnation()},
-            {"uptime_s", stats.uptime_s()},      {"restore_points", stats.restore_points()},
-            {"objects", stats.objects()},        {"pinned_bytes", stats.pinned_bytes()},
-            {"point_bytes", stats.point_bytes()}};
-  if (stats.has_tenant()) {
-    const v1::TenantStats& tenant = stats.tenant();
-    json["tenant"] = {{"tenant", tenant.tenant()},
-                      {"bytes", tenant.bytes()},
-                      {"max_bytes", tenant.max_bytes()},
-                      {"max_objects", tenant.max_objects()},
-                      {"max_pinned_bytes", tenant.max_pinned_bytes()},
-                      {"floor_bytes", tenant.floor_bytes()}};
-  }
-  json["tiers"] = Json::array();
-  for (const auto& tier : stats.tiers()) {
-    json["tiers"].push_back({{"tier", TierText(tier.tier())},
-                             {"bytes", tier.bytes()},
-                             {"capacity_bytes", tier.capacity_bytes()},
-                             {"objects", tier.objects()},
-                             {"evicted_restore_points", tier.evicted_restore_points()},
-                             {"hit_tokens", tier.hit_tokens()},
-                             {"read_bytes", tier.read_bytes()},
-                             {"written_bytes", tier.written_bytes()},
-                             {"unread_bytes", tier.unread_bytes()}});
-  }
-  json["removed"] = std::map<std::string, uint64_t>(stats.removed().begin(), stats.removed().end());
-  json["counters"] =
-      std::map<std::string, uint64_t>(stats.counters().begin(), stats.counters().end());
-  return json;
-}
 
 std::string LimitText(uint64_t limit, const std::string& text) {
   return limit == 0 ? "no limit" : text;
@@ -101,18 +69,18 @@ int RunStats(const StatsFlags& flags, Console& console) {
   request.set_tenant(flags.store.tenant);
   const auto stats = Ask(flags.store, &v1::CacheStore::Stub::Stats, request);
   if (!stats.ok()) return Fail(console, stats.status());
-  if (flags.json) return PrintJson(StatsJson(*stats), console);
+  if (flags.json) return PrintJson(MessageJson(*stats), console);
   PrintStats(*stats, console);
   return kExitOk;
 }
 
 }  // namespace
 
-void AddStatsCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<StatsFlags>(
+void AddStatsCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<StatsFlags>(
       "stats", "How full a store is and what it did", kStatsExamples, RunStats);
   flags->store.Declare(command);
-  command->AddJson(&flags->json);
+  AddJson(command, &flags->json);
 }
 
 }  // namespace hearth

@@ -1,6 +1,6 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/prompt_flags.h"
 
@@ -25,15 +25,7 @@ int RunTokenize(const TokenizeFlags& flags, Console& console) {
   *request.mutable_prompt() = *std::move(prompt);
   const auto response = Ask(flags.worker, &v1::Inference::Stub::Tokenize, request);
   if (!response.ok()) return Fail(console, response.status());
-  const auto list = [](const auto& values) {
-    return std::vector<uint32_t>(values.begin(), values.end());
-  };
-  if (flags.json) {
-    return PrintJson({{"token_ids", list(response->token_ids())},
-                      {"breakpoints", list(response->breakpoints())},
-                      {"text", response->text()}},
-                     console);
-  }
+  if (flags.json) return PrintJson(MessageJson(*response), console);
   for (int i = 0; i < response->token_ids_size(); ++i) {
     console.out << (i == 0 ? "" : ",") << response->token_ids(i);
   }
@@ -48,12 +40,12 @@ int RunTokenize(const TokenizeFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddTokenizeCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<TokenizeFlags>(
-      "tokenize", "Show a prompt's token ids", kTokenizeExamples, RunTokenize);
+void AddTokenizeCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<TokenizeFlags>("tokenize", "Show a prompt's token ids",
+                                                         kTokenizeExamples, RunTokenize);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->AddJson(&flags->json, ": token_ids, breakpoints, text");
+  AddJson(command, &flags->json, ": token_ids, breakpoints, text");
 }
 
 }  // namespace hearth

@@ -1,7 +1,7 @@
 // export: a restore point of a store as a file. import: the file into a store.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
@@ -225,24 +225,22 @@ int RunImport(const TransferFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddExportCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<TransferFlags>(
+void AddTransferCommands(CommandLine* line) {
+  const auto [command, flags] = line->Add<TransferFlags>(
       "export", "Write a restore point to a file", kExportExamples, RunExport);
   flags->store.Declare(command);
-  command->AddPoint(&flags->id).Required();
-  command->Add("--out,-o", &flags->path, "file to write").Required();
-  command->AddForce(&flags->force);
-  command->AddJson(&flags->json);
-}
+  AddPoint(command, &flags->id)->required();
+  command->add_option("--out,-o", flags->path, "file to write")->required();
+  AddForce(command, &flags->force);
+  AddJson(command, &flags->json);
 
-void AddImportCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<TransferFlags>(
+  const auto [other, import] = line->Add<TransferFlags>(
       "import", "Put a file's restore point into a store", kImportExamples, RunImport);
-  flags->store.Declare(command);
-  flags->worker.access = flags->store.access;
-  flags->worker.DeclareOptional(command, "compare with the model it runs");
-  command->AddSnapshot("file", &flags->path).Required();
-  command->AddJson(&flags->json);
+  import->store.Declare(other);
+  import->worker.access = import->store.access;
+  import->worker.DeclareOptional(other, "compare with the model it runs");
+  other->add_option("file", import->path, "a snapshot file")->required();
+  AddJson(other, &import->json);
 }
 
 }  // namespace hearth

@@ -1,15 +1,21 @@
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "proto/restore_rule.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/chat_file.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
-#include "services/hearthctl/model_info.h"
+#include "services/hearthctl/progress_line.h"
 #include "services/hearthctl/prompt_flags.h"
-#include "services/hearthctl/warmer.h"
+#include "services/hearthctl/warm_file.h"
 
 namespace hearth {
 namespace {
@@ -46,8 +52,173 @@ struct WarmFlags {
   double min_coverage = 1.0;
   bool pin = false;
   std::string ttl;
-  HintFlags hint;
+  KeepHint hint;
   bool json = false;
+};
+
+struct WarmResult {
+  uint32_t prompt_tokens = 0;
+  uint32_t computed_tokens = 0;  // 0 when everything was stored already
+  std::vector<uint32_t> wanted;  // boundaries worth keeping, ascending
+  std::vector<uint32_t> stored;  // those of them that can be restored now
+  std::vector<uint32_t> pinned;  // those of `stored` that are pinned
+  std::string note;              // why something is missing
+  // Boundaries that were asked for are known even where the rest failed.
+  bool knows_wanted = false;
+  std::string pin_failure;  // which of `stored` are not pinned and why, when pins were asked
+
+  bool complete() const { return stored.size() == wanted.size(); }
+  bool all_pinned() const { return !pinned.empty() && pinned.size() == stored.size(); }
+};
+
+void AppendNote(const std::string& more, std::string* note) {
+  if (!note->empty() && !more.empty()) *note += "; ";
+  *note += more;
+}
+
+// REQUIRES: boundaries ascend.
+bool Contains(const std::vector<uint32_t>& boundaries, uint32_t boundary) {
+  return std::binary_search(boundaries.begin(), boundaries.end(), boundary);
+}
+
+// The highest boundary that is wanted and missing. Empty when there is none.
+std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& result) {
+  std::string why;
+  for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
+    if (!Contains(result.wanted, boundary.boundary()) || boundary.usable()) continue;
+    why = absl::StrCat("boundary ", boundary.boundary(), ": ", boundary.reason());
+  }
+  return why;
+}
+
+// Warmer: gets prompts into the store, one at a time, and skips those that are stored.
+//
+// KeptBoundaries, the same here and in the worker, says which boundaries to store; Explain, called
+// before and after, says which ones are stored.
+class Warmer {
+ public:
+  // `store` null: no pins. `console`: where it shows how far a prompt is.
+  Warmer(const WarmFlags& flags, v1::Inference::Stub* worker, v1::CacheStore::Stub* store,
+         uint32_t chunk_tokens, Console* console)
+      : flags_(flags),
+        worker_(worker),
+        store_(store),
+        chunk_tokens_(chunk_tokens),
+        console_(console) {}
+
+  // Fills `result` as far as it came. A stored boundary that cannot be pinned is no error: the
+  // result reports it, and the others are pinned.
+  absl::Status Warm(const WarmEntry& entry, WarmResult* result) {
+    absl::Status status = FindWanted(entry, result);
+    if (!status.ok()) return status;
+    if (result->wanted.empty()) {
+      result->note = absl::StrCat("shorter than one chunk of ", chunk_tokens_,
+                                  " tokens and without a breakpoint: nothing to keep");
+      return absl::OkStatus();
+    }
+    auto explained = FindStored(entry, result);
+    if (!explained.ok()) return explained.status();
+    // With a time to live or a hint, prompts that are stored already too: theirs is renewed.
+    if (!result->complete() || entry.ttl_s > 0 || flags_.hint.is_given()) {
+      status = Prefill(entry, result);
+      if (!status.ok()) return status;
+      explained = FindStored(entry, result);
+      if (!explained.ok()) return explained.status();
+    }
+    if (result->complete()) {
+      result->note.clear();
+    } else {
+      AppendNote(WhyMissing(*explained, *result), &result->note);
+    }
+    if (flags_.pin || entry.pin) PinStored(*explained, result);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status FindWanted(const WarmEntry& entry, WarmResult* result) {
+    v1::TokenizeRequest request;
+    *request.mutable_prompt() = entry.prompt;
+    auto response = Call(worker_, &v1::Inference::Stub::Tokenize, request, flags_.worker);
+    if (!response.ok()) return response.status();
+    result->prompt_tokens = static_cast<uint32_t>(response->token_ids_size());
+    std::vector<uint32_t> cuts(response->breakpoints().begin(), response->breakpoints().end());
+    std::sort(cuts.begin(), cuts.end());
+    result->wanted = KeptBoundaries(result->prompt_tokens, cuts, 0, 0, chunk_tokens_);
+    result->knows_wanted = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::ExplainResponse> FindStored(const WarmEntry& entry, WarmResult* result) {
+    v1::ExplainInputRequest request;
+    *request.mutable_prompt() = entry.prompt;
+    request.set_adapter(entry.adapter);
+    auto response = Call(worker_, &v1::Inference::Stub::Explain, request, flags_.worker);
+    if (!response.ok()) return response.status();
+    result->stored.clear();
+    for (const v1::BoundaryInfo& boundary : response->boundaries()) {
+      if (boundary.usable() && Contains(result->wanted, boundary.boundary())) {
+        result->stored.push_back(boundary.boundary());
+      }
+    }
+    return response;
+  }
+
+  absl::Status Prefill(const WarmEntry& entry, WarmResult* result) {
+    v1::PrefillRequest request;
+    *request.mutable_prompt() = entry.prompt;
+    request.set_ttl_s(entry.ttl_s);
+    request.set_keep_s(flags_.hint.keep_s);
+    request.set_priority(flags_.hint.priority);
+    request.set_adapter(entry.adapter);
+    ProgressLine progress(console_);
+    request.set_report_progress(progress.is_seen());
+    grpc::ClientContext context;
+    const auto reader = worker_->Prefill(&context, request);
+    v1::PrefillResponse response;
+    while (reader->Read(&response)) {
+      if (!response.has_progress()) continue;
+      progress.Show(response.progress().ready_tokens(), response.prompt_tokens());
+    }
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) return RpcFailure(status, flags_.worker);
+    result->computed_tokens = response.computed_tokens();
+    result->note = response.published().note();
+    return absl::OkStatus();
+  }
+
+  // Pins each boundary worth keeping by itself: the pin of a longer one does not keep the remainder
+  // that ends at a breakpoint below it.
+  void PinStored(const v1::ExplainResponse& explained, WarmResult* result) {
+    for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
+      if (!Contains(result->stored, boundary.boundary())) continue;
+      const absl::Status status = Pin(boundary);
+      if (status.ok()) {
+        result->pinned.push_back(boundary.boundary());
+      } else {
+        AppendNote(
+            absl::StrCat("not pinned at boundary ", boundary.boundary(), ": ", status.message()),
+            &result->pin_failure);
+      }
+    }
+  }
+
+  absl::Status Pin(const v1::BoundaryInfo& boundary) {
+    assert(store_ != nullptr);
+    if (boundary.pinned()) return absl::OkStatus();
+    if (boundary.restore_point_id().empty()) {
+      return absl::NotFoundError("it has no restore point of its own");
+    }
+    v1::PinRequest request;
+    request.set_tenant(flags_.store.tenant);
+    request.set_restore_point_id(boundary.restore_point_id());
+    return Call(store_, &v1::CacheStore::Stub::Pin, request, flags_.store).status();
+  }
+
+  const WarmFlags& flags_;
+  v1::Inference::Stub* const worker_;
+  v1::CacheStore::Stub* const store_;
+  const uint32_t chunk_tokens_;
+  Console* const console_;
 };
 
 struct Totals {
@@ -138,7 +309,7 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
                   << std::endl;
     }
     WarmResult result;
-    const absl::Status warmed = warmer->Warm(entry, flags.pin || entry.pin, &result);
+    const absl::Status warmed = warmer->Warm(entry, &result);
     totals.knows_wanted &= result.knows_wanted;
     totals.wanted += result.wanted.size();
     totals.stored += result.stored.size();
@@ -167,7 +338,6 @@ int RunWarm(const WarmFlags& flags, Console& console) {
       if (entry.ttl_s == 0) entry.ttl_s = *ttl;
     }
   }
-  for (WarmEntry& entry : *entries) entry.hint = flags.hint.Value();
   const bool pins = flags.pin || std::any_of(entries->begin(), entries->end(),
                                              [](const WarmEntry& entry) { return entry.pin; });
   if (pins && flags.store.address.empty()) {
@@ -185,8 +355,7 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   auto model =
       Call(worker.get(), &v1::Inference::Stub::GetModel, v1::GetModelRequest(), flags.worker);
   if (!model.ok()) return Fail(console, model.status());
-  Warmer warmer(worker.get(), flags.worker, store.get(), flags.store, model->chunk_tokens(),
-                v1::DURABILITY_DEFAULT, &console);
+  Warmer warmer(flags, worker.get(), store.get(), model->chunk_tokens(), &console);
   const Totals totals = WarmAll(flags, *entries, &warmer, console);
   PrintTotals(flags, totals, console);
   if (totals.failed > 0) return kExitFailed;
@@ -206,22 +375,22 @@ int RunWarm(const WarmFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddWarmCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<WarmFlags>(
+void AddWarmCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<WarmFlags>(
       "warm", "Compute and store prompts before they are asked", kWarmExamples, RunWarm);
   flags->worker.Declare(command);
   flags->store.access = flags->worker.access;
   flags->store.DeclareOptional(command, "needed to pin");
-  command->Add("--file", &flags->file, "YAML list of prompts and chats").Required();
-  command->Add("--min-coverage", &flags->min_coverage, "lowest coverage that is a success")
-      .Between(0.0, 1.0)
-      .ShowDefault();
-  command->AddSwitch("--pin", &flags->pin, "pin every prompt of the file");
-  command->Add("--ttl", &flags->ttl,
-               "how long what is stored may be served, and what is there already from now "
-               "on: 90m, 36h; of prompts that say nothing else");
-  flags->hint.Declare(command);
-  command->AddJson(&flags->json, " a prompt, the coverage last");
+  command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();
+  command->add_option("--min-coverage", flags->min_coverage, "lowest coverage that is a success")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_flag("--pin", flags->pin, "pin every prompt of the file");
+  command->add_option("--ttl", flags->ttl,
+                      "how long what is stored may be served, and what is there already from now "
+                      "on: 90m, 36h; of prompts that say nothing else");
+  DeclareHint(command, &flags->hint);
+  AddJson(command, &flags->json, " a prompt, the coverage last");
 }
 
 }  // namespace hearth

@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/cli/connection.h"
-#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
@@ -30,7 +30,7 @@ struct WatchFlags {
 };
 
 std::string KindText(v1::WatchEvent::Kind kind) {
-  return absl::AsciiStrToLower(v1::WatchEvent::Kind_Name(kind));
+  return EnumText(*v1::WatchEvent::Kind_descriptor(), kind);
 }
 
 Json EventJson(const v1::WatchEvent& event) {
@@ -121,15 +121,15 @@ int RunWatch(const WatchFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddWatchCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<WatchFlags>(
+void AddWatchCommand(CommandLine* line) {
+  const auto [command, flags] = line->Add<WatchFlags>(
       "watch", "Follow what is stored and what leaves", kWatchExamples, RunWatch);
   flags->store.Declare(command);
-  command->AddSwitch("--once", &flags->once, "end once up to date");
-  command->AddSwitch("--no-snapshot", &flags->no_snapshot, "changes only");
-  command->Add("--since", &flags->since, "number of the last change seen");
-  command->Add("--incarnation", &flags->incarnation, "the store's, as that watch showed it");
-  command->AddJson(&flags->json, " a line");
+  command->add_flag("--once", flags->once, "end once up to date");
+  command->add_flag("--no-snapshot", flags->no_snapshot, "changes only");
+  command->add_option("--since", flags->since, "number of the last change seen");
+  command->add_option("--incarnation", flags->incarnation, "the store's, as that watch showed it");
+  AddJson(command, &flags->json, " a line");
 }
 
 }  // namespace hearth

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/synchronization/notification.h"
-#include "services/hearthctl/chat/edited_lines.h"
+#include "services/hearthctl/edited_lines.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/support/test_folder.h"
 

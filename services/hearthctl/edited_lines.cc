@@ -1,4 +1,4 @@
-#include "services/hearthctl/chat/edited_lines.h"
+#include "services/hearthctl/edited_lines.h"
 
 #include <histedit.h>
 #include <poll.h>

@@ -4,27 +4,27 @@
 // left out, and the line says so. Ctrl-C, and Ctrl-D on an empty line, end the input.
 // Thread safety: none; one at a time in a process. Ownership: borrows the interrupt, whose action
 // it sets while it waits for a line.
-#ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_EDITED_LINES_H_
-#define HEARTH_SERVICES_HEARTHCTL_CHAT_EDITED_LINES_H_
+#ifndef HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
+#define HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
 
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "services/hearthctl/chat/line_source.h"
 #include "services/hearthctl/interrupt.h"
 
 namespace hearth {
 
-class EditedLines final : public LineSource {
+class EditedLines {
  public:
   // A context of 128K tokens has half of it.
   static constexpr size_t kMaxPasteBytes = size_t{1} << 20;
 
   EditedLines(const std::string& prompt, Interrupt* interrupt);
-  ~EditedLines() override;
-  std::optional<std::string> Next() override;
+  ~EditedLines();
+  // The next line, without its end; nothing at the end of input.
+  std::optional<std::string> Next();
 
  private:
   struct Editor;  // libedit's
@@ -34,4 +34,4 @@ class EditedLines final : public LineSource {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_HEARTHCTL_CHAT_EDITED_LINES_H_
+#endif  // HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
