@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {
@@ -20,15 +21,6 @@ size_t LengthOf(uint8_t lead) {
   if (lead < 0xc0) return 1;  // a byte that begins no character, too
   if (lead < 0xe0) return 2;
   return lead < 0xf0 ? 3 : 4;
-}
-
-// REQUIRES: as many bytes as the first one asks for.
-uint32_t CodeOf(absl::string_view character) {
-  const auto lead = static_cast<uint8_t>(character[0]);
-  if (character.size() == 1) return lead;
-  uint32_t code = lead & (0xffU >> (character.size() + 1));
-  for (const char c : character.substr(1)) code = code << 6 | (static_cast<uint8_t>(c) & 0x3fU);
-  return code;
 }
 
 bool IsControl(uint32_t code) {
@@ -87,7 +79,8 @@ void SafeStream::Buffer::Show(absl::string_view text, std::string* shown) {
     if (!held.empty() && !goes_on) *shown += std::exchange(held, "");  // it was none
     held += c;
     if (held.size() < LengthOf(static_cast<uint8_t>(held[0]))) continue;
-    const uint32_t code = CodeOf(held);
+    const uint32_t code =
+        held.size() == 1 ? static_cast<uint8_t>(held[0]) : CharacterAt(held, 0).code;
     if (IsControl(code)) {
       *shown += code < 0x100 ? absl::StrFormat("\\x%02x", code) : absl::StrFormat("\\u%04x", code);
     } else {
