@@ -202,7 +202,10 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   while (std::optional<EngineRound> round = planner_.Next(audit_)) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
     if (round->admits) AdmitWaiting();
-    for (auto& [sequence, fetched] : round->looked_up) Begin(sequence, std::move(fetched));
+    for (auto& [sequence, fetched] : round->looked_up) {
+      memory_.LookUpPool(sequence.get());  // other objects may be there than before the fetch
+      Begin(sequence, std::move(fetched));
+    }
     if (!round->step.empty()) Step(std::move(round->step));
     if (round->auditing != nullptr) audit_.Step(round->auditing);
   }

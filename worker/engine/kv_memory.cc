@@ -22,6 +22,13 @@ uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   return bytes(end) + (sequence.unforked() > 0 ? sequence.unforked() * bytes(end - shared) : 0);
 }
 
+void KvMemory::LookUpPool(Sequence* sequence) {
+  if (!sequence->reads()) return;
+  const uint32_t matched = sequence->pooled.matched_tokens;
+  sequence->pooled = keeper_->pool().Lookup(sequence->prefix, sequence->max_boundary());
+  sequence->pooled.matched_tokens = std::max(sequence->pooled.matched_tokens, matched);
+}
+
 absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const EngineRequest& request = sequence->request;
   const uint32_t left = request.max_new_tokens - sequence->answer.generated;
@@ -39,9 +46,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
                      needed, " bytes of ", budget,
                      " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
   }
-  if (sequence->reads()) {
-    sequence->pooled = keeper_->pool().Lookup(sequence->prefix, sequence->max_boundary());
-  }
+  LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
   uint64_t claimed =
       sequence->has_all ? budget : needed;  // and what others were admitted for and have not taken
@@ -100,11 +105,21 @@ bool KvMemory::FreeUnused() {
   return true;
 }
 
+bool KvMemory::ReleaseFound(const Sequence& sequence) {
+  bool any = false;
+  for (const SequencePtr& other : planner_->WithKv()) {
+    if (other->id <= sequence.id || other->pooled.objects.empty()) continue;
+    other->pooled.objects.clear();
+    any = true;
+  }
+  return any;
+}
+
 absl::Status KvMemory::With(const Sequence& sequence, absl::FunctionRef<absl::Status()> use) {
   for (;;) {
     absl::Status status = use();
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().DropOldest()) continue;
+    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleaseFound(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) return status;
     Preempt(victim);
@@ -147,7 +162,7 @@ void KvMemory::Preempt(SequencePtr sequence) {
   if (sequence->state->beams != nullptr) {
     sequence = beams_->Abandon(sequence->state.get());
   } else {
-    keeper_->KeepPreempted(*sequence);
+    keeper_->KeepPreempted(sequence.get());
     model_->Release(std::move(sequence->kv));
   }
   sequence->DropHeld();

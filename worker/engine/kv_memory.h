@@ -1,7 +1,8 @@
 // KvMemory: gives sequences memory for their keys and values, within the model's budget.
 //
 // A sequence takes blocks when a step needs them. If there are none, an entry of the pool is
-// evicted, else an audit or a publish that waits is dropped, else a younger sequence is preempted:
+// evicted, else an audit or a publish that waits is dropped, else what younger sequences that wait
+// for a cache found in the pool is given back to it, else a younger sequence is preempted:
 // its whole chunks go to the pool, it waits in the queue, and its text is restored or computed
 // again. The oldest sequence is never preempted for another, so that every request ends. Where a
 // sequence's bits depend on its steps (exact, portable), all of its memory is taken before it
@@ -38,6 +39,8 @@ class KvMemory {
         beams_(beams),
         counters_(counters) {}
 
+  // Sets `pooled` of a sequence that reads, before its lookup in the cache and again after it.
+  void LookUpPool(Sequence* sequence);
   // Looks the sequence's prefix up in the pool, and makes its KV if there is room for its text and
   // for a chunk of its answer. False: there is none now. kInvalidArgument: there will never be.
   absl::StatusOr<bool> TryAdmit(Sequence* sequence);
@@ -52,6 +55,9 @@ class KvMemory {
  private:
   // Evicts an entry of the pool, else drops an audit; false: there is neither.
   bool FreeUnused();
+  // Drops what younger sequences that wait for a cache have found in the pool, which may then evict
+  // it. False: they have nothing.
+  bool ReleaseFound(const Sequence& sequence);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);
 

@@ -123,14 +123,8 @@ FetchOutcome PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache,
   outcome.lease = std::move(turn.lease);
   outcome.matched_tokens = std::max(outcome.matched_tokens, turn.matched_tokens);
   if (turn.usable_tokens <= have || !sequence->fetch.IsAwaited()) return outcome;
-  if (PooledPrefix now = pool_->Lookup(prefix, max_tokens); now.boundary >= turn.usable_tokens) {
-    // Another request of this worker computed it: no need to carry it.
-    outcome.matched_tokens = std::max(outcome.matched_tokens, now.matched_tokens);
-    outcome.usable_tokens = now.boundary;
-    outcome.objects = std::move(now.objects);
-    outcome.slowest_tier = Tier::kWorker;
-    return outcome;
-  }
+  // Another request of this worker may have computed it: then the engine finds it in the pool.
+  if (pool_->Lookup(prefix, max_tokens).boundary >= turn.usable_tokens) return outcome;
   // Declined objects are not here: without this fetch they are computed.
   prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
   FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);

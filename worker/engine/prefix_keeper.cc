@@ -278,23 +278,27 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
 
 // Keeps the text up to the token that was computed last. If the last chunk is not whole, it is
 // copied.
-void PrefixKeeper::KeepPreempted(const Sequence& sequence) {
-  const auto boundary = static_cast<uint32_t>(sequence.kv->length());
-  if (!sequence.asked().writes() || boundary == 0 ||
-      NeededBytes(layout_, boundary) > memory_.pool_bytes)
+void PrefixKeeper::KeepPreempted(Sequence* sequence) {
+  const auto boundary = static_cast<uint32_t>(sequence->kv->length());
+  const EngineRequest& asked = sequence->asked();
+  if (!asked.writes() || boundary == 0 || NeededBytes(layout_, boundary) > memory_.pool_bytes)
     return;
-  StagedSnapshots now(layout_, {}, 0, {}, &staging_, /*shares_chunks=*/true);
-  if (!now.AddNow(*sequence.kv, &staging_)) return;
-  PrefixRequest prefix = sequence.prefix;
-  prefix.token_ids = sequence.Text();
-  prefix.tenant = sequence.asked().tenant;
-  prefix.adapter = sequence.asked().adapter;
-  AddKeptToPool(prefix, boundary, now.ObjectsOf(boundary));
+  std::unique_ptr<StagedSnapshots>& staged = sequence->kept.staged;  // has most of the digests
+  if (staged == nullptr) {
+    staged = std::make_unique<StagedSnapshots>(layout_, std::vector<uint32_t>(), 0, KvObjects(),
+                                               &staging_, /*shares_chunks=*/true);
+  }
+  if (!staged->AddNow(*sequence->kv, &staging_)) return;
+  PrefixRequest prefix = sequence->prefix;
+  prefix.token_ids = sequence->Text();
+  prefix.tenant = asked.tenant;
+  prefix.adapter = asked.adapter;
+  AddKeptToPool(prefix, boundary, staged->ObjectsOf(boundary));
 }
 
 bool PrefixKeeper::LetGo(Sequence* sequence) {
   StagedSnapshots* const staged = sequence->kept.staged.get();
-  if (staged == nullptr || (staged->boundaries().empty() && sequence->restored.objects.empty())) {
+  if (staged == nullptr || (!staged->holds_any() && sequence->restored.objects.empty())) {
     return false;
   }
   sequence->restored.objects.clear();

@@ -38,9 +38,9 @@ class PrefixKeeper {
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
   // Keeps the text of a sequence that is about to be preempted, in the pool alone.
-  void KeepPreempted(const Sequence& sequence);
-  // Drops the boundaries that a sequence has staged to keep and publish, for their memory. False:
-  // there are none.
+  void KeepPreempted(Sequence* sequence);
+  // Drops the boundaries that a sequence has staged to keep and publish, and what was restored, for
+  // their memory. False: there is none.
   bool LetGo(Sequence* sequence);
   // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
   // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.

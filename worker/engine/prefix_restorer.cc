@@ -77,7 +77,6 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
       sequence->restored.from = fetched.slowest_tier;
       // A cache that does not say where it reads from is at least not this worker.
       if (sequence->restored.from == Tier::kNone) sequence->restored.from = Tier::kHost;
-      if (sequence->restored.from == Tier::kWorker) counters_->Add(EngineCounter::kPoolHits);
       return;
     }
     counters_->Add(EngineCounter::kFetchesRefused);

@@ -87,6 +87,7 @@ class StagedSnapshots {
 
   // Drops all that it holds; its boundaries are left out. Returns how many there were.
   uint32_t Drop();
+  bool holds_any() const { return !restored_.empty() || !growing_.empty(); }
 
   // The boundaries that are staged. Ascending.
   const std::vector<uint32_t>& boundaries() const { return boundaries_; }

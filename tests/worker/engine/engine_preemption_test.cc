@@ -17,6 +17,9 @@
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/worker/engine/engine_harness.h"
+#include "worker/engine/prefix_keeper.h"
+#include "worker/engine/runner/kv_snapshot.h"
+#include "worker/engine/sequence.h"
 
 namespace hearth {
 namespace {
@@ -261,6 +264,53 @@ TEST(EnginePreemption, OldestIsNotPreemptedAndStreamsOn) {
   EXPECT_EQ(runs[0]->collector.finished.decode_steps + runs[0]->collector.finished.accepted_tokens,
             149u)
       << "each of its tokens but the first was decoded";
+}
+
+// A younger request has found a prefix in the pool, and waits for a cache that has more of it.
+TEST(EnginePreemption, OldestTakesWhatAYoungerOneFoundInThePool) {
+  EngineOptions options = InvariantOptions();
+  options.memory.kv_bytes = KvBytesOf(options, Dir(), 8);
+  TestWorker worker(Dir(), options);
+  worker.Run(Request(Prompt(64), {}, 0));
+  ASSERT_GT(worker->Stats().pool_bytes, 0u);
+  absl::Notification submitted, oldest_ended;
+  worker.cache()->before_fetch = [&] {
+    oldest_ended.WaitForNotificationWithTimeout(absl::Seconds(30));
+  };
+  Collector oldest, younger;
+  oldest.on_token = [&](size_t) {
+    submitted.WaitForNotification();
+    return true;
+  };
+  EngineRequest request = Request(Prompt(20, 2), {}, 150);
+  request.cache = CacheMode::kOff;
+  worker.Submit(request, &oldest);
+  worker.Submit(Request(Prompt(100), {}, 4), &younger);
+  submitted.Notify();
+  oldest.WaitEnd();
+  EXPECT_TRUE(oldest.error.ok()) << oldest.error;
+  EXPECT_EQ(worker.Counter("preemptions"), 0u);
+  oldest_ended.Notify();
+  younger.WaitEnd();
+  EXPECT_TRUE(younger.error.ok()) << younger.error;
+  EXPECT_EQ(younger.started.cached_tokens, 0u) << "the pool gave it up";
+}
+
+// What was restored holds memory, too, until the answer is kept.
+TEST(EnginePreemption, LetsGoOfARestoredPrefixWithoutBoundaries) {
+  const KvLayout layout = TestWorker(Dir(), InvariantOptions(), nullptr, false)->layout();
+  const MemoryLimits memory;
+  EngineCounters counters;
+  PrefixKeeper keeper(memory, absl::Seconds(1), layout, &counters);
+  Sequence sequence(1, Request(Prompt(40)), {});
+  const std::shared_ptr<const KvObject> object =
+      NewObject(layout, {0, layout.chunk_tokens, LayerGroup::kGlobal});
+  sequence.kept.staged = std::make_unique<StagedSnapshots>(
+      layout, std::vector<uint32_t>(), layout.chunk_tokens, KvObjects{object}, keeper.staging(),
+      /*shares_chunks=*/true);
+  EXPECT_TRUE(keeper.LetGo(&sequence));
+  EXPECT_EQ(object.use_count(), 1);
+  EXPECT_FALSE(keeper.LetGo(&sequence));
 }
 
 TEST(EnginePreemption, CancelledWhileItWaitsAgainItEnds) {
