@@ -29,10 +29,9 @@
 #include "absl/types/span.h"
 #include "proto/kv_quantization.h"
 #include "worker/kernels/base/element.h"
-#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
-#include "worker/kernels/base/workspace.h"
 
 namespace hearth {
 

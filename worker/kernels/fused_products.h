@@ -5,12 +5,9 @@
 #ifndef HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_H_
 #define HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_H_
 
-#include <cstdint>
-
-#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
-#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/packed_weights.h"
 
 namespace hearth {

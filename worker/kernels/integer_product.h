@@ -25,10 +25,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/kernels/base/packed_rows.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
-#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/packed_weights.h"
 
 namespace hearth {

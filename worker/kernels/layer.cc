@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "worker/kernels/base/owned_rows.h"
+#include "worker/kernels/float_mode.h"
 #include "worker/kernels/fused_products.h"
 #include "worker/kernels/product.h"
 #include "worker/kernels/row_kernels.h"
@@ -93,11 +93,26 @@ class LayerList {
     for (const AdapterRows& adapter : adapters_) {
       const Rows from = Some(x, adapter.first, adapter.rows);
       const Rows to = Some(y, adapter.first, adapter.rows);
-      for (const LowRank& delta : adapter.layer->*low_ranks) {
-        AddLowRank(In(from), delta, to, workspace_, phases_);
-      }
+      for (const LowRank& delta : adapter.layer->*low_ranks) AddLowRank(from, delta, to);
     }
     return outputs;
+  }
+  // The list owns the memory in between.
+  void AddLowRank(const Rows& x, const LowRank& delta, const Rows& y) {
+    const int64_t rank = delta.a.outputs(), outputs = delta.b.outputs();
+    assert(delta.b.inputs() == rank);
+    assert(delta.first_output >= 0 && delta.first_output + outputs <= y.stride);
+    const auto inner = std::make_shared<OwnedRows>(x.rows, rank);
+    const auto sum = std::make_shared<OwnedRows>(x.rows, outputs);
+    AddProduct(In(x), delta.a, inner->view, workspace_, phases_);
+    AddProduct(In(inner->view), delta.b, sum->view, workspace_, phases_);
+    phases_->AddRows(x.rows, [=, scale = delta.scale, first = delta.first_output](int64_t row) {
+      (void)inner;  // until here
+      const FloatMode mode;
+      const float* from = sum->view.Row(row);
+      float* to = y.Row(row) + first;
+      for (int64_t i = 0; i < outputs; ++i) to[i] = to[i] + scale * from[i];
+    });
   }
   bool IsReplaced() const { return seams_ != nullptr && seams_->product != nullptr; }
   void AddReplaced(const ConstRows& x, const PackedWeights& weights, const Rows& y) {

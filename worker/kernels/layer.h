@@ -9,17 +9,38 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "worker/kernels/attend.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
-#include "worker/kernels/base/workspace.h"
-#include "worker/kernels/low_rank.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/row_kernels.h"
 
 namespace hearth {
+
+// What a low-rank adapter adds to some outputs of a product: y[first_output + n] += scale * sum
+// over j of b[n][j] * (sum over k of a[j][k] * x[k]) (LoRA: Hu et al. 2021, arXiv:2106.09685,
+// equation 3). Both sums are Product's, in its written order, then one multiplication and one
+// addition for each output: a row's bits depend on that row and the weights alone.
+struct LowRank {
+  PackedWeights a, b;  // [rank][inputs] and [outputs][rank]
+  float scale = 1;
+  int64_t first_output = 0;  // of the product that it is added to
+};
+
+// Those of one layer, by the product that they are added to.
+struct AdapterLayer {
+  std::vector<LowRank> qkv, out, gate, up, down;
+};
+
+// Adjacent rows of a step that go through an adapter, in one layer. Not owned.
+struct AdapterRows {
+  int64_t first = 0, rows = 0;
+  const AdapterLayer* layer = nullptr;
+};
 
 // A layer's weights and shapes. Not owned; norms are scales as RmsNorm takes them.
 struct LayerWeights {

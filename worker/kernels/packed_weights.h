@@ -24,7 +24,7 @@
 #include "absl/types/span.h"
 #include "worker/kernels/base/element.h"
 #include "worker/kernels/base/kernel_memory.h"
-#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/phases.h"
 
 namespace hearth {
 

@@ -10,8 +10,8 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
 #endif
 
-#include "worker/kernels/base/packed_rows.h"
 #include "worker/kernels/base/phases.h"
+#include "worker/kernels/base/rows.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/widen-inl.h"

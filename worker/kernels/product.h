@@ -11,10 +11,9 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_H_
 
 #include "absl/types/span.h"
-#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
-#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/packed_weights.h"
 
 namespace hearth {

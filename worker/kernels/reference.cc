@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "worker/kernels/attend_plan.h"
-#include "worker/kernels/function_constants.h"
 #include "worker/kernels/functions.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/quantized/quantized_plane.h"

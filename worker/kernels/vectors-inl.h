@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "worker/kernels/function_constants.h"
+#include "worker/kernels/functions.h"
 #include "worker/kernels/widen-inl.h"
 
 #if HEARTH_KERNELS_VECTORS

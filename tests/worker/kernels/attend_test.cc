@@ -6,7 +6,7 @@
 
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/kernels/attend_plan.h"
-#include "worker/kernels/function_constants.h"
+#include "worker/kernels/functions.h"
 #include "worker/kernels/reference.h"
 
 namespace hearth {

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "worker/kernels/base/parallel.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/targets.h"

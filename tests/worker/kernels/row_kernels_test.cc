@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/worker/kernels/kernel_kit.h"
-#include "worker/kernels/function_constants.h"
+#include "worker/kernels/functions.h"
 #include "worker/kernels/reference.h"
 #include "worker/kernels/rope_table.h"
 

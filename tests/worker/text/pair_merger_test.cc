@@ -1,5 +1,3 @@
-#include "worker/text/pair_merger.h"
-
 #include <limits>
 #include <map>
 #include <random>
@@ -12,6 +10,7 @@
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
 #include "worker/text/prompt.h"
+#include "worker/text/text_encoder.h"
 #include "worker/text/tokenizer.h"
 #include "worker/text/vocabulary.h"
 

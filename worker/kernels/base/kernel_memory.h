@@ -2,7 +2,8 @@
 // them, in huge pages: a step reads all weights once, and with pages of 4 KiB it would wait for
 // address translation (decision 135).
 //
-// Thread safety: AllocateKernelBytes from any thread; a KernelArena by one at a time.
+// Thread safety: AllocateKernelBytes from any thread; a KernelArena and a Workspace by one at a
+// time.
 // Errors: std::bad_alloc.
 #ifndef HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
 #define HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
@@ -36,6 +37,27 @@ class KernelArena {
 
   std::shared_ptr<std::byte> region_;
   size_t used_ = 0, room_ = 0;
+};
+
+// Scratch memory of a kernel, kept for the next call: one kernel at a time. A call for no more than
+// there was room for only reads. Grows, and shrinks only when it dies.
+class Workspace {
+ public:
+  // Room for `count` floats, aligned to a cache line, of undefined content; valid until a call
+  // for more.
+  float* Floats(size_t count) {
+    if (count > room_) {
+      bytes_.reset();
+      room_ = 0;
+      bytes_ = AllocateKernelBytes(count * sizeof(float));
+      room_ = count;
+    }
+    return reinterpret_cast<float*>(bytes_.get());
+  }
+
+ private:
+  KernelBytes bytes_;
+  size_t room_ = 0;  // floats
 };
 
 }  // namespace hearth

@@ -15,9 +15,22 @@
 #include <utility>
 #include <vector>
 
-#include "worker/kernels/base/parallel.h"
+#include "absl/functional/function_ref.h"
 
 namespace hearth {
+
+using KernelPart = absl::FunctionRef<void(int64_t part)>;
+
+// How the kernels ask their caller for threads: calls body(0) .. body(parts - 1), each once, on any
+// threads and in any order, and returns when all are done. A kernel splits its outputs into parts,
+// never a sum; a part's result does not depend on the thread that computes it, nor on the parts
+// before it. There are usually more parts than threads: a free thread takes the next. Each part
+// sets the thread's floating-point mode itself (float_mode.h). Parts do not throw.
+using ParallelFor = absl::FunctionRef<void(int64_t parts, KernelPart body)>;
+
+inline void InThisThread(int64_t parts, KernelPart body) {
+  for (int64_t part = 0; part < parts; ++part) body(part);
+}
 
 // One loop: body(0) .. body(parts - 1), as ParallelFor has it. The thread's number is not used.
 struct KernelPhase {

@@ -1,11 +1,14 @@
-// Rows of floats in memory, `stride` floats from one to the next. Views: they own nothing.
+// Rows of floats in memory. ConstRows, Rows and PackedRows are views: they own nothing.
 #ifndef HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 #define HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace hearth {
 
+// `stride` floats from one row to the next.
 struct ConstRows {
   const float* data = nullptr;
   int64_t rows = 0, stride = 0;
@@ -18,6 +21,27 @@ struct Rows {
   int64_t rows = 0, stride = 0;
 
   float* Row(int64_t row) const { return data + row * stride; }
+};
+
+// Rows with memory of their own, for what lives as long as a list that has them.
+struct OwnedRows {
+  OwnedRows(int64_t rows, int64_t columns)
+      : data(static_cast<size_t>(rows * columns)), view{data.data(), rows, columns} {}
+  OwnedRows(const OwnedRows&) = delete;
+  OwnedRows& operator=(const OwnedRows&) = delete;
+
+  std::vector<float> data;
+  Rows view;
+};
+
+// Rows as the product's tiles read them. Tiles are as equal as can be, at most as large as a target
+// has registers for; each is [input][row of the tile], and they lie one after the other.
+struct PackedRows {
+  const float* data = nullptr;
+  int64_t rows = 0, tiles = 0;
+
+  int64_t FirstRow(int64_t tile) const { return tile * rows / tiles; }
+  int64_t TileOf(int64_t row) const { return ((row + 1) * tiles - 1) / rows; }
 };
 
 }  // namespace hearth

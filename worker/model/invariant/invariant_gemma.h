@@ -30,7 +30,6 @@
 #include "worker/model/invariant/invariant_step.h"
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/invariant/kv_blocks.h"
-#include "worker/model/invariant/step_limits.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
 

@@ -29,7 +29,7 @@
 #include "absl/status/status.h"
 #include "proto/fingerprint.h"
 #include "worker/model/invariant/invariant_gemma.h"
-#include "worker/model/invariant/step_limits.h"
+#include "worker/model/invariant/invariant_step.h"
 
 namespace hearth {
 

@@ -42,6 +42,13 @@ inline constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
 absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConfig& config,
                           uint64_t model);
 
+// The largest steps that a model will be given, for the self-test.
+struct StepLimits {
+  uint32_t alone = 512;     // rows of a sequence that nothing else is computed beside
+  uint32_t together = 512;  // rows of several sequences
+  uint32_t decodes = 16;    // sequences of one row each
+};
+
 // Columns of what rows go through.
 struct StepColumns {
   int64_t hidden = 0, qkv = 0, attended = 0, gated = 0;

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/kernels/base/workspace.h"
+#include "worker/kernels/base/kernel_memory.h"
 
 namespace hearth {
 

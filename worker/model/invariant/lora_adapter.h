@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/digest.h"
-#include "worker/kernels/low_rank.h"
+#include "worker/kernels/layer.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
 
