@@ -1,5 +1,6 @@
 #include "worker/engine/beam_driver.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <memory>
@@ -14,9 +15,9 @@ namespace hearth {
 struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
-  std::vector<std::weak_ptr<Sequence>> running = {};
-  std::vector<std::weak_ptr<Sequence>> idle = {};  // paused, of no beam, without a KV
-  size_t stepped = 0;                              // of those that run, in this step
+  std::vector<std::weak_ptr<Sequence>> running = {};  // the first is always one of them
+  std::vector<uint32_t> unused = {};                  // numbers of forks
+  size_t stepped = 0;                                 // of those that run, in this step
 };
 
 namespace {
@@ -55,7 +56,7 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
   first->state->beams = group;
   group->running.push_back(first);
   for (uint32_t number = 1; number < first->request.sequences(); ++number) {
-    Idle(planner_->Fork(first, number), group.get());
+    group->unused.push_back(number);
   }
   if (absl::Status advanced = Advance(group.get()); !advanced.ok()) return advanced;
   answers_->HashLogits(first.get());
@@ -68,23 +69,13 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
   return absl::OkStatus();
 }
 
-void BeamDriver::Idle(const SequencePtr& beam, BeamGroup* group) {
-  planner_->Pause(beam->id);
-  if (beam->kv != nullptr) model_->Release(std::move(beam->kv));
-  group->idle.push_back(beam);
-}
-
 SequencePtr BeamDriver::Abandon(RequestState* state) {
   const std::shared_ptr<BeamGroup> group = std::exchange(state->beams, nullptr);
   SequencePtr first = group->first.lock();
-  for (const auto* beams : {&group->running, &group->idle}) {
-    for (const auto& beam : *beams) {
-      const SequencePtr sequence = beam.lock();
-      if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
-      if (sequence == first) continue;
-      planner_->Remove(sequence->id);
-      planner_->NoteDone();
-    }
+  for (const auto& beam : group->running) {
+    const SequencePtr sequence = beam.lock();
+    model_->Release(std::move(sequence->kv));
+    if (sequence != first) planner_->Unite(*first, sequence->id);
   }
   first->answer.generated = 0;
   return first;
@@ -112,28 +103,38 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
   return group->search.done() ? absl::OkStatus() : Reorder(group);
 }
 
-// The first beam that goes on from a sequence keeps it. Each other becomes a fork of it, in one
-// that nothing goes on from.
+// The first beam that goes on from a sequence keeps it. Each other becomes a new fork of it.
 absl::Status BeamDriver::Reorder(BeamGroup* group) {
-  const std::vector<std::weak_ptr<Sequence>> parents = std::move(group->running);
+  const SequencePtr first = group->first.lock();
+  std::vector<SequencePtr> parents;
+  for (const auto& running : group->running) parents.push_back(running.lock());
   std::vector<char> kept(parents.size(), 0);
   for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
-  std::vector<std::weak_ptr<Sequence>>& idle = group->idle;
+  // If nothing goes on from the request's own sequence, it takes the place of one that is kept.
+  const size_t own = std::find(parents.begin(), parents.end(), first) - parents.begin();
+  if (kept[own] == 0) {
+    const size_t other = std::find(kept.begin(), kept.end(), 1) - kept.begin();
+    std::swap(parents[own]->kv, parents[other]->kv);
+    std::swap(parents[own], parents[other]);
+  }
   for (size_t i = 0; i < parents.size(); ++i) {
-    if (kept[i] == 0) Idle(parents[i].lock(), group);
+    if (kept[i] != 0) continue;
+    model_->Release(std::move(parents[i]->kv));
+    group->unused.push_back(parents[i]->sample);
+    planner_->Unite(*first, parents[i]->id);
   }
   group->running.clear();
   for (const BeamSearch::Beam& beam : group->search.beams()) {
-    SequencePtr sequence = parents[beam.parent].lock();
+    SequencePtr sequence = parents[beam.parent];
     if (std::exchange(kept[beam.parent], 0) == 0) {
-      const SequencePtr parent = std::exchange(sequence, idle.back().lock());
-      idle.pop_back();
+      const SequencePtr parent =
+          std::exchange(sequence, planner_->Fork(first, group->unused.back()));
+      group->unused.pop_back();
       absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);
       if (!kv.ok()) return kv.status();
       model_->UseAdapter(sequence->request.adapter, kv->get());
       sequence->kv = *std::move(kv);
       model_->Fork(*parent->kv, sequence->kv.get());
-      planner_->Resume(sequence->id);
     }
     sequence->answer.last_token = beam.tokens.back();
     sequence->answer.generated = static_cast<uint32_t>(beam.tokens.size());
@@ -147,11 +148,9 @@ void BeamDriver::Finish(const BeamGroup& group) {
   const SequencePtr first = group.first.lock();
   first->state->ends[0].beam_score = best.score;
   const FinishReason reason = answers_->EmitAll(first.get(), best.tokens, ReasonOf(best.end));
-  for (const auto* beams : {&group.running, &group.idle}) {
-    for (const auto& beam : *beams) {
-      const SequencePtr sequence = beam.lock();
-      if (sequence != first) answers_->Dismiss(sequence.get());
-    }
+  for (const auto& beam : group.running) {
+    const SequencePtr sequence = beam.lock();
+    if (sequence != first) answers_->Dismiss(sequence.get());
   }
   answers_->Finish(first, reason);
 }

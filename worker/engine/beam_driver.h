@@ -32,7 +32,6 @@ class BeamDriver {
  private:
   absl::Status Advance(BeamGroup* group);
   absl::Status Reorder(BeamGroup* group);
-  void Idle(const SequencePtr& beam, BeamGroup* group);
   void Finish(const BeamGroup& group);
 
   ModelRunner* const model_;

@@ -32,7 +32,8 @@
 
 namespace hearth {
 
-// Cancels when Cancel() is called; the place is free within one step. Safe after the end.
+// Cancels when Cancel() is called; the place is free within one step, in the classes exact and
+// portable within one of each running sequence. Safe after the end.
 class EngineRequestHandle {
  public:
   virtual ~EngineRequestHandle() = default;

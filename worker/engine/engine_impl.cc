@@ -343,7 +343,8 @@ absl::Status EngineImpl::TellPrompt(Sequence* sequence, uint32_t begin, uint32_t
   return absl::OkStatus();
 }
 
-// Of a step that fails each part is tried alone: only what is at fault ends.
+// Each part is a step of its own where the model does not batch. Of a step that fails each part is
+// tried alone: only what is at fault ends.
 void EngineImpl::Step(std::vector<SequencePart> parts) {
   MakeRoom(&parts);
   std::vector<SequencePart> joint;
@@ -354,13 +355,18 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
            sequence.told_tokens < sequence.request.token_ids.size();
   };
   std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(is_told));
-  const absl::Status together = joint.empty() ? absl::OkStatus() : StepModel(joint);
+  absl::Status together;
+  bool alone = !model_->batches();
+  if (!alone && !joint.empty()) {
+    together = StepModel(joint);
+    alone = !together.ok() && joint.size() > 1;
+  }
   for (const SequencePart& part : parts) {
     if (part.sequence->state->failed) continue;  // its turn to end comes
     absl::Status status = together;
     if (is_told(part)) {
       status = Caught([&] { return StepTold(part); });
-    } else if (!together.ok() && joint.size() > 1) {
+    } else if (alone) {
       status = StepModel({&part, 1});
     }
     if (status.ok()) status = Caught([&] { return AfterPart(part); });

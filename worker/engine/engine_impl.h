@@ -1,11 +1,11 @@
 // EngineImpl: the engine's one thread, and the parts that it drives.
 //
 // The thread takes rounds, as RoundPlanner says: it ends cancelled and expired sequences, gives
-// free places away, begins sequences whose prefix has come, and takes one step. A step has a part
-// of one sequence, some tokens of its prompt or one decoded token; where the model batches, a part
-// of each sequence that decodes, with tokens that it guessed, and of some that prefill. No sequence
-// waits longer than a step for its turn. Lookups in the cache and publishes run on
-// their own threads and only leave results behind.
+// free places away, begins sequences whose prefix has come, and takes a step: a token of each
+// sequence that decodes, with tokens that it guessed, and some tokens of prompts. If the model does
+// not batch, the round has a step for each of these sequences, and for one prompt. No sequence
+// waits longer than a round for its turn. Lookups in the cache and publishes run on their own
+// threads and only leave results behind.
 //
 // Thread safety: as Engine. Private to the engine's sources.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_

@@ -145,19 +145,16 @@ absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) cons
 
 void RoundPlanner::PlanStep(EngineRound* round) {
   mu_.AssertHeld();
-  if (model_->batches()) {
-    Scheduler::Guessed guessed;
-    for (const auto& [id, sequence] : sequences_) {
-      if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
-        guessed[id] = tokens;
-    }
-    // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
-    for (const PlannedStep& planned :
-         scheduler_.NextBatch(step_rows(), model_->step_tokens(layout_), guessed)) {
-      round->step.push_back(PartOf(planned));
-    }
-  } else if (const std::optional<PlannedStep> planned = scheduler_.Next()) {
-    round->step.push_back(PartOf(*planned));
+  Scheduler::Guessed guessed;
+  for (const auto& [id, sequence] : sequences_) {
+    if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
+      guessed[id] = tokens;
+  }
+  // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
+  const bool batches = model_->batches();
+  for (const PlannedStep& planned : scheduler_.NextBatch(
+           batches ? step_rows() : 1, batches ? model_->step_tokens(layout_) : 1, guessed)) {
+    round->step.push_back(PartOf(planned));
   }
 }
 
@@ -210,7 +207,9 @@ LoadWork RoundPlanner::WorkOf(const Sequence& sequence) const {
 void RoundPlanner::StartPrefill(const Sequence& sequence) {
   assert(!sequence.step_ends.empty() && sequence.step_ends.back() > sequence.position);
   absl::MutexLock lock(&mu_);
-  scheduler_.StartPrefill(sequence.id, sequence.step_ends.back() - sequence.position);
+  const auto steps = static_cast<uint32_t>(sequence.step_ends.size());
+  scheduler_.StartPrefill(
+      sequence.id, model_->batches() ? sequence.step_ends.back() - sequence.position : steps);
 }
 
 void RoundPlanner::StartDecode(SequenceId id) {
@@ -263,15 +262,11 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   return sample;
 }
 
-void RoundPlanner::Pause(SequenceId id) {
+void RoundPlanner::Unite(const Sequence& first, SequenceId fork) {
   absl::MutexLock lock(&mu_);
-  scheduler_.Pause(id);
-}
-
-void RoundPlanner::Resume(SequenceId id) {
-  absl::MutexLock lock(&mu_);
-  scheduler_.Resume(id);
-  bell_.Signal();
+  scheduler_.Unite(first.id, fork);
+  sequences_.erase(fork);
+  --active_;
 }
 
 void RoundPlanner::Remove(SequenceId id) {

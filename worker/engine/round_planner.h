@@ -54,7 +54,7 @@ struct EngineRound {
     FetchOutcome fetched;  // nothing where it is waited for no longer
   };
   std::vector<LookedUp> looked_up;
-  std::vector<SequencePart> step;   // empty: nothing to step
+  std::vector<SequencePart> step;   // empty: nothing to step; one after the other, or as one
   PrefixCache* auditing = nullptr;  // for an audit; set when there is nothing else to do
 };
 
@@ -102,9 +102,8 @@ class RoundPlanner {
   void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
   // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // A sequence that decodes has no steps until Resume.
-  void Pause(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  void Resume(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes a fork back, for which there are no callbacks: `first` may have another one instead.
+  void Unite(const Sequence& first, SequenceId fork) ABSL_LOCKS_EXCLUDED(mu_);
   // Its place is free.
   void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The last callback of a sequence has returned.

@@ -122,19 +122,12 @@ void Scheduler::StartPrefill(SequenceId id, uint32_t tokens) {
 void Scheduler::StartDecode(SequenceId id) {
   Entry& entry = entries_.at(id);
   assert(entry.state == State::kIdle || entry.state == State::kPrefilling);
-  entry.state = State::kDecoding;  // not in this round: a sequence that just prefilled had its step
+  entry.state = State::kDecoding;
 }
 
-void Scheduler::Pause(SequenceId id) {
-  const auto entry = entries_.find(id);
-  if (entry != entries_.end() && entry->second.state == State::kDecoding)
-    entry->second.state = State::kPaused;
-}
-
-void Scheduler::Resume(SequenceId id) {
-  const auto entry = entries_.find(id);
-  if (entry != entries_.end() && entry->second.state == State::kPaused)
-    entry->second.state = State::kDecoding;
+void Scheduler::Unite(SequenceId id, SequenceId fork) {
+  entries_.erase(fork);
+  ++entries_.at(id).places;
 }
 
 std::optional<SequenceId> Scheduler::Victim(
@@ -161,31 +154,6 @@ void Scheduler::Requeue(SequenceId id, uint32_t places) {
 }
 
 void Scheduler::Remove(SequenceId id) { entries_.erase(id); }
-
-std::optional<PlannedStep> Scheduler::Next() {
-  const auto prefills = [](const auto& one) { return one.second.state == State::kPrefilling; };
-  const auto decodes = [this](SequenceId id) {
-    const auto entry = entries_.find(id);
-    return entry != entries_.end() && entry->second.state == State::kDecoding;
-  };
-  while (!round_.empty() && !decodes(round_.front())) round_.pop_front();
-  if (round_.empty()) {
-    // The round after this prefill step, or right now when there is none.
-    for (const auto& [id, entry] : entries_) {
-      if (decodes(id)) round_.push_back(id);
-    }
-    auto next = std::find_if(entries_.upper_bound(last_prefill_), entries_.end(), prefills);
-    if (next == entries_.end()) next = std::find_if(entries_.begin(), entries_.end(), prefills);
-    if (next != entries_.end()) {
-      last_prefill_ = next->first;
-      return PlannedStep{next->first, StepKind::kPrefill};
-    }
-  }
-  if (round_.empty()) return std::nullopt;
-  const SequenceId id = round_.front();
-  round_.pop_front();
-  return PlannedStep{id, StepKind::kDecode};
-}
 
 // Equal parts of `rows`, as far as they are wanted. Parts begin at number `first`, so that rows
 // which cannot be shared equally are another's each time.

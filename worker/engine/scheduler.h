@@ -4,29 +4,27 @@
 // A sequence waits in a bounded queue until one of `max_running` places is free (several, if it
 // will fork). Tenants take turns: the one with the fewest places is next, with its oldest sequence.
 // A sequence that waits for places or memory is overtaken by none. With a place a sequence is first
-// idle (its prefix is being looked up), then prefills, then decodes; preempted, it waits again. A
-// model whose steps hold one sequence asks for Next(): prefilling sequences take turns, and between
-// two prefill steps every decoding sequence takes one. Others ask for NextBatch(): every decoding
-// sequence is in every step, and prefilling ones share the rest of the step's rows.
+// idle (its prefix is being looked up), then prefills, then decodes; preempted, it waits again.
+// Every decoding sequence is in every batch, and prefilling ones share the rest of its rows. A
+// model whose steps hold one sequence takes the parts of a batch one after the other; a row for
+// prefills is a step of a prompt then.
 //
 // Ids are ages: the smaller an id, the older its sequence. Thread safety: none; the engine guards
 // it.
 // Invariants:
 //   1. The places of sequences that do not wait are <= max_running. Where several tenants are
 //      known, one place is left for a tenant that has none.
-//   2. By Next(), between two steps of one decoding sequence there is at most one prefill step.
-//   3. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
+//   2. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
 //      Guessed tokens come last: they share what is left of kRowsWithGuesses rows, or of twice as
 //      many where only one sequence decodes.
-//   4. Tenants that prefill have equal rows, and so have the sequences of a tenant; rows that one
+//   3. Tenants that prefill have equal rows, and so have the sequences of a tenant; rows that one
 //      of them has no use for are shared by the others.
-//   5. A sequence is never preempted for a younger one.
+//   4. A sequence is never preempted for a younger one.
 #ifndef HEARTH_WORKER_ENGINE_SCHEDULER_H_
 #define HEARTH_WORKER_ENGINE_SCHEDULER_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -65,17 +63,16 @@ class Scheduler {
   std::optional<SequenceId> Candidate() const;
   // Gives the candidate its places; it is idle now.
   void Admit(SequenceId id);
-  // `tokens` matters to batches alone. REQUIRES: the sequence is idle.
-  void StartPrefill(SequenceId id, uint32_t tokens = 1);
+  // `tokens`: rows to prefill. REQUIRES: the sequence is idle.
+  void StartPrefill(SequenceId id, uint32_t tokens);
   // `tokens` of its prompt's tokens in the last batch were not computed.
   void GiveBack(SequenceId id, uint32_t tokens) { entries_.at(id).left += tokens; }
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
   // A new sequence, decoding, in one of the places that `id` was given beside its own.
   void Fork(SequenceId id, SequenceId fork);
-  // A sequence that decodes has no steps until it is resumed. Ids of others are ignored.
-  void Pause(SequenceId id);
-  void Resume(SequenceId id);
+  // Ends a fork of `id`, which has its place again.
+  void Unite(SequenceId id, SequenceId fork);
   // The sequence to preempt if sequence `id` lacks memory. Only younger sequences count: the tenant
   // whose sequences hold the most bytes loses its youngest sequence that holds any. None: no
   // younger sequence holds any.
@@ -86,8 +83,6 @@ class Scheduler {
   // Frees the sequence's places, in any state. Unknown ids are ignored.
   void Remove(SequenceId id);
 
-  // The next step, or nullopt when nothing prefills or decodes. Each call counts as a step taken.
-  std::optional<PlannedStep> Next();
   // The next step of at most `rows`, or of `rows_without_decodes` where nothing decodes; empty when
   // there is none. Its tokens count as taken. A sequence without tokens left must be removed or
   // decode before the next call. `guessed`: of sequences that decode, how many tokens they would
@@ -102,7 +97,7 @@ class Scheduler {
   uint32_t queued() const;
 
  private:
-  enum class State { kQueued, kIdle, kPrefilling, kDecoding, kPaused };
+  enum class State { kQueued, kIdle, kPrefilling, kDecoding };
   struct Entry {
     std::string tenant;
     uint32_t places = 1;
@@ -128,8 +123,6 @@ class Scheduler {
   std::map<SequenceId, Entry> entries_;
   std::map<std::string, Tenant> tenants_;  // of the last 1,024 sequences at least
   uint64_t accepted_ = 0, turns_ = 0, batches_ = 0;
-  SequenceId last_prefill_ = 0;   // by Next
-  std::deque<SequenceId> round_;  // decoding sequences that still have a step in this round
 };
 
 }  // namespace hearth

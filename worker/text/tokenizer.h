@@ -2,7 +2,7 @@
 //
 // As in transformers, "<bos>" in a text is one id: a text is first divided at the pieces that are
 // never merged with their neighbours (control, unknown and user-defined ones; leftmost, then
-// longest). The text between them is merged (pair_merger.h), after it was cut where no merge
+// longest). The text between them is merged (text_encoder.h), after it was cut where no merge
 // crosses (Vocabulary::MayCut). A segment's tokens depend on nothing before it, so the tokens of a
 // text's prefix cost a segment or two, however long the text. No part of a text is kept, so timings
 // reveal nothing about other tenants' texts.
