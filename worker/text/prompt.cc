@@ -93,26 +93,44 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
   return absl::OkStatus();
 }
 
-// REQUIRES: offsets ascend and lie between the characters of `text`; `declared` says of each
-// whether the caller did.
-absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>& offsets,
-                                    const std::vector<bool>& declared,
-                                    std::vector<std::pair<size_t, size_t>> plain,
+// The text between answers, whose tokens are those of `messages`, is encoded piece by piece: each
+// ends and begins at the template's own markers, which nothing crosses.
+absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
-  const EncodeRules rules{limits.context_tokens, limits.stopped, std::move(plain)};
-  Encoding encoding;
-  const EncodeEnd end = tokenizer.EncodeWithOffsets(text, offsets, rules, &encoding);
-  if (absl::Status status = WhyNotEncoded(end, limits); !status.ok()) return status;
   Prompt prompt;
-  prompt.token_ids = std::move(encoding.ids);
-  for (size_t i = 0; i < declared.size(); ++i) {
-    if (declared[i]) prompt.declared.push_back(encoding.common_tokens[i]);
+  size_t begin = 0, next_offset = 0;
+  for (size_t i = 0; i <= rendered.answers.size(); ++i) {
+    const bool last = i == rendered.answers.size();
+    const size_t end = last ? rendered.text.size() : rendered.answers[i].begin;
+    std::vector<size_t> offsets;
+    while (next_offset < rendered.breakpoints.size() && rendered.breakpoints[next_offset] <= end)
+      offsets.push_back(rendered.breakpoints[next_offset++] - begin);
+    EncodeRules rules{limits.context_tokens - prompt.token_ids.size(), limits.stopped, {}};
+    for (const auto& [from, to] : rendered.messages) {
+      if (from >= begin && to <= end) rules.plain.emplace_back(from - begin, to - begin);
+    }
+    Encoding piece;
+    const EncodeEnd ended = tokenizer.EncodeWithOffsets(
+        std::string_view(rendered.text).substr(begin, end - begin), offsets, rules, &piece);
+    if (absl::Status status = WhyNotEncoded(ended, limits); !status.ok()) return status;
+    const size_t first_offset = next_offset - offsets.size();
+    for (size_t at = 0; at < piece.common_tokens.size(); ++at) {
+      const auto token = static_cast<uint32_t>(prompt.token_ids.size()) + piece.common_tokens[at];
+      prompt.breakpoints.push_back(token);
+      if (rendered.declared[first_offset + at]) prompt.declared.push_back(token);
+    }
+    prompt.token_ids.insert(prompt.token_ids.end(), piece.ids.begin(), piece.ids.end());
+    if (last) break;
+    const std::vector<int32_t>& answer = messages[rendered.answers[i].message].token_ids;
+    if (prompt.token_ids.size() + answer.size() > limits.context_tokens)
+      return WhyNotEncoded(EncodeEnd::kTooManyTokens, limits);
+    prompt.token_ids.insert(prompt.token_ids.end(), answer.begin(), answer.end());
+    begin = rendered.answers[i].end;
   }
+  prompt.breakpoints = SortedUnique(std::move(prompt.breakpoints));
   prompt.declared = SortedUnique(std::move(prompt.declared));
-  prompt.breakpoints = SortedUnique(std::move(encoding.common_tokens));
-  prompt.text = std::move(text);
+  prompt.text = std::move(rendered.text);
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
-  assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());
   return prompt;
 }
 
@@ -125,16 +143,17 @@ absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint3
   std::string_view bos = tokenizer.TokenBytes(tokenizer.bos_id());
   if (omit_bos) bos = {};
   if (!bos.empty() && text.compare(0, bos.size(), bos) == 0) bos = {};
-  std::vector<size_t> offsets;
+  RenderedChat rendered;
   for (size_t i = 0; i < breakpoints.size(); ++i) {
     if (!IsUtf8Boundary(text, breakpoints[i])) {
       return Invalid("breakpoints[", i, "]: byte ", breakpoints[i], " lies inside a character");
     }
-    offsets.push_back(bos.size() + breakpoints[i]);
+    rendered.breakpoints.push_back(bos.size() + breakpoints[i]);
   }
-  std::sort(offsets.begin(), offsets.end());
-  return FromRendered(std::string(bos) + text, offsets, std::vector<bool>(offsets.size(), true), {},
-                      tokenizer, limits);
+  std::sort(rendered.breakpoints.begin(), rendered.breakpoints.end());
+  rendered.declared.assign(breakpoints.size(), true);
+  rendered.text = std::string(bos) + text;
+  return FromRendered(std::move(rendered), {}, tokenizer, limits);
 }
 
 absl::Status CheckChat(const ChatInput& chat) {
@@ -182,48 +201,6 @@ bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const Pro
   return spelt == text;
 }
 
-// The text between answers is encoded piece by piece: each ends and begins at the template's own
-// markers, which nothing crosses.
-absl::StatusOr<Prompt> FromAnswered(const std::vector<ChatMessage>& messages,
-                                    const RenderedChat& rendered, const Tokenizer& tokenizer,
-                                    const PromptLimits& limits) {
-  Prompt prompt;
-  size_t begin = 0, next_offset = 0;
-  for (size_t i = 0; i <= rendered.answers.size(); ++i) {
-    const bool last = i == rendered.answers.size();
-    const size_t end = last ? rendered.text.size() : rendered.answers[i].begin;
-    std::vector<size_t> offsets;
-    while (next_offset < rendered.breakpoints.size() && rendered.breakpoints[next_offset] <= end)
-      offsets.push_back(rendered.breakpoints[next_offset++] - begin);
-    EncodeRules rules{limits.context_tokens - prompt.token_ids.size(), limits.stopped, {}};
-    for (const auto& [from, to] : rendered.messages) {
-      if (from >= begin && to <= end) rules.plain.emplace_back(from - begin, to - begin);
-    }
-    Encoding piece;
-    const EncodeEnd ended = tokenizer.EncodeWithOffsets(
-        std::string_view(rendered.text).substr(begin, end - begin), offsets, rules, &piece);
-    if (absl::Status status = WhyNotEncoded(ended, limits); !status.ok()) return status;
-    const size_t first_offset = next_offset - offsets.size();
-    for (size_t at = 0; at < piece.common_tokens.size(); ++at) {
-      const auto token = static_cast<uint32_t>(prompt.token_ids.size()) + piece.common_tokens[at];
-      prompt.breakpoints.push_back(token);
-      if (rendered.declared[first_offset + at]) prompt.declared.push_back(token);
-    }
-    prompt.token_ids.insert(prompt.token_ids.end(), piece.ids.begin(), piece.ids.end());
-    if (last) break;
-    const std::vector<int32_t>& answer = messages[rendered.answers[i].message].token_ids;
-    if (prompt.token_ids.size() + answer.size() > limits.context_tokens)
-      return WhyNotEncoded(EncodeEnd::kTooManyTokens, limits);
-    prompt.token_ids.insert(prompt.token_ids.end(), answer.begin(), answer.end());
-    begin = rendered.answers[i].end;
-  }
-  prompt.breakpoints = SortedUnique(std::move(prompt.breakpoints));
-  prompt.declared = SortedUnique(std::move(prompt.declared));
-  prompt.text = rendered.text;
-  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
-  return prompt;
-}
-
 absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
                                 const Tokenizer& tokenizer, const PromptLimits& limits) {
   if (!limits.why_no_chats.empty())
@@ -252,9 +229,7 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
   if (!chat.strict) rendered->messages.clear();
-  if (!rendered->answers.empty()) return FromAnswered(messages, *rendered, tokenizer, limits);
-  return FromRendered(std::move(rendered->text), rendered->breakpoints, rendered->declared,
-                      std::move(rendered->messages), tokenizer, limits);
+  return FromRendered(*std::move(rendered), messages, tokenizer, limits);
 }
 
 }  // namespace
