@@ -22,18 +22,6 @@ struct BeamGroup {
 
 namespace {
 
-FinishReason ReasonOf(BeamSearch::End end) {
-  switch (end) {
-    case BeamSearch::End::kEndToken:
-      return FinishReason::kEos;
-    case BeamSearch::End::kStop:
-      return FinishReason::kStop;
-    case BeamSearch::End::kMostTokens:
-      return FinishReason::kLength;
-  }
-  return FinishReason::kLength;
-}
-
 // A step is taken while `first` lives. The callback is not kept: whoever it belongs to may own the
 // request's state, and with it the search.
 BeamSearch::Ends EndsOf(const Sequence* first, const ModelConfig& config) {
@@ -147,7 +135,7 @@ void BeamDriver::Finish(const BeamGroup& group) {
   const BeamSearch::Hypothesis& best = group.search.best();
   const SequencePtr first = group.first.lock();
   first->state->ends[0].beam_score = best.score;
-  const FinishReason reason = answers_->EmitAll(first.get(), best.tokens, ReasonOf(best.end));
+  const FinishReason reason = answers_->EmitAll(first.get(), best.tokens, best.end);
   for (const auto& beam : group.running) {
     const SequencePtr sequence = beam.lock();
     if (sequence != first) answers_->Dismiss(sequence.get());

@@ -58,12 +58,12 @@ std::vector<BeamSearch::Extension> BeamSearch::Likeliest(
   return extensions;
 }
 
-std::optional<BeamSearch::End> BeamSearch::EndOf(const std::vector<int32_t>& tokens) const {
+std::optional<FinishReason> BeamSearch::EndOf(const std::vector<int32_t>& tokens) const {
   if (std::binary_search(ends_.tokens.begin(), ends_.tokens.end(), tokens.back())) {
-    return End::kEndToken;
+    return FinishReason::kEos;
   }
-  if (ends_.stops != nullptr && ends_.stops(tokens)) return End::kStop;
-  if (tokens.size() == ends_.max_tokens) return End::kMostTokens;
+  if (ends_.stops != nullptr && ends_.stops(tokens)) return FinishReason::kStop;
+  if (tokens.size() == ends_.max_tokens) return FinishReason::kLength;
   return std::nullopt;
 }
 
@@ -76,12 +76,12 @@ void BeamSearch::Advance(absl::Span<const std::vector<TokenLogprob>> likeliest) 
     if (!may_end && next.size() == options_.beams) break;
     Beam beam{extension.beam, beams_[extension.beam].tokens, extension.score};
     beam.tokens.push_back(extension.token);
-    const std::optional<End> end = EndOf(beam.tokens);
+    const std::optional<FinishReason> end = EndOf(beam.tokens);
     if (!end.has_value()) {
       if (next.size() < options_.beams) next.push_back(std::move(beam));
     } else if (may_end) {
       const float score = Penalized(beam.score, beam.tokens.size(), options_.length_penalty);
-      if (*end == End::kEndToken) beam.tokens.pop_back();
+      if (*end == FinishReason::kEos) beam.tokens.pop_back();
       Keep({std::move(beam.tokens), *end, score});
     }
   }

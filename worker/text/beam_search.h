@@ -30,6 +30,9 @@ inline constexpr uint32_t kMaxBeams = 16;
 // Beyond it scores are no floats for the longest answers.
 inline constexpr float kMaxLengthPenalty = 4;
 
+// Why an answer ends: it has as many tokens as it may, an end token, or a stop string or token.
+enum class FinishReason { kLength, kEos, kStop };
+
 struct BeamOptions {
   uint32_t beams = 1;  // 1: no search
   float length_penalty = 1;
@@ -41,7 +44,6 @@ struct BeamOptions {
 
 class BeamSearch {
  public:
-  enum class End { kMostTokens, kEndToken, kStop };
   struct Beam {
     size_t parent = 0;  // its place among the beams before the step
     std::vector<int32_t> tokens;
@@ -49,7 +51,7 @@ class BeamSearch {
   };
   struct Hypothesis {
     std::vector<int32_t> tokens;  // without the end token
-    End end = End::kMostTokens;
+    FinishReason end = FinishReason::kLength;
     float score = 0;
   };
   // Where answers end, beside their end tokens. `stops`: whether one ends with its last token; may
@@ -81,7 +83,7 @@ class BeamSearch {
     float score = 0;
   };
   std::vector<Extension> Likeliest(absl::Span<const std::vector<TokenLogprob>> likeliest) const;
-  std::optional<End> EndOf(const std::vector<int32_t>& tokens) const;
+  std::optional<FinishReason> EndOf(const std::vector<int32_t>& tokens) const;
   void Keep(Hypothesis hypothesis);
   bool MayImprove() const;
 

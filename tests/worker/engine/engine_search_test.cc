@@ -63,12 +63,6 @@ BeamSearch::Hypothesis OneByOne(TestWorker* worker, const EngineRequest& request
   return search.best();
 }
 
-FinishReason ReasonOf(BeamSearch::End end) {
-  return end == BeamSearch::End::kEndToken ? FinishReason::kEos
-         : end == BeamSearch::End::kStop   ? FinishReason::kStop
-                                           : FinishReason::kLength;
-}
-
 TEST(EngineSearchTest, FindsWhatTheSameSearchFindsTokenByToken) {
   TestWorker worker(SearchDir(), InvariantOptions());
   TestWorker alone(SearchDir(), InvariantOptions());
@@ -123,7 +117,7 @@ TEST(EngineSearchTest, EndTokensAndStopsEndBeams) {
       run.WaitAll();
       const BeamSearch::Hypothesis wanted = OneByOne(&alone, request, stops);
       EXPECT_EQ(run.tokens, wanted.tokens);
-      EXPECT_EQ(run.finished.reason, ReasonOf(wanted.end));
+      EXPECT_EQ(run.finished.reason, wanted.end);
       EXPECT_EQ(run.finished.samples[0].beam_score, wanted.score);
       ++reasons[run.finished.reason];
     }

@@ -87,7 +87,7 @@ TEST(BeamSearch, FindsWhatTheLikeliestTokenLeadsAwayFrom) {
   Step(Misleading(), &search);
   ASSERT_TRUE(search.done());
   EXPECT_EQ(search.best().tokens, (Tokens{3, 6}));
-  EXPECT_EQ(search.best().end, BeamSearch::End::kMostTokens);
+  EXPECT_EQ(search.best().end, FinishReason::kLength);
   EXPECT_NEAR(search.best().score, Log(0.4 * 0.9) / 2, 1e-6);
 }
 
@@ -130,7 +130,7 @@ TEST(BeamSearch, AnEndTokenEndsABeamAndTheOthersGoOn) {
   Step(table, &search);
   ASSERT_TRUE(search.done());
   EXPECT_THAT(search.best().tokens, IsEmpty());
-  EXPECT_EQ(search.best().end, BeamSearch::End::kEndToken);
+  EXPECT_EQ(search.best().end, FinishReason::kEos);
   EXPECT_NEAR(search.best().score, Log(0.3), 1e-6);
 }
 
@@ -214,7 +214,7 @@ TEST(BeamSearch, AStopEndsABeamWithItsLastToken) {
   table.otherwise = {{6, 0.5}, {7, 0.5}};
   EXPECT_EQ(StepsOf(table, &search), 3);
   EXPECT_EQ(search.best().tokens, (Tokens{3, 6}));
-  EXPECT_EQ(search.best().end, BeamSearch::End::kStop);
+  EXPECT_EQ(search.best().end, FinishReason::kStop);
 }
 
 // More candidates may end by a stop than there are end tokens.

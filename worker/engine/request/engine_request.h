@@ -27,7 +27,6 @@ namespace hearth {
 inline constexpr uint32_t kMaxSamples = 16;
 
 enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
-enum class FinishReason { kLength, kEos, kStop };
 
 struct EngineRequest {
   std::vector<int32_t> token_ids;
