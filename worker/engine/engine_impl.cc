@@ -17,9 +17,6 @@
 namespace hearth {
 namespace {
 
-// The prefix for which memory is made resident at start.
-constexpr uint32_t kPrefaultTokens = 2048;
-
 // A caller may come again when there is room; anything else is the worker's fault.
 absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
@@ -109,7 +106,6 @@ absl::Status EngineImpl::Start() {
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
   SetRecycledLimit(RecycledLimitOf(layout_, options_.max_running, model_->kv_bytes().budget));
-  PrefaultObjects(layout_, std::min<uint32_t>(kPrefaultTokens, config().max_position_embeddings));
   return status;
 }
 

@@ -150,20 +150,6 @@ void SealObject(const KvLayout& layout, KvObject* object) {
   assert(object->slice_digests.size() == layout.LayerCount(object->id.group));
 }
 
-void PrefaultObjects(const KvLayout& layout, uint32_t boundary) {
-  constexpr size_t kPageBytes = 4096;
-  std::vector<std::shared_ptr<KvObject>> held;  // until all are touched, then handed on
-  size_t total_bytes = 0;
-  for (const ObjectId& id : NeededObjects(layout, boundary)) {
-    total_bytes += layout.ObjectBytes(id.tokens, id.group);
-    if (total_bytes > kMaxPrefaultBytes) return;
-    held.push_back(NewObject(layout, id));
-    for (size_t at = 0; at < held.back()->size_bytes; at += kPageBytes) {
-      held.back()->bytes[at] = std::byte{0};
-    }
-  }
-}
-
 absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, const KvLayout& layout,
                                              std::vector<uint32_t> token_ids,
                                              const KvObjects& objects) {

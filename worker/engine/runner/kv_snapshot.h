@@ -57,12 +57,6 @@ void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to);
 // Computes the slices' digests. REQUIRES: all rows are filled.
 void SealObject(const KvLayout& layout, KvObject* object);
 
-// Touches memory for one restore point of about `boundary` tokens, at most kMaxPrefaultBytes, so
-// that the first restore does not pay for it (about 20 ms for 28 MiB).
-void PrefaultObjects(const KvLayout& layout, uint32_t boundary);
-// Twice the 28 MiB that 2,048 tokens of the 270M model need in float32.
-inline constexpr size_t kMaxPrefaultBytes = size_t{64} << 20;
-
 // Keys and values as the bytes of a snapshot file, and back.
 //
 // The format is proto/snapshot_format.h's. Thread safety: pure functions on their arguments.
