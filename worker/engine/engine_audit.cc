@@ -21,8 +21,7 @@ float ElementAt(const std::byte* bytes, size_t index, KvDtype dtype) {
     std::memcpy(&value, bytes + index * sizeof(value), sizeof(value));
     return value;
   }
-  // bfloat16 is the upper half of a float32. No model here computes in float16.
-  assert(dtype == KvDtype::kBFloat16);
+  assert(dtype == KvDtype::kBFloat16);  // the upper half of a float32
   uint16_t half;
   std::memcpy(&half, bytes + index * sizeof(half), sizeof(half));
   const uint32_t bits = uint32_t{half} << 16;

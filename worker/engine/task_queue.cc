@@ -12,16 +12,6 @@ TaskQueue::TaskQueue(size_t threads, size_t max_waiting) : max_waiting_(max_wait
 
 TaskQueue::~TaskQueue() { Stop(); }
 
-bool TaskQueue::WorkOrStop() const {
-  mu_.AssertHeld();
-  return stopped_ || !waiting_.empty();
-}
-
-bool TaskQueue::Idle() const {
-  mu_.AssertHeld();
-  return waiting_.empty() && busy_ == 0;
-}
-
 bool TaskQueue::Submit(Task task) {
   assert(task != nullptr);
   absl::MutexLock lock(&mu_);
@@ -49,7 +39,10 @@ bool TaskQueue::DropOldest() {
 
 bool TaskQueue::WaitIdle(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithDeadline(absl::Condition(this, &TaskQueue::Idle), deadline);
+  const auto is_idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return waiting_.empty() && busy_ == 0;
+  };
+  return mu_.AwaitWithDeadline(absl::Condition(&is_idle), deadline);
 }
 
 void TaskQueue::Stop() {
@@ -68,11 +61,14 @@ void TaskQueue::Stop() {
 }
 
 void TaskQueue::Run() {
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopped_ || !waiting_.empty();
+  };
   for (;;) {
     Task task;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &TaskQueue::WorkOrStop));
+      mu_.Await(absl::Condition(&has_work));
       if (waiting_.empty()) return;
       task = std::move(waiting_.front());
       waiting_.pop_front();

@@ -39,8 +39,6 @@ class TaskQueue {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  bool WorkOrStop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t max_waiting_;
   absl::Mutex mu_;

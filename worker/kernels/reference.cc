@@ -153,8 +153,6 @@ void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int
   }
 }
 
-float TreeSum(const float (&sums)[16]) { return exact::TreeSum(sums); }
-
 float Dot(const float* a, const float* b, int64_t count) {
   float sums[16] = {};
   for (int64_t i = 0; i < count; ++i) sums[i % 16] = std::fma(a[i], b[i], sums[i % 16]);
@@ -174,10 +172,6 @@ void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
     x[half + i] = std::fma(second, cos[i], first * sin[i]);
   }
 }
-
-float Exp(float x) { return exact::Exp(x); }
-float Tanh(float x) { return exact::Tanh(x); }
-float Gelu(float x) { return exact::Gelu(x); }
 
 void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
                int64_t position, const float* query, float* out) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "worker/kernels/attend.h"
+#include "worker/kernels/functions.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/product.h"
 
@@ -25,13 +26,13 @@ struct IntegerBlock {
 IntegerBlock QuantizeBlock(const float* x, int64_t count);
 
 // row_kernels.h
-float TreeSum(const float (&sums)[16]);
 float Dot(const float* a, const float* b, int64_t count);
 void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y);
 void RotateRow(const float* cos, const float* sin, int64_t half, float* x);
-float Exp(float x);
-float Tanh(float x);
-float Gelu(float x);
+using exact::Exp;
+using exact::Gelu;
+using exact::Tanh;
+using exact::TreeSum;
 
 // attend.h, one row of one query head. Of a sequence its blocks and what is sealed are read.
 void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "worker/kernels/base/element.h"
+
 namespace hearth {
 namespace {
 
@@ -13,14 +15,6 @@ uint32_t BitsOf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
-}
-
-// Of bfloat16.
-float Widened(uint16_t half) {
-  const uint32_t bits = uint32_t{half} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
 }
 
 // The next bfloat16 away from zero, where it is none itself.
@@ -55,12 +49,12 @@ GroupScale ScaleOf(const GroupRange& range, uint32_t bits) {
   if (!range.finite) return {kNan, kNan};
   const uint16_t least = RoundedDown(range.least);
   const float steps = static_cast<float>((1u << bits) - 1);
-  return {AwayFromZero((range.largest - Widened(least)) / steps), least};
+  return {AwayFromZero((range.largest - WidenOne(BFloat16{least})) / steps), least};
 }
 
 uint32_t NumberOf(float value, const GroupScale& scale, uint32_t most) {
-  const float step = Widened(scale.step);
-  const float steps = (value - Widened(scale.least)) / step + 0.5f;
+  const float step = WidenOne(BFloat16{scale.step});
+  const float steps = (value - WidenOne(BFloat16{scale.least})) / step + 0.5f;
   if (!(steps >= 1)) return 0;  // also where it is no number
   return steps >= static_cast<float>(most) ? most : static_cast<uint32_t>(steps);
 }
@@ -69,7 +63,7 @@ void Put(std::byte* to, uint16_t bits) { std::memcpy(to, &bits, sizeof bits); }
 float Get(const std::byte* from) {
   uint16_t bits;
   std::memcpy(&bits, from, sizeof bits);
-  return Widened(bits);
+  return WidenOne(BFloat16{bits});
 }
 
 }  // namespace

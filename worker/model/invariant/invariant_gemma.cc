@@ -105,14 +105,6 @@ void InvariantGemma::ReplaceProduct(ProductFunction product) {
   ReplacedProduct() = std::move(product);
 }
 
-const ModelConfig& InvariantGemma::config() const { return weights_->config(); }
-WeightForm InvariantGemma::weights() const { return weights_->form(); }
-Arithmetic InvariantGemma::arithmetic() const { return weights_->arithmetic(); }
-int InvariantGemma::threads() const { return pool_->threads(); }
-const Digest& InvariantGemma::weights_digest() const { return weights_->digest(); }
-const std::vector<std::string>& InvariantGemma::notes() const { return notes_; }
-const KvBlocks& InvariantGemma::kv_blocks() const { return *kv_blocks_; }
-
 InvariantGemma::Kv InvariantGemma::NewKv(const KvQuantization& quantization) const {
   std::shared_ptr<const KvLayout> layout = layout_;
   if (quantization.is_on()) {

@@ -111,16 +111,16 @@ class InvariantGemma {
                                                               const InvariantGemmaOptions& options);
   ~InvariantGemma();
 
-  const ModelConfig& config() const;
-  int threads() const;
-  WeightForm weights() const;
-  Arithmetic arithmetic() const;  // kInt8 where a matrix has it
+  const ModelConfig& config() const { return weights_->config(); }
+  int threads() const { return pool_->threads(); }
+  WeightForm weights() const { return weights_->form(); }
+  Arithmetic arithmetic() const { return weights_->arithmetic(); }  // kInt8 where a matrix has it
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
-  const Digest& weights_digest() const;
+  const Digest& weights_digest() const { return weights_->digest(); }
   KvDtype kv_dtype() const { return layout_->dtype; }
   // Notes on the load and the self-test for the log, one sentence each.
-  const std::vector<std::string>& notes() const;
-  const KvBlocks& kv_blocks() const;
+  const std::vector<std::string>& notes() const { return notes_; }
+  const KvBlocks& kv_blocks() const { return *kv_blocks_; }
 
   // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
   // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,

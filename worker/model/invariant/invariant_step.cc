@@ -5,7 +5,6 @@
 #include <cstring>
 #include <set>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/quantized/quantized_plane.h"
@@ -49,12 +48,8 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
   int64_t want = 0;
   const auto in_part = [&](size_t i, const absl::Status& error) {
     if (parts.size() == 1) return error;
-    absl::Status named(error.code(),
-                       absl::StrCat("part ", i, " of ", parts.size(), ": ", error.message()));
-    error.ForEachPayload([&named](absl::string_view type, const absl::Cord& payload) {
-      named.SetPayload(type, payload);  // how much memory is lacking
-    });
-    return named;
+    return absl::Status(error.code(),
+                        absl::StrCat("part ", i, " of ", parts.size(), ": ", error.message()));
   };
   for (size_t i = 0; i < parts.size(); ++i) {
     if (absl::Status s = CheckPart(parts[i], config, model); !s.ok()) return in_part(i, s);
