@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -114,9 +115,7 @@ void EngineAudit::Offer(const Sequence& sequence) {
 
 bool EngineAudit::HasWork() const {
   if (audit_ == nullptr) return !waiting_.empty();
-  if (audit_->next_step < audit_->step_ends.size()) return true;
-  absl::MutexLock lock(&mu_);
-  return fetched_.has_value();
+  return audit_->next_step < audit_->step_ends.size() || audit_->fetch->HasArrived();
 }
 
 void EngineAudit::Step(PrefixCache* cache) {
@@ -163,12 +162,9 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
 
 // Asks the cache, on a thread of its own, for exactly what was computed.
 absl::Status EngineAudit::Fetch(PrefixCache* cache) {
-  uint64_t number = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    number = number_;
-  }
-  const auto fetch = [this, cache, number, prefix = audit_->prefix](TaskQueue::Fate fate) {
+  audit_->fetch->WaitUntil(absl::InfiniteFuture());
+  const auto fetch = [this, cache, wait = audit_->fetch,
+                      prefix = audit_->prefix](TaskQueue::Fate fate) {
     const uint32_t boundary = static_cast<uint32_t>(prefix.token_ids.size());
     FetchOutcome outcome;
     try {
@@ -178,23 +174,14 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // as if it were gone
     }
-    {
-      absl::MutexLock lock(&mu_);
-      if (number != number_) return;  // it was given up meanwhile
-      fetched_ = std::move(outcome);
-    }
-    ring_();
+    if (wait->Deliver(std::move(outcome))) ring_();
   };
   if (calls_.Submit(fetch)) return absl::OkStatus();
   return absl::ResourceExhaustedError("audits: too many calls");
 }
 
 absl::Status EngineAudit::Finish(PrefixCache* cache) {
-  std::optional<FetchOutcome> fetched;
-  {
-    absl::MutexLock lock(&mu_);
-    std::swap(fetched, fetched_);
-  }
+  std::optional<FetchOutcome> fetched = audit_->fetch->Take(absl::InfinitePast());
   const uint32_t boundary = audit_->boundary();
   if (!fetched.has_value() || fetched->usable_tokens != boundary) {
     return absl::NotFoundError("it is gone");
@@ -229,12 +216,8 @@ void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
 
 void EngineAudit::End() {
   if (audit_->kv != nullptr) model_->Release(std::move(audit_->kv));
+  audit_->fetch->GiveUp();
   audit_.reset();
-  FetchOutcome unused;  // what it lends is given back once the lock is released
-  absl::MutexLock lock(&mu_);
-  ++number_;  // what is still asked for it is nobody's
-  if (fetched_.has_value()) unused = *std::move(fetched_);
-  fetched_.reset();
 }
 
 }  // namespace hearth

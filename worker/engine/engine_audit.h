@@ -14,12 +14,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/kv_layout.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
@@ -73,6 +70,7 @@ class EngineAudit {
     std::unique_ptr<SequenceKv> kv;
     std::vector<uint32_t> step_ends;
     size_t next_step = 0;
+    const std::shared_ptr<FetchWait> fetch = std::make_shared<FetchWait>();
     uint32_t boundary() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
   };
   absl::Status TryStep(PrefixCache* cache);
@@ -90,9 +88,6 @@ class EngineAudit {
   std::deque<PrefixRequest> waiting_;
   std::unique_ptr<Audit> audit_;  // under way
   double credit_ = 0;
-  mutable absl::Mutex mu_;
-  uint64_t number_ ABSL_GUARDED_BY(mu_) = 0;                  // of the one under way, or the next
-  std::optional<FetchOutcome> fetched_ ABSL_GUARDED_BY(mu_);  // for that one
   TaskQueue calls_;
 };
 

@@ -182,6 +182,11 @@ bool FetchWait::IsAwaited() const {
   return state_ == State::kWaiting;
 }
 
+bool FetchWait::HasArrived() const {
+  absl::MutexLock lock(&mu_);
+  return state_ == State::kArrived;
+}
+
 bool FetchWait::Deliver(FetchOutcome fetched) {
   absl::MutexLock lock(&mu_);
   if (state_ != State::kWaiting) return false;  // given up: computed instead

@@ -73,6 +73,7 @@ class FetchWait {
   // False: nobody waits any more.
   bool Deliver(FetchOutcome fetched) ABSL_LOCKS_EXCLUDED(mu_);
 
+  bool HasArrived() const ABSL_LOCKS_EXCLUDED(mu_);
   // For the engine. The result, once it has come; nothing was found if it is too late.
   std::optional<FetchOutcome> Take(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
