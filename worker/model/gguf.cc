@@ -131,7 +131,10 @@ class HeaderReader {
   }
   GgufValue Value(const std::string& name, uint32_t type) {
     if (type == kList) return List(name);
-    if (type > kF64) Fail(absl::StrCat(name, ": a value has the unknown type ", type));
+    if (type > kF64) {
+      Fail(absl::StrCat(name, ": a value has the unknown type ", type));
+      return {};
+    }
     if (type != kText) return Single(type);
     const bool is_whole = vocabulary_ != nullptr && name == kChatTemplate;
     return Text(kMaxTextBytes, is_whole ? kMaxTextBytes : kMaxKeptText);
@@ -165,32 +168,17 @@ class HeaderReader {
     Fail(absl::StrCat("a text of ", bytes, " bytes is longer than the header, or than ", most));
     return 0;
   }
-  // REQUIRES: a type that is neither a text nor a list.
+  // REQUIRES: a known type that is neither a text nor a list.
   GgufValue Single(uint32_t type) {
-    switch (type) {
-      case kU8:
-        return uint64_t{Number<uint8_t>()};
-      case kI8:
-        return int64_t{Number<int8_t>()};
-      case kU16:
-        return uint64_t{Number<uint16_t>()};
-      case kI16:
-        return int64_t{Number<int16_t>()};
-      case kU32:
-        return uint64_t{Number<uint32_t>()};
-      case kI32:
-        return int64_t{Number<int32_t>()};
-      case kF32:
-        return double{Number<float>()};
-      case kBool:
-        return Number<uint8_t>() != 0;
-      case kU64:
-        return Number<uint64_t>();
-      case kI64:
-        return Number<int64_t>();
-      default:
-        return Number<double>();
-    }
+    if (type == kF32) return double{Number<float>()};
+    if (type == kF64) return Number<double>();
+    const uint64_t bytes = kValueBytes[type];
+    uint64_t bits = 0;
+    Take(bytes, &bits);
+    if (type == kBool) return bits != 0;
+    if (type != kI8 && type != kI16 && type != kI32 && type != kI64) return bits;
+    const auto unused = static_cast<int>(64 - 8 * bytes);
+    return static_cast<int64_t>(bits << unused) >> unused;
   }
   // Only a list that a reader asks for, in the type that it asks for, is kept.
   GgufValue List(const std::string& name) {

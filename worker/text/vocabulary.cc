@@ -71,27 +71,22 @@ PieceMatcher::PieceMatcher(std::vector<Piece> pieces) : pieces_(std::move(pieces
   }
 }
 
-// The pieces that share the text's first `depth` bytes are one run of the sorted list; each step
-// narrows the run by one byte. The first of a run is as long as the shared part exactly when the
-// shared part is itself a piece.
+// The longest piece that the text begins with is the last of those that sort before its end. Where
+// the last piece is no beginning, none is longer than what both begin with.
 std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) const {
-  if (text.empty() || !starts_[static_cast<uint8_t>(text[0])]) return std::nullopt;
-  std::optional<Match> longest;
-  auto first = pieces_.begin();
-  auto last = pieces_.end();
-  for (size_t depth = 0; depth < text.size(); ++depth) {
-    const uint8_t byte = static_cast<uint8_t>(text[depth]);
-    // Shorter pieces of the run sort before every piece that has a byte here.
-    const auto byte_at = [depth](const Piece& piece) {
-      return depth < piece.text.size() ? static_cast<int>(static_cast<uint8_t>(piece.text[depth]))
-                                       : -1;
-    };
-    first = std::partition_point(first, last, [&](const Piece& p) { return byte_at(p) < byte; });
-    last = std::partition_point(first, last, [&](const Piece& p) { return byte_at(p) <= byte; });
-    if (first == last) break;
-    if (first->text.size() == depth + 1) longest = Match{first->id, depth + 1};
+  if (text.empty() || !Starts(text[0])) return std::nullopt;
+  for (auto end = pieces_.end(); !text.empty();) {
+    end = std::upper_bound(pieces_.begin(), end, text,
+                           [](std::string_view wanted, const Piece& p) { return wanted < p.text; });
+    if (end == pieces_.begin()) break;
+    const Piece& last = *std::prev(end);
+    const size_t most = std::min(last.text.size(), text.size());
+    const size_t common =
+        std::mismatch(text.begin(), text.begin() + most, last.text.begin()).first - text.begin();
+    if (common == last.text.size()) return Match{last.id, common};
+    text = text.substr(0, common);
   }
-  return longest;
+  return std::nullopt;
 }
 
 namespace {

@@ -63,11 +63,6 @@ class CountedCache : public KvCache {
   std::atomic<uint64_t>* const used_;
 };
 
-std::vector<std::string> Joined(std::vector<std::string> notes, std::vector<std::string> more) {
-  notes.insert(notes.end(), more.begin(), more.end());
-  return notes;
-}
-
 }  // namespace
 
 GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free,
@@ -77,7 +72,9 @@ GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size
       kv_budget_bytes_(kv_budget_bytes),
       kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings,
                  kv_budget_bytes > 0 ? 0 : max_free),
-      notes_(Joined(gemma_->notes(), std::move(notes))) {}
+      notes_(gemma_->notes()) {
+  notes_.insert(notes_.end(), notes.begin(), notes.end());
+}
 
 absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
   ComputeIdentity identity;

@@ -70,7 +70,7 @@ class GemmaRunner : public ModelRunner {
   const uint64_t kv_budget_bytes_;
   std::atomic<uint64_t> kv_used_bytes_{0};  // of the caches that live
   KvCachePool kv_caches_;
-  const std::vector<std::string> notes_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace hearth

@@ -85,7 +85,8 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
       LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
   for (int at = begin; at < end;) {
     const int next = std::min(end, (at / chunk + 1) * chunk);
-    const std::byte* from = Blocks(GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
+    const std::byte* from =
+        Of(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
     CopyColumns(*layout_, from, chunk, at % chunk, next - at, slice, slice_tokens,
                 at - slice_begin);
     at = next;
@@ -115,8 +116,8 @@ void InvariantKv::BeginRestore(int length) {
   restoring_ = length;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const bool some = PlainBytes(*layout_, group) > 0;
-    Blocks(group).clear();
-    Blocks(group).resize(some ? SplitsTo(*layout_, length) : 0);
+    Of(blocks_, group).clear();
+    Of(blocks_, group).resize(some ? SplitsTo(*layout_, length) : 0);
     Of(sealed_, group).clear();
     if (seals())
       Of(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
@@ -131,7 +132,7 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   absl::StatusOr<KvBlock> block =
       arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
   if (!block.ok()) return block.status();
-  auto& blocks = seals() ? Of(sealed_, id.group) : Blocks(id.group);
+  auto& blocks = seals() ? Of(sealed_, id.group) : Of(blocks_, id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
@@ -155,7 +156,7 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
     }
     to += slice_bytes;
   }
-  (sealed ? Of(sealed_, id.group) : Blocks(id.group)).at(id.begin / chunk) = std::move(block);
+  (sealed ? Of(sealed_, id.group) : Of(blocks_, id.group)).at(id.begin / chunk) = std::move(block);
   return absl::OkStatus();
 }
 
@@ -192,14 +193,14 @@ void InvariantKv::DropUnseen() {
       Drop(group, &(*blocks)[split]);
     }
   };
-  drop(LayerGroup::kLocal, &Blocks(LayerGroup::kLocal), seen);
+  drop(LayerGroup::kLocal, &Of(blocks_, LayerGroup::kLocal), seen);
   drop(LayerGroup::kLocal, &Of(sealed_, LayerGroup::kLocal), seen);
   if (PlainBytes(*layout_, LayerGroup::kLocal) > 0) {
     first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
   if (!seals()) return;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    drop(group, &Blocks(group), static_cast<size_t>(length_) / chunk);
+    drop(group, &Of(blocks_, group), static_cast<size_t>(length_) / chunk);
   }
 }
 
@@ -219,7 +220,7 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const size_t bytes = PlainBytes(*layout_, group);
     if (bytes == 0) continue;
-    std::vector<KvBlock>& have = Blocks(group);
+    std::vector<KvBlock>& have = Of(blocks_, group);
     std::vector<KvBlock>& spare = Of(spare_, group);
     size_t ahead = Of(ahead_, group);
     if (ahead > 0) have.reserve(Of(ahead_, LayerGroup::kGlobal));
@@ -258,7 +259,7 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
 void InvariantKv::GiveBackRoom() {
   const size_t whole = static_cast<size_t>(length_) / layout_->chunk_tokens;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    std::vector<KvBlock>& have = Blocks(group);
+    std::vector<KvBlock>& have = Of(blocks_, group);
     for (size_t split = SplitsTo(*layout_, length_); split < have.size(); ++split)
       Drop(group, &have[split]);
     have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
@@ -281,7 +282,7 @@ std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks
 
 std::byte* InvariantKv::SliceAt(int layer, int position) {
   const size_t split = static_cast<size_t>(position) / layout_->chunk_tokens;
-  const std::vector<KvBlock>& blocks = Blocks(GroupOf(layer));
+  const std::vector<KvBlock>& blocks = Of(blocks_, GroupOf(layer));
   assert(split < blocks.size() && blocks[split] != nullptr);
   return blocks[split].get() +
          LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);

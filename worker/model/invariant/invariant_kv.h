@@ -140,10 +140,6 @@ class InvariantKv : public SequenceKv {
 
  private:
   LayerGroup GroupOf(int layer) const { return layout_->layers[static_cast<size_t>(layer)]; }
-  std::vector<KvBlock>& Blocks(LayerGroup group) { return blocks_[static_cast<size_t>(group)]; }
-  const std::vector<KvBlock>& Blocks(LayerGroup group) const {
-    return blocks_[static_cast<size_t>(group)];
-  }
   using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
