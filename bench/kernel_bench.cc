@@ -203,8 +203,7 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t ro
               Product(x, gate, gates, &workspace, parallel);
               Product(x, up, ups, &workspace, parallel);
               parallel(rows, [&](int64_t row) {
-                GeluTimes({gates.Row(row), 1, 0}, {ups.Row(row), 1, 0}, gate.outputs(),
-                          {gates.Row(row), 1, 0});
+                GeluTimes(gates.Row(row), ups.Row(row), gate.outputs(), gates.Row(row));
               });
             }),
         1, 4.0 * rows * gate.outputs() * gate.inputs(), 2.0 * gate.bytes());

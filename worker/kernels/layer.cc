@@ -43,8 +43,7 @@ class LayerList {
       AddBoth(x, {&gate, 1}, &AdapterLayer::gate, y);
       AddBoth(x, {&up, 1}, &AdapterLayer::up, other->view);
       phases_->AddRows(y.rows, [y, other, width](int64_t row) {
-        const Rows one = Some(y, row, 1);
-        GeluTimes(In(one), In(Some(other->view, row, 1)), width, one);
+        GeluTimes(y.Row(row), other->view.Row(row), width, y.Row(row));
       });
     } else {
       AddGeluProduct(In(x), gate, up, y, workspace_, phases_);
@@ -57,9 +56,8 @@ class LayerList {
                    const float* next_scale, float epsilon, int64_t columns) {
     phases_->AddRows(rows.x.rows, [=, projected = rows.projected, x = rows.x,
                                    normed = rows.normed](int64_t row) {
-      const Rows next{normed.Row(row), 1, columns};
-      AddNormAndNorm({projected.Row(row), 1, columns}, columns, scale, next_scale, epsilon,
-                     {x.Row(row), 1, columns}, &next);
+      AddNormAndNorm(projected.Row(row), columns, scale, next_scale, epsilon, x.Row(row),
+                     normed.Row(row));
     });
     Show(operation, rows.x, columns);
     Show(operation, rows.normed, columns);

@@ -115,7 +115,6 @@ void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, co
   const float count = static_cast<float>(columns);
   const float inverse = 1.0f / std::sqrt(DotRow(y, y, columns) / count + epsilon);
   const float mean = AddScaled(y, inverse, y_scale, columns, x) / count;
-  if (normed == nullptr) return;
   Map(x, x_scale, columns, normed, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
 }
 
@@ -163,7 +162,7 @@ void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, co
   const float inverse =
       1.0f / std::sqrt(reference::Dot(y, y, columns) / static_cast<float>(columns) + epsilon);
   for (int64_t i = 0; i < columns; ++i) x[i] = x[i] + (y[i] * inverse) * y_scale[i];
-  if (normed != nullptr) reference::RmsNormRow(x, columns, x_scale, epsilon, normed);
+  reference::RmsNormRow(x, columns, x_scale, epsilon, normed);
 }
 
 #endif  // HEARTH_KERNELS_VECTORS
@@ -207,38 +206,26 @@ HWY_EXPORT(SoftcapRow);
 HWY_EXPORT(AddNormAndNormRow);
 HWY_EXPORT(NormRotateAppendRow);
 
-void RmsNorm(const ConstRows& x, int64_t columns, const float* scale, float epsilon,
-             const Rows& y) {
+void RmsNorm(const float* x, int64_t columns, const float* scale, float epsilon, float* y) {
   const FloatMode mode;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    HWY_DYNAMIC_DISPATCH(RmsNormRow)(x.Row(row), columns, scale, epsilon, y.Row(row));
-  }
+  HWY_DYNAMIC_DISPATCH(RmsNormRow)(x, columns, scale, epsilon, y);
 }
 
-void GeluTimes(const ConstRows& gate, const ConstRows& up, int64_t columns, const Rows& y) {
+void GeluTimes(const float* gate, const float* up, int64_t columns, float* y) {
   const FloatMode mode;
-  for (int64_t row = 0; row < gate.rows; ++row) {
-    HWY_DYNAMIC_DISPATCH(GeluTimesRow)(gate.Row(row), up.Row(row), columns, y.Row(row));
-  }
+  HWY_DYNAMIC_DISPATCH(GeluTimesRow)(gate, up, columns, y);
 }
 
-void Softcap(float cap, int64_t columns, const Rows& x) {
+void Softcap(float cap, int64_t columns, float* x) {
   assert(cap > 0);
   const FloatMode mode;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    HWY_DYNAMIC_DISPATCH(SoftcapRow)(cap, columns, x.Row(row));
-  }
+  HWY_DYNAMIC_DISPATCH(SoftcapRow)(cap, columns, x);
 }
 
-void AddNormAndNorm(const ConstRows& y, int64_t columns, const float* y_scale, const float* x_scale,
-                    float epsilon, const Rows& x, const Rows* normed) {
-  assert(x.rows == y.rows && (normed == nullptr || normed->rows == x.rows));
+void AddNormAndNorm(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                    float epsilon, float* x, float* normed) {
   const FloatMode mode;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    HWY_DYNAMIC_DISPATCH(AddNormAndNormRow)
-    (y.Row(row), columns, y_scale, x_scale, epsilon, x.Row(row),
-     normed != nullptr ? normed->Row(row) : nullptr);
-  }
+  HWY_DYNAMIC_DISPATCH(AddNormAndNormRow)(y, columns, y_scale, x_scale, epsilon, x, normed);
 }
 
 void NormRotateAppend(const QkvShape& shape, const QkvToken& token, float* row) {

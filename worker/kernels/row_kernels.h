@@ -12,29 +12,27 @@
 #include <cstdint>
 
 #include "worker/kernels/base/element.h"
-#include "worker/kernels/base/rows.h"
 
 namespace hearth {
 
 // y = (x * inverse) * scale, inverse = 1 / sqrt(sum of squares / columns + epsilon). Gemma's scale
 // is 1 + its weight. A head is a row of its own: with head_dim columns this is the norm of queries
 // and keys, and may hold a factor of the queries. `y` may be `x`.
-void RmsNorm(const ConstRows& x, int64_t columns, const float* scale, float epsilon, const Rows& y);
+void RmsNorm(const float* x, int64_t columns, const float* scale, float epsilon, float* y);
 
 // y = gelu(gate) * up, with the tanh form of GELU. `y` may be `gate` or `up`.
-void GeluTimes(const ConstRows& gate, const ConstRows& up, int64_t columns, const Rows& y);
+void GeluTimes(const float* gate, const float* up, int64_t columns, float* y);
 
 // x = cap * tanh(x / cap). REQUIRES: cap > 0.
-void Softcap(float cap, int64_t columns, const Rows& x);
+void Softcap(float cap, int64_t columns, float* x);
 
 // The operations of a layer on a row between two products, in one pass while the row is in the
 // first-level cache, with the bits of those above one after the other:
 
-// x = x + RmsNorm(y, y_scale), and where `normed` is not null, normed = RmsNorm(x, x_scale): the
-// end of one half of a layer and the beginning of the next. REQUIRES: as many rows in each; no
-// overlap.
-void AddNormAndNorm(const ConstRows& y, int64_t columns, const float* y_scale, const float* x_scale,
-                    float epsilon, const Rows& x, const Rows* normed);
+// x = x + RmsNorm(y, y_scale), and normed = RmsNorm(x, x_scale): the end of one half of a layer and
+// the beginning of the next. REQUIRES: no overlap.
+void AddNormAndNorm(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                    float epsilon, float* x, float* normed);
 
 // How a row of queries, keys and values is laid out and normed.
 struct QkvShape {

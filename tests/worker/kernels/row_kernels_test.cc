@@ -18,13 +18,8 @@ std::vector<int64_t> Widths() {
   return widths;
 }
 
-ConstRows View(const FencedRows& rows, int64_t count) {
-  return {rows.Row(0), count, rows.stride()};
-}
-Rows View(FencedRows* rows, int64_t count) { return {rows->Row(0), count, rows->stride()}; }
-
-// On each target, at each width: run(target, width, input rows, more rows, output rows) fills the
-// output's three rows, and want(...) says what one row must be.
+// On each target, at each width: run(width, input, more, scale, output) fills a row of the output,
+// and want(...) says what it must be.
 template <class Run, class Want>
 void ExpectRows(Run run, Want want, float scale) {
   for (const int64_t width : Widths()) {
@@ -34,8 +29,8 @@ void ExpectRows(Run run, Want want, float scale) {
     b.Fill(&numbers, scale);
     ForEachTarget([&](const std::string& target) {
       FencedRows y(3, width);
-      run(width, a, b, &y);
       for (int64_t row = 0; row < 3; ++row) {
+        run(width, a.Row(row), b.Row(row), b.Row(0), y.Row(row));
         std::vector<float> wanted(static_cast<size_t>(width));
         want(width, a.Row(row), b.Row(row), b.Row(0), wanted.data());
         EXPECT_EQ(FirstDifference(y.Row(row), wanted.data(), width), "")
@@ -47,8 +42,8 @@ void ExpectRows(Run run, Want want, float scale) {
 }
 
 TEST(RowKernels, RmsNormEqualsTheReference) {
-  ExpectRows([](int64_t width, const FencedRows& a, const FencedRows& b,
-                FencedRows* y) { RmsNorm(View(a, 3), width, b.Row(0), 1e-6f, View(y, 3)); },
+  ExpectRows([](int64_t width, const float* a, const float*, const float* scale,
+                float* y) { RmsNorm(a, width, scale, 1e-6f, y); },
              [](int64_t width, const float* a, const float*, const float* scale, float* y) {
                reference::RmsNormRow(a, width, scale, 1e-6f, y);
              },
@@ -56,8 +51,8 @@ TEST(RowKernels, RmsNormEqualsTheReference) {
 }
 
 TEST(RowKernels, GeluTimesEqualsTheReference) {
-  ExpectRows([](int64_t width, const FencedRows& a, const FencedRows& b,
-                FencedRows* y) { GeluTimes(View(a, 3), View(b, 3), width, View(y, 3)); },
+  ExpectRows([](int64_t width, const float* a, const float* b, const float*,
+                float* y) { GeluTimes(a, b, width, y); },
              [](int64_t width, const float* a, const float* b, const float*, float* y) {
                for (int64_t i = 0; i < width; ++i) y[i] = reference::Gelu(a[i]) * b[i];
              },
@@ -66,9 +61,9 @@ TEST(RowKernels, GeluTimesEqualsTheReference) {
 
 TEST(RowKernels, SoftcapEqualsTheReference) {
   ExpectRows(
-      [](int64_t width, const FencedRows& a, const FencedRows&, FencedRows* y) {
-        for (int64_t row = 0; row < 3; ++row) std::copy_n(a.Row(row), width, y->Row(row));
-        Softcap(30, width, View(y, 3));
+      [](int64_t width, const float* a, const float*, const float*, float* y) {
+        std::copy_n(a, width, y);
+        Softcap(30, width, y);
       },
       [](int64_t width, const float* a, const float*, const float*, float* y) {
         for (int64_t i = 0; i < width; ++i) y[i] = reference::Tanh(a[i] / 30) * 30;
@@ -111,17 +106,16 @@ TEST(RowKernels, GeluAndTanhEqualTheReferenceAndExpAndTanhAreRight) {
   EXPECT_LT(worst_tanh, 2e-7);
   const std::vector<float> ones(x.size(), 1.0f);
   ForEachTarget([&](const std::string& target) {
-    const Rows y{got.data(), 1, count};
     for (const int64_t skip : {0, 1, 5, 15}) {
       const int64_t rest = count - skip;
       std::copy(x.begin() + skip, x.end(), got.begin());
-      Softcap(1, rest, y);
+      Softcap(1, rest, got.data());
       EXPECT_EQ(FirstDifference(got.data(), want_tanh.data() + skip, rest), "") << target;
-      GeluTimes({x.data() + skip, 1, rest}, {ones.data(), 1, rest}, rest, y);
+      GeluTimes(x.data() + skip, ones.data(), rest, got.data());
       EXPECT_EQ(FirstDifference(got.data(), want_gelu.data() + skip, rest), "") << target;
     }
     got[0] = std::numeric_limits<float>::quiet_NaN();
-    Softcap(1, 1, y);
+    Softcap(1, 1, got.data());
     EXPECT_TRUE(std::isnan(got[0])) << target;
   });
   EXPECT_EQ(reference::Exp(0), 1);

@@ -191,8 +191,7 @@ void InvariantForward::AddEmbedding(const std::vector<float>& first_norm, Kernel
     float* x = step_.shared().x.Row(row);
     weights_->WidenEmbedding(step_.token(row), x);
     for (int64_t i = 0; i < hidden; ++i) x[i] = x[i] * scale;
-    RmsNorm({x, 1, hidden}, hidden, first_norm.data(), epsilon(),
-            {step_.shared().normed.Row(row), 1, hidden});
+    RmsNorm(x, hidden, first_norm.data(), epsilon(), step_.shared().normed.Row(row));
   });
 }
 
@@ -252,7 +251,7 @@ void InvariantForward::AddHead(const ConstRows& normed, absl::Span<float* const>
   if (cap <= 0) return;
   const int64_t vocabulary = config_.vocab_size;
   list->Add(static_cast<int64_t>(to.size()), [to, cap, vocabulary](int64_t row) {
-    Softcap(cap, vocabulary, {to[static_cast<size_t>(row)], 1, vocabulary});
+    Softcap(cap, vocabulary, to[static_cast<size_t>(row)]);
   });
 }
 
