@@ -13,62 +13,39 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<int32_t> GuessOf(const std::vector<int32_t>& text, size_t most) {
-  NgramDraft draft;
-  draft.Append(text);
-  return draft.Guess(most);
+TEST(GuessNextTest, GoesOnAsTheTextDidWhereItsLastTokensStoodBefore) {
+  EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 3), ElementsAre(3, 4, 5));
+  EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 1), ElementsAre(3));
+  EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 0), IsEmpty());
 }
 
-TEST(NgramDraftTest, GoesOnAsTheTextDidWhereItsLastTokensStoodBefore) {
-  EXPECT_THAT(GuessOf({1, 2, 3, 4, 5, 9, 1, 2}, 3), ElementsAre(3, 4, 5));
-  EXPECT_THAT(GuessOf({1, 2, 3, 4, 5, 9, 1, 2}, 1), ElementsAre(3));
-  EXPECT_THAT(GuessOf({1, 2, 3, 4, 5, 9, 1, 2}, 0), IsEmpty());
+TEST(GuessNextTest, MoreAgreeingTokensCountMoreThanALaterPlace) {
+  EXPECT_THAT(GuessNext({7, 1, 2, 3, 9, 8, 1, 2, 4, 9, 7, 1, 2}, 1), ElementsAre(3));
 }
 
-TEST(NgramDraftTest, MoreAgreeingTokensCountMoreThanALaterPlace) {
-  EXPECT_THAT(GuessOf({7, 1, 2, 3, 9, 8, 1, 2, 4, 9, 7, 1, 2}, 1), ElementsAre(3));
+TEST(GuessNextTest, LatestOfEqualMatchesCounts) {
+  EXPECT_THAT(GuessNext({5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2}, 1), ElementsAre(4));
 }
 
-TEST(NgramDraftTest, LatestOfEqualMatchesCounts) {
-  EXPECT_THAT(GuessOf({5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2}, 1), ElementsAre(4));
+TEST(GuessNextTest, KnowsNothingOfANewPair) {
+  EXPECT_THAT(GuessNext({}, 4), IsEmpty());
+  EXPECT_THAT(GuessNext({1}, 4), IsEmpty());
+  EXPECT_THAT(GuessNext({1, 2, 3, 1}, 4), IsEmpty());
+  EXPECT_THAT(GuessNext({1, 2, 1, 3, 2, 3, 1, 1}, 4), IsEmpty());
 }
 
-TEST(NgramDraftTest, KnowsNothingOfANewPair) {
-  EXPECT_THAT(GuessOf({}, 4), IsEmpty());
-  EXPECT_THAT(GuessOf({1}, 4), IsEmpty());
-  EXPECT_THAT(GuessOf({1, 2, 3, 1}, 4), IsEmpty());
-  EXPECT_THAT(GuessOf({1, 2, 1, 3, 2, 3, 1, 1}, 4), IsEmpty());
+TEST(GuessNextTest, ATextThatRepeatsItselfGoesOnRepeating) {
+  EXPECT_THAT(GuessNext({8, 4, 4, 4}, 5), ElementsAre(4, 4, 4, 4, 4));
+  EXPECT_THAT(GuessNext({1, 2, 3, 1, 2, 3, 1, 2}, 6), ElementsAre(3, 1, 2, 3, 1, 2));
 }
 
-TEST(NgramDraftTest, ATextThatRepeatsItselfGoesOnRepeating) {
-  EXPECT_THAT(GuessOf({8, 4, 4, 4}, 5), ElementsAre(4, 4, 4, 4, 4));
-  EXPECT_THAT(GuessOf({1, 2, 3, 1, 2, 3, 1, 2}, 6), ElementsAre(3, 1, 2, 3, 1, 2));
-}
-
-TEST(NgramDraftTest, TextAppendedInPartsIsOneText) {
-  std::mt19937 random(7);
-  std::vector<int32_t> text;
-  NgramDraft parts;
-  for (int step = 0; step < 300; ++step) {
-    std::vector<int32_t> part(random() % 4);
-    for (int32_t& token : part) token = static_cast<int32_t>(random() % 5);
-    parts.Append(part);
-    text.insert(text.end(), part.begin(), part.end());
-    ASSERT_EQ(parts.Guess(6), GuessOf(text, 6)) << step;
-    ASSERT_EQ(parts.tokens(), text.size());
-  }
-}
-
-// The pairs that share a hash are many here; a guess still follows a pair that is equal.
-TEST(NgramDraftTest, IsOnlyMisledByEqualPairs) {
-  NgramDraft draft;
+TEST(GuessNextTest, IsOnlyMisledByEqualPairs) {
   std::mt19937 random(3);
   std::vector<int32_t> text(200'000);
   for (int32_t& token : text) token = static_cast<int32_t>(random() % 262'144);
-  draft.Append(text);
-  EXPECT_THAT(draft.Guess(4), IsEmpty());
-  draft.Append({text[199'000], text[199'001]});
-  EXPECT_THAT(draft.Guess(2), ElementsAre(text[199'002], text[199'003]));
+  EXPECT_THAT(GuessNext(text, 4), IsEmpty());
+  text.insert(text.end(), {text[199'000], text[199'001]});
+  EXPECT_THAT(GuessNext(text, 2), ElementsAre(text[199'002], text[199'003]));
 }
 
 TEST(DraftLengthTest, GrowsWhileGuessesAreRightAndNoFurtherThanAllowed) {
