@@ -10,7 +10,6 @@
 #define HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "worker/kernels/base/rows.h"
@@ -20,8 +19,6 @@ namespace hearth {
 class RopeTable {
  public:
   RopeTable() = default;
-  explicit RopeTable(std::vector<float> inverse_frequencies)
-      : inverse_frequencies_(std::move(inverse_frequencies)) {}
   // Those of a head: theta^(-i / head_dim) / linear_factor at each even i. REQUIRES: Takes.
   RopeTable(double theta, double linear_factor, int head_dim);
 
@@ -34,10 +31,9 @@ class RopeTable {
   // compute.
   void Extend(int64_t positions);
 
-  int64_t positions() const { return positions_; }
   const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
   int64_t half() const { return static_cast<int64_t>(inverse_frequencies_.size()); }
-  // Rows of positions from `begin` on. REQUIRES: begin + count <= positions().
+  // Rows of positions from `begin` on. REQUIRES: Extend reached their end.
   ConstRows Cos(int64_t begin, int64_t count) const;
   ConstRows Sin(int64_t begin, int64_t count) const;
 

@@ -158,8 +158,8 @@ TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
 }
 
 TEST(RopeTable, HoldsCosinesAndSinesOfFloatAngles) {
-  const std::vector<float> inverse = {1.0f, 0.3f, 1e-3f, 1e-6f};
-  RopeTable table(inverse);
+  RopeTable table(1e6, 1, 8);
+  const std::vector<float>& inverse = table.inverse_frequencies();
   table.Extend(10);
   table.Extend(140000);
   const ConstRows cos = table.Cos(0, 140000), sin = table.Sin(0, 140000);

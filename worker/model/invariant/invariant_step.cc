@@ -104,7 +104,8 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
   tokens_.clear();
   wanted_.clear();
   end_ = 0;
-  layers_ = rooms_used_ = 0;
+  places_.clear();
+  rooms_used_ = 0;
   for (const InvariantPart& part : parts) {
     assert(part.want >= 0 && part.want <= static_cast<int64_t>(part.tokens.size()));
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
@@ -123,11 +124,7 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
 }
 
 InvariantStep::Places& InvariantStep::NextPlaces() {
-  if (layers_ == places_.size()) places_.emplace_back();
-  Places& places = places_[layers_++];
-  places.tokens.clear();
-  places.sequences.clear();
-  places.adapters.clear();
+  Places& places = places_.emplace_back();
   places.splits.resize(parts_.size());
   places.sealed.resize(parts_.size());
   return places;

@@ -99,7 +99,6 @@ class InvariantStep {
   LayerRows shared_;
   Rows wanted_x_, wanted_qkv_;
   std::deque<Places> places_;  // of the layers asked for, in turn
-  size_t layers_ = 0;          // of these used in this step
   std::deque<Workspace> rooms_;
   size_t rooms_used_ = 0;
 };

@@ -30,7 +30,6 @@ class KvCache : public SequenceKv {
   KvCache& operator=(KvCache&&) noexcept;
   ~KvCache() override;
 
-  // Tokens done.
   int length() const override;
   // The most tokens that this cache may ever hold.
   int capacity() const;
@@ -45,14 +44,7 @@ class KvCache : public SequenceKv {
     }
     return rows * static_cast<uint64_t>(token_bytes());
   }
-  // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the
-  // latest step and the W-1 before it readable until the next Step, BeginRestore or Reset.
   int first_held(int layer) const override;
-
-  // Copies rows [begin, end) of one layer into `slice`, laid out as [K,V][kv_head][token][head_dim]
-  // with `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
-  // left alone. The memory of `slice` is the host's; device memory is copied explicitly.
-  // REQUIRES: the rows are held; slice_begin <= begin <= end <= slice_begin + slice_tokens.
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
 
