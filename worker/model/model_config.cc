@@ -126,9 +126,9 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
     }
     for (const Json& type : *types) {
       if (type == "sliding_attention") {
-        config->layer_types.push_back(LayerType::kLocal);
+        config->layer_types.push_back(LayerGroup::kLocal);
       } else if (type == "full_attention") {
-        config->layer_types.push_back(LayerType::kGlobal);
+        config->layer_types.push_back(LayerGroup::kGlobal);
       } else {
         return reader->Refuse("layer_types", type, kUnknownLayerType);
       }
@@ -138,8 +138,8 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   int pattern = 6;
   reader->Int("sliding_window_pattern", 1, kMaxLayers, &pattern);
   for (int layer = 0; layer < config->num_layers; ++layer) {
-    config->layer_types.push_back((layer + 1) % pattern == 0 ? LayerType::kGlobal
-                                                             : LayerType::kLocal);
+    config->layer_types.push_back((layer + 1) % pattern == 0 ? LayerGroup::kGlobal
+                                                             : LayerGroup::kLocal);
   }
 }
 
@@ -537,9 +537,7 @@ KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_token
   layout.head_dim = static_cast<uint32_t>(config.attention.head_dim);
   layout.dtype = dtype;
   layout.exactness = exactness;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    layout.layers.push_back(config.is_local(layer) ? LayerGroup::kLocal : LayerGroup::kGlobal);
-  }
+  layout.layers = config.layer_types;
   return layout;
 }
 

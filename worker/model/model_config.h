@@ -22,8 +22,6 @@
 
 namespace hearth {
 
-enum class LayerType { kLocal, kGlobal };
-
 struct RopeConfig {
   double theta = 10000.0;
   // Positions are divided by this ("linear" scaling); 1 when there is no scaling.
@@ -60,7 +58,7 @@ struct ModelConfig {
   int num_layers = 26;
   int vocab_size = 262208;
   int max_position_embeddings = 131072;
-  std::vector<LayerType> layer_types;  // one a layer
+  std::vector<LayerGroup> layer_types;  // one a layer
   AttentionConfig attention;
   RopeConfigs rope;  // of the global and of the local layers
   double rms_norm_eps = 1e-6;
@@ -77,7 +75,7 @@ struct ModelConfig {
   // sentence each.
   std::vector<std::string> notes;
 
-  bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
+  bool is_local(int layer) const { return layer_types[layer] == LayerGroup::kLocal; }
 };
 
 // Of a folder, config.json and, when there is one, generation_config.json; of a GGUF file its

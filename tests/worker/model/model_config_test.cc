@@ -29,7 +29,7 @@ struct Published {
 };
 
 int64_t GlobalLayers(const ModelConfig& config) {
-  return std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::kGlobal);
+  return std::count(config.layer_types.begin(), config.layer_types.end(), LayerGroup::kGlobal);
 }
 
 TEST(ModelConfig, ReadsThePublishedGeometries) {
@@ -135,7 +135,7 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
       const auto config = ParseModelConfig(json.dump(), "f.json");
       ASSERT_TRUE(config.ok()) << config.status();
       EXPECT_EQ(config->nested, json.contains("text_config"));
-      const LayerType l = LayerType::kLocal, g = LayerType::kGlobal;
+      const LayerGroup l = LayerGroup::kLocal, g = LayerGroup::kGlobal;
       EXPECT_THAT(config->layer_types, ElementsAre(l, l, g, l, l, g, l));
       EXPECT_EQ(config->rope.global.theta, 5000.0);
       EXPECT_EQ(config->rope.global.linear_factor, 4.0);

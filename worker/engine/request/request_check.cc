@@ -83,18 +83,6 @@ absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running) {
                    " take as many places; max_running is ", max_running));
 }
 
-absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
-  if (!request.searches()) return absl::OkStatus();
-  if (exactness != Exactness::kInvariant) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("beams: several are of the class invariant, and this worker's is ",
-                     ExactnessName(exactness)));
-  }
-  if (request.kv.strategy != KvStrategy::kStatic) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "beams: not with kv_cache static, whose memory is of one sequence each");
-}
-
 absl::Status CheckSpeculate(uint32_t tokens) {
   if (tokens <= kMostSpeculate) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -107,16 +95,15 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (!kv.ok()) return kv.status();
   const bool invariant = layout.exactness == Exactness::kInvariant;
   const auto not_here = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " is of the class invariant, and this worker's is ",
-                     ExactnessName(layout.exactness)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " of the class invariant, and this worker's is ", ExactnessName(layout.exactness)));
   };
   const std::string& cache = request->kv_wish.cache;
   if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
-    return not_here(absl::StrCat("kv_cache: ", cache));
+    return not_here(absl::StrCat("kv_cache: ", cache, " is"));
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
-    if (!invariant) return not_here("sampling.prompt_logprobs");
+    if (!invariant) return not_here("sampling.prompt_logprobs is");
     // Of restored tokens there are no logits.
     request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;
   }
@@ -130,10 +117,14 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
         absl::StrCat("speculate: ", *request->speculate, "; a search with beams guesses nothing"));
   }
   if (*request->speculate > 0 && !invariant)
-    return not_here(absl::StrCat("speculate: ", *request->speculate, "; verifying tokens"));
+    return not_here(absl::StrCat("speculate: ", *request->speculate, "; verifying tokens is"));
   absl::Status may = CheckSpeculate(*request->speculate);
   if (!may.ok()) return may;
-  if (may = MaySearch(*request, layout.exactness); !may.ok()) return may;
+  if (request->searches() && !invariant) return not_here("beams: several are");
+  if (request->searches() && request->kv.strategy == KvStrategy::kStatic) {
+    return absl::InvalidArgumentError(
+        "beams: not with kv_cache static, whose memory is of one sequence each");
+  }
   return CheckAdapterName(request->adapter, model.adapters());
 }
 

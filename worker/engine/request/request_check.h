@@ -19,10 +19,6 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
 // Whether a worker of so many places has enough for it.
 absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running);
 
-// Whether a worker of this class can make the request's search, if it asks for one. REQUIRES:
-// request.kv is chosen.
-absl::Status MaySearch(const EngineRequest& request, Exactness exactness);
-
 // Sets what a request leaves to the worker, whose `options` these are, and to its model, which has
 // `layout`; kInvalidArgument names the field. Done again it changes nothing.
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
