@@ -76,7 +76,7 @@ void KvCache::BeginRestore(int length) {
 }
 
 void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                     const std::byte* slice) {
+                     const std::byte* slice, bool /*on_device*/) {
   assert(begin >= first_held(layer) && begin <= end && end <= length());
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   const size_t bytes = rep_->head_row_bytes;
@@ -88,11 +88,6 @@ void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_t
                   slice + (run * slice_tokens + (at - slice_begin)) * bytes, bytes);
     }
   }
-}
-
-void KvCache::CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                             const std::byte* slice) {
-  CopyIn(layer, begin, end, slice_begin, slice_tokens, slice);
 }
 
 void KvCache::FinishRestore(int length) {

@@ -87,11 +87,7 @@ void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
       const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
       const int end = static_cast<int>(id.begin + id.tokens);
       assert(begin < end && end <= static_cast<int>(boundary));
-      if (on_device) {
-        kv->CopyInOnDevice(layer, begin, end, id.begin, id.tokens, slice);
-      } else {
-        kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice);
-      }
+      kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice, on_device);
     }
   }
   kv->FinishRestore(static_cast<int>(boundary));

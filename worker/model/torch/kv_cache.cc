@@ -135,33 +135,23 @@ void KvCache::BeginRestore(int length) {
   }
 }
 
-void KvCacheRep::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                        const std::byte* slice, at::Device device) {
-  LayerKv& kv = layers[layer];
-  assert(kv.first <= begin && begin <= end && end <= std::max(restoring, length));
+void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                     const std::byte* slice, bool on_device) {
+  const LayerKv& kv = rep_->layers[layer];
+  assert(kv.first <= begin && begin <= end && end <= std::max(rep_->restoring, rep_->length));
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   if (begin == end) return;
   const c10::InferenceMode inference;
+  const at::Device device = on_device ? kv.keys.device() : at::Device(at::kCPU);
+  if (!device.is_cpu()) rep_->copying_on_device = true;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
     TakingMemory([&] {
-      Rows(block, kv, begin, end)
+      rep_->Rows(block, kv, begin, end)
           .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block, device)
                      .narrow(1, begin - slice_begin, end - begin));
     });
   }
-}
-
-void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                     const std::byte* slice) {
-  rep_->CopyIn(layer, begin, end, slice_begin, slice_tokens, slice, at::kCPU);
-}
-
-void KvCache::CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                             const std::byte* slice) {
-  const at::Device device = rep_->layers[layer].keys.device();
-  rep_->CopyIn(layer, begin, end, slice_begin, slice_tokens, slice, device);
-  rep_->copying_on_device = !device.is_cpu();
 }
 
 void KvCache::FinishRestore(int length) {

@@ -55,12 +55,10 @@ class KvCache : public SequenceKv {
   // The reverse of CopyOut. A local layer takes only rows of its tail: [first_held(layer), length).
   // REQUIRES: BeginRestore was called; first_held(layer) <= begin <= end <= the restored length.
   // May also come after FinishRestore, as long as the layer has not been read by a Step.
+  // `on_device`: the slice is in memory of the device that the cache itself is on, which must stay
+  // as it is until FinishRestore returns.
   void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-              const std::byte* slice);
-  // The same from memory of the device that the cache itself is on, which must stay as it is until
-  // FinishRestore returns.
-  void CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                      const std::byte* slice);
+              const std::byte* slice, bool on_device = false);
   void FinishRestore(int length);
 
   // Back to length 0. Keeps the memory: first touch is slow, so callers reuse caches.

@@ -34,9 +34,6 @@ struct KvCacheRep {
   at::Tensor Rows(const at::Tensor& block, const LayerKv& layer, int begin, int end) const {
     return block.narrow(1, begin - layer.first, end - begin);
   }
-  // Rows [begin, end) of a slice in memory of `device` replace the layer's.
-  void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-              const std::byte* slice, at::Device device);
   // Makes room for `tokens` more rows of `layer` after `length`.
   void MakeRoom(LayerKv* layer, int tokens);
 
