@@ -365,7 +365,10 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
     } else if (alone) {
       status = StepModel({&part, 1});
     }
-    if (status.ok()) status = Caught([&] { return AfterPart(part); });
+    if (status.ok()) {
+      status = Caught(
+          [&] { return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part); });
+    }
     if (!status.ok()) answers_.Fail(part.sequence, status);
   }
 }
@@ -382,10 +385,6 @@ void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
     if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
   }
   parts->erase(std::remove_if(parts->begin(), parts->end(), has_none), parts->end());
-}
-
-absl::Status EngineImpl::AfterPart(const SequencePart& part) {
-  return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part);
 }
 
 absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {

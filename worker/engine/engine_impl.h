@@ -102,7 +102,6 @@ class EngineImpl : public Engine {
   absl::Status StepTold(const SequencePart& part);
   absl::Status TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows);
   absl::Status StepModel(absl::Span<const SequencePart> parts);
-  absl::Status AfterPart(const SequencePart& part);
   absl::Status AfterPrefill(const SequencePart& part);
   absl::Status AfterDecode(const SequencePart& part);
   absl::Status FinishPrefill(const SequencePtr& sequence);

@@ -38,7 +38,10 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     status = Prepare(sequence, has_cache);
   }
   if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored goes back to them
-  if (status.ok() && !sequence->resumed) CountStart(*sequence);
+  if (!status.ok() || sequence->resumed) return status;
+  counters_->Add(EngineCounter::kPromptTokens, sequence->tokens());
+  const RestoredPrefix& restored = sequence->restored;
+  if (restored.boundary > 0) counters_->Add(CachedTokensCounter(restored.from), restored.boundary);
   return status;
 }
 
@@ -47,13 +50,6 @@ bool PrefixRestorer::IsUsable(const Sequence& sequence, FetchOutcome* fetched) c
   return boundary <= sequence.max_boundary() && boundary > sequence.pooled.boundary &&
          MayRestoreAt(boundary, sequence, layout_) &&
          CheckAndSortObjects(layout_, boundary, &fetched->objects).ok();
-}
-
-void PrefixRestorer::CountStart(const Sequence& sequence) {
-  counters_->Add(EngineCounter::kPromptTokens, sequence.tokens());
-  if (sequence.restored.boundary > 0) {
-    counters_->Add(CachedTokensCounter(sequence.restored.from), sequence.restored.boundary);
-  }
 }
 
 // Replaces objects that the worker has already: in the class invariant its pool shares its memory

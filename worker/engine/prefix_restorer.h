@@ -31,7 +31,6 @@ class PrefixRestorer {
   void PlanKept(Sequence* sequence, bool has_cache);
   absl::Status Prepare(Sequence* sequence, bool has_cache);
   void DropRestored(Sequence* sequence);
-  void CountStart(const Sequence& sequence);
 
   const KvLayout& layout_;
   ModelRunner* const model_;

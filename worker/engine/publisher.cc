@@ -46,11 +46,6 @@ void Publisher::Count(const PublishJob& job, bool waits) {
   }
 }
 
-bool Publisher::WaitTooMany() {
-  absl::MutexLock lock(&mu_);
-  return waiting_ > 1 && waiting_bytes_ > max_waiting_bytes_;
-}
-
 void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   assert(cache != nullptr && job.done != nullptr);
   auto shared = std::make_shared<PublishJob>(std::move(job));
@@ -72,7 +67,11 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
                   : "dropped: what waits to be published holds too much memory");
   });
   if (!accepted) end("too many publishes are waiting");
-  while (WaitTooMany() && DropOldest()) {
+  const auto wait_too_many = [this] {
+    absl::MutexLock lock(&mu_);
+    return waiting_ > 1 && waiting_bytes_ > max_waiting_bytes_;
+  };
+  while (wait_too_many() && DropOldest()) {
   }
 }
 

@@ -54,7 +54,6 @@ class Publisher {
   void Drop(const PublishJob& job, const char* why);
   // Adds or subtracts a waiting job and the bytes that it alone holds.
   void Count(const PublishJob& job, bool waits) ABSL_LOCKS_EXCLUDED(mu_);
-  bool WaitTooMany() ABSL_LOCKS_EXCLUDED(mu_);
 
   const absl::Duration timeout_;
   const uint64_t max_waiting_bytes_;

@@ -12,6 +12,7 @@
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/row_kernels.h"
 #include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/model_file.h"
 
 namespace hearth {
 namespace {
@@ -149,14 +150,14 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
 
 absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const SelfTestMemory memory(cache_dir, *weights_, *layout_, limits);
-  if (memory.HasPassed()) {
+  const std::string file = SelfTestFile(cache_dir, *weights_, *layout_, limits);
+  if (!file.empty() && ReadModelFile(file, sizeof(kSelfTestHeld)).value_or("") == kSelfTestHeld) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();
   }
   InvariantSelfTest test(*weights_, *layout_, forward_.get(), limits);
   if (absl::Status held = test.Run(); !held.ok()) return held;
-  memory.Remember();
+  if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
   notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
                                 " steps, ", absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();

@@ -15,7 +15,6 @@
 #include "worker/kernels/reference.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
-#include "worker/model/model_file.h"
 
 namespace hearth {
 
@@ -231,11 +230,6 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
   return status_;
 }
 
-std::vector<float> InvariantSelfTest::LastRows(int64_t count) const {
-  const Rows& normed = forward_->rows().normed;
-  return {normed.Row(normed.rows - count), normed.Row(normed.rows)};
-}
-
 absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
   const int64_t hidden = config_.hidden_size, vocabulary = config_.vocab_size;
   const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
@@ -290,7 +284,9 @@ absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* l
 absl::Status InvariantSelfTest::Run() {
   const FloatMode mode;
   if (absl::Status first = Pass({{0, rows_}}); !first.ok()) return first;
-  const std::vector<float> last = LastRows(std::min(kHeadRows, rows_));
+  const Rows& normed = forward_->rows().normed;
+  const std::vector<float> last(normed.Row(normed.rows - std::min(kHeadRows, rows_)),
+                                normed.Row(normed.rows));
   for (const int m : sizes_) {
     if (absl::Status pass = Pass({{rows_ - m, m}}); !pass.ok()) return pass;
   }
@@ -329,10 +325,10 @@ std::string ProgramFile() {
 
 }  // namespace
 
-SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights,
-                               const KvLayout& layout, const StepLimits& limits) {
+std::string SelfTestFile(const std::string& cache_dir, const InvariantWeights& weights,
+                         const KvLayout& layout, const StepLimits& limits) {
   const std::string program = ProgramFile();
-  if (cache_dir.empty() || program.empty()) return;
+  if (cache_dir.empty() || program.empty()) return "";
   const std::string key = DigestHex(Sha256(absl::StrCat(
       "hearth.self_test.v1\n", DigestHex(weights.digest()), " ", WeightFormName(weights.form()),
       weights.arithmetic() == Arithmetic::kInt8
@@ -342,20 +338,7 @@ SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeig
       "\n", InvariantGemma::kKernelsVersion, " ", layout.chunk_tokens, " ",
       KvDtypeName(layout.dtype), " ", limits.alone, " ", limits.together, " ", limits.decodes, " ",
       KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
-  file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
-}
-
-namespace {
-constexpr char kHeld[] = "held\n";
-}  // namespace
-
-bool SelfTestMemory::HasPassed() const {
-  return !file_.empty() && ReadModelFile(file_, sizeof(kHeld)).value_or("") == kHeld;
-}
-
-void SelfTestMemory::Remember() const {
-  if (file_.empty()) return;
-  WriteCacheFile(file_, kHeld);
+  return absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 
 }  // namespace hearth

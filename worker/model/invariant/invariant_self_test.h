@@ -55,8 +55,6 @@ class InvariantSelfTest {
   absl::Status PassOfSequences(const Pieces& pieces);
   absl::Status Layers(const std::vector<InvariantPart>& parts);
   std::vector<int32_t> TokensOf(const Piece& piece) const;
-  // The last rows of the pass before, by the final norm.
-  std::vector<float> LastRows(int64_t count) const;
   absl::Status Head(const std::vector<float>& rows);
   absl::Status HeadByReference(const float* row, const float* logits) const;
   // The next operation's results, as digests of the row at a position, which the step has as `row`.
@@ -84,24 +82,13 @@ class InvariantSelfTest {
   absl::Status status_;
 };
 
-// SelfTestMemory: remembers between starts that the self-test of a model passed on this machine.
-//
-// Keyed by the weights and their form, the kernels' version, C, the steps that were tried, the
-// instruction set, the CPU and the program's file: each of them may change the bits. Only passed
-// tests are remembered.
-//
-// Thread safety: as const. A folder that cannot be read or written costs time only.
-class SelfTestMemory {
- public:
-  // `cache_dir` may be empty: then nothing is remembered.
-  SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights,
-                 const KvLayout& layout, const StepLimits& limits);
-  bool HasPassed() const;
-  void Remember() const;
-
- private:
-  std::string file_;
-};
+// The file by which starts remember that the self-test of a model passed on this machine: that it
+// has kSelfTestHeld. Named by the weights and their form, the kernels' version, C, the steps that
+// were tried, the instruction set, the CPU and the program's file: each of them may change the
+// bits. Empty: nothing is remembered.
+std::string SelfTestFile(const std::string& cache_dir, const InvariantWeights& weights,
+                         const KvLayout& layout, const StepLimits& limits);
+inline constexpr char kSelfTestHeld[] = "held\n";
 
 }  // namespace hearth
 
