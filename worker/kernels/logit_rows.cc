@@ -16,117 +16,75 @@
 // After Highway.
 #include <hwy/contrib/math/math-inl.h>
 
-#include "worker/kernels/vectors-inl.h"
-
-#ifndef HEARTH_WORKER_KERNELS_LOGIT_ROWS_ONCE_
-#define HEARTH_WORKER_KERNELS_LOGIT_ROWS_ONCE_
-namespace hearth {
-
-// Below it a weight is nothing beside the greatest's, which is 1.
-constexpr double kLeastExponent = -690;
-
-inline double WeightOf(float logit, double greatest, double temperature) {
-  return std::exp(std::max((logit - greatest) / temperature, kLeastExponent));
-}
-
-// From `begin` on: what the vectors leave, and all where there are none. False: not all are finite.
-inline bool ScanRest(const float* logits, int64_t begin, int64_t count, float* greatest) {
-  bool finite = true;
-  for (int64_t i = begin; i < count; ++i) {
-    finite &= std::fabs(logits[i]) <= FLT_MAX;
-    *greatest = std::max(*greatest, logits[i]);
-  }
-  return finite;
-}
-
-inline int64_t NextGreaterOfRest(const float* logits, int64_t begin, int64_t count, float bound) {
-  while (begin < count && !(logits[begin] > bound)) ++begin;
-  return begin;
-}
-
-}  // namespace hearth
-#endif  // HEARTH_WORKER_KERNELS_LOGIT_ROWS_ONCE_
-
 HWY_BEFORE_NAMESPACE();
 namespace hearth {
 namespace HWY_NAMESPACE {
-
-#if HEARTH_KERNELS_VECTORS
+namespace hn = hwy::HWY_NAMESPACE;
 
 LogitScan ScanRow(const float* logits, int64_t count) {
-  const V most = Constant(FLT_MAX);
-  V greatest = Constant(-FLT_MAX);
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto most = hn::Set(d, FLT_MAX);
+  auto greatest = hn::Set(d, -FLT_MAX);
   auto finite = hn::Eq(most, most);
   int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) {
-    const V values = hn::LoadU(D(), logits + at);
+  for (; at + lanes <= count; at += lanes) {
+    const auto values = hn::LoadU(d, logits + at);
     finite = hn::And(finite, hn::Le(hn::Abs(values), most));
     greatest = hn::Max(greatest, values);
   }
-  if (!hn::AllTrue(D(), finite)) return LogitScan();
-  float value = hn::GetLane(hn::MaxOfLanes(D(), greatest));
-  if (!ScanRest(logits, at, count, &value)) return LogitScan();
-  const V wanted = Constant(value);
-  for (int64_t i = 0; i < at; i += kLanes) {
-    const auto found = hn::FindFirstTrue(D(), hn::Eq(hn::LoadU(D(), logits + i), wanted));
+  bool all_finite = hn::AllTrue(d, finite);
+  float value = hn::GetLane(hn::MaxOfLanes(d, greatest));
+  for (int64_t i = at; i < count; ++i) {
+    all_finite &= std::fabs(logits[i]) <= FLT_MAX;
+    value = std::max(value, logits[i]);
+  }
+  if (!all_finite) return LogitScan();
+  const auto wanted = hn::Set(d, value);
+  for (int64_t i = 0; i < at; i += lanes) {
+    const auto found = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, logits + i), wanted));
     if (found >= 0) return {true, i + found};
   }
   return {true, std::find(logits + at, logits + count, value) - logits};
 }
 
 int64_t NextGreaterInRow(const float* logits, int64_t begin, int64_t count, float bound) {
-  const V last = Constant(bound);
-  for (; begin + kLanes <= count; begin += kLanes) {
-    const auto found = hn::FindFirstTrue(D(), hn::Gt(hn::LoadU(D(), logits + begin), last));
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto last = hn::Set(d, bound);
+  for (; begin + lanes <= count; begin += lanes) {
+    const auto found = hn::FindFirstTrue(d, hn::Gt(hn::LoadU(d, logits + begin), last));
     if (found >= 0) return begin + found;
   }
-  return NextGreaterOfRest(logits, begin, count, bound);
+  while (begin < count && !(logits[begin] > bound)) ++begin;
+  return begin;
 }
 
 void SumWeightsOfRow(const float* logits, int64_t count, double greatest, double temperature,
                      double* sums) {
-  constexpr int kDoubles = kLanes / 2;
-  const hn::FixedTag<double, kDoubles> doubles;
-  const hn::FixedTag<float, kDoubles> floats;
+  // Below it a weight is nothing beside the greatest's, which is 1.
+  constexpr double kLeastExponent = -690;
+  const hn::ScalableTag<double> doubles;
+  const hn::Rebind<float, decltype(doubles)> floats;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(doubles));
   const auto most = hn::Set(doubles, greatest), divisor = hn::Set(doubles, temperature);
   const auto least = hn::Set(doubles, kLeastExponent);
   for (int64_t block = 0; block < count; block += kWeightBlock) {
     const int64_t end = std::min(count, block + kWeightBlock);
     auto sum = hn::Zero(doubles);
     int64_t at = block;
-    for (; at + kDoubles <= end; at += kDoubles) {
+    for (; at + lanes <= end; at += lanes) {
       const auto logit = hn::PromoteTo(doubles, hn::LoadU(floats, logits + at));
       const auto exponent = hn::Max(hn::Div(hn::Sub(logit, most), divisor), least);
       sum = hn::Add(sum, hn::Exp(doubles, exponent));
     }
     double of_block = hn::GetLane(hn::SumOfLanes(doubles, sum));
-    for (; at < end; ++at) of_block += WeightOf(logits[at], greatest, temperature);
+    for (; at < end; ++at) {
+      of_block += std::exp(std::max((logits[at] - greatest) / temperature, kLeastExponent));
+    }
     sums[block / kWeightBlock] = of_block;
   }
 }
-
-#else  // no FMA in vectors
-
-LogitScan ScanRow(const float* logits, int64_t count) {
-  float greatest = -FLT_MAX;
-  if (!ScanRest(logits, 0, count, &greatest)) return LogitScan();
-  return {true, std::find(logits, logits + count, greatest) - logits};
-}
-int64_t NextGreaterInRow(const float* logits, int64_t begin, int64_t count, float bound) {
-  return NextGreaterOfRest(logits, begin, count, bound);
-}
-void SumWeightsOfRow(const float* logits, int64_t count, double greatest, double temperature,
-                     double* sums) {
-  for (int64_t block = 0; block < count; block += kWeightBlock) {
-    double sum = 0;
-    for (int64_t i = block; i < std::min(count, block + kWeightBlock); ++i) {
-      sum += WeightOf(logits[i], greatest, temperature);
-    }
-    sums[block / kWeightBlock] = sum;
-  }
-}
-
-#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace hearth
