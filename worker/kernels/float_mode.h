@@ -7,32 +7,24 @@
 #ifndef HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 #define HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 
-#if defined(__x86_64__)
 #include <xmmintrin.h>
-#endif
 
 namespace hearth {
 
 class FloatMode {
  public:
-#if defined(__x86_64__)
   FloatMode() : before_(_mm_getcsr()) {
     if (before_ != kDefault) _mm_setcsr(kDefault);
   }
   ~FloatMode() {
     if (before_ != kDefault) _mm_setcsr(before_);
   }
+  FloatMode(const FloatMode&) = delete;
+  FloatMode& operator=(const FloatMode&) = delete;
 
  private:
   static constexpr unsigned kDefault = 0x1f80;  // as a process starts with it
   const unsigned before_;
-
- public:
-#else
-  FloatMode() {}  // not defaulted: a variable of it is not unused
-#endif
-  FloatMode(const FloatMode&) = delete;
-  FloatMode& operator=(const FloatMode&) = delete;
 };
 
 }  // namespace hearth

@@ -1,8 +1,6 @@
 #include "worker/kernels/integer_product.h"
 
-#if defined(__x86_64__)
 #include <immintrin.h>
-#endif
 
 #include <algorithm>
 #include <cassert>
@@ -60,7 +58,6 @@ struct Tile {
 }  // namespace
 }  // namespace hearth
 
-#if defined(__x86_64__)
 #define HEARTH_INTEGER_KERNEL 0
 #include "worker/kernels/integer_product-inl.h"
 #undef HEARTH_INTEGER_KERNEL
@@ -70,7 +67,6 @@ struct Tile {
 #define HEARTH_INTEGER_KERNEL 2
 #include "worker/kernels/integer_product-inl.h"
 #undef HEARTH_INTEGER_KERNEL
-#endif
 
 namespace hearth {
 namespace {
@@ -87,14 +83,12 @@ const char* IntegerKernelName(IntegerKernel kernel) {
 
 std::vector<IntegerKernel> UsableIntegerKernels() {
   std::vector<IntegerKernel> usable;
-#if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return usable;
   usable.push_back(IntegerKernel::kAvx2);
   if (__builtin_cpu_supports("avxvnni")) usable.push_back(IntegerKernel::kAvxVnni);
   if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw")) {
     usable.push_back(IntegerKernel::kAvx512Vnni);
   }
-#endif
   return usable;
 }
 
@@ -117,8 +111,6 @@ PackedRows QuantizedRows(const ConstRows& x, int64_t inputs, Workspace* workspac
   return {workspace->Floats(static_cast<size_t>(words)), x.rows,
           (x.rows + kIntegerTileRows - 1) / kIntegerTileRows};
 }
-
-#if defined(__x86_64__)
 
 void AddQuantizing(const ConstRows& x, int64_t inputs, Workspace* workspace, KernelPhases* phases) {
   QuantizedRows(x, inputs, workspace);
@@ -143,15 +135,5 @@ void IntegerPanelOfRows(const PackedRows& x, const PackedWeights& weights, int64
   }
   assert(false);
 }
-
-#else  // only the reference is called
-
-void AddQuantizing(const ConstRows&, int64_t, Workspace*, KernelPhases*) { assert(false); }
-void IntegerPanelOfRows(const PackedRows&, const PackedWeights&, int64_t, int64_t, int64_t,
-                        float*) {
-  assert(false);
-}
-
-#endif
 
 }  // namespace hearth

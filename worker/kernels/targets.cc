@@ -9,11 +9,9 @@
 namespace hearth {
 namespace {
 
-#if defined(__x86_64__)
 // A target that HighwayTarget does not know would be chosen before those that it knows.
 static_assert((HWY_TARGETS & ~(HWY_STATIC_TARGET | HWY_AVX2 | HWY_AVX3)) == 0,
               "highway_targets.h leaves a target of this Highway that the kernels do not know");
-#endif
 
 int64_t HighwayTarget(KernelTarget target) {
   return target == KernelTarget::kAvx512 ? HWY_AVX3

@@ -17,11 +17,7 @@ namespace {
 constexpr std::chrono::microseconds kLookFor{100};
 constexpr int kPausesBetweenClocks = 32;
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
+void Pause() { __builtin_ia32_pause(); }
 
 }  // namespace
 

@@ -4,10 +4,8 @@
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
-#include <torch/headeronly/version.h>
-#if defined(__x86_64__)
 #include <cpuid.h>
-#endif
+#include <torch/headeronly/version.h>
 
 #include <cstring>
 #include <string>
@@ -25,14 +23,10 @@ namespace {
 
 // AMX with bfloat16: CPUID leaf 7, EDX bits 22 and 24 (Intel SDM, volume 2A).
 bool CpuHasAmx() {
-#if defined(__x86_64__)
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0;
-#else
-  return false;
-#endif
 }
 
 absl::StatusOr<at::Device> ChooseDevice(absl::string_view name) {
@@ -86,15 +80,11 @@ std::string VersionIn(absl::string_view text) {
 }
 
 std::string CpuVendor() {
-#if defined(__x86_64__)
   unsigned level = 0, name[3] = {};
   if (__get_cpuid(0, &level, &name[0], &name[2], &name[1]) == 0) return "unknown vendor";
   char text[sizeof(name)];
   std::memcpy(text, name, sizeof(name));
   return std::string(text, sizeof(text));
-#else
-  return "unknown vendor";
-#endif
 }
 
 // oneDNN's functions are not exported by libtorch; what it answers libtorch's operator is.
