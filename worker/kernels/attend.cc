@@ -473,16 +473,8 @@ void AttendOf(const SharedAttendCall& shared, KernelPhases* phases) {
 }  // namespace
 
 void AttendForTarget(const SharedAttendCall& call, KernelPhases* phases) {
-  switch (call->shape.kv_type) {
-    case ElementType::kFloat32:
-      return AttendOf<float>(call, phases);
-    case ElementType::kBFloat16:
-      return AttendOf<BFloat16>(call, phases);
-    case ElementType::kFloat16:
-      return AttendOf<Float16>(call, phases);
-    default:
-      assert(false);  // of weights only
-  }
+  if (call->shape.kv_type == ElementType::kBFloat16) return AttendOf<BFloat16>(call, phases);
+  AttendOf<float>(call, phases);
 }
 
 #else  // no FMA in vectors
@@ -517,6 +509,7 @@ void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequen
   assert(shape.sharers() <= AttendShape::kSharersMax);
   assert(shape.head_dim % 16 == 0 && shape.head_dim <= AttendShape::kHeadDimMax);
   assert(shape.split % 16 == 0 && shape.split <= AttendShape::kSplitMax);
+  assert(shape.kv_type == ElementType::kFloat32 || shape.kv_type == ElementType::kBFloat16);
   const auto call = std::make_shared<AttendCall>();
   *call = {shape, {sequences.begin(), sequences.end()}, {}, queries, out, workspace};
   call->tiles = PlanTiles(shape, call->sequences);

@@ -44,7 +44,7 @@ struct AttendShape {
   int64_t split = 128;  // C, keys of a block
   int64_t window = 0;   // keys that a row sees, itself among them; 0: all before it
   float softcap = 0;    // of the scores; 0: none
-  ElementType kv_type = ElementType::kFloat32;  // not of blocks
+  ElementType kv_type = ElementType::kFloat32;  // or kBFloat16
 
   int64_t sharers() const { return heads / kv_heads; }  // query heads of one KV head
 };

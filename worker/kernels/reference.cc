@@ -215,16 +215,9 @@ void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t
 
 void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
                int64_t position, const float* query, float* out) {
-  switch (shape.kv_type) {
-    case ElementType::kFloat32:
-      return RowOf<float>(shape, blocks, kv_head, position, query, out);
-    case ElementType::kBFloat16:
-      return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
-    case ElementType::kFloat16:
-      return RowOf<Float16>(shape, blocks, kv_head, position, query, out);
-    default:
-      assert(false);  // of weights only
-  }
+  if (shape.kv_type == ElementType::kBFloat16)
+    return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
+  RowOf<float>(shape, blocks, kv_head, position, query, out);
 }
 
 }  // namespace reference

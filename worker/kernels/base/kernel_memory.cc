@@ -25,10 +25,8 @@ KernelBytes AllocateKernelBytes(size_t bytes) {
                      std::max({bytes, huge, size_t{1}})) != 0) {
     throw std::bad_alloc();
   }
-#if defined(MADV_HUGEPAGE)
   // A wish: a machine without them is slower, and no more.
   if (huge > 0) (void)madvise(memory, huge, MADV_HUGEPAGE);
-#endif
   return KernelBytes(static_cast<std::byte*>(memory));
 }
 
