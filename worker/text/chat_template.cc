@@ -11,7 +11,6 @@ namespace hearth {
 namespace {
 
 constexpr char kBos[] = "<bos>";
-constexpr char kImage[] = "<start_of_image>";
 constexpr size_t kMaxQuotedRoleBytes = 32;
 
 absl::Status MessageError(size_t index, const std::string& what) {
@@ -62,19 +61,14 @@ void AppendText(std::string_view text, RenderedChat* chat) {
   if (!text.empty()) chat->messages.push_back({begin, chat->text.size()});
 }
 
-absl::Status AppendSystem(const ChatMessage& message, RenderedChat* chat) {
+void AppendSystem(const ChatMessage& message, RenderedChat* chat) {
   for (size_t i = 0; i < message.parts.size(); ++i) {
-    const ChatPart& part = message.parts[i];
-    if (part.kind != ChatPart::Kind::kText) {
-      return MessageError(0, absl::StrCat("parts[", i, "]: a system message holds text only"));
-    }
-    AppendText(part.text, chat);
+    AppendText(message.parts[i].text, chat);
     const bool last = i + 1 == message.parts.size();
-    if (part.cache_breakpoint && !last) AddBreakpoint(/*declared=*/true, chat);
+    if (message.parts[i].cache_breakpoint && !last) AddBreakpoint(/*declared=*/true, chat);
   }
   chat->text += "\n\n";
   AddBreakpoint(!message.parts.empty() && message.parts.back().cache_breakpoint, chat);
-  return absl::OkStatus();
 }
 
 // `unfinished`: more of the last part may follow, so that the white space at its end stays.
@@ -82,12 +76,8 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
   for (size_t i = 0; i < message.parts.size(); ++i) {
     const ChatPart& part = message.parts[i];
     const bool more_may_follow = unfinished && i + 1 == message.parts.size();
-    if (part.kind == ChatPart::Kind::kImage) {
-      chat->text += kImage;
-    } else {
-      AppendText(more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text),
-                 chat);
-    }
+    AppendText(more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text),
+               chat);
     if (part.cache_breakpoint) AddBreakpoint(/*declared=*/true, chat);
   }
 }
@@ -111,7 +101,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
   const bool has_system = messages[0].role == "system";
   if (has_system) {
     absl::StrAppend(&chat.text, kStartOfTurn, "user\n");
-    if (absl::Status status = AppendSystem(messages[0], &chat); !status.ok()) return status;
+    AppendSystem(messages[0], &chat);
   }
   for (size_t i = has_system ? 1 : 0; i < messages.size(); ++i) {
     const bool is_model = IsModelRole(messages[i].role);

@@ -25,9 +25,7 @@ inline constexpr char kStartOfTurn[] = "<start_of_turn>";
 inline constexpr char kEndOfTurn[] = "<end_of_turn>";
 
 struct ChatPart {
-  enum class Kind { kText, kImage };
-  Kind kind = Kind::kText;
-  std::string text;               // of a text part; well-formed UTF-8
+  std::string text;               // well-formed UTF-8
   bool cache_breakpoint = false;  // the end of this part is worth keeping
 };
 
@@ -64,7 +62,7 @@ struct RenderedChat {
 };
 
 // kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a
-// system message is not the first or has an image, user and assistant do not alternate, or a system
+// system message is not the first, user and assistant do not alternate, or a system
 // message stands alone and the ending is not kOpen (it would be dropped).
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);

@@ -166,7 +166,6 @@ absl::Status CheckChat(const ChatInput& chat) {
     for (size_t j = 0; j < chat.messages[i].parts.size(); ++j) {
       const ChatPart& part = chat.messages[i].parts[j];
       const std::string field = absl::StrCat("chat.messages[", i, "].parts[", j, "]");
-      if (part.kind != ChatPart::Kind::kText) return Invalid(field, ": only text is served");
       if (absl::Status status = CheckText(part.text, field); !status.ok()) return status;
       declared += part.cache_breakpoint;
     }

@@ -47,7 +47,7 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
     for (const uint32_t id : message.token_ids())
       converted.token_ids.push_back(static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX)));
     for (const v1::ContentPart& part : message.parts()) {
-      converted.parts.push_back({ChatPart::Kind::kText, part.text(), part.cache_breakpoint()});
+      converted.parts.push_back({part.text(), part.cache_breakpoint()});
     }
     chat.messages.push_back(std::move(converted));
   }

@@ -15,9 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-ChatPart Text(const std::string& text, bool breakpoint = false) {
-  return {ChatPart::Kind::kText, text, breakpoint};
-}
+ChatPart Text(const std::string& text, bool breakpoint = false) { return {text, breakpoint}; }
 ChatMessage Message(const std::string& role, const std::string& text, bool breakpoint = false) {
   return {role, {Text(text, breakpoint)}};
 }
@@ -25,10 +23,7 @@ ChatMessage Message(const std::string& role, const std::string& text, bool break
 ChatMessage FromJson(const nlohmann::json& json) {
   ChatMessage message{json["role"], {}};
   if (json["content"].is_string()) return Message(json["role"], json["content"]);
-  for (const auto& part : json["content"]) {
-    message.parts.push_back(part["type"] == "image" ? ChatPart{ChatPart::Kind::kImage, "", false}
-                                                    : Text(part["text"]));
-  }
+  for (const auto& part : json["content"]) message.parts.push_back(Text(part["text"]));
   return message;
 }
 

@@ -35,7 +35,7 @@ PromptSource FromChat(std::vector<ChatMessage> messages, bool omit_generation_pr
   return {ChatInput{std::move(messages), omit_generation_prompt, strict}, {}};
 }
 ChatMessage Message(const std::string& role, const std::string& text) {
-  return {role, {{ChatPart::Kind::kText, text, false}}};
+  return {role, {{text, false}}};
 }
 
 void ExpectInvalid(const PromptSource& source, const std::string& what,
@@ -126,8 +126,6 @@ TEST(Prompt, NamesTheMessageAndPartOfABadChat) {
                 "chat.messages[0].parts[0]: is not valid UTF-8 at byte 1");
   ExpectInvalid(FromChat({Message("user", "a"), Message("user", "a")}), "chat.messages[1]");
   ExpectInvalid(FromChat({Message("system", "s")}), "chat.messages[0]: a system message alone");
-  ExpectInvalid(FromChat({{"user", {{ChatPart::Kind::kImage, "", false}}}}),
-                "chat.messages[0].parts[0]: only text is served");
   PromptSource source = FromChat({Message("user", "a")});
   source.breakpoints = {1};
   ExpectInvalid(source, "breakpoints: a chat has them on its parts");
@@ -175,10 +173,9 @@ TEST(Prompt, APrefillMayEndInASystemMessageOrAnUnfinishedUserMessage) {
 }
 
 TEST(Prompt, ChatDeclaresTheBreakpointsOfItsParts) {
-  std::vector<ChatMessage> chat = {
-      {"user", {{ChatPart::Kind::kText, "the keeper", true}, {ChatPart::Kind::kText, "!", false}}},
-      Message("assistant", "the lamp"),
-      Message("user", "more")};
+  std::vector<ChatMessage> chat = {{"user", {{"the keeper", true}, {"!", false}}},
+                                   Message("assistant", "the lamp"),
+                                   Message("user", "more")};
   for (const bool answered : {false, true}) {
     if (answered) chat[1].token_ids = TinyTokenizer().Encode("the lamp");
     const auto prompt = Build(FromChat(chat));
@@ -194,8 +191,7 @@ std::vector<ChatMessage> RandomChat(std::mt19937_64* random, int turns) {
   const auto add = [&](const char* role) {
     ChatMessage message{role, {}};
     for (int i = (*random)() % 3; i >= 0; --i) {
-      message.parts.push_back(
-          {ChatPart::Kind::kText, RandomText(random, (*random)() % 6), (*random)() % 4 == 0});
+      message.parts.push_back({RandomText(random, (*random)() % 6), (*random)() % 4 == 0});
     }
     chat.push_back(message);
   };

@@ -24,11 +24,9 @@ std::vector<ChatMessage> MessagesFrom(const Json& json) {
   for (const Json& item : json) {
     ChatMessage message{item.at("role"), {}};
     const Json& content = item.at("content");
-    if (content.is_string()) message.parts.push_back({ChatPart::Kind::kText, content, false});
+    if (content.is_string()) message.parts.push_back({content, false});
     for (const Json& part : content.is_array() ? content : Json::array()) {
-      const bool image = part.at("type") == "image";
-      message.parts.push_back({image ? ChatPart::Kind::kImage : ChatPart::Kind::kText,
-                               image ? std::string() : part.at("text").get<std::string>(), false});
+      message.parts.push_back({part.at("text").get<std::string>(), false});
     }
     messages.push_back(std::move(message));
   }
