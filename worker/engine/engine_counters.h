@@ -73,9 +73,6 @@ class EngineCounters {
   void Add(EngineCounter counter, uint64_t n = 1) {
     values_[static_cast<size_t>(counter)].fetch_add(n, std::memory_order_relaxed);
   }
-  uint64_t Get(EngineCounter counter) const {
-    return values_[static_cast<size_t>(counter)].load(std::memory_order_relaxed);
-  }
   std::map<std::string, uint64_t> Snapshot() const;
 
  private:
