@@ -83,37 +83,24 @@ void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
                     LoadedTokenizer* loaded) {
   for (const FoundTemplate& found : templates) {
     const bool is_known = found.text.ok() && RendersAsGemma(*found.text);
-    const std::string why_unread =
+    const std::string about =
         found.text.ok()
-            ? ""
-            : absl::StrCat(
-                  " (",
-                  OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": ")),
-                  ")");
-    const std::string which = absl::StrCat(
-        "chat_template: the model's, ", OneLine(found.from), why_unread,
-        found.text.ok()
-            ? absl::StrCat(" (SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))),
-                           ")")
-            : "");
-    if (is_known) {
-      loaded->notes.push_back(absl::StrCat(which, ", renders as Gemma 3's"));
-    } else if (choice == ChatTemplateChoice::kGemma) {
-      loaded->notes.push_back(absl::StrCat(which,
-                                           ", is not used: chats are rendered by Gemma 3's, ",
-                                           "as --chat-template gemma says"));
-    } else {
-      loaded->notes.push_back(absl::StrCat(which,
-                                           ", is not known to render as Gemma 3's: chats are ",
-                                           "refused, unless --chat-template gemma is given"));
-      loaded->why_no_chats = absl::StrCat(
-          "the model has a chat template of its own, ", OneLine(found.from), why_unread,
-          ", which is not known to render as Gemma 3's, the only one that this worker "
-          "renders; send ",
-          "the rendered text as a prompt, or start the worker with --chat-template "
-          "gemma if Gemma's ",
-          "is meant");
-    }
+            ? absl::StrCat("SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))))
+            : OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": "));
+    const std::string which = absl::StrCat(OneLine(found.from), " (", about, ")");
+    const bool is_used = is_known || choice == ChatTemplateChoice::kGemma;
+    loaded->notes.push_back(absl::StrCat(
+        "chat_template: the model's, ", which,
+        is_known  ? ", renders as Gemma 3's"
+        : is_used ? ", is not used: chats are rendered by Gemma 3's, as --chat-template gemma says"
+                  : ", is not known to render as Gemma 3's: chats are refused, unless "
+                    "--chat-template gemma is given"));
+    if (is_used) continue;
+    loaded->why_no_chats = absl::StrCat(
+        "the model has a chat template of its own, ", found.text.ok() ? OneLine(found.from) : which,
+        ", which is not known to render as Gemma 3's, the only one that this worker renders; send "
+        "the rendered text as a prompt, or start the worker with --chat-template gemma if Gemma's "
+        "is meant");
   }
   if (templates.empty())
     loaded->notes.push_back("chat_template: the model has none: chats are rendered by Gemma 3's");
