@@ -84,10 +84,8 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   request->common.set_keep_s(keep_s);
   if (const auto priority = inner.Find("priority"); priority.has_value()) {
     const absl::StatusOr<double> read = priority->Number(-kMaxPriority, kMaxPriority);
-    if (!read.ok() || std::floor(*read) != *read) {
-      return priority->Bad(
-          absl::StrCat("a whole number from ", -kMaxPriority, " to ", kMaxPriority));
-    }
+    if (!read.ok()) return read.status();
+    if (std::floor(*read) != *read) return priority->Bad("a whole number");
     request->common.set_priority(static_cast<int32_t>(*read));
   }
   return inner.status();
