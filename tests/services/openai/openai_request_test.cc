@@ -349,7 +349,7 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("messages": ["x"])"), StartsWith("messages[0]: "));
   for (const char* priority : {"9", "-9", "0.5", "18446744073709551615", "\"high\""}) {
     EXPECT_THAT(ChatError(R"("prompt_cache_options": {"priority": )" + std::string(priority) + "}"),
-                StartsWith("prompt_cache_options.priority: must be a whole number from -8 to 8; "
+                StartsWith("prompt_cache_options.priority: must be a number from -8 to 8; "
                            "got "));
   }
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"keep": "long"})"),
