@@ -14,6 +14,7 @@
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -349,8 +350,8 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("messages": ["x"])"), StartsWith("messages[0]: "));
   for (const char* priority : {"9", "-9", "0.5", "18446744073709551615", "\"high\""}) {
     EXPECT_THAT(ChatError(R"("prompt_cache_options": {"priority": )" + std::string(priority) + "}"),
-                StartsWith("prompt_cache_options.priority: must be a number from -8 to 8; "
-                           "got "));
+                AllOf(StartsWith("prompt_cache_options.priority: must be a "), HasSubstr("number"),
+                      HasSubstr("; got ")));
   }
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"keep": "long"})"),
               StartsWith("prompt_cache_options.keep: must be \"5m\""));
