@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "services/rpc/proto_conversion.h"
@@ -79,7 +80,7 @@ std::string MsText(double ms) { return ms < 10000 ? Fixed(ms, "ms") : Fixed(ms /
 
 std::string EnumText(const google::protobuf::EnumDescriptor& type, int number) {
   const auto* const value = type.FindValueByNumber(number);
-  if (value == nullptr) return "unknown";
+  if (value == nullptr || absl::EndsWith(value->name(), "_UNSPECIFIED")) return "unknown";
   std::string prefix;
   for (const char c : type.name()) {
     if (absl::ascii_isupper(static_cast<unsigned char>(c)) && !prefix.empty()) prefix += '_';

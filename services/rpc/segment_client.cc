@@ -146,8 +146,9 @@ void SegmentClient::Drop() {
     watcher_.join();
   }
   connection_ = FileDescriptor();
+  std::shared_ptr<const MappedSegment> gone;  // freed after the lock
   absl::MutexLock lock(&mu_);
-  segment_ = nullptr;
+  std::swap(gone, segment_);
 }
 
 // Until the store's end of the connection closes: then its memory is let go.
@@ -156,8 +157,9 @@ void SegmentClient::Watch(int connection, int stop) {
   while (poll(waiting, 2, -1) < 0 && errno == EINTR) {
   }
   if (waiting[1].revents != 0) return;
+  std::shared_ptr<const MappedSegment> gone;  // freed after the lock
   absl::MutexLock lock(&mu_);
-  segment_ = nullptr;
+  std::swap(gone, segment_);
 }
 
 }  // namespace hearth

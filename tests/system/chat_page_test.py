@@ -224,12 +224,24 @@ class ChatPageInBrowser(HttpWorker):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             for number, deep in ((1, "> " * 40 + "deep"), (3, ">" * 3000 + "deep"),
-                                 (5, "- " * 3000 + "deep"), (7, "*a _a " * 300 + "deep")):
+                                 (5, "- " * 3000 + "deep"), (7, "*a _a " * 300 + "deep"),
+                                 (9, "- " * 500 + "deep")):
                 self.say(page, "lamp")
                 self.write(page, deep)
                 page.value("finish()")
                 page.wait_for(f"note{number}", "5 tokens in")
                 self.assertIn("deep", page.value(f"{FIELD % f'text{number}'}.textContent"))
+            self.assertLess(page.value("document.querySelectorAll('#text9 ul').length"), 40)
+
+    def test_a_link_keeps_its_address(self):
+        with Page(self.url + "/") as page:
+            self.stubbed(page)
+            self.say(page, "lamp")
+            self.write(page, "[x](https://example.org/?a=1&region=us&copy=2)")
+            page.value("finish()")
+            page.wait_for("note1", "5 tokens in")
+            self.assertEqual(page.value("document.querySelector('#text1 a').href"),
+                             "https://example.org/?a=1&region=us&copy=2")
 
     def test_an_answer_can_be_stopped_retried_and_its_message_edited(self):
         with Page(self.url + "/") as page:

@@ -406,7 +406,8 @@ bool HttpConnection::ReserveBody(size_t more) {
   BodyBytes& body = parser_->get().body();
   const uint64_t wanted = body.size() + more;
   if (wanted <= counted_body_) return true;
-  const uint64_t most = parser_->content_length().value_or(server_->options.limits.body_bytes);
+  // A chunked body doubles up to a block: its first byte must not take all of one.
+  const uint64_t most = parser_->content_length().value_or(2 * counted_body_);
   const uint64_t to = BodyBytes::CapacityFor(wanted, most);
   if (to <= counted_body_) return true;
   if (!account_->Grow(to - counted_body_)) return false;

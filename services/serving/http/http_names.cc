@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -103,7 +104,10 @@ HostRule::HostRule(absl::string_view listen, std::vector<std::string> hosts)
     : hosts_(std::move(hosts)) {
   for (std::string& host : hosts_) absl::StripAsciiWhitespace(&host);
   allows_all_ = std::find(hosts_.begin(), hosts_.end(), "*") != hosts_.end();
-  for (std::string& host : hosts_) absl::AsciiStrToLower(&host);
+  for (std::string& host : hosts_) {
+    absl::AsciiStrToLower(&host);
+    if (absl::EndsWith(host, ".")) host.pop_back();
+  }
   hosts_.push_back("localhost");
   const std::string own = HostOf(listen);
   if (!own.empty()) hosts_.push_back(own);

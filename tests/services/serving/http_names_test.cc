@@ -7,9 +7,10 @@ namespace hearth {
 namespace {
 
 TEST(HostRule, AllowsOnlyItsOwnNames) {
-  const HostRule rule("Models.example.com:8000", {"other.example.com"});
+  const HostRule rule("Models.example.com:8000", {"other.example.com", "third.example.com."});
   for (const char* own : {"localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000", "[::1]",
-                          "models.example.com", "other.example.com:80", "other.example.com.:80"}) {
+                          "models.example.com", "other.example.com:80", "other.example.com.:80",
+                          "third.example.com", "third.example.com."}) {
     EXPECT_TRUE(rule.Allows(own)) << own;
   }
   for (const char* other : {"", ":8000", "example.com", "localhost.example.com", "127.0.0.1.com"}) {
