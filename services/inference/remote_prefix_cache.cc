@@ -296,7 +296,7 @@ void RemotePrefixCache::CountFallback(const absl::Status& status) {
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
-  const absl::Time deadline;    // of the cache's clock
+  absl::Time deadline;          // of the cache's clock
   bool again = false;           // over the wire
   bool store_verifies = false;  // as well, and quarantines what is rotten
 
@@ -318,6 +318,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
     // Over the wire, where the store verifies too and quarantines rotten objects itself.
     attempt.again = true;
     attempt.store_verifies = rotten;
+    attempt.deadline = clock_->Now() + timeout;  // the first transfer may have outlasted its own
     const absl::Status second = TryFetch(&attempt);
     // If the store quarantined what was asked for, the outcome is the damage, not a miss.
     const bool is_gone = rotten && second.ok() && attempt.outcome.usable_tokens == 0;

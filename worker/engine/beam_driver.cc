@@ -69,6 +69,11 @@ SequencePtr BeamDriver::Abandon(RequestState* state) {
   return first;
 }
 
+SequencePtr BeamDriver::Registered(const SequencePtr& sequence) const {
+  const std::shared_ptr<BeamGroup> group = sequence->state->beams;
+  return group == nullptr ? sequence : group->first.lock();
+}
+
 absl::Status BeamDriver::AfterDecode(const SequencePtr& beam) {
   BeamGroup* const group = beam->state->beams.get();
   assert(group->stepped < group->running.size());

@@ -199,8 +199,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
     if (round->admits) AdmitWaiting();
     for (auto& [sequence, fetched] : round->looked_up) {
-      memory_.LookUpPool(sequence.get());  // other objects may be there than before the fetch
-      Begin(sequence, std::move(fetched));
+      Begin(sequence, std::move(fetched), /*looks_again=*/true);
     }
     if (!round->step.empty()) Step(std::move(round->step));
     if (round->auditing != nullptr) audit_.Step(round->auditing);
@@ -237,8 +236,11 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
   if (known.has_value()) Begin(sequence, *std::move(known));
 }
 
-void EngineImpl::Begin(const SequencePtr& sequence, FetchOutcome fetched) {
-  const absl::Status begun = Caught([&] { return TryBegin(sequence, std::move(fetched)); });
+void EngineImpl::Begin(const SequencePtr& sequence, FetchOutcome fetched, bool looks_again) {
+  const absl::Status begun = Caught([&] {
+    if (looks_again) memory_.LookUpPool(sequence.get());
+    return TryBegin(sequence, std::move(fetched));
+  });
   if (!begun.ok()) answers_.Fail(sequence, begun);
 }
 
@@ -369,7 +371,7 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
       status = Caught(
           [&] { return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part); });
     }
-    if (!status.ok()) answers_.Fail(part.sequence, status);
+    if (!status.ok()) answers_.Fail(beams_.Registered(part.sequence), status);
   }
 }
 

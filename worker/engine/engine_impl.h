@@ -91,7 +91,8 @@ class EngineImpl : public Engine {
   // From the queue to a place, and from there to the first step.
   void AdmitWaiting();
   void LookUp(const SequencePtr& sequence);
-  void Begin(const SequencePtr& sequence, FetchOutcome fetched);
+  // `looks_again`: the pool may have other objects than before the fetch.
+  void Begin(const SequencePtr& sequence, FetchOutcome fetched, bool looks_again = false);
   absl::Status TryBegin(const SequencePtr& sequence, FetchOutcome fetched);
 
   // Steps.

@@ -65,8 +65,8 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     return unasked;
   }
   counters_->Add(EngineCounter::kFetches);
-  // The plan, and a transfer, which may be tried twice.
-  absl::Duration longest = terms_.fetch_budget + kReturnTime;
+  // A plan and a transfer, twice.
+  absl::Duration longest = 2 * terms_.fetch_budget + kReturnTime;
   if (best.limits.has_value()) {
     longest += 2 * std::max(best.limits->transfer, *best.compute_estimate);
   }
@@ -106,6 +106,8 @@ FetchOutcome PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache,
   prefix.work = work;
   const uint32_t above_tokens = work.have_tokens, max_tokens = sequence->max_boundary();
   const auto left = [&] { return deadline - LoadModel::SteadyNow(); };
+  // It waited for a thread until it was too late, which says nothing of the cache.
+  if (left() <= absl::ZeroDuration()) return FetchOutcome();
   FetchOutcome outcome = Fetch(cache, prefix, above_tokens, max_tokens, left());
   // The link is slow, or the store is silent: another call would cost the request time.
   if (outcome.load.is_late) return outcome;

@@ -47,8 +47,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
 
 bool PrefixRestorer::IsUsable(const Sequence& sequence, FetchOutcome* fetched) const {
   const uint32_t boundary = fetched->usable_tokens;
-  return boundary <= sequence.max_boundary() && boundary > sequence.pooled.boundary &&
-         MayRestoreAt(boundary, sequence, layout_) &&
+  return boundary <= sequence.max_boundary() && MayRestoreAt(boundary, sequence, layout_) &&
          CheckAndSortObjects(layout_, boundary, &fetched->objects).ok();
 }
 
@@ -65,7 +64,8 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
 }
 
 void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
-  if (fetched.usable_tokens > 0) {
+  // The pool may have as much by now, from another request: no fault of the cache.
+  if (fetched.usable_tokens > sequence->pooled.boundary) {
     if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored.boundary = fetched.usable_tokens;

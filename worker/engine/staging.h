@@ -82,7 +82,7 @@ class StagedSnapshots {
 
   // Adds the boundary that `kv` is at now, whether its last rows were prefilled or decoded. False,
   // and it is skipped, where the budget has no room or `kv` lacks rows that it needs.
-  // REQUIRES: chunks are shared; all steps of the prompt were recorded.
+  // REQUIRES: chunks are shared; all steps so far were recorded.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
   // Drops all that it holds; its boundaries are left out. Returns how many there were.

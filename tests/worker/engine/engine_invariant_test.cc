@@ -1,6 +1,7 @@
 // The engine in the class invariant, on the kernels: what a request gets depends on its tokens
 // alone.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -202,6 +203,34 @@ TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
   EXPECT_THAT(cache->BoundariesOf("default"), testing::IsSupersetOf({23u, 45u, 550u, 604u}));
   EXPECT_EQ(run->finished.first_logits_sha256, cold->finished.first_logits_sha256);
   EXPECT_EQ(cache->conflicts(), 0);
+}
+
+// The first of two equal fetches goes into the pool: the second brings nothing more, and is right.
+TEST_P(EngineInvariantTest, TwoFetchesOfAPrefixAtATimeAreNoFault) {
+  TestWorker publisher(Dir(), Invariant());
+  publisher.Run(Request(Prompt(60), {48}, 1));
+  publisher->Drain(absl::InfiniteFuture());
+  absl::Notification both_fetch;
+  std::atomic<int> fetches{0};
+  publisher.cache()->before_fetch = [&] {
+    if (++fetches == 2) both_fetch.Notify();
+    both_fetch.WaitForNotification();
+  };
+  EngineOptions options = Invariant();
+  options.memory.pool_bytes = kPoolBytes;
+  TestWorker worker(Dir(), options, publisher.cache());
+  Collector first, second;
+  for (Collector* collector : {&first, &second}) {
+    EngineRequest reads = Request(Prompt(60));
+    reads.cache = CacheMode::kRead;
+    worker.Submit(reads, collector);
+  }
+  for (Collector* collector : {&first, &second}) {
+    collector->WaitEnd();
+    EXPECT_TRUE(collector->error.ok()) << collector->error;
+    EXPECT_GE(collector->started.cached_tokens, 48u);
+  }
+  EXPECT_EQ(worker.Counter("fetches_refused"), 0u);
 }
 
 // A prefill computes decoded tokens again, with the same bits; a single different bit is found.

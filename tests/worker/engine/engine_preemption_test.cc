@@ -269,7 +269,7 @@ TEST(EnginePreemption, OldestIsNotPreemptedAndStreamsOn) {
 // A younger request has found a prefix in the pool, and waits for a cache that has more of it.
 TEST(EnginePreemption, OldestTakesWhatAYoungerOneFoundInThePool) {
   EngineOptions options = InvariantOptions();
-  options.memory.kv_bytes = KvBytesOf(options, Dir(), 8);
+  options.memory.kv_bytes = KvBytesOf(options, Dir(), 9);
   TestWorker worker(Dir(), options);
   worker.Run(Request(Prompt(64), {}, 0));
   ASSERT_GT(worker->Stats().pool_bytes, 0u);
@@ -282,7 +282,7 @@ TEST(EnginePreemption, OldestTakesWhatAYoungerOneFoundInThePool) {
     submitted.WaitForNotification();
     return true;
   };
-  EngineRequest request = Request(Prompt(20, 2), {}, 150);
+  EngineRequest request = Request(Prompt(20, 2), {}, 200);
   request.cache = CacheMode::kOff;
   worker.Submit(request, &oldest);
   worker.Submit(Request(Prompt(100), {}, 4), &younger);
