@@ -266,36 +266,6 @@ TEST(EnginePreemption, OldestIsNotPreemptedAndStreamsOn) {
       << "each of its tokens but the first was decoded";
 }
 
-// A younger request has found a prefix in the pool, and waits for a cache that has more of it.
-TEST(EnginePreemption, OldestTakesWhatAYoungerOneFoundInThePool) {
-  EngineOptions options = InvariantOptions();
-  options.memory.kv_bytes = KvBytesOf(options, Dir(), 9);
-  TestWorker worker(Dir(), options);
-  worker.Run(Request(Prompt(64), {}, 0));
-  ASSERT_GT(worker->Stats().pool_bytes, 0u);
-  absl::Notification submitted, oldest_ended;
-  worker.cache()->before_fetch = [&] {
-    oldest_ended.WaitForNotificationWithTimeout(absl::Seconds(30));
-  };
-  Collector oldest, younger;
-  oldest.on_token = [&](size_t) {
-    submitted.WaitForNotification();
-    return true;
-  };
-  EngineRequest request = Request(Prompt(20, 2), {}, 200);
-  request.cache = CacheMode::kOff;
-  worker.Submit(request, &oldest);
-  worker.Submit(Request(Prompt(100), {}, 4), &younger);
-  submitted.Notify();
-  oldest.WaitEnd();
-  EXPECT_TRUE(oldest.error.ok()) << oldest.error;
-  EXPECT_EQ(worker.Counter("preemptions"), 0u);
-  oldest_ended.Notify();
-  younger.WaitEnd();
-  EXPECT_TRUE(younger.error.ok()) << younger.error;
-  EXPECT_EQ(younger.started.cached_tokens, 0u) << "the pool gave it up";
-}
-
 // What was restored holds memory, too, until the answer is kept.
 TEST(EnginePreemption, LetsGoOfARestoredPrefixWithoutBoundaries) {
   const KvLayout layout = TestWorker(Dir(), InvariantOptions(), nullptr, false)->layout();
