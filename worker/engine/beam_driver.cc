@@ -15,8 +15,8 @@ namespace hearth {
 struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
-  std::vector<std::weak_ptr<Sequence>> running = {};  // the first is always one of them
-  std::vector<uint32_t> unused = {};                  // numbers of forks
+  std::vector<std::weak_ptr<Sequence>> running = {};  // `first` is always one of them
+  std::vector<uint32_t> unused = {};                  // numbers for the next forks
   size_t stepped = 0;                                 // of those that run, in this step
 };
 
@@ -63,7 +63,7 @@ SequencePtr BeamDriver::Abandon(RequestState* state) {
   for (const auto& beam : group->running) {
     const SequencePtr sequence = beam.lock();
     model_->Release(std::move(sequence->kv));
-    if (sequence != first) planner_->Unite(*first, sequence->id);
+    if (sequence != first) planner_->RemoveFork(*first, sequence->id);
   }
   first->answer.generated = 0;
   return first;
@@ -103,7 +103,8 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
   for (const auto& running : group->running) parents.push_back(running.lock());
   std::vector<char> kept(parents.size(), 0);
   for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
-  // If nothing goes on from the request's own sequence, it takes the place of one that is kept.
+  // The request's own sequence is never removed. If no beam goes on from it, it changes places with
+  // one that is kept; the keys and values stay in their places.
   const size_t own = std::find(parents.begin(), parents.end(), first) - parents.begin();
   if (kept[own] == 0) {
     const size_t other = std::find(kept.begin(), kept.end(), 1) - kept.begin();
@@ -114,14 +115,14 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
     if (kept[i] != 0) continue;
     model_->Release(std::move(parents[i]->kv));
     group->unused.push_back(parents[i]->sample);
-    planner_->Unite(*first, parents[i]->id);
+    planner_->RemoveFork(*first, parents[i]->id);
   }
   group->running.clear();
   for (const BeamSearch::Beam& beam : group->search.beams()) {
-    SequencePtr sequence = parents[beam.parent];
-    if (std::exchange(kept[beam.parent], 0) == 0) {
-      const SequencePtr parent =
-          std::exchange(sequence, planner_->Fork(first, group->unused.back()));
+    const SequencePtr& parent = parents[beam.parent];
+    SequencePtr sequence = parent;
+    if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam has the parent itself
+      sequence = planner_->Fork(first, group->unused.back());
       group->unused.pop_back();
       absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);
       if (!kv.ok()) return kv.status();

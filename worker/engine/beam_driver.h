@@ -28,7 +28,8 @@ class BeamDriver {
   // Ends a search that will begin anew, and all its sequences but the first, which it returns
   // without a KV. REQUIRES: the request searches.
   SequencePtr Abandon(RequestState* state);
-  // `sequence`, or for a beam's, which may have ended in its step, the first of its search.
+  // The sequence to fail the request by: `sequence`, or for a beam, which may have been removed in
+  // its step, the first sequence of its search.
   SequencePtr Registered(const SequencePtr& sequence) const;
 
  private:

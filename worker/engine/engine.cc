@@ -69,9 +69,16 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
 }
 
 WeightForm FormOf(WeightsChoice weights) {
-  constexpr WeightForm kForms[] = {WeightForm::kStored, WeightForm::kFloat32, WeightForm::kStored,
-                                   WeightForm::kQ8_0, WeightForm::kQ4_0};
-  return kForms[static_cast<int>(weights)];
+  switch (weights) {
+    case WeightsChoice::kFloat32:
+      return WeightForm::kFloat32;
+    case WeightsChoice::kQ8_0:
+      return WeightForm::kQ8_0;
+    case WeightsChoice::kQ4_0:
+      return WeightForm::kQ4_0;
+    default:
+      return WeightForm::kStored;
+  }
 }
 
 // The value of --kv-bytes, given or by default, with a note on a default.

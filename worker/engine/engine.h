@@ -32,8 +32,9 @@
 
 namespace hearth {
 
-// Cancels when Cancel() is called; the place is free within one step, in the classes exact and
-// portable within one of each running sequence. Safe after the end.
+// Cancels when Cancel() is called. The place is free within one step; in the classes exact and
+// portable, whose steps hold one sequence, within one step of each running sequence. Safe after the
+// end.
 class EngineRequestHandle {
  public:
   virtual ~EngineRequestHandle() = default;

@@ -64,7 +64,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
   // A sequence that has others to wait for evicts nothing, unless that is enough.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
-  if (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees)) {
+  if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
     while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
                              (others.empty() && keeper_->publisher().DropOldest()))) {
     }

@@ -15,7 +15,8 @@ namespace {
 // A fetch occupies a thread until it ends, longer where it waits for another's computation; every
 // running sequence may have one.
 constexpr size_t kMaxFetchThreads = 64;
-// A cache that keeps to its timeout returns before the engine gives up: it measured the link.
+// Added to the engine's wait, so that a cache that keeps to its timeout returns before it is given
+// up: its outcome says what it measured of the link.
 constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 
 }  // namespace

@@ -11,13 +11,24 @@
 namespace hearth {
 namespace {
 
-// Counters and tiers have one order.
-constexpr EngineCounter CachedTokensCounter(Tier tier) {
-  return static_cast<EngineCounter>(static_cast<int>(EngineCounter::kCachedTokensWorker) +
-                                    static_cast<int>(tier) - static_cast<int>(Tier::kWorker));
+EngineCounter CachedTokensCounter(Tier tier) {
+  switch (tier) {
+    case Tier::kWorker:
+      return EngineCounter::kCachedTokensWorker;
+    case Tier::kGpu:
+      return EngineCounter::kCachedTokensGpu;
+    case Tier::kHost:
+      return EngineCounter::kCachedTokensHost;
+    case Tier::kDisk:
+      return EngineCounter::kCachedTokensDisk;
+    case Tier::kShared:
+      return EngineCounter::kCachedTokensShared;
+    case Tier::kNone:
+      break;
+  }
+  assert(false);
+  return EngineCounter::kCachedTokensWorker;
 }
-static_assert(CachedTokensCounter(Tier::kHost) == EngineCounter::kCachedTokensHost);
-static_assert(CachedTokensCounter(Tier::kShared) == EngineCounter::kCachedTokensShared);
 
 // Whether a request with these cuts may go on from `boundary`.
 bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {

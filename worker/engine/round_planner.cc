@@ -150,7 +150,8 @@ void RoundPlanner::PlanStep(EngineRound* round) {
     if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
       guessed[id] = tokens;
   }
-  // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
+  // Few rows beside what decodes: its next token waits for these, not for all of a prompt. If the
+  // model does not batch, the scheduler's row is one step of one prompt.
   const bool batches = model_->batches();
   for (const PlannedStep& planned : scheduler_.NextBatch(
            batches ? step_rows() : 1, batches ? model_->step_tokens(layout_) : 1, guessed)) {
@@ -207,9 +208,10 @@ LoadWork RoundPlanner::WorkOf(const Sequence& sequence) const {
 void RoundPlanner::StartPrefill(const Sequence& sequence) {
   assert(!sequence.step_ends.empty() && sequence.step_ends.back() > sequence.position);
   absl::MutexLock lock(&mu_);
-  const auto steps = static_cast<uint32_t>(sequence.step_ends.size());
-  scheduler_.StartPrefill(
-      sequence.id, model_->batches() ? sequence.step_ends.back() - sequence.position : steps);
+  // If the model does not batch, the scheduler counts steps instead of tokens.
+  const uint32_t rows = model_->batches() ? sequence.step_ends.back() - sequence.position
+                                          : static_cast<uint32_t>(sequence.step_ends.size());
+  scheduler_.StartPrefill(sequence.id, rows);
 }
 
 void RoundPlanner::StartDecode(SequenceId id) {
@@ -262,9 +264,9 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   return sample;
 }
 
-void RoundPlanner::Unite(const Sequence& first, SequenceId fork) {
+void RoundPlanner::RemoveFork(const Sequence& first, SequenceId fork) {
   absl::MutexLock lock(&mu_);
-  scheduler_.Unite(first.id, fork);
+  scheduler_.RemoveFork(first.id, fork);
   sequences_.erase(fork);
   --active_;
 }

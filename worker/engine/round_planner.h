@@ -51,10 +51,11 @@ struct EngineRound {
   bool admits = false;          // a sequence waits for memory, and there may be more
   struct LookedUp {
     SequencePtr sequence;
-    FetchOutcome fetched;  // nothing where it is waited for no longer
+    FetchOutcome fetched;  // empty if it came too late
   };
   std::vector<LookedUp> looked_up;
-  std::vector<SequencePart> step;   // empty: nothing to step; one after the other, or as one
+  // Empty: nothing to step. One step if the model batches, else a step for each part, in order.
+  std::vector<SequencePart> step;
   PrefixCache* auditing = nullptr;  // for an audit; set when there is nothing else to do
 };
 
@@ -102,8 +103,8 @@ class RoundPlanner {
   void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
   // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes a fork back, for which there are no callbacks: `first` may have another one instead.
-  void Unite(const Sequence& first, SequenceId fork) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes a fork without callbacks. Its place is kept for another fork of `first`.
+  void RemoveFork(const Sequence& first, SequenceId fork) ABSL_LOCKS_EXCLUDED(mu_);
   // Its place is free.
   void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The last callback of a sequence has returned.

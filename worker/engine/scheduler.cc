@@ -125,7 +125,7 @@ void Scheduler::StartDecode(SequenceId id) {
   entry.state = State::kDecoding;
 }
 
-void Scheduler::Unite(SequenceId id, SequenceId fork) {
+void Scheduler::RemoveFork(SequenceId id, SequenceId fork) {
   entries_.erase(fork);
   ++entries_.at(id).places;
 }

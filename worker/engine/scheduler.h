@@ -71,8 +71,8 @@ class Scheduler {
   void StartDecode(SequenceId id);
   // A new sequence, decoding, in one of the places that `id` was given beside its own.
   void Fork(SequenceId id, SequenceId fork);
-  // Ends a fork of `id`, which has its place again.
-  void Unite(SequenceId id, SequenceId fork);
+  // Removes a fork of `id`. Its place is kept for another fork.
+  void RemoveFork(SequenceId id, SequenceId fork);
   // The sequence to preempt if sequence `id` lacks memory. Only younger sequences count: the tenant
   // whose sequences hold the most bytes loses its youngest sequence that holds any. None: no
   // younger sequence holds any.

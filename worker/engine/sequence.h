@@ -74,7 +74,8 @@ class FetchWait {
   bool Deliver(FetchOutcome fetched) ABSL_LOCKS_EXCLUDED(mu_);
 
   bool HasArrived() const ABSL_LOCKS_EXCLUDED(mu_);
-  // For the engine. The result, once it has come; nothing was found if it is too late.
+  // For the engine. Returns the result once it has come, or an empty one once the deadline has
+  // passed, each once. nullopt: it still waits, or there is no lookup.
   std::optional<FetchOutcome> Take(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
   // Nobody waits any more. True: the lookup may still be under way.

@@ -28,28 +28,61 @@ void DraftLength::OnStep(uint32_t drafted, uint32_t accepted) {
   }
 }
 
-std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most) {
-  // How many tokens up to `place` are the text's last ones; more say no more.
-  const auto agreeing_at = [text](size_t place) {
-    constexpr size_t kMostAgreeing = 16;
-    size_t agreeing = 0;
-    while (agreeing < kMostAgreeing && agreeing <= place &&
-           text[place - agreeing] == text[text.size() - 1 - agreeing]) {
-      ++agreeing;
-    }
-    return agreeing;
-  };
-  size_t best = 0, best_agreeing = 1;  // a single token says too little
-  for (size_t place = text.empty() ? 0 : text.size() - 1, seen = 0; place-- > 1;) {
-    const size_t agreeing = agreeing_at(place);
-    if (agreeing > best_agreeing) {
-      best = place;
-      best_agreeing = agreeing;
-    }
-    if (agreeing > 1 && ++seen == kMostPlaces) break;
+namespace {
+
+constexpr size_t kMostAgreeing = 16;  // more say no more
+constexpr size_t kBlock = 64;         // places that are compared at once
+
+// How many tokens up to `place` are the text's last ones.
+size_t AgreeingAt(absl::Span<const int32_t> text, size_t place) {
+  size_t agreeing = 0;
+  while (agreeing < kMostAgreeing && agreeing <= place &&
+         text[place - agreeing] == text[text.size() - 1 - agreeing]) {
+    ++agreeing;
   }
+  return agreeing;
+}
+
+// Whether the text's last pair of tokens ends at one of kBlock places from `begin` on. The loop has
+// a fixed length and no branch, so that the compiler compares several tokens at a time.
+// REQUIRES: begin > 0; the block ends before the text's last token.
+bool HasLastPair(absl::Span<const int32_t> text, size_t begin) {
+  const int32_t first = text[text.size() - 2], second = text[text.size() - 1];
+  const int32_t* const tokens = text.data() + begin - 1;
+  int found = 0;
+  for (size_t i = 0; i < kBlock; ++i) found |= (tokens[i] == first) & (tokens[i + 1] == second);
+  return found != 0;
+}
+
+// The place after which a guess begins; 0: there is none.
+size_t BestPlace(absl::Span<const int32_t> text) {
+  size_t best = 0, best_agreeing = 1;  // a single token says too little
+  size_t seen = 0;
+  size_t end = text.empty() ? 0 : text.size() - 1;  // places before it are left
+  while (end > 1) {
+    const size_t begin = end > kBlock ? end - kBlock : 1;
+    const bool skips = end - begin == kBlock && !HasLastPair(text, begin);
+    for (size_t place = skips ? begin : end; place > begin;) {
+      const size_t agreeing = AgreeingAt(text, --place);
+      if (agreeing < 2) continue;
+      if (agreeing > best_agreeing) {
+        best = place;
+        best_agreeing = agreeing;
+      }
+      if (best_agreeing == kMostAgreeing || ++seen == kMostPlaces) return best;
+    }
+    end = begin;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most) {
   std::vector<int32_t> guess;
-  for (size_t at = best + 1; best > 0 && guess.size() < most; ++at) {
+  const size_t best = BestPlace(text);
+  if (best == 0) return guess;
+  for (size_t at = best + 1; guess.size() < most; ++at) {
     guess.push_back(at < text.size() ? text[at] : guess[at - text.size()]);
   }
   return guess;

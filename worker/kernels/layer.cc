@@ -98,7 +98,7 @@ class LayerList {
   // The list owns the memory in between.
   void AddLowRank(const Rows& x, const LowRank& delta, const Rows& y) {
     const int64_t rank = delta.a.outputs(), outputs = delta.b.outputs();
-    assert(delta.b.inputs() == rank);
+    assert(x.rows == y.rows && delta.b.inputs() == rank);
     assert(delta.first_output >= 0 && delta.first_output + outputs <= y.stride);
     const auto inner = std::make_shared<OwnedRows>(x.rows, rank);
     const auto sum = std::make_shared<OwnedRows>(x.rows, outputs);

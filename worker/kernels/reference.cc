@@ -217,6 +217,7 @@ void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t
                int64_t position, const float* query, float* out) {
   if (shape.kv_type == ElementType::kBFloat16)
     return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
+  assert(shape.kv_type == ElementType::kFloat32);
   RowOf<float>(shape, blocks, kv_head, position, query, out);
 }
 

@@ -170,15 +170,30 @@ class HeaderReader {
   }
   // REQUIRES: a known type that is neither a text nor a list.
   GgufValue Single(uint32_t type) {
-    if (type == kF32) return double{Number<float>()};
-    if (type == kF64) return Number<double>();
-    const uint64_t bytes = kValueBytes[type];
-    uint64_t bits = 0;
-    Take(bytes, &bits);
-    if (type == kBool) return bits != 0;
-    if (type != kI8 && type != kI16 && type != kI32 && type != kI64) return bits;
-    const auto unused = static_cast<int>(64 - 8 * bytes);
-    return static_cast<int64_t>(bits << unused) >> unused;
+    switch (type) {
+      case kU8:
+        return uint64_t{Number<uint8_t>()};
+      case kI8:
+        return int64_t{Number<int8_t>()};
+      case kU16:
+        return uint64_t{Number<uint16_t>()};
+      case kI16:
+        return int64_t{Number<int16_t>()};
+      case kU32:
+        return uint64_t{Number<uint32_t>()};
+      case kI32:
+        return int64_t{Number<int32_t>()};
+      case kF32:
+        return double{Number<float>()};
+      case kBool:
+        return Number<uint8_t>() != 0;
+      case kU64:
+        return Number<uint64_t>();
+      case kI64:
+        return Number<int64_t>();
+      default:
+        return Number<double>();
+    }
   }
   // Only a list that a reader asks for, in the type that it asks for, is kept.
   GgufValue List(const std::string& name) {

@@ -69,8 +69,11 @@ void LoadModel::Compare(const LoadWork& work, LoadReport* load) const {
 void LoadModel::Decide(const LoadWork& work, LoadReport* load) {
   const absl::Time now = Now();
   Compare(work, load);
-  if (choice_ != LoadChoice::kAuto) load->decision = LoadDecision::kLoad;
-  if (choice_ != LoadChoice::kAuto || !load->compute_estimate.has_value()) return;
+  if (choice_ != LoadChoice::kAuto) {
+    load->decision = LoadDecision::kLoad;
+    return;
+  }
+  if (!load->compute_estimate.has_value()) return;
   if (load->decision == LoadDecision::kCompute) {
     absl::MutexLock lock(&mu_);
     Rate& rate = load->source.has_value() ? loads_[static_cast<size_t>(*load->source)] : plans_;

@@ -69,6 +69,7 @@ struct LoadWork {
 
 class LoadModel {
  public:
+  // A clock that never goes back, for differences only: it does not tell the time of day.
   static absl::Time SteadyNow() {
     const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
     return absl::UnixEpoch() + absl::FromChrono(since_start);
@@ -96,6 +97,7 @@ class LoadModel {
       if (units == 0) return std::nullopt;
       return absl::Seconds(seconds / units * static_cast<double>(more));
     }
+    // What was measured before keeps the share `kept` of its weight.
     void Add(double kept, uint64_t more, absl::Duration took) {
       seconds = seconds * kept + absl::ToDoubleSeconds(took);
       units = units * kept + static_cast<double>(more);

@@ -93,8 +93,10 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
   return absl::OkStatus();
 }
 
-// The text between answers, whose tokens are those of `messages`, is encoded piece by piece: each
-// ends and begins at the template's own markers, which nothing crosses.
+// An answer's tokens are taken from its message in `messages`; a text that is no chat has none. The
+// text between answers is encoded piece by piece: each ends and begins at the template's own
+// markers, which nothing crosses. REQUIRES: the breakpoints ascend, perhaps with repeats, and lie
+// between characters; `declared` has an entry for each.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   Prompt prompt;
@@ -131,6 +133,7 @@ absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<Cha
   prompt.declared = SortedUnique(std::move(prompt.declared));
   prompt.text = std::move(rendered.text);
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());
   return prompt;
 }
 

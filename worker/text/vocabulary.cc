@@ -71,8 +71,10 @@ PieceMatcher::PieceMatcher(std::vector<Piece> pieces) : pieces_(std::move(pieces
   }
 }
 
-// The longest piece that the text begins with is the last of those that sort before its end. Where
-// the last piece is no beginning, none is longer than what both begin with.
+// A piece that the text begins with sorts no later than the text, a longer one after a shorter one.
+// So if the text begins with the last piece that sorts no later than it, that is the longest. If
+// not, no piece that the text begins with is longer than what the two have in common: the search
+// goes on with that part.
 std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) const {
   if (text.empty() || !Starts(text[0])) return std::nullopt;
   for (auto end = pieces_.end(); !text.empty();) {

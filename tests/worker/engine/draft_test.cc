@@ -1,5 +1,6 @@
 // Guesses of what a text goes on with: where they come from, and how long they are.
 
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -37,6 +38,16 @@ TEST(GuessNextTest, KnowsNothingOfANewPair) {
 TEST(GuessNextTest, ATextThatRepeatsItselfGoesOnRepeating) {
   EXPECT_THAT(GuessNext({8, 4, 4, 4}, 5), ElementsAre(4, 4, 4, 4, 4));
   EXPECT_THAT(GuessNext({1, 2, 3, 1, 2, 3, 1, 2}, 6), ElementsAre(3, 1, 2, 3, 1, 2));
+}
+
+TEST(GuessNextTest, FindsAPairAtEachPlace) {
+  std::vector<int32_t> text(300);
+  std::iota(text.begin(), text.end(), 0);
+  for (size_t at = 1; at + 1 < text.size(); ++at) {
+    std::vector<int32_t> repeats = text;
+    repeats.insert(repeats.end(), {text[at - 1], text[at]});
+    EXPECT_THAT(GuessNext(repeats, 1), ElementsAre(text[at + 1])) << at;
+  }
 }
 
 TEST(GuessNextTest, IsOnlyMisledByEqualPairs) {

@@ -140,7 +140,7 @@ TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishAndThePoolHold) {
   EngineRequest request = Uncached(Prompt(100, 2), 9);
   request.deadline = absl::Now() + absl::Minutes(1);
   worker.Submit(request, &second);
-  // A round of the engine in which the second of these ends comes after one that tried `second`.
+  // Two requests end in two rounds: by the end of the later one the engine has tried `second`.
   for (int i = 0; i < 2; ++i) {
     Collector cancelled;
     worker.Submit(Uncached(Prompt(5), 1), &cancelled)->Cancel();

@@ -70,7 +70,7 @@ TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
   EXPECT_EQ(scheduler.running(), 3u);
   scheduler.StartDecode(1);
   scheduler.Fork(1, 10);
-  scheduler.Unite(1, 10);
+  scheduler.RemoveFork(1, 10);
   EXPECT_EQ(scheduler.running(), 3u) << "its place is that of the next fork";
   scheduler.Fork(1, 11);
   scheduler.Remove(11);
@@ -209,6 +209,9 @@ TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {
       ASSERT_LE(scheduler.running(), max_running);
       const std::vector<PlannedStep> batch = scheduler.NextBatch(1, 1);
       ASSERT_EQ(batch.size(), decode_left.size() + (prefill_left.empty() ? 0 : 1));
+      std::set<SequenceId> ids;
+      for (const PlannedStep& step : batch) ids.insert(step.id);
+      ASSERT_EQ(ids.size(), batch.size()) << "each once";
       for (const PlannedStep& step : batch) {
         ASSERT_EQ(step.tokens, 1u);
         if (step.kind == StepKind::kPrefill) {

@@ -88,9 +88,8 @@ class InvariantKv : public SequenceKv {
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
 
-  // The next step takes these blocks, and later steps use them: while they suffice, no step takes
-  // other memory. Blocks that the window leaves are used again. REQUIRES: nothing is
-  // quantized.
+  // The next step takes so many blocks, and later steps use them: while they suffice, no step takes
+  // other memory. Blocks that the window leaves are used again. REQUIRES: nothing is quantized.
   void TakeAhead(size_t global_blocks, size_t local_blocks);
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length

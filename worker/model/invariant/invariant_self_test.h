@@ -82,10 +82,11 @@ class InvariantSelfTest {
   absl::Status status_;
 };
 
-// The file by which starts remember that the self-test of a model passed on this machine: that it
-// has kSelfTestHeld. Named by the weights and their form, the kernels' version, C, the steps that
-// were tried, the instruction set, the CPU and the program's file: each of them may change the
-// bits. Empty: nothing is remembered.
+// The file that records, between starts, that the self-test of a model passed on this machine: it
+// then contains kSelfTestHeld. Only passed tests are recorded. Its name is made of the weights and
+// their form, the kernels' version, C, the steps that were tried, the instruction set, the CPU and
+// the program's file: each of them may change the bits. A folder that cannot be read or written
+// costs time only. Returns "" if nothing can be recorded.
 std::string SelfTestFile(const std::string& cache_dir, const InvariantWeights& weights,
                          const KvLayout& layout, const StepLimits& limits);
 inline constexpr char kSelfTestHeld[] = "held\n";
