@@ -25,7 +25,7 @@ struct Character {
   uint32_t bytes = 0;
 };
 
-// REQUIRES: text is well formed, and a character begins at `at`.
+// REQUIRES: the byte at `at` begins a character, and the bytes that it asks for follow.
 inline Character CharacterAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return char32_t{static_cast<uint8_t>(text[at + i])}; };
   const char32_t lead = byte(0);

@@ -125,12 +125,9 @@ std::vector<std::string> CommandLine::names() const {
 }
 
 std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& console) {
-  if (app_->get_require_subcommand_min() > 0) {
-    if (words.empty()) {
-      console.err << app_->help() << std::flush;
-      return kExitUsage;
-    }
-    if (words == std::vector<std::string>{"version"}) words = {"--version"};
+  if (words.empty() && app_->get_require_subcommand_min() > 0) {
+    console.err << app_->help() << std::flush;
+    return kExitUsage;
   }
   try {
     std::reverse(words.begin(), words.end());  // as CLI11 takes a vector

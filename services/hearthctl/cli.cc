@@ -61,11 +61,12 @@ int FailUnknown(Console& console, const std::vector<std::string>& commands,
 }
 
 int RunCommand(std::vector<std::string> words, Console& console) {
-  // `help` and `help COMMAND`, as people type them.
+  // `help`, `help COMMAND` and `version`, as people type them.
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
     words.push_back("--help");
   }
+  if (words == std::vector<std::string>{"version"}) words = {"--version"};
   CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
   line.BeginGroup("Ask a worker");
   AddGenerateCommand(&line);

@@ -45,7 +45,7 @@ void AddLogitsDigest(const v1::SampleEnd& end, Json* json) {
   if (!end.logits_sha256().empty()) (*json)["logits_sha256"] = HexText(end.logits_sha256());
 }
 
-// "5=-1.5"
+// Parses "5=-1.5". Throws CLI11's error for a wrong value.
 std::pair<uint32_t, float> BiasFrom(const std::string& text) {
   const size_t equals = text.find('=');
   std::pair<uint32_t, float> bias;
@@ -227,16 +227,20 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
 Json GenerationResult::ToJson() const {
   Json json{
       {"request_id", request_id}, {"token_ids", samples[0].token_ids}, {"text", samples[0].text}};
-  const Json end = MessageJson(finished);
-  for (const Json& part : {end, MessageJson(started)}) {
-    for (const auto& [name, value] : part.items()) {
+  // Fields with one value have the message's names. The worker's times are under "server": ttft_ms
+  // and total_ms below are this process's own.
+  const auto add_fields = [&json](const google::protobuf::Message& message) {
+    const Json fields = MessageJson(message);
+    for (const auto& [name, value] : fields.items()) {
       if (absl::EndsWith(name, "_ms")) {
         json["server"][name] = value;
       } else if (value.is_primitive() && !value.is_null()) {
         json[name] = value;
       }
     }
-  }
+  };
+  add_fields(finished);
+  add_fields(started);
   RenameField("reason", "finish_reason", &json);
   if (started.has_load()) {
     const v1::Load& load = started.load();
@@ -254,10 +258,11 @@ Json GenerationResult::ToJson() const {
     const size_t number = static_cast<size_t>(i);
     const GeneratedSample none;
     const GeneratedSample& sample = number < samples.size() ? samples[number] : none;
-    Json one{{"token_ids", sample.token_ids},
-             {"text", sample.text},
-             {"finish_reason", end["samples"][number]["reason"]},
-             {"generated_tokens", finished.samples(i).generated_tokens()}};
+    Json one{
+        {"token_ids", sample.token_ids},
+        {"text", sample.text},
+        {"finish_reason", EnumText(*v1::FinishReason_descriptor(), finished.samples(i).reason())},
+        {"generated_tokens", finished.samples(i).generated_tokens()}};
     AddLogprobs(sample, &one);
     AddLogitsDigest(finished.samples(i), &one);
     json["samples"].push_back(one);

@@ -59,7 +59,9 @@ struct GenerationResult {
   double total_ms = 0;  // to the end of the answer
   grpc::Status status;
 
-  Json ToJson() const;  // fields are part of the API
+  // Its fields are part of the API, and so is each field with one value of Started and Finished: a
+  // new one appears here.
+  Json ToJson() const;
 };
 
 struct GenerationEvents {

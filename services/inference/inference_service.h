@@ -26,10 +26,12 @@ namespace hearth {
 
 struct InferenceOptions {
   std::vector<std::string> notes = {};  // on the load
+  using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
   // Asks the store about a prompt; null: no store. Calls `done` once, from any thread, possibly
   // before it returns.
-  using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
-  std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)> explain;
+  using Explain =
+      std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
+  Explain explain;
   std::string store;                           // its address, for people
   ClientAccess store_access;                   // how it is reached
   const Reachability* reachability = nullptr;  // of a store in another process

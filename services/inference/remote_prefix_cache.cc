@@ -371,9 +371,11 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchReque
 }
 
 absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
-  FetchOutcome& outcome = attempt->outcome = FetchOutcome();
+  attempt->outcome = FetchOutcome();
+  FetchOutcome& outcome = attempt->outcome;
   if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
   const PrefixRequest& prefix = attempt->prefix;
+  Model& model = models_.at(prefix.adapter);
   const bool shares = shared_memory_ && !attempt->again;
   attempt->segment = shares ? segments_.current() : nullptr;
   attempt->device = shares ? devices_.current() : nullptr;
@@ -383,7 +385,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
       AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
   if (!plan.ok()) return plan.status();
   outcome.matched_tokens = std::min<uint32_t>(plan->matched_tokens(), prefix.token_ids.size());
-  models_.at(prefix.adapter).is_known = outcome.matched_tokens > 0;
+  model.is_known = outcome.matched_tokens > 0;
   outcome.note = plan->miss_reason();
   if (plan->has_segment()) CountFallback(TakeOffer(plan->segment(), &segments_));
   if (plan->has_device_segment() && reads_device_) {
@@ -393,8 +395,8 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
     call.stream.Finish();
     return absl::OkStatus();
   }
-  const PlanRequest wanted{&prefix, attempt->above_tokens, attempt->max_tokens,
-                           &models_.at(prefix.adapter).fingerprint, &layout_};
+  const PlanRequest wanted{&prefix, attempt->above_tokens, attempt->max_tokens, &model.fingerprint,
+                           &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
   LoadReport& load = outcome.load;
   load.decision = LoadDecision::kLoad;

@@ -7,6 +7,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <string>
 #include <utility>
@@ -85,7 +86,10 @@ class CallSet {
   };
 
   CallSet() = default;
-  ~CallSet() { AwaitEnd(); }
+  ~CallSet() {
+    absl::MutexLock lock(&mu_);
+    assert(calls_ == 0);
+  }
   CallSet(const CallSet&) = delete;
   CallSet& operator=(const CallSet&) = delete;
 

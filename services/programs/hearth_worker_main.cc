@@ -407,6 +407,7 @@ int Main(int argc, char** argv) {
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
+        // Ends calls over HTTP that are left; gRPC's server ends its own.
         if (*door != nullptr) admission.CutOff();
         door->reset();
         (*engine)->Drain(deadline);

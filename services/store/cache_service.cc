@@ -14,7 +14,8 @@
 namespace hearth {
 namespace {
 
-// Of the calls that compute a key for each chunk and cut of a prompt.
+// The query of Explain and Quarantine, which compute a key for each chunk and cut of a prompt. It
+// ends early if the caller cancels.
 absl::StatusOr<PrefixQuery> QueryOf(StoreReader* store, const Identity& caller,
                                     const grpc::CallbackServerContext* context,
                                     const v1::Prefix& prefix) {

@@ -12,6 +12,7 @@
 
 namespace hearth {
 
+// Restore points that the page lists, those with the most hits first.
 inline constexpr size_t kHottest = 10;
 
 StatusFigures::Source StoreFigures(StoreAdmin* store);

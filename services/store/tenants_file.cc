@@ -13,17 +13,24 @@
 namespace hearth {
 namespace {
 
-// A number, or a text: a size, or with `is_time` a time.
-absl::StatusOr<uint64_t> NumberFrom(JsonValue value, bool is_time) {
-  if (!value.is_string()) {
-    if (auto number = value.Count(0, UINT64_MAX); number.ok()) return number;
-  } else if (const std::string text(*value.Text()); !is_time) {
-    if (auto bytes = ParseByteSize(text); bytes.ok()) return bytes;
-  } else if (const auto time = ParseFlagDuration(text); time.ok()) {
-    return static_cast<uint64_t>(absl::ToInt64Seconds(*time));
+absl::StatusOr<uint64_t> AmountFrom(JsonValue value) {
+  if (value.is_string()) {
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(std::string(*value.Text()));
+    if (bytes.ok()) return bytes;
+  } else if (absl::StatusOr<uint64_t> count = value.Count(0, UINT64_MAX); count.ok()) {
+    return count;
   }
-  return value.Bad(is_time ? "whole seconds, or a time like \"36h\""
-                           : "a whole number, or a size like \"10GiB\"");
+  return value.Bad("a whole number, or a size like \"10GiB\"");
+}
+
+absl::StatusOr<uint64_t> SecondsFrom(JsonValue value) {
+  if (value.is_string()) {
+    const absl::StatusOr<absl::Duration> time = ParseFlagDuration(std::string(*value.Text()));
+    if (time.ok()) return static_cast<uint64_t>(absl::ToInt64Seconds(*time));
+  } else if (absl::StatusOr<uint64_t> count = value.Count(0, UINT64_MAX); count.ok()) {
+    return count;
+  }
+  return value.Bad("whole seconds, or a time like \"36h\"");
 }
 
 absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
@@ -32,14 +39,14 @@ absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
   struct Field {
     const char* name;
     uint64_t* place;
-    bool is_time = false;
+    absl::StatusOr<uint64_t> (*parse)(JsonValue);
   };
-  const Field fields[] = {{"max_bytes", &quota.max_bytes},
-                          {"max_objects", &quota.max_objects},
-                          {"max_pinned_bytes", &quota.max_pinned_bytes},
-                          {"floor_bytes", &quota.floor_bytes},
-                          {"default_ttl_s", &quota.default_ttl_s, true},
-                          {"max_ttl_s", &quota.max_ttl_s, true}};
+  const Field fields[] = {{"max_bytes", &quota.max_bytes, &AmountFrom},
+                          {"max_objects", &quota.max_objects, &AmountFrom},
+                          {"max_pinned_bytes", &quota.max_pinned_bytes, &AmountFrom},
+                          {"floor_bytes", &quota.floor_bytes, &AmountFrom},
+                          {"default_ttl_s", &quota.default_ttl_s, &SecondsFrom},
+                          {"max_ttl_s", &quota.max_ttl_s, &SecondsFrom}};
   for (const JsonValue given : json.fields()) {
     const Field* field =
         std::find_if(std::begin(fields), std::end(fields),
@@ -47,7 +54,7 @@ absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
     if (field == std::end(fields)) {
       return json.Refuse(absl::StrCat("unknown key ", Quoted(given.name())));
     }
-    absl::StatusOr<uint64_t> amount = NumberFrom(given, field->is_time);
+    absl::StatusOr<uint64_t> amount = field->parse(given);
     if (!amount.ok()) return amount.status();
     *field->place = *amount;
   }

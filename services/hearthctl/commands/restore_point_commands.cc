@@ -132,15 +132,16 @@ void AddRestorePointCommands(CommandLine* line) {
     return added;
   };
   add("ls", "List the store's restore points", kListExamples, RunList);
-  const auto pin = add("pin", "Keep a restore point whatever happens", kPinExamples, RunPin<true>);
-  AddPoint(pin.first, &pin.second->id)->required();
-  const auto unpin =
+  const auto [pin, pinned] =
+      add("pin", "Keep a restore point whatever happens", kPinExamples, RunPin<true>);
+  AddPoint(pin, &pinned->id)->required();
+  const auto [unpin, unpinned] =
       add("unpin", "Let a restore point be evicted again", kPinExamples, RunPin<false>);
-  AddPoint(unpin.first, &unpin.second->id)->required();
-  const auto drop = add("drop", "Remove restore points", kDropExamples, RunDrop);
-  AddPoint(drop.first, &drop.second->id);
-  drop.first->add_flag("--all", drop.second->all, "all of them");
-  AddForce(drop.first, &drop.second->force, "pinned ones too");
+  AddPoint(unpin, &unpinned->id)->required();
+  const auto [drop, dropped] = add("drop", "Remove restore points", kDropExamples, RunDrop);
+  AddPoint(drop, &dropped->id);
+  drop->add_flag("--all", dropped->all, "all of them");
+  AddForce(drop, &dropped->force, "pinned ones too");
 }
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ constexpr char kReferenceExamples[] =
   hearth-store --reference               (the others have a flag for it)
 )";
 
-// Prints a page about the whole program.
+// Which page about the whole program to print.
 struct PageFlags {
   const CommandLine* line = nullptr;
   std::string (*page)(const ProgramText&) = nullptr;

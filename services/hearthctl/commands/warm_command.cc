@@ -95,6 +95,7 @@ std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& r
 //
 // KeptBoundaries, the same here and in the worker, says which boundaries to store; Explain, called
 // before and after, says which ones are stored.
+// Thread safety: none. Ownership: borrows all that it is given.
 class Warmer {
  public:
   // `store` null: no pins. `console`: where it shows how far a prompt is.

@@ -42,7 +42,7 @@ class WorkerServer {
     bool with_tokenizer = true;
     std::string why_no_chats;  // empty: chats are served
     PrefixCache* cache = nullptr;
-    decltype(InferenceOptions::explain) explain;
+    InferenceOptions::Explain explain;
     std::string store;             // where that is
     Admission::Recorder recorder;  // of calls; may be null
     Identities* identities = nullptr;
