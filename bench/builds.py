@@ -76,6 +76,8 @@ def main():
     parser.add_argument("--only", default="", help="the beginning of a row's name, or door")
     parser.add_argument("--bar", type=float, default=0.99)
     args = parser.parse_args()
+    if args.only != "door" and not any(row.startswith(args.only) for row in ENGINE_ROWS):
+        parser.error(f"--only {args.only}: is door or the beginning of: {', '.join(ENGINE_ROWS)}")
     pairs = []
     for number in range(args.pairs):
         order = ("before", "after") if number % 2 == 0 else ("after", "before")

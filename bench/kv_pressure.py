@@ -3,16 +3,15 @@
     .venv/bin/python bench/kv_pressure.py [--model FILE] [--kv-bytes 48MiB] [--chats 16]
         [--rounds 9]
 
-Two workers are asked by turns: one with --kv-bytes, one with room for all. In each round so many
-chats without max_tokens, with new text of --words words, begin one after the other; each caller
-leaves after --tokens tokens. Both workers get the same chats. Printed: for each round the time of
+Two workers are asked by turns: one with --kv-bytes, one with room for all. In each round,
+--chats chats without max_tokens, of --words new words each, begin 10 ms apart; each client hangs up
+after --tokens pieces of text. Both workers get the same chats. Printed: for each round the time of
 both, from the first call to the last token, and their ratio; the medians; the 99th percentile of
 the time between two tokens of the first chat of each round, which is the oldest and is never
 preempted; preemptions, and computed tokens. Exits with 1 if the median of the ratios or the ratio
 of the percentiles is above --bar, a call fails, or a text differs.
 """
 
-import argparse
 import json
 import pathlib
 import random
@@ -26,7 +25,9 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import figures  # noqa: E402  (path set above)
+from attack import percentile  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
+from http_door import metric  # noqa: E402  (path set above)
 
 WORDS = ("river", "house", "winter", "letter", "garden", "market", "window", "morning", "bridge",
          "story", "island", "music", "doctor", "engine", "forest", "silver", "number", "summer")
@@ -82,24 +83,8 @@ def turn(worker, texts, tokens):
     return time.monotonic() - begin, chats
 
 
-def counters(worker):
-    with urllib.request.urlopen(worker.url("metrics") + "/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    return {name: sum(float(line.rsplit(" ", 1)[1]) for line in lines
-                      if line.startswith(f"hearth_worker_{name}_total"))
-            for name in COUNTERS}
-
-
-def p99(gaps):
-    return sorted(gaps)[int(len(gaps) * 0.99)] * 1e3
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=ROOT / "models/gemma-3-270m.gguf")
-    parser.add_argument("--bin", default=ROOT / "build/bin")
-    parser.add_argument("--json", help="a file for all figures")
+    parser = figures.flags(__doc__)
     parser.add_argument("--kv-bytes", default="48MiB")
     parser.add_argument("--chats", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=9)
@@ -132,16 +117,17 @@ def main():
                 gaps[side] += [after - before for before, after in zip(times, times[1:])]
             print(f"little {row['little']:6.2f} s  ample {row['ample']:6.2f} s  "
                   f"ratio {row['little'] / row['ample']:.3f}", flush=True)
-        told = {side: counters(worker) for side, worker in workers.items()}
+        counted = {side: {name: metric(worker.url("metrics"), name + "_total")
+                          for name in COUNTERS} for side, worker in workers.items()}
     ratio = statistics.median(row["little"] / row["ample"] for row in rows)
-    late = {side: p99(all_gaps) for side, all_gaps in gaps.items()}
+    late = {side: percentile(all_gaps, .99) * 1e3 for side, all_gaps in gaps.items()}
     print(f"median of the ratios {ratio:.3f}; p99 between tokens of the oldest chat "
           f"{late['little']:.1f} and {late['ample']:.1f} ms, {late['little'] / late['ample']:.3f}")
-    for side, values in told.items():
+    for side, values in counted.items():
         print(side, ", ".join(f"{name} {value:.0f}" for name, value in values.items()))
     for fault in faults:
         print("FAULT:", fault)
-    figures.write(args, {"rows": rows, "p99_ms": late, "counters": told, "faults": faults})
+    figures.write(args, {"rows": rows, "p99_ms": late, "counters": counted, "faults": faults})
     return 1 if faults or max(ratio, late["little"] / late["ample"]) > args.bar else 0
 
 

@@ -10,7 +10,6 @@ step; the medians of all; calls that failed, by tenant. Exits with 1 if a call o
 if the median beside is above 1.5 x the median alone and one step.
 """
 
-import argparse
 import pathlib
 import random
 import statistics
@@ -53,6 +52,8 @@ class Bench:
                 continue
             first_ms.append((chat.times[0] - chat.begin) * 1e3)
             gaps += [(late - early) * 1e3 for early, late in zip(chat.times, chat.times[1:])]
+        if not first_ms:
+            raise SystemExit("all calls of the two tenants failed; the errors are above")
         return statistics.median(first_ms), max(gaps)
 
     def round(self):
@@ -70,11 +71,7 @@ class Bench:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=ROOT / "models/gemma-3-270m.gguf")
-    parser.add_argument("--bin", default=ROOT / "build/bin")
-    parser.add_argument("--json", help="a file for all figures")
+    parser = figures.flags(__doc__)
     parser.add_argument("--calls", type=int, default=85)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--turns", type=int, default=6, help="calls of the two tenants in a round")

@@ -18,7 +18,7 @@ def load():
 
 
 def names_of(name, service):
-    """By which other containers of the network reach a service."""
+    """Names by which other containers of the network reach a service."""
     return {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
 
 

@@ -39,13 +39,13 @@ for name in "${commands[@]}"; do
   echo "ok: $name"
 done
 
-! hearth gone --help || fail "a command that there is not has help"
-[[ $OUTPUT == *"no command gone"* ]] || fail "what is wrong is not said"
+! hearth gone --help || fail "an unknown command has help"
+[[ $OUTPUT == *"no command gone"* ]] || fail "the message does not name the unknown command"
 [[ $(cd "$FOLDER" && find . | sort) == "$before" ]] || fail "help made files"
 echo "ok: help makes no file"
 
 for name in build clean setup test; do
-  ! hearth "$name" --gone || fail "$name takes an option that there is not"
+  ! hearth "$name" --gone || fail "$name accepts an unknown option"
   [[ $OUTPUT == *"unknown option --gone"* ]] || fail "$name does not name the unknown option"
 done
 echo "ok: unknown options are refused"
