@@ -4,14 +4,15 @@
     output = prefixes.generate(input_ids, max_new_tokens=64)
 
 For models on one device whose layers have full or sliding-window attention, all of one shape, as
-Gemma 3 has; for one prompt at a time. Other processes with the same weights, adapters, dtype,
-attention, versions and threads share what is kept: the results agree within rounding. Each use
-first checks whether the model changed.
+Gemma 3 has. Other processes with the same weights, adapters, dtype, attention, versions and threads
+share what is kept: the results agree within rounding. Each use first checks whether the model
+changed.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -36,10 +37,20 @@ STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
 SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
 _BEGUN = "_hearth_fingerprint"  # of a cache: the model's when the cache was begun
-# Of a caller's options: what decides keys and values besides the token ids.
-_DECIDING = ("adapter_names", "alora_offsets", "inputs_embeds", "pixel_values", "position_ids")
-# transformers 5.23 computes these wrong with a cache that already has tokens.
-_ASSISTED = ("assistant_early_exit", "assistant_model", "prompt_lookup_num_tokens", "use_mtp")
+# Options of generate() to which a restored cache would give another answer, with the values that do
+# no harm. transformers 5.23 computes the prompt again behind the cache in assisted generation;
+# hidden states and attentions of restored tokens are not computed; the rest brings its own loop or
+# cache, or changes the prompt.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "assistant_early_exit": (), "assistant_model": (),
+    "cache_implementation": ("dynamic", "hybrid"), "constraints": (), "custom_generate": (),
+    "dola_layers": (), "force_words_ids": (),
+    "num_beam_groups": (1,), "output_attentions": (), "output_hidden_states": (),
+    "past_key_values": (), "penalty_alpha": (0,), "prompt_lookup_num_tokens": (),
+    "token_healing": (), "use_mtp": ()}
+# Arguments of a model's forward() that decide no keys and values; types do not if all are 0.
+_TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
+_HARMLESS = {"attention_mask", "tokenizer", *_TOKEN_TYPES, *_REFUSED}
 
 Ids = Any  # token ids, or a tensor of one row
 Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, token, head_dim]
@@ -164,32 +175,66 @@ class PrefixCache(Closing):
                                        place=lambda fetched, one, layer, data: None)
         return self._publish(prefix, rows, ttl_s, stored)
 
-    def generate(self, inputs: Any, **options: Any) -> Any:
-        """model.generate() of one prompt, which begins with what is stored; what is new of the
-        prompt is kept in the background. `inputs`: a tensor of one row, or what a tokenizer made
-        with return_tensors="pt"."""
+    def generate(self, inputs: Any = None, **options: Any) -> Any:
+        """model.generate(), which begins with what is stored of each prompt; what is new of a
+        prompt is kept in the background. `inputs`: a tensor [prompts, tokens], or what a tokenizer
+        made with return_tensors="pt", which may come as **options, too. Padding must be on the
+        left. ValueError names an option with which the answer would be another."""
         if not torch.is_tensor(inputs):
-            options = {**inputs, **options}
+            options = {**(inputs or {}), **options}
             inputs = options.pop("input_ids")
-        if inputs.shape[0] != 1 or "past_key_values" in options:
-            raise ValueError("generate() is for one prompt, and brings its past_key_values")
-        config = options.get("generation_config") or self._model.generation_config
-        for name in (*_DECIDING, *_ASSISTED):
-            value = options.get(name, getattr(config, name, None))
-            if value is not None and value is not False:
-                raise ValueError(f"{name}: with a restored cache the answer would be another. Call "
-                                 "the model's own generate()")
-        for name in ("num_beams", "num_return_sequences"):
-            value = options.get(name, getattr(config, name, None))
-            if (value or 1) > 1:
-                raise ValueError(f"{name}={value}: a restored cache is of one sequence. Call the "
-                                 "model's own generate()")
-        mask = options.setdefault("attention_mask", torch.ones_like(inputs))
-        if not bool(mask.all()):
-            raise ValueError("attention_mask: a prompt with padding has other positions")
+        self._check(options)
+        mask = options.get("attention_mask")
+        if mask is None:
+            mask = options["attention_mask"] = self._mask_of(inputs, options)
+        prompts = _prompts_of(inputs, mask)
         # Else transformers computes the whole prompt again behind the cache.
-        options["use_cache"] = True
-        ids = _list_of(inputs)
+        if self._setting(options, "use_cache") is False:
+            options["use_cache"] = True
+        if self._setting(options, "cache_implementation") is not None:
+            options["cache_implementation"] = None
+        columns = inputs.shape[1] - 1
+        if len(prompts) == 1 and len(prompts[0]) > columns:
+            cache = self._begin(prompts[0])
+        elif min(len(ids) for ids in prompts) > 1:
+            cache = self._stack([self._begin(ids, whole=True) for ids in prompts], columns)
+        else:
+            cache = transformers.DynamicCache(config=self._model.config)
+        cache.batch_repeat_interleave(max(self._setting(options, name) or 1 for name in (
+            "num_beams", "num_return_sequences")))
+        return self._model.generate(inputs, past_key_values=cache, **options)
+
+    def _setting(self, options: dict[str, Any], name: str) -> Any:
+        """Of an option, as transformers finds it."""
+        if name in options:
+            return options[name]
+        given = getattr(options.get("generation_config"), name, None)
+        return getattr(self._model.generation_config, name, None) if given is None else given
+
+    def _check(self, options: dict[str, Any]) -> None:
+        known: set[str] = {*vars(transformers.GenerationConfig()), *_HARMLESS,
+                           *inspect.signature(transformers.GenerationMixin.generate).parameters}
+        types = [name for name in _TOKEN_TYPES if options.get(name) is not None
+                 and bool(options[name].any())]
+        for name in (*_REFUSED, *types, *(options.keys() - known)):
+            value, harmless = self._setting(options, name), _REFUSED.get(name, ())
+            if value is not None and value is not False and not (harmless and value in harmless):
+                why = "with a restored cache the answer would be another" \
+                    if name in known else "unknown here, and may decide keys and values"
+                raise ValueError(f"{name}: {why}. Leave it out (a value of the model's "
+                                 f"generation_config is left out by {name}=None), or call the "
+                                 "model's own generate()")
+
+    def _mask_of(self, inputs: Any, options: dict[str, Any]) -> Any:
+        """As transformers makes it: the padding token is padding where it cannot end an answer."""
+        pad, ends = (self._setting(options, name) for name in ("pad_token_id", "eos_token_id"))
+        if pad is None or (ends is not None and pad in torch.as_tensor(ends).flatten().tolist()):
+            return torch.ones_like(inputs)
+        return inputs.ne(pad).long()
+
+    def _begin(self, ids: list[int], *, whole: bool = False) -> Any:
+        """A cache of what is stored of a prompt and of its whole chunks, which are kept; `whole`:
+        and of the rest but its last token."""
         prefix = self._prefix(ids)
         cache, stored = self._load(prefix, 0)
         boundary = (len(ids) - 1) // self._chunk_tokens * self._chunk_tokens
@@ -198,7 +243,21 @@ class PrefixCache(Closing):
             self._saving = [one for one in self._saving if not one.done()]
             self._saving.append(self._background.submit(
                 self._keep, replace(prefix, token_ids=ids[:boundary]), rows, stored))
-        return self._model.generate(inputs, past_key_values=cache, **options)
+        if whole:
+            self._compute(cache, ids[:-1])
+        return cache
+
+    def _stack(self, caches: list[Any], columns: int) -> Any:
+        """One cache of prompts that end in the same column. Padding, which is masked, is 0."""
+        stacked = transformers.DynamicCache(config=self._model.config)
+        layout = cast(Layout, self._last.layout)
+        for number, kind in enumerate(layout.layer_types):
+            width = min(columns, layout.window - 1) if kind == "l" else columns
+            keys, values = (torch.cat([torch.nn.functional.pad(
+                rows, (0, 0, width - rows.shape[-2], 0)) for rows in each]) for each in zip(*(
+                    (one.layers[number].keys, one.layers[number].values) for one in caches)))
+            _fill(stacked.layers[number], keys, values, columns)
+        return stacked
 
     def flush(self) -> None:
         """Waits for what generate() saves."""
@@ -227,11 +286,7 @@ class PrefixCache(Closing):
         if fetched.usable_tokens > 0:
             for number, rows in enumerate(layers.rows_at(fetched.usable_tokens)):
                 keys, values = rows.to(self._model.device)
-                layer = cache.layers[number]
-                layer.lazy_initialization(keys, values)
-                layer.keys, layer.values = keys, values
-                if layout.layer_types[number] == "l":
-                    layer.cumulative_length = fetched.usable_tokens
+                _fill(cache.layers[number], keys, values, fetched.usable_tokens)
         return cache, fetched
 
     def _compute(self, cache: Any, ids: list[int]) -> Rows:
@@ -296,6 +351,26 @@ def _list_of(ids: Ids) -> list[int]:
             raise ValueError(f"one prompt at a time, not {ids.shape[0]}")
         ids = ids.flatten().tolist()
     return [int(one) for one in ids]
+
+
+def _prompts_of(inputs: Any, mask: Any) -> list[list[int]]:
+    """Without their padding."""
+    if inputs.dim() != 2 or 0 in inputs.shape or mask.shape != inputs.shape:
+        raise ValueError("inputs and attention_mask must be of one shape [prompts, tokens]; got "
+                         f"{list(inputs.shape)} and {list(mask.shape)}")
+    shown = mask.bool()
+    if not bool(shown[:, -1].all()) or bool((shown[:, :-1] & ~shown[:, 1:]).any()):
+        raise ValueError("attention_mask: padding must be on the left. Set the tokenizer's "
+                         "padding_side to 'left'")
+    return [row[of].tolist() for row, of in zip(inputs, shown.to(inputs.device))]
+
+
+def _fill(layer: Any, keys: Any, values: Any, tokens: int) -> None:
+    """Puts keys and values of so many tokens into a layer of a new cache."""
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    if layer.is_sliding:
+        layer.cumulative_length = tokens
 
 
 def _layout_of(model: Any, chunk_tokens: int) -> Layout:
