@@ -123,6 +123,9 @@ class Generate(TransformersTest):
         for ids in (self.ids[0], self.ids[:, :0], self.ids[:0]):
             with self.assertRaisesRegex(ValueError, r"one shape \[prompts, tokens\]"):
                 self.prefixes.generate(ids)
+        for inputs in (None, ["a prompt"], {"input_ids": [[1, 2]]}):
+            with self.assertRaisesRegex(TypeError, "must be a tensor"):
+                self.prefixes.generate(inputs)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Optional, Union, cast
@@ -181,8 +181,11 @@ class PrefixCache(Closing):
         made with return_tensors="pt", which may come as **options, too. Padding must be on the
         left. ValueError names an option with which the answer would be another."""
         if not torch.is_tensor(inputs):
-            options = {**(inputs or {}), **options}
-            inputs = options.pop("input_ids")
+            options = {**(inputs if isinstance(inputs, Mapping) else {}), **options}
+            inputs = options.pop("input_ids", inputs)
+        if not torch.is_tensor(inputs):
+            raise TypeError("inputs must be a tensor [prompts, tokens], or what a tokenizer made "
+                            f"with return_tensors=\"pt\"; got {type(inputs).__name__}")
         self._check(options)
         mask = options.get("attention_mask")
         if mask is None:
@@ -200,8 +203,10 @@ class PrefixCache(Closing):
             cache = self._stack([self._begin(ids, whole=True) for ids in prompts], columns)
         else:
             cache = transformers.DynamicCache(config=self._model.config)
-        cache.batch_repeat_interleave(max(self._setting(options, name) or 1 for name in (
-            "num_beams", "num_return_sequences")))
+        copies = max(self._setting(options, name) or 1 for name in (
+            "num_beams", "num_return_sequences"))
+        if copies > 1:
+            cache.batch_repeat_interleave(copies)
         return self._model.generate(inputs, past_key_values=cache, **options)
 
     def _setting(self, options: dict[str, Any], name: str) -> Any:
