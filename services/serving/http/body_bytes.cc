@@ -11,6 +11,14 @@ size_t BodyBytes::CapacityFor(size_t bytes, size_t most) {
   return std::min(std::max(bytes, most), kBlockBytes);
 }
 
+void BodyBytes::Reserve(size_t capacity) {
+  capacity = std::min(capacity, kBlockBytes);
+  if (capacity <= first_.capacity()) return;
+  std::string grown;  // `first_` itself would at least double
+  grown.reserve(capacity);
+  first_.swap(grown.append(first_));
+}
+
 void BodyBytes::Append(absl::string_view bytes) {
   const size_t to_first =
       std::min(bytes.size(), kBlockBytes - std::min(kBlockBytes, first_.size()));

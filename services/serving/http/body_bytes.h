@@ -6,7 +6,6 @@
 #ifndef HEARTH_SERVICES_SERVING_HTTP_BODY_BYTES_H_
 #define HEARTH_SERVICES_SERVING_HTTP_BODY_BYTES_H_
 
-#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <memory>
@@ -24,7 +23,7 @@ class BodyBytes {
   // What a body of `bytes` takes that gets at most `most` bytes: whole blocks, or less than one.
   static size_t CapacityFor(size_t bytes, size_t most);
   // REQUIRES: `capacity` is CapacityFor's. Allocates it as far as it is one block.
-  void Reserve(size_t capacity) { first_.reserve(std::min(capacity, kBlockBytes)); }
+  void Reserve(size_t capacity);
   void Append(absl::string_view bytes);
   // Makes one text of the blocks, each of which is freed once it is copied.
   void Join();

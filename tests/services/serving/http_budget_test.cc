@@ -1,10 +1,14 @@
-// HttpBudget: which account gives way.
+// HttpBudget: which account gives way. BodyBytes: a body takes the memory that is counted for it.
 #include "services/serving/http/http_budget.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <memory>
+#include <string>
 #include <vector>
+
+#include "services/serving/http/body_bytes.h"
 
 namespace hearth {
 namespace {
@@ -98,6 +102,22 @@ TEST(HttpBudget, PeakIsTakenOnce) {
   one->Shrink(5);
   EXPECT_EQ(budget->TakePeakBytes(), 15u);
   EXPECT_EQ(budget->TakePeakBytes(), 10u);
+}
+
+TEST(BodyBytes, TakesTheCapacityThatIsCounted) {
+  constexpr size_t kOfMalloc = 32;  // the final zero, and what malloc rounds up
+  for (const size_t first : {1, 100, 33000, 40000, 65535}) {
+    BodyBytes body;
+    size_t counted = 0;
+    for (size_t bytes = first; bytes <= BodyBytes::kBlockBytes; bytes += 1 + bytes / 16) {
+      if (bytes > counted) counted = BodyBytes::CapacityFor(bytes, 2 * counted);
+      body.Reserve(counted);
+      body.Append(std::string(bytes - body.size(), 'x'));
+      if (bytes < sizeof(std::string)) continue;  // it may lie inside the string
+      EXPECT_LE(malloc_usable_size(const_cast<char*>(body.view().data())), counted + kOfMalloc)
+          << bytes << " after " << first;
+    }
+  }
 }
 
 }  // namespace
