@@ -471,10 +471,10 @@ void Completion::Finish() {
       self->last_call_.reset();
     });
   }
-  last_call_.reset();
   EndStream(request_.include_usage
                 ? absl::StrCat(envelope_, "\"choices\":[],\"usage\":", JsonLine(Usage()), "}")
                 : "");
+  last_call_.reset();
 }
 
 void Completion::WriteChoice(size_t index, const Choice& choice, const Echo& echo,

@@ -290,9 +290,11 @@ absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) cons
 void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {
   if (unknown.names().empty()) return;
   headers->emplace_back("X-Hearth-Unknown-Fields", unknown.Text());
-  absl::MutexLock lock(&unknown_mutex_);
   for (const std::string& name : unknown.names()) {
-    if (unknown_.size() == kMaxLoggedFields || !unknown_.insert(name).second) continue;
+    {
+      absl::MutexLock lock(&unknown_mutex_);
+      if (unknown_.size() == kMaxLoggedFields || !unknown_.insert(name).second) continue;
+    }
     Log(LogLevel::kWarning, "a request has an unknown field, which is ignored", {{"field", name}});
   }
 }
