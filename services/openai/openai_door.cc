@@ -345,7 +345,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
     auto job = [call, answer, headers, prompt = std::move(read->prompts[0]),
                 generator = options_.generator, most = context_tokens_] {
       try {
-        const auto made = generator->MakePrompt(prompt, PromptPurpose::kPrefill, nullptr);
+        const auto made = generator->MakePrompt(prompt, PromptPurpose::kGenerate, nullptr);
         call->Finish(made.status()).IgnoreError();
         SendTokens(made, most, headers, answer.get());
       } catch (...) {  // a lack of memory

@@ -319,11 +319,12 @@ absl::Status ChatReader::ReadMessage(JsonValue message) {
   const bool is_system = role->Is("system") || role->Is("developer");
   if (!is_system && !role->Is("user") && !role->Is("assistant")) return role->Bad(kRoles);
   if (absl::Status s = CheckOpenAiFields(message, kInMessage, unknown); !s.ok()) return s;
-  if (!content.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
-  }
   v1::ChatMessage* made = chat->add_messages();
   made->set_role(is_system ? "system" : std::string(*role->Text()));
+  if (!content.has_value()) {
+    if (role->Is("assistant")) return absl::OkStatus();  // an answer without text
+    return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
+  }
   if (content->is_string()) {
     made->add_parts()->set_text(std::string(*content->Text()));
   } else if (!content->is_list()) {
@@ -347,9 +348,13 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   for (const JsonValue message : messages->elements()) {
     if (absl::Status status = ReadMessage(message); !status.ok()) return status;
   }
-  if (has_breakpoint || chat->messages(0).role() != "system") return absl::OkStatus();
-  auto* parts = chat->mutable_messages(0)->mutable_parts();
-  if (!parts->empty()) parts->rbegin()->set_cache_breakpoint(true);
+  v1::ChatMessage* system = nullptr;  // the last one that is part of the system text
+  for (v1::ChatMessage& message : *chat->mutable_messages()) {
+    if (has_breakpoint || message.role() != "system") break;
+    system = &message;
+  }
+  if (system == nullptr || system->parts().empty()) return absl::OkStatus();
+  system->mutable_parts()->rbegin()->set_cache_breakpoint(true);
   return absl::OkStatus();
 }
 

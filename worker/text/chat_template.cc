@@ -1,5 +1,6 @@
 #include "worker/text/chat_template.h"
 
+#include <algorithm>
 #include <cassert>
 #include <string_view>
 
@@ -13,36 +14,21 @@ namespace {
 constexpr char kBos[] = "<bos>";
 constexpr size_t kMaxQuotedRoleBytes = 32;
 
-absl::Status MessageError(size_t index, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("chat.messages[", index, "]: ", what));
-}
-
 bool IsModelRole(const std::string& role) { return role == "assistant" || role == "model"; }
 
 absl::Status CheckRoles(const std::vector<ChatMessage>& messages, ChatEnding ending) {
   if (messages.empty()) return absl::InvalidArgumentError("chat.messages: must not be empty");
-  const size_t first_turn = messages[0].role == "system" ? 1 : 0;
-  for (size_t i = first_turn; i < messages.size(); ++i) {
+  for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
-    if (role == "system") {
-      return MessageError(i, "a system message must be the first; there is one at most");
-    }
-    if (role != "user" && !IsModelRole(role)) {
-      return MessageError(i, absl::StrCat("role \"", role.substr(0, kMaxQuotedRoleBytes),
-                                          "\" is not one of system, user, assistant, model"));
-    }
-    const bool want_user = (i - first_turn) % 2 == 0;
-    if ((role == "user") != want_user) {
-      return MessageError(i, absl::StrCat("roles must alternate, beginning with user: expected ",
-                                          want_user ? "user" : "assistant"));
-    }
+    if (role == "user" || IsModelRole(role) || IsSystemRole(role)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat.messages[", i, "].role: must be system, developer, user, assistant or model; got \"",
+        role.substr(0, kMaxQuotedRoleBytes), "\""));
   }
   if (ending == ChatEnding::kContinued && !IsModelRole(messages.back().role)) {
-    return MessageError(messages.size() - 1,
-                        "must be the assistant's with continue_final_message: it is continued");
-  }
-  if (messages.size() == first_turn && ending != ChatEnding::kOpen) {
-    return MessageError(0, "a system message alone leaves nothing to answer; Prefill accepts it");
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat.messages[", messages.size() - 1,
+                     "]: must be the assistant's with continue_final_message: it is continued"));
   }
   return absl::OkStatus();
 }
@@ -91,37 +77,53 @@ void AppendAnswer(const ChatMessage& message, size_t index, RenderedChat* chat) 
     AddBreakpoint(/*declared=*/true, chat);
 }
 
+bool HasText(const ChatMessage& message) {
+  const auto has_text = [](const ChatPart& part) { return !StripWhitespace(part.text).empty(); };
+  return !message.token_ids.empty() ||
+         std::any_of(message.parts.begin(), message.parts.end(), has_text);
+}
+
 }  // namespace
+
+bool IsSystemRole(std::string_view role) { return role == "system" || role == "developer"; }
 
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending) {
   if (absl::Status status = CheckRoles(messages, ending); !status.ok()) return status;
   RenderedChat chat;
   chat.text = kBos;
-  const bool has_system = messages[0].role == "system";
-  if (has_system) {
-    absl::StrAppend(&chat.text, kStartOfTurn, "user\n");
-    AppendSystem(messages[0], &chat);
+  bool is_open = false, is_model = false;  // the turn in progress
+  const auto open = [&](bool of_model) {
+    if (is_open) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
+    absl::StrAppend(&chat.text, kStartOfTurn, of_model ? "model\n" : "user\n");
+    if (of_model) AddBreakpoint(/*declared=*/false, &chat);
+    is_open = true;
+    is_model = of_model;
+  };
+  size_t i = 0;
+  for (; i < messages.size() && IsSystemRole(messages[i].role); ++i) {
+    if (i == 0) open(/*of_model=*/false);
+    AppendSystem(messages[i], &chat);
   }
-  for (size_t i = has_system ? 1 : 0; i < messages.size(); ++i) {
-    const bool is_model = IsModelRole(messages[i].role);
-    const bool turn_is_open = has_system && i == 1;
-    if (!turn_is_open) {
-      absl::StrAppend(&chat.text, kStartOfTurn, is_model ? "model\n" : "user\n");
+  size_t begin = chat.text.size();  // where the messages of the turn begin
+  for (; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    if (!is_open || IsModelRole(message.role) != is_model) {
+      open(IsModelRole(message.role));
+      begin = chat.text.size();
     }
-    if (is_model) AddBreakpoint(/*declared=*/false, &chat);
-    const bool is_continued = ending == ChatEnding::kContinued && i + 1 == messages.size();
-    const bool unfinished = ending == ChatEnding::kOpen && !is_model && i + 1 == messages.size();
-    if (messages[i].token_ids.empty()) {
-      AppendParts(messages[i], unfinished, &chat);
+    if (chat.text.size() > begin && HasText(message)) chat.text += "\n\n";
+    if (message.token_ids.empty()) {
+      const bool is_last = i + 1 == messages.size();
+      AppendParts(message, ending == ChatEnding::kOpen && !is_model && is_last, &chat);
     } else {
-      AppendAnswer(messages[i], i, &chat);
+      AppendAnswer(message, i, &chat);
     }
-    if (!unfinished && !is_continued) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
   }
   if (ending == ChatEnding::kGenerationPrompt) {
-    absl::StrAppend(&chat.text, kStartOfTurn, "model\n");
-    AddBreakpoint(/*declared=*/false, &chat);
+    open(/*of_model=*/true);
+  } else if (is_model ? ending != ChatEnding::kContinued : ending != ChatEnding::kOpen) {
+    absl::StrAppend(&chat.text, kEndOfTurn, "\n");
   }
   assert(chat.breakpoints.empty() || chat.breakpoints.back() <= chat.text.size());
   return chat;

@@ -3,9 +3,13 @@
 //   <bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n{answer}...
 //
 // The system text is folded into the first user turn as it is; user and model texts are stripped of
-// white space at both ends, part by part, as Python's str.strip does. One difference from the
-// published template: it reads only the first part of a system message and drops the others, here
-// all are written, one after the other, since parts are where breakpoints go.
+// white space at both ends, part by part, as Python's str.strip does. The published template refuses
+// chats whose roles do not alternate, and drops all parts of a system message but the first. Here:
+// - The messages at the begin that are the system's or the developer's are one system text, with a
+//   blank line after each message. If no user message follows, the user turn is the system text.
+// - A later system or developer message is a user's.
+// - Neighbours of one role are one turn, with a blank line between their texts.
+// - All parts of a message are written, one after the other.
 // As there, a message that contains the words "<end_of_turn>" ends its turn, unless the ranges in
 // RenderedChat::messages are tokenized as plain text (ChatInput::strict).
 // Thread safety: a pure function. Knows no tokens: see prompt.h.
@@ -14,6 +18,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,13 +29,16 @@ namespace hearth {
 inline constexpr char kStartOfTurn[] = "<start_of_turn>";
 inline constexpr char kEndOfTurn[] = "<end_of_turn>";
 
+// Whether messages of the role are a system text, if they begin a chat.
+bool IsSystemRole(std::string_view role);
+
 struct ChatPart {
   std::string text;               // well-formed UTF-8
   bool cache_breakpoint = false;  // the end of this part is worth keeping
 };
 
 struct ChatMessage {
-  std::string role;  // system (first only), user, assistant or model
+  std::string role;  // system, developer, user, assistant or model
   std::vector<ChatPart> parts;
   // Of a model's message: the tokens that spell its text, which is then written as it is, white
   // space included. Empty: the text is encoded.
@@ -61,9 +69,8 @@ struct RenderedChat {
   std::vector<Answer> answers;
 };
 
-// kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a
-// system message is not the first, user and assistant do not alternate, or a system
-// message stands alone and the ending is not kOpen (it would be dropped).
+// kInvalidArgument, with the field's path: there is no message, a role is unknown, or the last
+// message is not a model's and the ending is kContinued.
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);
 

@@ -95,8 +95,9 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
 
 // An answer's tokens are taken from its message in `messages`; a text that is no chat has none. The
 // text between answers is encoded piece by piece: each ends and begins at the template's own
-// markers, which nothing crosses. REQUIRES: the breakpoints ascend, perhaps with repeats, and lie
-// between characters; `declared` has an entry for each.
+// markers, which nothing crosses, or at the blank line between two messages of one turn. REQUIRES:
+// the breakpoints ascend, perhaps with repeats, and lie between characters; `declared` has an entry
+// for each.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   Prompt prompt;
@@ -214,12 +215,11 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
     }
   }
   if (absl::Status status = CheckChat(chat); !status.ok()) return status;
-  const bool system_alone = chat.messages.size() == 1 && chat.messages[0].role == "system";
-  const bool open = chat.omit_generation_prompt || system_alone;
-  if (system_alone && purpose == PromptPurpose::kGenerate) {
-    return Invalid("chat.messages[0]: a system message alone leaves nothing to answer; ",
-                   "Prefill accepts it");
-  }
+  const bool system_alone =
+      std::all_of(chat.messages.begin(), chat.messages.end(),
+                  [](const ChatMessage& message) { return IsSystemRole(message.role); });
+  const bool open =
+      chat.omit_generation_prompt || (system_alone && purpose == PromptPurpose::kPrefill);
   std::vector<ChatMessage> messages = chat.messages;
   for (ChatMessage& message : messages) {
     if (!SpellText(message, tokenizer, limits)) message.token_ids.clear();

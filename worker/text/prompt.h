@@ -58,7 +58,7 @@ struct PromptLimits {
   std::string_view why_no_chats = "";
 };
 
-// Only a prefill may end in a system message; its turn is then left open.
+// If a chat has only a system text, a prefill leaves its turn open for a user's message.
 enum class PromptPurpose { kGenerate, kPrefill };
 
 // Invariants: token_ids is not empty, each in [0, vocab_size); breakpoints strictly increase, in

@@ -99,12 +99,8 @@ std::vector<BadRequest> BadRequests() {
       {"3145728",
        Changed([](auto* r) { r->mutable_prompt()->set_text(std::string(3200000, 'x')); })},
       {"messages", ChatRequest({})},
-      {"messages[0]", ChatRequest({"poet"})},
-      {"messages[0]", ChatRequest({"model", "user"})},
-      {"messages[1]", ChatRequest({"user", "user"})},
-      {"messages[1]", ChatRequest({"user", "system"})},
-      {"messages[2]", ChatRequest({"system", "user", "user"})},
-      {"messages[0]", ChatRequest({"system"})},
+      {"messages[0].role", ChatRequest({"poet"})},
+      {"messages[1].role", ChatRequest({"user", "tool", "user"})},
   };
 }
 

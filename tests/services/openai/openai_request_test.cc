@@ -116,6 +116,34 @@ TEST(OpenAiRequest, KeepsTheEndOfTheSystemTextUnlessBreakpointsAreSaid) {
   EXPECT_EQ(of(plain, R"(, "prompt_cache_key": "k")").cache_key, "k");
 }
 
+TEST(OpenAiRequest, KeepsTheEndOfTheLastSystemMessageBeforeTheOthers) {
+  const OpenAiRequest request = Chat(
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "t"},
+          {"role": "user", "content": "a"}, {"role": "system", "content": "u"}]})");
+  const v1::Chat& chat = request.prompts[0].chat();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(chat.messages(i).parts(0).cache_breakpoint(), i == 1) << i;
+  }
+}
+
+TEST(OpenAiRequest, OnlyAnAnswerMayBeWithoutContent) {
+  for (const char* answer : {R"("content": null)", R"("refusal": null)", R"("content": [])"}) {
+    const OpenAiRequest request =
+        Chat(absl::StrCat(R"({"messages": [{"role": "user", "content": "a"},
+                             {"role": "assistant", )",
+                          answer, "}]}"));
+    EXPECT_EQ(request.prompts[0].chat().messages(1).role(), "assistant");
+    EXPECT_EQ(request.prompts[0].chat().messages(1).parts_size(), 0);
+  }
+  for (const char* role : {"system", "user"}) {
+    EXPECT_EQ(ChatError(absl::StrCat(R"("messages": [{"role": "user", "content": "a"}, {"role": ")",
+                                     role, R"(", "content": null}])")),
+              "messages[1].content: is missing");
+  }
+  EXPECT_EQ(ChatError(R"("messages": [{"role": "user", "content": "a"}, {"role": "tool"}])"),
+            "messages[1].role: must be system, developer, user or assistant; got \"tool\"");
+}
+
 TEST(OpenAiRequest, ReadsLifetimes) {
   const auto read = [](const std::string& json) {
     return ParseCacheTtl(JsonDocument::Parse(json, "ttl")->root());

@@ -78,21 +78,79 @@ TEST(ChatTemplate, LeavesAnUnfinishedUserTurnOpen) {
             "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, NamesTheMessageThatBreaksTheOrder) {
+TEST(ChatTemplate, NeighboursOfOneRoleAreOneTurn) {
+  EXPECT_EQ(Render({Message("user", " a\n"), Message("user", "b"), Message("assistant", "c"),
+                    Message("model", " d"), Message("user", "e")},
+                   ChatEnding::kGenerationPrompt),
+            "<bos><start_of_turn>user\na\n\nb<end_of_turn>\n<start_of_turn>model\nc\n\nd"
+            "<end_of_turn>\n<start_of_turn>user\ne<end_of_turn>\n<start_of_turn>model\n");
+  EXPECT_EQ(Render({Message("user", "a"), Message("user", " b ")}, ChatEnding::kOpen),
+            "<bos><start_of_turn>user\na\n\nb ");
+  EXPECT_EQ(Render({Message("user", "a"), Message("assistant", "b"), Message("assistant", "c")},
+                   ChatEnding::kContinued),
+            "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb\n\nc");
+}
+
+TEST(ChatTemplate, MessagesWithoutTextAddNoBlankLine) {
+  EXPECT_EQ(Render({Message("user", ""),
+                    Message("user", "a"),
+                    Message("user", " \n"),
+                    {"assistant", {}},
+                    Message("assistant", "b"),
+                    {"assistant", {}}},
+                   ChatEnding::kClosed),
+            "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n");
+  EXPECT_EQ(
+      Render({Message("user", "a"), {"assistant", {}}, Message("user", "b")}, ChatEnding::kClosed),
+      "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n<end_of_turn>\n"
+      "<start_of_turn>user\nb<end_of_turn>\n");
+}
+
+TEST(ChatTemplate, SystemMessagesAreOneTextAtTheBeginAndTheUsersLater) {
+  EXPECT_EQ(Render({Message("system", "r"), Message("developer", "s"), Message("user", "a"),
+                    Message("system", " t "), Message("assistant", "b"), Message("developer", "u"),
+                    Message("user", "c")},
+                   ChatEnding::kClosed),
+            "<bos><start_of_turn>user\nr\n\ns\n\na\n\nt<end_of_turn>\n"
+            "<start_of_turn>model\nb<end_of_turn>\n"
+            "<start_of_turn>user\nu\n\nc<end_of_turn>\n");
+}
+
+TEST(ChatTemplate, AnswerMayBeFirst) {
+  EXPECT_EQ(Render({Message("assistant", "a"), Message("user", "b")}, ChatEnding::kClosed),
+            "<bos><start_of_turn>model\na<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n");
+  const std::string system = "<bos><start_of_turn>user\ns\n\n<end_of_turn>\n";
+  EXPECT_EQ(Render({Message("system", "s"), Message("model", "a")}, ChatEnding::kClosed),
+            system + "<start_of_turn>model\na<end_of_turn>\n");
+  EXPECT_EQ(Render({Message("system", "s")}, ChatEnding::kGenerationPrompt),
+            system + "<start_of_turn>model\n");
+}
+
+TEST(ChatTemplate, NamesTheMessageThatHasNoKnownRole) {
   const auto kEnd = ChatEnding::kGenerationPrompt;
-  EXPECT_THAT(Render({}, kEnd), HasSubstr("chat.messages: must not be empty"));
-  EXPECT_THAT(Render({Message("assistant", "a")}, kEnd), HasSubstr("chat.messages[0]: roles must"));
-  EXPECT_THAT(Render({Message("user", "a"), Message("user", "b")}, kEnd),
-              HasSubstr("chat.messages[1]: roles must alternate"));
-  EXPECT_THAT(Render({Message("system", "s"), Message("model", "b")}, kEnd),
-              HasSubstr("chat.messages[1]: roles must alternate"));
-  EXPECT_THAT(Render({Message("user", "a"), Message("system", "s")}, kEnd),
-              HasSubstr("chat.messages[1]: a system message must be the first"));
-  EXPECT_THAT(Render({Message("system", "a"), Message("system", "s")}, kEnd),
-              HasSubstr("chat.messages[1]: a system message must be the first"));
-  EXPECT_THAT(Render({Message("tool", "a")}, kEnd), HasSubstr("chat.messages[0]: role \"tool\""));
-  EXPECT_THAT(Render({Message("system", "s")}, kEnd), HasSubstr("chat.messages[0]: a system"));
+  EXPECT_EQ(Render({}, kEnd), "chat.messages: must not be empty");
+  EXPECT_EQ(Render({Message("user", "a"), Message("tool", "b")}, kEnd),
+            "chat.messages[1].role: must be system, developer, user, assistant or model; got "
+            "\"tool\"");
+  EXPECT_THAT(Render({Message("", "a")}, kEnd), HasSubstr("chat.messages[0].role: must be"));
   EXPECT_EQ(RenderChat({}, kEnd).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ChatTemplate, BreakpointsOfJoinedMessagesKeepTheirPlaces) {
+  const auto chat =
+      RenderChat({Message("system", "rules", true), Message("system", "tools"),
+                  Message("user", "first", true), Message("user", "again"),
+                  Message("assistant", "an answer", true), Message("assistant", "more")},
+                 ChatEnding::kClosed);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  std::vector<std::string> ends, declared;
+  for (size_t i = 0; i < chat->breakpoints.size(); ++i) {
+    const size_t at = chat->breakpoints[i];
+    ends.push_back(chat->text.substr(at - 6, 6));
+    if (chat->declared[i]) declared.push_back(ends.back());
+  }
+  EXPECT_THAT(ends, ElementsAre("ules\n\n", "ools\n\n", "\nfirst", "model\n", "answer"));
+  EXPECT_THAT(declared, ElementsAre("ules\n\n", "\nfirst", "answer"));
 }
 
 TEST(ChatTemplate, BreakpointsEndTheSystemTextAndOpenEveryModelTurn) {

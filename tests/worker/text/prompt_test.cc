@@ -124,8 +124,7 @@ TEST(Prompt, NamesTheMessageAndPartOfABadChat) {
   ExpectInvalid(FromChat({}), "chat.messages: must not be empty");
   ExpectInvalid(FromChat({Message("user", "a\xC3")}),
                 "chat.messages[0].parts[0]: is not valid UTF-8 at byte 1");
-  ExpectInvalid(FromChat({Message("user", "a"), Message("user", "a")}), "chat.messages[1]");
-  ExpectInvalid(FromChat({Message("system", "s")}), "chat.messages[0]: a system message alone");
+  ExpectInvalid(FromChat({Message("user", "a"), Message("tool", "a")}), "chat.messages[1].role");
   PromptSource source = FromChat({Message("user", "a")});
   source.breakpoints = {1};
   ExpectInvalid(source, "breakpoints: a chat has them on its parts");
@@ -162,6 +161,10 @@ TEST(Prompt, APrefillMayEndInASystemMessageOrAnUnfinishedUserMessage) {
   ASSERT_TRUE(system.ok()) << system.status();
   EXPECT_EQ(system->text, "<bos><start_of_turn>user\nthe rules\n\n");
   EXPECT_THAT(system->breakpoints, ElementsAre(system->token_ids.size()));
+  EXPECT_EQ(Build(FromChat({Message("system", "the"), Message("developer", "rules")}),
+                  PromptPurpose::kPrefill)
+                ->text,
+            "<bos><start_of_turn>user\nthe\n\nrules\n\n");
 
   const auto user = Build(FromChat({Message("system", "the rules"), Message("user", "the lamp ")},
                                    /*omit_generation_prompt=*/true),
@@ -186,25 +189,28 @@ TEST(Prompt, ChatDeclaresTheBreakpointsOfItsParts) {
   EXPECT_THAT(Build(FromChat({Message("user", "the lamp")}))->declared, IsEmpty());
 }
 
-std::vector<ChatMessage> RandomChat(std::mt19937_64* random, int turns) {
-  std::vector<ChatMessage> chat;
-  const auto add = [&](const char* role) {
-    ChatMessage message{role, {}};
-    for (int i = (*random)() % 3; i >= 0; --i) {
+// Of any roles; its last message is not the model's.
+std::vector<ChatMessage> RandomChat(std::mt19937_64* random) {
+  std::vector<ChatMessage> chat((*random)() % 8 + 1);
+  for (ChatMessage& message : chat) {
+    constexpr const char* kRoles[] = {"system", "user", "user", "model", "assistant"};
+    message.role = kRoles[(*random)() % 5];
+    for (size_t i = (*random)() % 4; i > 0; --i) {
       message.parts.push_back({RandomText(random, (*random)() % 6), (*random)() % 4 == 0});
     }
-    chat.push_back(message);
-  };
-  if ((*random)() % 2 == 0) add("system");
-  for (int turn = 0; turn < turns; ++turn) add(turn % 2 == 0 ? "user" : "model");
+  }
+  if ((*random)() % 2 == 0) chat[0].role = "system";
+  chat.back().role = "user";
   return chat;
 }
 
 TEST(Prompt, ALaterTurnOfAChatHasTheCutsOfTheEarlierOnes) {
   std::mt19937_64 random(4);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<ChatMessage> longer = RandomChat(&random, 1 + 2 * (1 + random() % 4));
-    const std::vector<ChatMessage> shorter(longer.begin(), longer.end() - 2);
+  for (int round = 0; round < 600; ++round) {
+    const std::vector<ChatMessage> shorter = RandomChat(&random);
+    std::vector<ChatMessage> longer = shorter;
+    longer.push_back(Message("model", RandomText(&random, random() % 6)));
+    for (const ChatMessage& message : RandomChat(&random)) longer.push_back(message);
     const auto before = Build(FromChat(shorter));
     const auto after = Build(FromChat(longer));
     ASSERT_TRUE(before.ok()) << before.status();
@@ -215,6 +221,9 @@ TEST(Prompt, ALaterTurnOfAChatHasTheCutsOfTheEarlierOnes) {
                                         after->token_ids.begin(), after->token_ids.end())
                               .first -
                           before->token_ids.begin();
+    ASSERT_EQ(after->text.compare(0, before->text.size(), before->text), 0)
+        << before->text << "\nis no beginning of\n"
+        << after->text;
     for (const uint32_t at : before->breakpoints) {
       if (at > common) continue;
       ASSERT_TRUE(std::binary_search(after->breakpoints.begin(), after->breakpoints.end(), at))
@@ -223,6 +232,26 @@ TEST(Prompt, ALaterTurnOfAChatHasTheCutsOfTheEarlierOnes) {
           << after->text;
     }
   }
+}
+
+TEST(Prompt, AnswersTokensAreKeptInATurnOfSeveralMessages) {
+  const auto before = Build(FromChat({Message("user", "a")}));
+  ChatMessage answer = Message("model", "lamp");
+  for (const char letter : answer.parts[0].text) {
+    answer.token_ids.push_back(TinyTokenizer().FindPiece(std::string(1, letter)).value());
+  }
+  const auto prompt =
+      Build(FromChat({Message("user", "a"), answer, Message("model", "sea"), answer}, true));
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  std::vector<int32_t> want = before->token_ids;
+  const auto add = [&](const std::vector<int32_t>& ids) {
+    want.insert(want.end(), ids.begin(), ids.end());
+  };
+  add(answer.token_ids);
+  add(TinyTokenizer().Encode("\n\nsea\n\n"));
+  add(answer.token_ids);
+  add(TinyTokenizer().Encode("<end_of_turn>\n"));
+  EXPECT_EQ(prompt->token_ids, want);
 }
 
 TEST(Prompt, AnOrdinaryLaterTurnSharesAllOfTheEarlierPrompt) {

@@ -24,6 +24,20 @@ CHATS = [
      {"role": "user", "content": [{"type": "text", "text": " y"}, {"type": "text", "text": "z "}]},
      {"role": "model", "content": [{"type": "text", "text": " w "}]}],
 ]
+# Chats that the template refuses, and the chat that each of them counts as.
+JOINED = [
+    ([{"role": "user", "content": " a "}, {"role": "user", "content": "b"},
+      {"role": "assistant", "content": "c"}, {"role": "model", "content": "d"}],
+     [{"role": "user", "content": "a\n\nb"}, {"role": "assistant", "content": "c\n\nd"}]),
+    ([{"role": "system", "content": " s "}, {"role": "developer", "content": "t"},
+      {"role": "user", "content": "a"}, {"role": "system", "content": "u"}],
+     [{"role": "system", "content": " s \n\nt"}, {"role": "user", "content": "a\n\nu"}]),
+    ([{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}],
+     [{"role": "system", "content": "s"}, {"role": "user", "content": ""},
+      {"role": "assistant", "content": "a"}]),
+    ([{"role": "system", "content": "s"}],
+     [{"role": "system", "content": "s"}, {"role": "user", "content": ""}]),
+]
 LAYOUTS = [("{%- ", "{%-"), (" -%}", "-%}"), ("{%- ", "{%-\n\t"), ("'", '"'),
            (".role", "['role']"), (".content", '["content"]'), (" == ", "=="), (" | ", "|"),
            ("    ", "  "), ("\n", "\r\n"), ("{%- endif -%}", "{#- end -#}{%- endif -%}"),
@@ -86,9 +100,9 @@ def check_random(probe, template):
 
 
 def check_texts(probe, template):
-    for chat in CHATS:
+    for chat, same in [(chat, chat) for chat in CHATS] + JOINED:
         for generate in (True, False):
-            text = render(template, chat, generate)
+            text = render(template, same, generate)
             answer = probe.ask("chat", messages=chat, add_generation_prompt=generate)
             assert answer["text"] == text, f"{chat}:\n here {answer}\n transformers {text!r}"
 
