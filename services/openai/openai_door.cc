@@ -80,9 +80,17 @@ std::string RequestIdOf(const HttpRequest& request) {
   return RequestIdFrom(id == nullptr ? "" : *id);
 }
 
-void SendJson(const Json& value, HttpHeaders headers, HttpAnswer* answer) {
-  headers.emplace_back("Content-Type", "application/json");
-  answer->Send(200, headers, JsonLine(value));
+void SendJson(const Json& value, HttpAnswer* answer) {
+  answer->Send(200, {{"Content-Type", "application/json"}}, JsonLine(value));
+}
+
+// To a browser that asks before a page's request. CheckHead refuses pages that may not call.
+void AllowWhatIsAsked(const HttpRequest& request, HttpAnswer* answer) {
+  HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
+                         {"Access-Control-Max-Age", "7200"}};
+  const std::string* asked = request.Header("access-control-request-headers");
+  if (asked != nullptr) headers.emplace_back("Access-Control-Allow-Headers", *asked);
+  answer->Send(204, headers, "");
 }
 
 absl::Status Draining() {
@@ -117,6 +125,9 @@ absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions optio
   std::unique_ptr<OpenAiDoor> door(new OpenAiDoor(std::move(options)));
   HttpServer::Options http = door->options_.http;
   http.check_head = [raw = door.get()](const HttpRequest& head) { return raw->CheckHead(head); };
+  http.answer_headers = [raw = door.get()](const HttpRequest& head) {
+    return raw->OriginHeaders(head);
+  };
   auto server = HttpServer::Start(
       http,
       [raw = door.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
@@ -134,36 +145,38 @@ void OpenAiDoor::Drain() {
   server_->Drain();
 }
 
-std::optional<HttpHeaders> OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
-  const std::string* origin = head.Header("origin");
-  if (origin == nullptr) return HttpHeaders();
-  const std::string* host = head.Header("host");
-  const auto& origins = options_.origins;
-  const auto is_listed = [&](absl::string_view one) {
-    return std::find(origins.begin(), origins.end(), one) != origins.end();
+bool OpenAiDoor::IsListed(const std::string& origin) const {
+  const auto has = [&](const std::string& one) {
+    return std::find(options_.origins.begin(), options_.origins.end(), one) !=
+           options_.origins.end();
   };
-  const bool is_own = host != nullptr && (*origin == absl::StrCat("http://", *host) ||
-                                          *origin == absl::StrCat("https://", *host));
-  if (!is_own && !is_listed(*origin) && !is_listed("*")) return std::nullopt;
-  return HttpHeaders{{"Access-Control-Allow-Origin", *origin},
-                     {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key"},
-                     {"Access-Control-Expose-Headers",
-                      "retry-after, retry-after-ms, x-hearth-unknown-fields, x-request-id"},
-                     {"Vary", "Origin"}};
+  return has(origin) || has("*");
+}
+
+HttpHeaders OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
+  if (options_.origins.empty()) return {};
+  const std::string* origin = head.Header("origin");
+  if (origin == nullptr || !IsListed(*origin)) return {{"Vary", "Origin"}};
+  return {{"Access-Control-Allow-Origin", IsListed("*") ? "*" : *origin},
+          {"Access-Control-Expose-Headers",
+           "retry-after, retry-after-ms, x-hearth-unknown-fields, x-request-id"},
+          {"Vary", "Origin"}};
 }
 
 HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
   HttpVerdict verdict;
-  const std::optional<HttpHeaders> headers = OriginHeaders(head);
   const auto refuse = [&](int status, absl::string_view why) {
-    HttpRefusal refusal{status, headers.value_or(HttpHeaders()), HttpErrorBody(status, why)};
-    refusal.headers.emplace_back("Content-Type", "application/json");
-    if (status == 401) refusal.headers.emplace_back("WWW-Authenticate", "Bearer");
-    verdict.refusal = std::move(refusal);
+    verdict.refusal = {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
+    if (status == 401) verdict.refusal->headers.emplace_back("WWW-Authenticate", "Bearer");
     return verdict;
   };
-  if (!headers.has_value()) {
-    return refuse(403, absl::StrCat("Origin: pages of ", Quoted(*head.Header("origin")),
+  const std::string* origin = head.Header("origin");
+  const std::string* host = head.Header("host");
+  const bool is_own =
+      origin == nullptr || (host != nullptr && (*origin == absl::StrCat("http://", *host) ||
+                                                *origin == absl::StrCat("https://", *host)));
+  if (!is_own && !IsListed(*origin)) {
+    return refuse(403, absl::StrCat("Origin: pages of ", Quoted(*origin),
                                     " may not call this server; --http-origins lists the sites "
                                     "that may"));
   }
@@ -191,32 +204,26 @@ Credentials OpenAiDoor::CredentialsOf(const HttpRequest& request) const {
 }
 
 void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
-  HttpHeaders headers = OriginHeaders(request).value_or(HttpHeaders());
   const bool gets = request.method == "GET" || request.method == "HEAD";
   const bool posts = request.method == "POST";
   const std::string& path = request.path;
   const auto error = [&](int status, absl::string_view why) {
-    headers.emplace_back("Content-Type", "application/json");
-    answer->Send(status, headers, HttpErrorBody(status, why));
+    answer->Send(status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why));
   };
-  if (request.method == "OPTIONS") return answer->Send(204, headers, "");
+  if (request.method == "OPTIONS") return AllowWhatIsAsked(request, answer.get());
   if (gets && path == "/") {
-    const HttpHeaders page = PageHeaders("text/html; charset=utf-8");
-    headers.insert(headers.end(), page.begin(), page.end());
-    return answer->Send(200, headers, kChatPage);
+    return answer->Send(200, PageHeaders("text/html; charset=utf-8"), kChatPage);
   }
   if (gets && path == "/health") {
     if (draining_) return error(503, "the server is draining");
-    return SendJson({{"status", "ok"}}, headers, answer.get());
+    return SendJson({{"status", "ok"}}, answer.get());
   }
-  if (gets && path == "/version") {
-    return SendJson({{"version", options_.version}}, headers, answer.get());
-  }
+  if (gets && path == "/version") return SendJson({{"version", options_.version}}, answer.get());
   if (draining_) return error(503, Draining().message());
-  if (posts && path == kChat) return StartCompletion(request, true, headers, answer);
-  if (posts && path == kCompletions) return StartCompletion(request, false, headers, answer);
-  if (posts && path == "/tokenize") return Tokenize(request, headers, answer);
-  if (posts && path == "/detokenize") return Detokenize(request, headers, answer);
+  if (posts && path == kChat) return StartCompletion(request, true, answer);
+  if (posts && path == kCompletions) return StartCompletion(request, false, answer);
+  if (posts && path == "/tokenize") return Tokenize(request, answer);
+  if (posts && path == "/detokenize") return Detokenize(request, answer);
   if (path == kChat || path == kCompletions || path == "/tokenize" || path == "/detokenize") {
     return error(405, absl::StrCat(path, " takes POST"));
   }
@@ -224,10 +231,9 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
     const std::string only = path == kModels ? "" : path.substr(sizeof(kModels));
     const std::string models = Models(only);
     if (models.empty()) return error(404, absl::StrCat("there is no model ", Quoted(only)));
-    headers.emplace_back("Content-Type", "application/json");
-    return answer->Send(200, headers, models);
+    return answer->Send(200, {{"Content-Type", "application/json"}}, models);
   }
-  if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), headers, answer.get());
+  if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), answer.get());
   error(404, absl::StrCat("there is no ", Quoted(path)));
 }
 
@@ -299,16 +305,15 @@ void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers)
   }
 }
 
-void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
-                                 const Answer& answer) {
+void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
   const auto parse = [&](JsonValue body) {
     return is_chat ? ParseChat(body) : ParseCompletion(body, context_tokens_);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
-  if (parsed.ok()) NoteUnknown(parsed->unknown, &headers);
-  terms.headers = headers;
+  if (parsed.ok()) NoteUnknown(parsed->unknown, &terms.headers);
+  HttpHeaders headers = terms.headers;
   headers.insert(headers.end(),
                  {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
   if (!parsed.ok()) return SendError(parsed.status(), headers, answer.get());
@@ -325,15 +330,15 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
 }
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
-void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
+void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
   const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (status.ok()) {
     NoteUnknown(read->unknown, &headers);
     status = AdapterOf(read->model).status();
   }
-  headers.emplace_back("Content-Type", "application/json");
   if (!status.ok()) return SendError(status, headers, answer.get());
   std::unique_ptr<Admission::Call> entered;
   const absl::StatusOr<Identity> caller =
@@ -359,9 +364,8 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
   SendError(status, headers, answer.get());
 }
 
-void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
-                            const Answer& answer) const {
-  headers.emplace_back("Content-Type", "application/json");
+void OpenAiDoor::Detokenize(const HttpRequest& request, const Answer& answer) const {
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
   const auto refuse = [&](const absl::Status& status) { SendError(status, headers, answer.get()); };
   const Tokenizer* const tokenizer = tokenizer_;
   if (tokenizer == nullptr) {

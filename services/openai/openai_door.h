@@ -59,11 +59,12 @@ class OpenAiDoor {
   HttpVerdict CheckHead(const HttpRequest& head) const;
   // Empty where callers are not asked for tokens.
   Credentials CredentialsOf(const HttpRequest& request) const;
-  // The answer's headers for a page of another site that may call. Nullopt: it may not.
-  std::optional<HttpHeaders> OriginHeaders(const HttpRequest& head) const;
+  // Whether pages of this origin are listed as callers.
+  bool IsListed(const std::string& origin) const;
+  // Headers of all answers to the request.
+  HttpHeaders OriginHeaders(const HttpRequest& head) const;
   void Handle(const HttpRequest& request, const Answer& answer);
-  void StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
-                       const Answer& answer);
+  void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
   // `hold` counts the document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   using BodyParser = absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body)>;
@@ -72,8 +73,8 @@ class OpenAiDoor {
                                             const Answer& answer) const;
   // The adapter of that name; empty: the model itself. kNotFound: there is no such model.
   absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
-  void Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer);
-  void Detokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) const;
+  void Tokenize(const HttpRequest& request, const Answer& answer);
+  void Detokenize(const HttpRequest& request, const Answer& answer) const;
   // Lists unknown fields in a header of the answer, and each once in the log. Names come from
   // callers: at most kMaxLoggedFields of them are logged.
   void NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const

@@ -41,7 +41,9 @@ std::string HttpAnswer::Head(int status, const HttpHeaders& headers, int64_t len
   std::string head = absl::StrCat(
       "HTTP/1.1 ", status, " ", Reason(status), "\r\nDate: ",
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
-  for (const auto& [name, value] : headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  for (const HttpHeaders* const some : {&headers_, &headers}) {
+    for (const auto& [name, value] : *some) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  }
   if (length >= 0 && status != 204) {
     absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
   } else if (length < 0 && is_chunked_) {

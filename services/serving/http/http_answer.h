@@ -44,13 +44,15 @@ struct HttpRequest {
 // The answer to one request: whole, or a stream.
 class HttpAnswer {
  public:
-  // `held`: bytes of `account` that are the request's; they stay counted until the answer ends or
-  // Release. `poke` tells the connection, on any thread.
-  HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, uint64_t held,
+  // `headers`: of the answer, besides its maker's. `held`: bytes of `account` that are the
+  // request's; they stay counted until the answer ends or Release. `poke` tells the connection, on
+  // any thread.
+  HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers, uint64_t held,
              std::shared_ptr<HttpBudget::Account> account, std::function<void()> poke)
       : is_head_(is_head),
         is_chunked_(is_chunked),
         keeps_alive_(keeps_alive),
+        headers_(std::move(headers)),
         account_(std::move(account)),
         poke_(std::move(poke)),
         held_(held) {}
@@ -114,6 +116,7 @@ class HttpAnswer {
   void DropReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const bool is_head_, is_chunked_, keeps_alive_;
+  const HttpHeaders headers_;
   const std::shared_ptr<HttpBudget::Account> account_;
   const std::function<void()> poke_;
   absl::Mutex mutex_;

@@ -240,6 +240,7 @@ void HttpConnection::BeginRequest() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->options.limits.header_bytes));
   parser_->body_limit(server_->options.limits.body_bytes);
+  answer_headers_.clear();
   header_bytes_ = header_lines_ = overhead_bytes_ = 0;
   is_folded_ = false;
 }
@@ -427,10 +428,9 @@ bool HttpConnection::CountBuffers() {
   return true;
 }
 
-void HttpConnection::OnHead() {
+// Fills request_ with the headers that the parser has.
+void HttpConnection::TakeHead() {
   auto& message = parser_->get();
-  is_http11_ = message.version() >= 11;
-  keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
   request_.method = std::string(message.method_string());
   const std::string target(message.target());
   request_.path = target.substr(0, target.find('?'));
@@ -443,6 +443,14 @@ void HttpConnection::OnHead() {
   }
   message.clear();  // the parser itself knows how the body comes
   request_.peer = caller_.peer;
+  if (server_->options.answer_headers) answer_headers_ = server_->options.answer_headers(request_);
+}
+
+void HttpConnection::OnHead() {
+  const auto& message = parser_->get();
+  is_http11_ = message.version() >= 11;
+  keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
+  TakeHead();
   if (is_folded_) return RefuseWith(400, "a header must be one line; got one over several lines");
   if (const std::string fault = FaultOf(request_, is_http11_); !fault.empty()) {
     return RefuseWith(400, fault);
@@ -533,6 +541,7 @@ void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
 // Answers a request that cannot be read, and closes.
 void HttpConnection::RefuseFault(ErrorCode error) {
   const HttpLimits& limits = server_->options.limits;
+  if (stage_ == Stage::kHeader) TakeHead();
   if (error == http::error::header_limit) {
     return RefuseWith(431, absl::StrCat("headers over ", limits.header_bytes, " bytes"));
   }
@@ -593,7 +602,7 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
     });
   };
   answer_ = std::make_shared<HttpAnswer>(
-      is_head, is_chunked, keeps_alive_,
+      is_head, is_chunked, keeps_alive_, answer_headers_,
       std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 

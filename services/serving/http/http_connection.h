@@ -144,6 +144,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool ReserveHeader(size_t lines, size_t bytes);
   bool ReserveBody(size_t more);
   bool CountBuffers();
+  void TakeHead();
   void OnHead();
   std::optional<HttpRefusal> RefusalOf();
   void Handle();
@@ -195,6 +196,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_http11_ = true, keeps_alive_ = true;
 
   // The answer.
+  HttpHeaders answer_headers_;  // of all answers to the request
   std::shared_ptr<HttpAnswer> answer_;
   std::deque<HttpAnswer::Piece> out_;  // being written, from sent_ on
   size_t sent_ = 0;

@@ -86,6 +86,10 @@ class HttpServer {
     // Called when the headers of a request are complete, before any of its body is read; the
     // request's body is empty. Must not throw. Null: all requests pass.
     std::function<HttpVerdict(const HttpRequest& head)> check_head;
+    // Called likewise, before check_head, and if the headers are refused: headers of each answer to
+    // the request, also of the server's own refusals. They are not counted in the budget. Null:
+    // none.
+    std::function<HttpHeaders(const HttpRequest& head)> answer_headers;
     // More names that a request's Host may have (HostRule), and the flag that lists them, for
     // errors.
     std::vector<std::string> hosts;

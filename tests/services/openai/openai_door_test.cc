@@ -612,13 +612,75 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
   EXPECT_EQ(status("Origin: http://localhost\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: https://evil.example.com\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: http://localhost\r\n"), 200);
-  const Reply listed =
-      Ask("OPTIONS /v1/models", "Host: localhost\r\nOrigin: https://chat.example.com\r\n");
+}
+
+constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
+
+// The headers that Chromium sends before a chat of OpenAI's JavaScript client.
+TEST_F(OpenAiDoorTest, BrowserMayAskForAllThatAClientSends) {
+  options_.origins = {"https://chat.example.com"};
+  const std::string asked =
+      "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os,"
+      "x-stainless-package-version,x-stainless-retry-count,x-stainless-runtime,"
+      "x-stainless-runtime-version,x-stainless-timeout";
+  const auto ask = [&](const std::string& origin) {
+    return Ask("OPTIONS /v1/chat/completions",
+               absl::StrCat("Host: localhost\r\nOrigin: ", origin,
+                            "\r\nAccess-Control-Request-Method: POST\r\n"
+                            "Access-Control-Request-Headers: ",
+                            asked, "\r\n"));
+  };
+  const Reply listed = ask("https://chat.example.com");
   EXPECT_EQ(listed.status, 204);
   EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
-  EXPECT_THAT(listed.head, HasSubstr("Access-Control-Expose-Headers: retry-after, retry-after-ms, "
-                                     "x-hearth-unknown-fields, x-request-id\r\n"));
+  EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Methods: GET, HEAD, POST\r\n"));
+  EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Headers: " + asked + "\r\n"));
+  EXPECT_THAT(listed.head, HasSubstr("Vary: Origin\r\n"));
   EXPECT_THAT(listed.head, Not(HasSubstr("Content-Length")));
+  for (const char* other : {"https://evil.example.com", "http://chat.example.com", "null"}) {
+    const Reply foreign = ask(other);
+    EXPECT_EQ(foreign.status, 403) << other;
+    EXPECT_THAT(foreign.head, Not(HasSubstr("Access-Control-"))) << other;
+    EXPECT_THAT(foreign.head, HasSubstr("Vary: Origin")) << other;
+  }
+}
+
+TEST_F(OpenAiDoorTest, ListedPageMayReadEachKindOfAnswer) {
+  options_.origins = {"https://chat.example.com"};
+  options_.http.limits.body_bytes = 1 << 10;
+  ServeWithToken();
+  const std::string json = "Content-Type: application/json\r\nX-Api-Key: right\r\n";
+  const std::string one = R"({"prompt": "a", "max_tokens": 1)";
+  const auto post = [&](const std::string& headers, const std::string& body) {
+    return Ask("POST /v1/completions", kListedOrigin + headers, body);
+  };
+  const std::vector<std::pair<int, Reply>> replies = {
+      {200, post(json, one + "}")},
+      {200, post(json, one + R"(, "stream": true})")},
+      {200, Ask("GET /v1/models", kListedOrigin + json)},
+      {400, post(json, one + R"(, "n": -1})")},
+      {401, post("Content-Type: application/json\r\n", one + "}")},
+      {404, Ask("GET /v1/nothing", kListedOrigin + json)},
+      {405, Ask("GET /v1/completions", kListedOrigin + json)},
+      {413, post(json, std::string(2 << 10, ' '))},
+      {415, post("", one + "}")}};
+  for (const auto& [status, reply] : replies) {
+    EXPECT_EQ(reply.status, status) << reply.body;
+    for (const char* header :
+         {"Access-Control-Allow-Origin: https://chat.example.com\r\n", "Vary: Origin",
+          "Access-Control-Expose-Headers: retry-after, retry-after-ms, x-hearth-unknown-fields, "
+          "x-request-id\r\n"}) {
+      EXPECT_THAT(reply.head, HasSubstr(header)) << status;
+    }
+  }
+  options_.origins = {"*"};
+  door_ = nullptr;
+  EXPECT_THAT(Ask("GET /v1/models", kListedOrigin + json).head,
+              HasSubstr("Access-Control-Allow-Origin: *\r\n"));
+  options_.origins.clear();
+  door_ = nullptr;
+  EXPECT_THAT(Ask("GET /v1/models", "Host: localhost\r\nOrigin: http://localhost\r\n" + json).head,
+              Not(HasSubstr("Access-Control-")));
 }
 
 TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
@@ -739,16 +801,6 @@ TEST_F(OpenAiDoorTest, DetokenizeGivesTheTextBack) {
   for (const char* wrong : {R"({"tokens": [999999]})", R"({"tokens": 3})", "{}", "[]"}) {
     EXPECT_EQ(Post("/detokenize", wrong).status, 400) << wrong;
   }
-}
-
-TEST_F(OpenAiDoorTest, ListedOriginMayReadAnswers) {
-  options_.origins = {"https://chat.example.com"};
-  const Reply reply = Ask("POST /v1/completions",
-                          "Host: localhost\r\nContent-Type: application/json\r\n"
-                          "Origin: https://chat.example.com\r\n",
-                          R"({"prompt": "a", "max_tokens": 1})");
-  EXPECT_EQ(reply.status, 200);
-  EXPECT_THAT(reply.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
 }
 
 TEST(HttpStatusOf, HasTheListedStatusesOnly) {

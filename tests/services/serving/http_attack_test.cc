@@ -596,7 +596,7 @@ TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
 TEST_F(HttpAttackTest, LostAnswerDropsItsRequest) {
   const auto budget = std::make_shared<HttpBudget>(1 << 20);
   for (const bool closes : {false, true}) {
-    HttpAnswer answer(false, true, true, 0,
+    HttpAnswer answer(false, true, true, {}, 0,
                       std::make_shared<HttpBudget::Account>(budget, "", nullptr), [] {});
     answer.KeepRequest({});
     if (closes) {
