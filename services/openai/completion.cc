@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/caller_gone.h"
+#include "proto/error_reason.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/openai/held_text.h"
 #include "services/openai/token_log.h"
@@ -41,6 +42,29 @@ struct Echo {
   TokenLog log;
   size_t logged_bytes = 0;  // of the text of its tokens so far
 };
+
+// An error's message with the path that the body has for the field that it begins with.
+std::string InWordsOfTheBody(absl::string_view message) {
+  constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
+      {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};
+  constexpr absl::string_view kParts = "].parts[";
+  std::string said(message);
+  for (const auto& [own, of_body] : kPaths) {
+    if (!absl::StartsWith(said, own)) continue;
+    said.replace(0, own.size(), of_body.data(), of_body.size());
+    break;
+  }
+  const size_t parts = said.find(kParts.data());
+  if (parts < said.find(": ")) said.replace(parts, kParts.size(), "].content[");
+  return said;
+}
+
+std::string ErrorBody(const absl::Status& status) {
+  const int http = HttpStatusOf(status.code());
+  const std::string message = InWordsOfTheBody(status.message());
+  const bool is_about_field = http == 400 || http == 404;
+  return HttpErrorBody(http, message, is_about_field ? FieldOf(message) : "", ReasonOf(status));
+}
 
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
@@ -385,9 +409,10 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
   }
   // A token is computed that an echo alone does not show.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
-  Fail(is_full ? absl::InvalidArgumentError(
-                     "prompt: fills the model's context, but max_tokens 0 needs room for one "
-                     "token; send one token less")
+  Fail(is_full ? WithReason(absl::InvalidArgumentError(
+                                "prompt: fills the model's context, but max_tokens 0 needs room "
+                                "for one token; send one token less"),
+                            kContextLengthExceeded)
                : status);
 }
 
@@ -458,7 +483,7 @@ void Completion::Fail(const absl::Status& status) {
   mutex_.AssertHeld();
   Abandon(status);
   if (!streaming_) return SendError(status, Headers("application/json"), answer_.get());
-  EndStream(HttpErrorBody(HttpStatusOf(status.code()), status.message()));
+  EndStream(ErrorBody(status));
 }
 
 void Completion::Finish() {
@@ -560,17 +585,10 @@ void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
       ->Start();
 }
 
-void SendError(const absl::Status& status, const HttpHeaders& headers, HttpAnswer* answer) {
+void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer) {
   const int http = HttpStatusOf(status.code());
-  HttpHeaders all = headers;
-  if (absl::IsResourceExhausted(status)) {
-    all.emplace_back("Retry-After-Ms", absl::StrCat(kDefaultRetryAfterMs));
-    all.emplace_back("Retry-After", absl::StrCat((kDefaultRetryAfterMs + 999) / 1000));
-  }
-  if (http == 401) all.emplace_back("WWW-Authenticate", "Bearer");
-  absl::string_view message = status.message();
-  absl::ConsumePrefix(&message, "sampling.");  // fields of the body itself, here
-  answer->Send(http, all, HttpErrorBody(http, message, FieldOf(message)));
+  if (http == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  answer->Send(http, headers, ErrorBody(status));
 }
 
 }  // namespace hearth

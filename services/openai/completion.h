@@ -35,8 +35,8 @@ void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
 
 // Only 400, 401, 403, 404, 429, 503 and, for a fault of the server, 500.
 int HttpStatusOf(absl::StatusCode code);
-// The answer to a call that failed: status, body, and when to try again.
-void SendError(const absl::Status& status, const HttpHeaders& headers, HttpAnswer* answer);
+// The answer to a call that failed: status and body.
+void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer);
 
 }  // namespace hearth
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "proto/error_reason.h"
 #include "services/openai/completion.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
@@ -39,6 +42,29 @@ absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
   if (token.empty() || IsTokenText(token)) return token;
   return absl::UnauthenticatedError(
       "the token must be visible ASCII characters without spaces; it has another byte");
+}
+
+absl::Status NoModel(absl::string_view name) {
+  return WithReason(absl::NotFoundError(absl::StrCat("model: there is no ", Quoted(name),
+                                                     " here; GET /v1/models lists the models")),
+                    kModelNotFound);
+}
+
+// "ORG%2FNAME" as "ORG/NAME".
+std::string Unescaped(absl::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text[i] == '%' && i + 2 < text.size() &&
+                           absl::ascii_isxdigit(text[i + 1]) && absl::ascii_isxdigit(text[i + 2]);
+    absl::StrAppend(&plain, is_escape ? absl::HexStringToBytes(text.substr(i + 1, 2))
+                                      : std::string(1, text[i]));
+    if (is_escape) i += 2;
+  }
+  return plain;
+}
+
+bool IsApi(absl::string_view path) {
+  return path == kChat || path == kCompletions || absl::StartsWith(path, kModels);
 }
 
 // Paths that tell nothing of a caller's or about the model.
@@ -228,13 +254,18 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
     return error(405, absl::StrCat(path, " takes POST"));
   }
   if (gets && (path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/")))) {
-    const std::string only = path == kModels ? "" : path.substr(sizeof(kModels));
+    const std::string only = path == kModels ? "" : Unescaped(path.substr(sizeof(kModels)));
     const std::string models = Models(only);
-    if (models.empty()) return error(404, absl::StrCat("there is no model ", Quoted(only)));
+    if (models.empty())
+      return SendError(NoModel(only), {{"Content-Type", "application/json"}}, answer.get());
     return answer->Send(200, {{"Content-Type", "application/json"}}, models);
   }
   if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), answer.get());
-  error(404, absl::StrCat("there is no ", Quoted(path)));
+  const bool is_ours = IsApi(absl::StrCat("/v1", path)) || IsApi(absl::StripPrefix(path, "/v1"));
+  error(404, absl::StrCat("there is no ", Quoted(path),
+                          is_ours ? "; the path begins with /v1 once: a client's base URL is "
+                                    "http://HOST:PORT/v1"
+                                  : ""));
 }
 
 // What lm-eval asks of a server whose tokenizer it uses.
@@ -289,8 +320,7 @@ absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) cons
     if (adapter.name == name) return name;
   }
   if (name == options_.model) return std::string();
-  return absl::NotFoundError(
-      absl::StrCat("model: there is no ", Quoted(name), " here; GET /v1/models lists the models"));
+  return NoModel(name);
 }
 
 void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {

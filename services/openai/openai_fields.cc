@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "proto/error_reason.h"
 #include "proto/plain_name.h"
 
 namespace hearth {
@@ -69,7 +70,7 @@ constexpr OpenAiField kFields[] = {
     {"chat_template_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty,
      "null and false ask for nothing", kInTemplate},
     {"content", kInTokenize, FieldUse::kRefused, kEmpty, "send prompt"},
-    {"content", kInMessage, FieldUse::kServed},
+    {"content", kInMessage, FieldUse::kServed, 0, "an assistant's may be null"},
     {"continue_final_message", kInChat | kInTokenize, FieldUse::kServed, kFalse,
      "the last message is an answer, and is continued"},
     {"continue_final_message", kInCompletion, FieldUse::kRefused, kFalse,
@@ -310,8 +311,9 @@ bool IsWordOf(const OpenAiField& field, JsonValue value) {
 }
 
 absl::Status RefuseField(JsonValue value, absl::string_view note) {
-  return value.Refuse(
-      absl::StrCat("is not served by this server; leave it out", note.empty() ? "" : ": ", note));
+  return WithReason(value.Refuse(absl::StrCat("is not served by this server; leave it out",
+                                              note.empty() ? "" : ": ", note)),
+                    kUnsupportedParameter);
 }
 
 }  // namespace

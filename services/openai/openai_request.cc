@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/error_reason.h"
 #include "proto/kv_layout.h"
 #include "services/serving/json_value.h"
 #include "worker/text/logit_rules.h"
@@ -199,7 +200,8 @@ absl::Status CheckFormat(std::optional<JsonValue> format) {
   if (!format.has_value()) return absl::OkStatus();
   const std::optional<JsonValue> type = format->Find("type");
   if (type.has_value() && type->Is("text")) return absl::OkStatus();
-  return format->Bad("{\"type\": \"text\"}: only text is supported by this server");
+  return WithReason(format->Bad("{\"type\": \"text\"}: only text is supported by this server"),
+                    kUnsupportedParameter);
 }
 
 // Counts a field that goes by two names. If a request has both, they must be equal.
@@ -279,10 +281,10 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   if (absl::Status s = CheckOpenAiFields(part, kInPart, unknown); !s.ok()) return s;
   const std::optional<JsonValue> type = part.Find("type"), text = part.Find("text");
   if (!type.has_value() || !type->Is("text")) {
-    return part.Refuse(
-        absl::StrCat("must be a part of type \"text\", all that this server "
-                     "supports; got type ",
-                     type.has_value() ? type->Quote() : "nothing"));
+    return WithReason(part.Refuse(absl::StrCat("must be a part of type \"text\", all that this "
+                                               "server supports; got type ",
+                                               type.has_value() ? type->Quote() : "nothing")),
+                      kUnsupportedParameter);
   }
   if (!text.has_value()) return part.Refuse("must have a text; it has none");
   const absl::StatusOr<absl::string_view> said = text->Text();
@@ -404,10 +406,7 @@ absl::Status PromptReader::AddPrompt(JsonValue prompt, OpenAiRequest* request) c
     made.set_omit_bos(omits_bos);
   } else if (prompt.is_list() && prompt.size() > 0) {
     const size_t kept = std::min<uint64_t>(prompt.size(), kept_tokens);
-    if (kept > context_tokens) {
-      return prompt.Refuse(
-          absl::StrCat("must fit the context of ", context_tokens, " tokens; got ", kept));
-    }
+    if (kept > context_tokens) return PromptTooLong(prompt.Path(), context_tokens, kept);
     const absl::StatusOr<std::vector<uint32_t>> ids =
         prompt.Ids(kAllIds, keeps_first ? 0 : prompt.size() - kept, kept);
     if (!ids.ok()) return ids.status();

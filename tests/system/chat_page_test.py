@@ -127,7 +127,7 @@ class ChatPageInBrowser(HttpWorker):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             self.say(page, "lamp " * 400)
-            page.wait_for("note1", "prompt: has more than 256 tokens")
+            page.wait_for("note1", "messages: This model's maximum context length is 256 tokens")
             again = [{"role": "user", "content": "lamp"}]
             self.say(page, again[0]["content"])
             self.expect_turn(page, again, 1)

@@ -7,10 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/caller_gone.h"
+#include "proto/error_reason.h"
 #include "proto/utf8.h"
 
 namespace hearth {
 namespace {
+
+// The tokens of a text that is too long are counted up to so many contexts.
+constexpr size_t kCountedContexts = 2;
 
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
@@ -45,11 +49,11 @@ std::vector<uint32_t> SortedUnique(std::vector<uint32_t> positions) {
   return positions;
 }
 
-absl::Status CheckIds(const Prompt& prompt, const PromptLimits& limits) {
+// `field`: the path of the prompt.
+absl::Status CheckIds(const Prompt& prompt, absl::string_view field, const PromptLimits& limits) {
   if (prompt.token_ids.empty()) return Invalid("prompt: must not be empty");
   if (prompt.token_ids.size() > limits.context_tokens) {
-    return Invalid("prompt: has ", prompt.token_ids.size(), " tokens; the context holds ",
-                   limits.context_tokens);
+    return PromptTooLong(field, limits.context_tokens, prompt.token_ids.size());
   }
   for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
     // A tokenizer may know ids that this model has no embedding for (the image's placeholder).
@@ -71,18 +75,18 @@ absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
   }
   Prompt prompt;
   prompt.token_ids.assign(ids.begin(), ids.end());
-  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  if (absl::Status status = CheckIds(prompt, "prompt", limits); !status.ok()) return status;
   if (absl::Status s = CheckDeclared(breakpoints, ids.size(), "tokens"); !s.ok()) return s;
   prompt.breakpoints = SortedUnique(breakpoints);
   prompt.declared = prompt.breakpoints;
   return prompt;
 }
 
-absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
+absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptLimits& limits) {
   switch (end) {
     case EncodeEnd::kTooManyTokens:
-      return Invalid("prompt: has more than ", limits.context_tokens,
-                     " tokens, which is all that the context holds");
+      return PromptTooLong(field, limits.context_tokens,
+                           absl::StrCat("more than ", kCountedContexts * limits.context_tokens));
     case EncodeEnd::kStopped:
       return CallerGone();
     case EncodeEnd::kTooCostly:
@@ -101,6 +105,8 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   Prompt prompt;
+  const absl::string_view field = messages.empty() ? "prompt" : "chat.messages";
+  const size_t most_tokens = kCountedContexts * limits.context_tokens;
   size_t begin = 0, next_offset = 0;
   for (size_t i = 0; i <= rendered.answers.size(); ++i) {
     const bool last = i == rendered.answers.size();
@@ -108,14 +114,14 @@ absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<Cha
     std::vector<size_t> offsets;
     while (next_offset < rendered.breakpoints.size() && rendered.breakpoints[next_offset] <= end)
       offsets.push_back(rendered.breakpoints[next_offset++] - begin);
-    EncodeRules rules{limits.context_tokens - prompt.token_ids.size(), limits.stopped, {}};
+    EncodeRules rules{most_tokens - prompt.token_ids.size(), limits.stopped, {}};
     for (const auto& [from, to] : rendered.messages) {
       if (from >= begin && to <= end) rules.plain.emplace_back(from - begin, to - begin);
     }
     Encoding piece;
     const EncodeEnd ended = tokenizer.EncodeWithOffsets(
         std::string_view(rendered.text).substr(begin, end - begin), offsets, rules, &piece);
-    if (absl::Status status = WhyNotEncoded(ended, limits); !status.ok()) return status;
+    if (absl::Status status = WhyNotEncoded(ended, field, limits); !status.ok()) return status;
     const size_t first_offset = next_offset - offsets.size();
     for (size_t at = 0; at < piece.common_tokens.size(); ++at) {
       const auto token = static_cast<uint32_t>(prompt.token_ids.size()) + piece.common_tokens[at];
@@ -125,15 +131,15 @@ absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<Cha
     prompt.token_ids.insert(prompt.token_ids.end(), piece.ids.begin(), piece.ids.end());
     if (last) break;
     const std::vector<int32_t>& answer = messages[rendered.answers[i].message].token_ids;
-    if (prompt.token_ids.size() + answer.size() > limits.context_tokens)
-      return WhyNotEncoded(EncodeEnd::kTooManyTokens, limits);
+    if (prompt.token_ids.size() + answer.size() > most_tokens)
+      return WhyNotEncoded(EncodeEnd::kTooManyTokens, field, limits);
     prompt.token_ids.insert(prompt.token_ids.end(), answer.begin(), answer.end());
     begin = rendered.answers[i].end;
   }
   prompt.breakpoints = SortedUnique(std::move(prompt.breakpoints));
   prompt.declared = SortedUnique(std::move(prompt.declared));
   prompt.text = std::move(rendered.text);
-  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  if (absl::Status status = CheckIds(prompt, field, limits); !status.ok()) return status;
   assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());
   return prompt;
 }

@@ -71,7 +71,7 @@ struct Prompt {
 };
 
 // `tokenizer` is null for a model folder without one that can be used.
-// A text is read no further than the context reaches. kInvalidArgument naming field and limit;
+// A text is read no further than twice the context. kInvalidArgument naming field and limit;
 // kFailedPrecondition for text or chat without a tokenizer, or for a chat when the tokenizer has no
 // turn markers, or why_no_chats is set.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "services/rpc/status_conversion.h"
 
 namespace hearth {
 namespace {
@@ -43,6 +44,10 @@ std::string HttpAnswer::Head(int status, const HttpHeaders& headers, int64_t len
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
   for (const HttpHeaders* const some : {&headers_, &headers}) {
     for (const auto& [name, value] : *some) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  }
+  if (status == 429 || status == 503) {
+    absl::StrAppend(&head, "Retry-After-Ms: ", kDefaultRetryAfterMs,
+                    "\r\nRetry-After: ", (kDefaultRetryAfterMs + 999) / 1000, "\r\n");
   }
   if (length >= 0 && status != 204) {
     absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
@@ -250,13 +255,19 @@ const std::string* HttpRequest::Header(absl::string_view name) const {
   return nullptr;
 }
 
-std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param) {
-  const nlohmann::json body = {
-      {"error",
-       {{"message", std::string(message)},
-        {"type", status < 500 ? "invalid_request_error" : "server_error"},
-        {"param", param.empty() ? nlohmann::json() : nlohmann::json(std::string(param))},
-        {"code", nullptr}}}};
+std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param,
+                          absl::string_view code) {
+  if (code.empty() && status == 401) code = "invalid_api_key";
+  if (code.empty() && status == 429) code = "rate_limit_exceeded";
+  const char* const type = status == 429 ? "rate_limit_error" : "invalid_request_error";
+  const auto text = [](absl::string_view text) {
+    return text.empty() ? nlohmann::json() : nlohmann::json(std::string(text));
+  };
+  const nlohmann::json body = {{"error",
+                                {{"message", std::string(message)},
+                                 {"type", status < 500 ? type : "server_error"},
+                                 {"param", text(param)},
+                                 {"code", text(code)}}}};
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

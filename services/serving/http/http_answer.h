@@ -63,9 +63,9 @@ class HttpAnswer {
   // breaks off.
   static std::shared_ptr<HttpAnswer> ForMaker(std::shared_ptr<HttpAnswer> answer);
 
-  // Length, date and connection are added to `headers`. If the server's budget has no room for the
-  // answer, 503 is sent instead. `held`: the part of what Hold counted that is the body's; it stays
-  // counted until the body is sent.
+  // Length, date, connection and, for 429 and 503, when to try again are added to `headers`. If the
+  // server's budget has no room for the answer, 503 is sent instead. `held`: the part of what Hold
+  // counted that is the body's; it stays counted until the body is sent.
   void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -154,7 +154,9 @@ class HttpHold {
 inline constexpr char kNoHttpMemory[] =
     "the server has no memory left for this request or its answer; try again later, with less";
 // The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
-std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "");
+// Without a `code` the status may say it.
+std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "",
+                          absl::string_view code = "");
 // The headers of a page that must not be framed or kept, and loads nothing from elsewhere.
 HttpHeaders PageHeaders(const std::string& content_type);
 

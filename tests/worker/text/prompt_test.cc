@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/error_reason.h"
 #include "tests/worker/text/tiny_tokenizer.h"
 
 namespace hearth {
@@ -108,8 +109,14 @@ TEST(Prompt, NamesTheFieldAndTheLimitOfBadInput) {
   ExpectInvalid(FromIds({}), "must not be empty");
   ExpectInvalid(FromIds({1, 700}), "token_ids[1] is 700; the vocabulary has 700");
   ExpectInvalid(FromIds({0xFFFFFFFFU}), "token_ids[0] is 4294967295");
-  ExpectInvalid(FromIds({1, 2, 3}), "has 3 tokens; the context holds 2", {700, 2});
-  ExpectInvalid(FromText("and and and"), "more than 2 tokens, which is all", {700, 2});
+  const std::string context = "This model's maximum context length is 2 tokens, the prompt has ";
+  ExpectInvalid(FromIds({1, 2, 3}), "prompt: " + context + "3", {700, 2});
+  ExpectInvalid(FromText("and and"), "prompt: " + context + "3", {700, 2});
+  ExpectInvalid(FromText("and and and and"), "prompt: " + context + "more than 4", {700, 2});
+  ExpectInvalid(FromChat({Message("user", "a")}), "chat.messages: " + context + "more than 4",
+                {700, 2});
+  EXPECT_EQ(ReasonOf(Build(FromIds({1, 2, 3}), PromptPurpose::kGenerate, {700, 2}).status()),
+            "context_length_exceeded");
   ExpectInvalid(FromText("<end_of_turn>"), "token_ids[1] is 6; the vocabulary has 6", {6, 100});
   ExpectInvalid(FromText("ab\xFF"), "not valid UTF-8 at byte 2");
   ExpectInvalid(FromText(std::string(kMaxTextBytes + 1, 'a')), absl::StrCat(kMaxTextBytes));
@@ -324,9 +331,10 @@ TEST(Prompt, TokensAreOfAnswersAlone) {
   const std::string long_answer(400, 'a');
   PromptLimits small = kLimits;
   small.context_tokens = 405;
-  ExpectInvalid(FromChat({Message("user", "a"), Answer(long_answer, Spelt(long_answer)),
-                          Message("user", "b")}),
-                "has more than 405 tokens", small);
+  ExpectInvalid(
+      FromChat(
+          {Message("user", "a"), Answer(long_answer, Spelt(long_answer)), Message("user", "b")}),
+      "chat.messages: This model's maximum context length is 405 tokens, the prompt has 4", small);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/error_reason.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -39,13 +40,13 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
   const size_t context =
       std::min<size_t>(static_cast<size_t>(config.max_position_embeddings), kMaxPromptTokens);
   if (tokens > context) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: the prompt has ", tokens,
-                                                   " tokens, the model's context is ", context));
+    return PromptTooLong("token_ids", context, tokens);
   }
   if (request.max_new_tokens > context - tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_new_tokens: ", request.max_new_tokens, " after a prompt of ", tokens,
-                     " tokens is over the model's context of ", context));
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          "max_new_tokens: ", request.max_new_tokens, " after a prompt of ", tokens,
+                          " tokens is over the model's context of ", context)),
+                      kContextLengthExceeded);
   }
   for (size_t i = 0; i < tokens; ++i) {
     const int32_t id = request.token_ids[i];
