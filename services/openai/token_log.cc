@@ -1,6 +1,7 @@
 #include "services/openai/token_log.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace hearth {
 
@@ -9,6 +10,21 @@ absl::string_view TokenText(const Tokenizer* tokenizer, int32_t id) {
   const std::string_view bytes = tokenizer->TokenBytes(id);
   return {bytes.data(), bytes.size()};
 }
+
+namespace {
+
+// What a token is called where each needs a name of its own: its text, or "bytes:\\xe2" if it is a
+// byte, as in OpenAI's API; "token_id:7" if it has no text, as in vLLM.
+std::string NameOf(const Tokenizer* tokenizer, int32_t id) {
+  const absl::string_view text = TokenText(tokenizer, id);
+  if (text.empty()) return absl::StrCat("token_id:", id);
+  if (text.size() > 1) return std::string(text);
+  const auto byte = static_cast<unsigned char>(text[0]);
+  if (tokenizer->FindPiece(absl::StrFormat("<0x%02X>", byte)) != id) return std::string(text);
+  return absl::StrFormat("bytes:\\x%02x", byte);
+}
+
+}  // namespace
 
 void TokenLog::Add(const SampledToken& token, size_t text_offset, bool has_logprob) {
   top_.insert(top_.end(), token.top.begin(), token.top.end());
@@ -46,19 +62,9 @@ void TokenLog::WriteContent(const Tokenizer* tokenizer, HeldText* out) const {
 void TokenLog::WriteTop(size_t i, const Tokenizer* tokenizer, HeldText* out) const {
   if (!tokens_[i].has_logprob) return out->Append("null");
   out->Append("{");
-  bool is_first = true;
   for (size_t at = TopBegin(i); at < tokens_[i].top_end; ++at) {
-    const absl::string_view text = TokenText(tokenizer, top_[at].id);
-    // If two tokens have one text, as a byte and a piece may, the less likely one counts, as it
-    // does for readers of an object with both.
-    bool is_twin = false;
-    for (size_t later = at + 1; later < tokens_[i].top_end && !is_twin; ++later) {
-      is_twin = TokenText(tokenizer, top_[later].id) == text;
-    }
-    if (is_twin) continue;
-    if (!is_first) out->Append(",");
-    is_first = false;
-    out->AppendString(text);
+    if (at > TopBegin(i)) out->Append(",");
+    out->AppendString(NameOf(tokenizer, top_[at].id));
     out->Append(":");
     out->AppendNumber(top_[at].logprob);
   }
@@ -79,7 +85,7 @@ void WriteFlat(const std::vector<const TokenLog*>& logs, const Tokenizer* tokeni
     }
   };
   list("{\"tokens\":[", [&](const TokenLog& log, size_t i) {
-    out->AppendString(TokenText(tokenizer, log.tokens_[i].id));
+    out->AppendString(NameOf(tokenizer, log.tokens_[i].id));
   });
   list("],\"token_logprobs\":[", [&](const TokenLog& log, size_t i) {
     if (!log.tokens_[i].has_logprob) return out->Append("null");

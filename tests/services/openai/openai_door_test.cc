@@ -193,6 +193,30 @@ TEST_F(OpenAiDoorTest, CompletesSeveralPromptsWithLogprobs) {
   EXPECT_EQ(made["usage"]["completion_tokens"], 12);
 }
 
+TEST_F(OpenAiDoorTest, AlternativesOfOneTextHaveKeysOfTheirOwn) {
+  const auto flat_of = [&](const char* piece) {
+    const int32_t id = options_.generator->options().tokenizer->FindPiece(piece).value();
+    const json body = {{"prompt", "the keeper"}, {"max_tokens", 8},
+                       {"ignore_eos", true},     {"temperature", 0},
+                       {"logprobs", 20},         {"logit_bias", {{std::to_string(id), 100}}}};
+    return Post("/v1/completions", body.dump()).parsed()["choices"][0]["logprobs"];
+  };
+  // Bytes that are no UTF-8 alone, and a byte that is the text of another piece.
+  for (const auto& [piece, name] : {std::pair("<0xE2>", "bytes:\\xe2"),
+                                    std::pair("<0x61>", "bytes:\\x61"), std::pair("a", "a")}) {
+    const json flat = flat_of(piece);
+    size_t bytes = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(flat["tokens"][i], name);
+      EXPECT_EQ(flat["top_logprobs"][i].size(), 20u) << flat["top_logprobs"][i];
+      for (const auto& [key, logprob] : flat["top_logprobs"][i].items()) {
+        bytes += absl::StartsWith(key, "bytes:\\x");
+      }
+    }
+    EXPECT_GT(bytes, 8u);
+  }
+}
+
 TEST_F(OpenAiDoorTest, EchoesAPromptWithItsLogprobsAndReadsNoCacheForThem) {
   const std::string body = R"({"prompt": "the keeper of the lamp", "max_tokens": 1, "echo": true,
                                "temperature": 0, "logprobs": 1, "ignore_eos": true)";
