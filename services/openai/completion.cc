@@ -145,6 +145,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // The beginning of the answer's object, up to its choices.
   std::string Envelope(std::optional<uint64_t> seed) const;
   Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The headers of a stream. They are sent when the caller has waited for a while: until then an
+  // error has a status.
+  void BeginAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An event about one choice. `said`: the JSON of what it adds.
   void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
@@ -240,7 +243,8 @@ void Completion::StartPart(Part* part) {
     self->Try([&] {
       const absl::Status begun =
           part->cancel()->is_cancelled() ? CallerGone() : self->Begin(part, tenant);
-      if (!begun.ok()) part->OnEnd(begun);
+      if (!begun.ok()) return part->OnEnd(begun);
+      self->Guarded([&] { self->BeginAnswer(); });
     });
   };
   const absl::Status accepted = generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
@@ -457,10 +461,16 @@ Json Completion::Usage() const {
            {{"cached_tokens", cached_tokens_}, {"cache_write_tokens", written_tokens_}}}};
 }
 
+void Completion::BeginAnswer() {
+  mutex_.AssertHeld();
+  if (!request_.stream || request_.prewarm) return;
+  answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), ": waiting\n\n");
+}
+
 void Completion::BeginStream() {
   mutex_.AssertHeld();
   if (std::exchange(streaming_, true)) return;
-  answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), ": waiting\n\n");
+  BeginAnswer();
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (request_.is_chat) {
       SendChunk(i, R"({"role":"assistant","content":""})");
@@ -482,7 +492,7 @@ void Completion::EndStream(const std::string& last) {
 void Completion::Fail(const absl::Status& status) {
   mutex_.AssertHeld();
   Abandon(status);
-  if (!streaming_) return SendError(status, Headers("application/json"), answer_.get());
+  if (answer_->TakeBack()) return SendError(status, Headers("application/json"), answer_.get());
   EndStream(ErrorBody(status));
 }
 

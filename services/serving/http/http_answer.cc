@@ -122,11 +122,10 @@ void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, 
 void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string& when_silent) {
   {
     absl::MutexLock lock(&mutex_);
-    if (ended_ || gone_) return;
-    begun_ = is_stream_ = true;
+    if (ended_ || gone_ || std::exchange(is_stream_, true)) return;
   }
   account_->SetStreaming(true);
-  Put(Head(status, headers, -1), /*is_end=*/false);
+  Put(Head(status, headers, -1), Part::kHead);
   // After the head: the connection's thread writes it when it looks for a caller who is gone.
   absl::MutexLock lock(&mutex_);
   when_silent_ = when_silent;
@@ -134,19 +133,28 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
 
 bool HttpAnswer::Write(absl::string_view data) {
   if (is_head_ || data.empty()) return true;
-  if (!is_chunked_) return Put(std::string(data), false);
-  return Put(absl::StrCat(absl::Hex(data.size()), "\r\n", data, "\r\n"), false);
+  if (!is_chunked_) return Put(std::string(data), Part::kNext);
+  return Put(absl::StrCat(absl::Hex(data.size()), "\r\n", data, "\r\n"), Part::kNext);
 }
 
-void HttpAnswer::End() { Put(is_chunked_ && !is_head_ ? "0\r\n\r\n" : "", /*is_end=*/true); }
+void HttpAnswer::End() { Put(is_chunked_ && !is_head_ ? "0\r\n\r\n" : "", Part::kLast); }
 
-bool HttpAnswer::Put(std::string bytes, bool is_end) {
+bool HttpAnswer::TakeBack() {
+  absl::MutexLock lock(&mutex_);
+  if (begun_) return false;
+  if (std::exchange(waits_, false)) DropReady();
+  if (std::exchange(is_stream_, false)) account_->SetStreaming(false);
+  return true;
+}
+
+bool HttpAnswer::Put(std::string bytes, Part part) {
   const size_t size = bytes.size();
   const bool fits = account_->Grow(size);
   bool is_first = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (ended_ || gone_) {
+    // What is due in a silence may come after the stream was taken back.
+    if (ended_ || gone_ || (!is_stream_ && part == Part::kNext)) {
       if (fits) account_->Shrink(size);
       return false;
     }
@@ -154,9 +162,11 @@ bool HttpAnswer::Put(std::string bytes, bool is_end) {
       Lose();  // closing the connection calls on_gone_
     } else {
       Append({std::move(bytes), size});
-      if (is_end) EndLocked();
+      if (part == Part::kLast) EndLocked();
     }
-    is_first = !std::exchange(is_poked_, true);
+    waits_ = part == Part::kHead;
+    begun_ = !waits_;
+    is_first = !waits_ && !std::exchange(is_poked_, true);
   }
   // A poke during a write does nothing, except for an answer that lost its memory.
   if (is_first || !fits) poke_();
@@ -172,8 +182,9 @@ void HttpAnswer::Fail() {
   }
   try {
     if (begun) {
-      Put("", /*is_end=*/true);
+      Put("", Part::kLast);
     } else {
+      TakeBack();
       Send(500, JsonHeaders(), HttpErrorBody(500, "no answer was made"));
     }
     return;

@@ -69,9 +69,12 @@ class HttpAnswer {
   void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
+  // Begins a stream; a second call does nothing. The head waits for the first part. `when_silent`
+  // is sent if nothing else was for HttpLimits::silence, also as the first part; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "")
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes a stream back whose head still waits: Send must follow. Returns false if it was sent.
+  bool TakeBack() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns false if the caller is gone, or the server's budget has no room: then the connection is
   // closed, and nothing is sent any more.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -107,8 +110,9 @@ class HttpAnswer {
 
   // The first line and the headers; `length` below 0: a stream.
   std::string Head(int status, const HttpHeaders& headers, int64_t length) const;
-  // Sends a part of a stream. Returns false if the caller is gone.
-  bool Put(std::string bytes, bool is_end) ABSL_LOCKS_EXCLUDED(mutex_);
+  enum class Part { kHead, kNext, kLast };
+  // Sends a part of a stream, or keeps its head. Returns false if the caller is gone.
+  bool Put(std::string bytes, Part part) ABSL_LOCKS_EXCLUDED(mutex_);
   void Append(Piece piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the connection closed at once; allocates nothing.
@@ -122,6 +126,7 @@ class HttpAnswer {
   absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stream_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // a stream's head is ready, but not to be sent
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;       // nothing of it is sent any more
   bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;    // close at once: there is no memory for it

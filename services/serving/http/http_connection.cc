@@ -614,7 +614,7 @@ void HttpConnection::Poke() {
     absl::MutexLock lock(&answer_->mutex_);
     is_broken = answer_->is_broken_;
     is_lost = answer_->is_lost_;
-    if (!is_lost && writing_) return;
+    if (!is_lost && (writing_ || answer_->waits_)) return;
     answer_->is_poked_ = false;
     for (auto& piece : answer_->ready_) out_.push_back(std::move(piece));
     answer_->ready_.clear();

@@ -57,7 +57,7 @@ struct HttpLimits {
   absl::Duration stall_time = absl::Seconds(1);
   // If nothing was sent for this long: a stream's `when_silent`, and a probe of a caller that has
   // closed its sending half.
-  absl::Duration silence = absl::Seconds(1);
+  absl::Duration silence = absl::Milliseconds(500);
 };
 
 // An answer to the headers of a request.

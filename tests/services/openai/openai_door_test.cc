@@ -560,6 +560,29 @@ TEST_F(OpenAiDoorTest, UnknownPathsAndMethodsHaveAStatus) {
       415);
 }
 
+TEST_F(OpenAiDoorTest, QueuedStreamBeginsBeforeItsPlaceIsFree) {
+  WorkerServer::Options options = ForOneLongRequest();
+  options.engine.max_queued = 1;
+  Serve(options);
+  Open();
+  HttpCaller running(door_->address()), queued(door_->address()), refused(door_->address());
+  running.Say(LongRequest(/*streams=*/true));
+  EXPECT_THAT(running.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
+  queued.Say(LongRequest(/*streams=*/true));
+  const std::string head = queued.HearUntil(": waiting\n\n");
+  EXPECT_THAT(head, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(head, HasSubstr("Content-Type: text/event-stream"));
+  EXPECT_THAT(head, Not(HasSubstr("data: ")));
+  refused.Say(LongRequest(/*streams=*/true));
+  EXPECT_THAT(refused.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 429"));
+  server_->admission()->Close();
+  server_->admission()->CutOff();
+  const std::string rest = queued.HearUntil("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
+  EXPECT_THAT(rest, HasSubstr("the server is shutting down"));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+}
+
 TEST_F(OpenAiDoorTest, SaysWhenToAskAgainWhereTheQueueIsFull) {
   ServeOneLongRequest();
   HttpCaller first(door_->address());

@@ -92,6 +92,40 @@ TEST(HttpServer, StreamsInChunksAndSpeaksWhereNothingElseIsSaid) {
   EXPECT_FALSE(kept->Write("after the end"));
 }
 
+TEST(HttpServer, StreamMayBeTakenBackUntilItsHeadIsSent) {
+  HttpLimits patient;
+  patient.silence = absl::Hours(1);
+  for (const bool is_patient : {true, false}) {
+    std::shared_ptr<HttpAnswer> kept;
+    absl::Notification begun;
+    const auto server = ServeHttp(
+        [&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
+          answer->Begin(200, {}, ": still here\n\n");
+          answer->Begin(500, {}, ": twice\n\n");
+          kept = std::move(answer);
+          begun.Notify();
+        },
+        is_patient ? patient : HttpLimits());
+    HttpCaller caller(server->address());
+    caller.Say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    begun.WaitForNotification();
+    if (is_patient) {
+      EXPECT_FALSE(caller.HasNews());
+      EXPECT_TRUE(kept->TakeBack());
+      EXPECT_FALSE(kept->Write("comes too late"));
+      kept->Send(429, {}, "later.");
+      EXPECT_THAT(caller.HearUntil("later."), StartsWith("HTTP/1.1 429"));
+    } else {
+      EXPECT_THAT(caller.HearUntil(": still here\n\n"), StartsWith("HTTP/1.1 200"));
+      EXPECT_FALSE(kept->TakeBack());
+      kept->End();
+      EXPECT_THAT(caller.HearUntil("0\r\n\r\n"), EndsWith("0\r\n\r\n"));
+    }
+    caller.Say("GET / HTTP/1.1\r\nHost: y\r\n\r\n");
+    EXPECT_THAT(caller.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 403")) << "it is kept alive";
+  }
+}
+
 TEST(HttpServer, SeesAHangUpWhileAnAnswerIsUnderWay) {
   for (const bool streams : {false, true}) {
     std::shared_ptr<HttpAnswer> kept;
