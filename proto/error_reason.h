@@ -32,13 +32,14 @@ inline std::string ReasonOf(const absl::Status& status) {
   return reason.has_value() ? std::string(*reason) : "";
 }
 
-// kInvalidArgument. Clients look for these words. `field`: the prompt's path in the request.
-// `prompt_tokens`: a number, perhaps with words before it.
+// kInvalidArgument. litellm looks for "This model's maximum context length is", LangChain for
+// "prompt is too long". `field`: the prompt's path in the request. `prompt_tokens`: a number,
+// perhaps with words before or after it.
 inline absl::Status PromptTooLong(absl::string_view field, uint64_t context_tokens,
                                   const absl::AlphaNum& prompt_tokens) {
-  return WithReason(absl::InvalidArgumentError(
-                        absl::StrCat(field, ": This model's maximum context length is ",
-                                     context_tokens, " tokens, the prompt has ", prompt_tokens)),
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                        field, ": This model's maximum context length is ", context_tokens,
+                        " tokens, the prompt has ", prompt_tokens, ": the prompt is too long")),
                     kContextLengthExceeded);
 }
 

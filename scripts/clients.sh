@@ -19,13 +19,14 @@ declare -A packages=(
   [langchain]="langchain-openai==1.7.*"
   [llamaindex]="llama-index-llms-openai-like==0.8.*"
   [litellm]="litellm==1.109.*"
+  [pydantic_ai]="pydantic-ai-slim[openai]==2.68.*"
   [lm_eval]="lm-eval[api]==0.4.13"
   [aiperf]="aiperf==0.13.*"
   [open_webui]="open-webui==0.12.*"
   [vllm]="transformers==5.19.* $beside"
 )
 names=("$@")
-(($#)) || names=(openai langchain llamaindex litellm lm_eval aiperf \
+(($#)) || names=(openai langchain llamaindex litellm pydantic_ai lm_eval aiperf \
   protobuf5 protobuf6 protobuf7 typing)
 for name in "${names[@]}"; do
   [[ -n ${packages[$name]:-} ]] || { echo "there is no client $name: ${!packages[*]}" >&2; exit 2; }

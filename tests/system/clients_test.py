@@ -6,6 +6,7 @@ skipped. Each test is a program of docs/clients.md, or a command of it.
 """
 
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -192,6 +193,81 @@ class OpenWebUi:
                                          data=None if body is None else json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.read().decode()
+
+
+# Each asks with the name of a model, a key and a text.
+ASKS = {
+    "openai": """
+from openai import OpenAI
+def ask(model, key, text):
+    OpenAI(base_url=URL, api_key=key, max_retries=0).chat.completions.create(
+        model=model, messages=[{"role": "user", "content": text}], max_tokens=4)
+""",
+    "langchain": """
+from langchain_openai import ChatOpenAI
+def ask(model, key, text):
+    ChatOpenAI(base_url=URL, api_key=key, model=model, max_retries=0, max_tokens=4).invoke(text)
+""",
+    "litellm": """
+import litellm
+litellm.suppress_debug_info = True
+def ask(model, key, text):
+    litellm.completion(model="openai/" + model, api_base=URL, api_key=key, max_retries=0,
+                       messages=[{"role": "user", "content": text}], max_tokens=4)
+""",
+    "pydantic_ai": """
+from openai import AsyncOpenAI
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+def ask(model, key, text):
+    client = AsyncOpenAI(base_url=URL, api_key=key, max_retries=0)
+    Agent(OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client))).run_sync(text)
+"""}
+CASES = """
+import sys
+for case in ((MODEL, "right", "lamp " * 40000), ("other", "right", "lamp"),
+             (MODEL, "wrong", "lamp"), (MODEL, "right", "lamp")):
+    try:
+        ask(*case)
+    except Exception as error:
+        print(type(error).__name__)
+        print(error, file=sys.stderr)
+"""
+
+
+class ClientErrors(SystemTest):
+
+    def test_each_client_has_its_own_exception_for_each_error(self):
+        """A prompt that is too long, a wrong model, a wrong key, a full queue."""
+        identities = self.folder / "identities.json"
+        identities.write_text(json.dumps({"identities": [
+            {"name": "caller", "role": "tenant",
+             "token_sha256": hashlib.sha256(b"right").hexdigest()}]}))
+        worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}",
+                                     "--identities-file", identities, "--max-running", 1,
+                                     "--max-queue", 0, pages=("http",))
+        url = worker.url("http") + "/v1"
+        # Takes the only place.
+        request = urllib.request.Request(
+            url + "/completions", headers={"Content-Type": "application/json",
+                                           "X-Api-Key": "right"},
+            data=json.dumps({"prompt": "lamp", "max_tokens": 30000, "ignore_eos": True,
+                             "stream": True}).encode())
+        with urllib.request.urlopen(request, timeout=60) as running:
+            running.readline()
+            for line in re.findall(r"\n\| (.*) \|", PAGE.read_text().split("## Errors\n")[1]):
+                client, *wanted = line.replace("`", "").split(" | ")
+                folder = {"LangChain": "langchain", "pydantic-ai": "pydantic_ai"}.get(client, client)
+                if folder not in ASKS:
+                    continue
+                with self.subTest(client):
+                    program = f"URL, MODEL = {url!r}, {MODEL.name!r}{ASKS[folder]}{CASES}"
+                    done = subprocess.run([CLIENTS / folder / "bin" / "python", "-c", program],
+                                          capture_output=True, text=True, timeout=300, check=False,
+                                          env={"PATH": os.environ["PATH"],
+                                               "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+                    self.assertEqual(done.stdout.split(), wanted, f"{client}: {done.stderr[-4000:]}")
 
 
 @functools.cache

@@ -183,7 +183,8 @@ TEST(OpenAiRequest, TakesSixtyFourListsOfTheContext) {
   ASSERT_TRUE(body.ok()) << body.status();
   EXPECT_EQ(ParseCompletion(body->root(), 20000)->prompts.size(), 64u);
   EXPECT_EQ(ParseCompletion(body->root(), 19999).status().message(),
-            "prompt[0]: This model's maximum context length is 19999 tokens, the prompt has 20000");
+            "prompt[0]: This model's maximum context length is 19999 tokens, the prompt has 20000: "
+            "the prompt is too long");
 }
 
 TEST(OpenAiRequest, HasTheLimitsOfTheGrpcApi) {
@@ -302,7 +303,8 @@ TEST(OpenAiRequest, PromptsOfTokenIdsAreCut) {
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 6)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 0)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncation_side": "up")"), StartsWith("truncation_side: must be left or"));
-  EXPECT_THAT(read(R"("seed": 1)"), StartsWith("prompt[0]: This model's maximum context length is 5 tokens"));
+  EXPECT_THAT(read(R"("seed": 1)"),
+              StartsWith("prompt[0]: This model's maximum context length is 5 tokens"));
   const auto body = ParseBody(R"({"prompt": "a", "truncate_prompt_tokens": 2})");
   EXPECT_EQ(ParseCompletion(body->root()).status().message(),
             "truncate_prompt_tokens: needs a prompt of token ids");

@@ -42,6 +42,9 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
   if (tokens > context) {
     return PromptTooLong("token_ids", context, tokens);
   }
+  if (tokens == context && request.max_new_tokens > 0) {
+    return PromptTooLong("max_new_tokens", context, absl::StrCat(tokens, ", without one to draw"));
+  }
   if (request.max_new_tokens > context - tokens) {
     return WithReason(absl::InvalidArgumentError(absl::StrCat(
                           "max_new_tokens: ", request.max_new_tokens, " after a prompt of ", tokens,
