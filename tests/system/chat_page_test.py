@@ -1,11 +1,13 @@
-"""The chat page of a worker, as a browser shows it.
+"""The chat page of a worker, as a browser shows it, and pages of other sites that call the worker.
 
 Run as: python chat_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Without a browser it
 ends with 77, which ctest shows as skipped.
 """
 
+import http.server
 import json
 import re
+import threading
 
 import system_support
 from browser_page import Page, skip_without_browser
@@ -313,6 +315,80 @@ class ChatPageInBrowser(HttpWorker):
                 self.assertEqual(page.value(f"!{FIELD % 'kind'}.hidden"), is_base, name)
                 if is_base:
                     page.wait_for("kind", f"{name} is a base model")
+
+
+# A page that asks as OpenAI's client for JavaScript does in Chromium, with its headers.
+OTHER_SITE = """<!DOCTYPE html><p id="said"></p><script>
+async function ask(model) {
+  const answer = await fetch("%s/v1/chat/completions", {
+    method: "POST",
+    headers: {"Accept": "application/json", "Content-Type": "application/json",
+              "Authorization": "Bearer none", "X-Stainless-Retry-Count": "0",
+              "X-Stainless-Timeout": "600", "X-Stainless-Lang": "js",
+              "X-Stainless-Package-Version": "6.9.1", "X-Stainless-OS": "Unknown",
+              "X-Stainless-Arch": "unknown", "X-Stainless-Runtime": "browser:chrome",
+              "X-Stainless-Runtime-Version": "156.0.0"},
+    body: JSON.stringify({model, stream: true, temperature: 0, max_tokens: 24,
+                          messages: [{role: "user", content: "the keeper"}]})});
+  if (!answer.ok) return (await answer.json()).error.code;
+  let rest = "", text = answer.headers.get("x-request-id") ? "" : "no request id";
+  for await (const bytes of answer.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + bytes).split("\\n");
+    rest = lines.pop();
+    for (const line of lines.filter(line => line.startsWith("data: {"))) {
+      text += JSON.parse(line.slice(6)).choices[0].delta.content ?? "";
+    }
+  }
+  return text;
+}
+async function run() {
+  return JSON.stringify([await ask("lighthouse"), await ask("other")]);
+}
+run().catch(error => error.name).then(said => {
+  document.getElementById("said").textContent = "said " + said;
+});
+</script>"""
+
+
+class PageOfAnotherSite(HttpWorker):
+
+    def site(self):
+        """Serves the page; returns its origin."""
+        test = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.end_headers()
+                self.wfile.write((OTHER_SITE % test.url).encode())
+
+            def log_message(self, *unused):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    def flags(self):
+        self.listed = self.site()
+        return ("--http-origins", self.listed)
+
+    def said(self, site):
+        with Page(site + "/") as page:
+            return page.wait_for("said", "said ").removeprefix("said ")
+
+    def test_a_listed_page_streams_a_chat_and_reads_errors(self):
+        whole = self.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "the keeper"}], "temperature": 0,
+            "max_tokens": 24})
+        self.assertEqual(json.loads(self.said(self.listed)),
+                         [whole["choices"][0]["message"]["content"], "model_not_found"])
+
+    def test_another_page_reads_nothing(self):
+        self.assertEqual(self.said(self.site()), "TypeError")
 
 
 if __name__ == "__main__":

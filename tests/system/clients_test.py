@@ -256,18 +256,18 @@ class ClientErrors(SystemTest):
                              "stream": True}).encode())
         with urllib.request.urlopen(request, timeout=60) as running:
             running.readline()
-            for line in re.findall(r"\n\| (.*) \|", PAGE.read_text().split("## Errors\n")[1]):
-                client, *wanted = line.replace("`", "").split(" | ")
-                folder = {"LangChain": "langchain", "pydantic-ai": "pydantic_ai"}.get(client, client)
-                if folder not in ASKS:
-                    continue
+            rows = re.findall(r"\n\| (.*) \|", PAGE.read_text().split("## Errors\n")[1])
+            self.assertEqual(len(rows), 2 + len(ASKS))  # with the header
+            for row in rows[2:]:
+                client, *wanted = row.replace("`", "").split(" | ")
+                folder = client.lower().replace("-", "_")
                 with self.subTest(client):
                     program = f"URL, MODEL = {url!r}, {MODEL.name!r}{ASKS[folder]}{CASES}"
                     done = subprocess.run([CLIENTS / folder / "bin" / "python", "-c", program],
-                                          capture_output=True, text=True, timeout=300, check=False,
-                                          env={"PATH": os.environ["PATH"],
-                                               "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
-                    self.assertEqual(done.stdout.split(), wanted, f"{client}: {done.stderr[-4000:]}")
+                                          capture_output=True, text=True, timeout=300,
+                                          check=False, env={"PATH": os.environ["PATH"],
+                                                            "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+                    self.assertEqual(done.stdout.split(), wanted, done.stderr[-4000:])
 
 
 @functools.cache

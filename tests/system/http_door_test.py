@@ -8,6 +8,7 @@ streams.
 import json
 import os
 import random
+import select
 import socket
 import ssl
 import time
@@ -15,7 +16,7 @@ import urllib.request
 
 import system_support
 from hearth_procs import make_certificate
-from http_worker import HttpWorker, request_bytes
+from http_worker import VOCABULARY, HttpWorker, request_bytes
 
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
 SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
@@ -128,6 +129,38 @@ class HangUps(HttpWorker):
         self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
         self.assertLessEqual(self.node.status_field("VmRSS"), size + 64 * 1024)
         self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "the"})["choices"]), 1)
+
+
+class QueuedStreams(HttpWorker):
+    CONTEXT_TOKENS = 32768
+    COUNT = 64
+    BYTES_S = 1  # to the first byte
+
+    def flags(self):
+        return "--max-running", "1"
+
+    def test_each_has_its_headers_long_before_its_place(self):
+        """They wait for a long prompt and its long answer, which has the only place."""
+        source = random.Random(SEED)
+        first = self.connect()
+        first.sendall(request_bytes(COMPLETIONS, {
+            "prompt": [source.randrange(3, VOCABULARY) for _ in range(12000)],
+            "max_tokens": 20000, "ignore_eos": True, "stream": True}))
+        self.assertTrue(first.recv(64).startswith(b"HTTP/1.1 200"))
+        asked = {}
+        for _ in range(self.COUNT):
+            caller = self.connect()
+            asked[caller] = time.monotonic()
+            caller.sendall(request_bytes(COMPLETIONS, {"prompt": "lamp", "stream": True}))
+        waited = []
+        while asked:
+            for caller in select.select(list(asked), [], [], LONG_S)[0]:
+                begin = caller.recv(1 << 16)
+                waited.append(time.monotonic() - asked.pop(caller))
+                self.assertTrue(begin.startswith(b"HTTP/1.1 200"), begin)
+                self.assertIn(b"\r\n: waiting\n\n", begin)
+                self.assertNotIn(b"data: ", begin)
+        self.assertLess(max(waited), self.BYTES_S)
 
 
 class StreamsByTls(HttpWorker):

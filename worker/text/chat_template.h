@@ -3,8 +3,9 @@
 //   <bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n{answer}...
 //
 // The system text is folded into the first user turn as it is; user and model texts are stripped of
-// white space at both ends, part by part, as Python's str.strip does. The published template refuses
-// chats whose roles do not alternate, and drops all parts of a system message but the first. Here:
+// white space at both ends, part by part, as Python's str.strip does. The published template
+// refuses chats whose roles do not alternate, and drops all parts of a system message but the
+// first. Here:
 // - The messages at the begin that are the system's or the developer's are one system text, with a
 //   blank line after each message. If no user message follows, the user turn is the system text.
 // - A later system or developer message is a user's.
