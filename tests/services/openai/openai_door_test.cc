@@ -151,6 +151,30 @@ TEST_F(OpenAiDoorTest, AnswersAChatAsGenerateDoes) {
   EXPECT_THAT(reply.head, HasSubstr("X-Request-Id: "));
 }
 
+TEST_F(OpenAiDoorTest, LaterTurnOfAChatInAnyOrderFindsTheEarlierOne) {
+  json chat = {{"temperature", 0}, {"max_tokens", 6}, {"messages", json::array()}};
+  const auto add = [&](const char* role, const json& content) {
+    chat["messages"].push_back({{"role", role}, {"content", content}});
+  };
+  const auto ask = [&] {
+    const Reply reply = Post("/v1/chat/completions", chat.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.parsed();
+  };
+  add("assistant", "climb the stairs");
+  add("system", "the keeper of the light");
+  add("user", "trims the lamp");
+  add("user", "before evening comes");
+  const json first = ask();
+  add("assistant", first["choices"][0]["message"]["content"]);
+  add("assistant", nullptr);
+  add("developer", "wind and sea");
+  const json usage = ask()["usage"];
+  EXPECT_GE(usage["prompt_tokens_details"]["cached_tokens"], first["usage"]["prompt_tokens"]);
+  const json tokens = Post("/tokenize", json{{"messages", chat["messages"]}}.dump()).parsed();
+  EXPECT_EQ(tokens["count"], usage["prompt_tokens"]);
+}
+
 TEST_F(OpenAiDoorTest, StreamsTheSameText) {
   const Reply whole = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   const Reply stream = Post(
