@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/services/inference/worker_server.h"
@@ -43,6 +45,34 @@ TEST(ChatTurns, BeginWithTheTokensOfTheirAnswers) {
     unlike += as_tokens > as_text;
   }
   EXPECT_GT(unlike, 0u) << "no answer showed the difference";
+}
+
+TEST(ChatTurns, MessagesInAnyOrderAreTurns) {
+  WorkerServer server(WorkerServer::Invariant());
+  const auto text_of = [&](const std::vector<std::pair<const char*, const char*>>& messages) {
+    v1::TokenizeRequest request;
+    for (const auto& [role, text] : messages) {
+      v1::ChatMessage* message = request.mutable_prompt()->mutable_chat()->add_messages();
+      message->set_role(role);
+      message->add_parts()->set_text(text);
+    }
+    v1::TokenizeResponse response;
+    grpc::ClientContext context;
+    const grpc::Status status = server.stub()->Tokenize(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.text();
+  };
+  EXPECT_EQ(
+      text_of({{"system", "a"},
+               {"developer", "b"},
+               {"user", "c"},
+               {"user", "d"},
+               {"system", "e"},
+               {"model", "f"},
+               {"assistant", "g"},
+               {"user", "h"}}),
+      text_of(
+          {{"system", "a\n\nb"}, {"user", "c\n\nd\n\ne"}, {"assistant", "f\n\ng"}, {"user", "h"}}));
 }
 
 }  // namespace
