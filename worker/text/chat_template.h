@@ -6,8 +6,8 @@
 // white space at both ends, part by part, as Python's str.strip does. The published template
 // refuses chats whose roles do not alternate, and drops all parts of a system message but the
 // first. Here:
-// - The messages at the begin that are the system's or the developer's are one system text, with a
-//   blank line after each message. If no user message follows, the user turn is the system text.
+// - System and developer messages at the beginning are one system text, with a blank line after
+//   each message. If no user message follows, the user turn is the system text.
 // - A later system or developer message is a user's.
 // - Neighbours of one role are one turn, with a blank line between their texts.
 // - All parts of a message are written, one after the other.

@@ -106,7 +106,7 @@ TEST(ChatTemplate, MessagesWithoutTextAddNoBlankLine) {
       "<start_of_turn>user\nb<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, SystemMessagesAreOneTextAtTheBeginAndTheUsersLater) {
+TEST(ChatTemplate, SystemMessagesAreOneTextAtTheBeginningAndUserTextLater) {
   EXPECT_EQ(Render({Message("system", "r"), Message("developer", "s"), Message("user", "a"),
                     Message("system", " t "), Message("assistant", "b"), Message("developer", "u"),
                     Message("user", "c")},
