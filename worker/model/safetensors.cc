@@ -1,10 +1,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
 #include "worker/model/model_json.h"
@@ -100,38 +104,50 @@ absl::StatusOr<Json> ParseHeader(const std::string& file, const std::string& tex
   return header;
 }
 
-// The file that holds each tensor.
-using WeightMap = std::map<std::string, std::string>;
-
-absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
+// The files that an index names. The tensors that it names do not count: what a file holds, its own
+// header says.
+absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (!text.ok()) return text.status();
   const absl::StatusOr<Json> json = ParseModelJson(*text);
   if (!json.ok()) return Bad(path, absl::StrCat("has no weight_map: ", json.status().message()));
-  const Json& files = JsonAt(*json, {"weight_map"});
-  if (!files.is_object()) return Bad(path, "has no weight_map");
-  WeightMap map;
-  for (const auto& [tensor, file] : files.items()) {
+  const Json& map = JsonAt(*json, {"weight_map"});
+  if (!map.is_object()) return Bad(path, "has no weight_map");
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : map.items()) {
     const auto* name = file.get_ptr<const std::string*>();
     // A plain name: an index must not lead out of its folder.
     if (name == nullptr || name->empty() || name->find('/') != std::string::npos) {
       return Bad(path, absl::StrCat("weight_map of ", tensor, " is not a file name"));
     }
-    map[tensor] = *name;
+    files.insert(*name);
   }
-  return map;
+  return files;
 }
 
-// Every tensor must be in the file that the index gives for it.
-absl::Status CheckIndex(const std::string& model_dir, const std::string& index,
-                        const WeightMap& map, const std::map<std::string, TensorView>& tensors) {
-  for (const auto& [name, file] : map) {
-    auto it = tensors.find(name);
-    if (it == tensors.end() || it->second.file != absl::StrCat(model_dir, "/", file)) {
-      return Bad(index, absl::StrCat("tensor ", name, " is not in ", file));
+// The parts, "model-00001-of-00002.safetensors", of a folder without an index: all that the name of
+// one says there are. Empty: the folder has none.
+absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
+  std::set<std::string> files;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    const std::vector<std::string> words = absl::StrSplit(name, absl::ByAnyChar("-."));
+    int parts = 0;
+    if (words.size() != 5 || words[0] != "model" || words[2] != "of" || words[3].size() != 5 ||
+        words[4] != "safetensors" || !absl::SimpleAtoi(words[3], &parts) || files.count(name) > 0) {
+      continue;
     }
+    if (!files.empty())
+      return Bad(absl::StrCat(folder, "/", name),
+                 absl::StrCat("is not a part of the checkpoint that ", *files.begin(),
+                              " is of: remove one of the two, or add an index"));
+    for (int part = 1; part <= parts; ++part)
+      files.insert(absl::StrCat("model-", absl::Dec(part, absl::kZeroPad5), "-of-", words[3],
+                                ".safetensors"));
   }
-  return absl::OkStatus();
+  return files;
 }
 
 }  // namespace
@@ -215,22 +231,24 @@ absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
   const std::string index = absl::StrCat(model_dir, "/model.safetensors.index.json");
   // The single file wins where both lie, as in transformers.
   if (access(single.c_str(), F_OK) == 0) return OpenFile(single);
-  if (access(index.c_str(), F_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(
-        model_dir, ": has neither model.safetensors nor model.safetensors.index.json"));
+  const bool has_index = access(index.c_str(), F_OK) == 0;
+  const absl::StatusOr<std::set<std::string>> parts =
+      has_index ? ReadIndex(index) : ListParts(model_dir);
+  if (!parts.ok()) return parts.status();
+  if (!has_index && parts->empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(model_dir,
+                     ": has neither model.safetensors, nor model.safetensors.index.json, nor parts "
+                     "(model-00001-of-00002.safetensors)"));
   }
-  const absl::StatusOr<WeightMap> map = ReadIndex(index);
-  if (!map.ok()) return map.status();
   TensorFiles result;
-  std::set<std::string> added;
-  for (const auto& [tensor, file] : *map) {
-    if (!added.insert(file).second) continue;
-    if (absl::Status s = result.Add(absl::StrCat(model_dir, "/", file)); !s.ok()) {
-      return absl::Status(s.code(), absl::StrCat(s.message(), " (", index, " says that tensor ",
-                                                 tensor, " is in it)"));
+  for (const std::string& part : *parts) {
+    if (absl::Status s = result.Add(absl::StrCat(model_dir, "/", part)); !s.ok()) {
+      return absl::Status(
+          s.code(), absl::StrCat(s.message(), " (", has_index ? index : model_dir,
+                                 has_index ? " names it)" : " has other parts of the model)"));
     }
   }
-  if (absl::Status s = CheckIndex(model_dir, index, *map, result.tensors_); !s.ok()) return s;
   return result;
 }
 

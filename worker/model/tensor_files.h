@@ -56,7 +56,8 @@ struct TensorFile {
 class TensorFiles {
  public:
   // A GGUF file, or of a folder model.safetensors, or every file that model.safetensors.index.json
-  // names. The error names the file and the tensor.
+  // names, or without an index every part, "model-00001-of-00002.safetensors". The error names the
+  // file and the tensor.
   static absl::StatusOr<TensorFiles> Open(const std::string& model);
   // Opens one safetensors file.
   static absl::StatusOr<TensorFiles> OpenFile(const std::string& path);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <set>
+#include <initializer_list>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,62 +27,76 @@ namespace {
 // one tensor among threads.
 constexpr size_t kLeafBytes = size_t{4} << 20;
 
-// "v." and "mm.": of Ollama's files.
-bool IsVision(const std::string& name) {
-  const absl::string_view bare = absl::StripPrefix(name, "model.");
-  return absl::StartsWith(bare, "vision_tower.") ||
-         absl::StartsWith(bare, "multi_modal_projector.") || absl::StartsWith(name, "v.") ||
-         absl::StartsWith(name, "mm.");
+constexpr char kEmbedding[] = "embed_tokens.weight", kHead[] = "lm_head.weight";
+
+// A tensor's name without the names of the modules that hold the text model: transformers' classes,
+// PEFT ("base_model."), torch.compile and distributed training put some of them in front.
+absl::string_view BareName(absl::string_view name) {
+  constexpr absl::string_view kHolders[] = {"model.", "language_model.", "base_model.", "module.",
+                                            "_orig_mod."};
+  for (size_t i = 0; i < std::size(kHolders);)
+    i = absl::ConsumePrefix(&name, kHolders[i]) ? 0 : i + 1;
+  return name;
 }
 
-// Takes tensors out of a checkpoint by canonical name and remembers which were taken.
+bool StartsWithAny(absl::string_view name, std::initializer_list<absl::string_view> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [name](absl::string_view prefix) { return absl::StartsWith(name, prefix); });
+}
+
+// Takes tensors out of a checkpoint by canonical name.
 class Finder {
  public:
-  Finder(const TensorFiles& files, std::string prefix)
-      : files_(files), prefix_(std::move(prefix)) {}
+  explicit Finder(const TensorFiles& files) : files_(files) {
+    for (const auto& [name, view] : files.tensors()) {
+      const auto [other, is_new] = rest_.emplace(BareName(name), &view);
+      if (is_new) continue;
+      Refuse(absl::StrCat(view.file, ": tensors ", other->second->name, " and ", name, " are both ",
+                          other->first, " of the text model; remove one"));
+    }
+  }
 
   void Take(const std::string& name, std::vector<int64_t> shape, TensorView* out) {
-    TakeFull(prefix_ + name, name, std::move(shape), out);
-  }
-  void TakeFull(const std::string& full, const std::string& canonical, std::vector<int64_t> shape,
-                TensorView* out) {
-    auto it = files_.tensors().find(full);
-    if (it == files_.tensors().end()) {
-      return Refuse(absl::StrCat(files_.files().front()->path, ": tensor ", full, " is missing"));
+    const TensorView* view = Remove(name);
+    if (view == nullptr) {
+      return Refuse(absl::StrCat(files_.files().empty() ? "" : files_.files().front()->path,
+                                 ": tensor ", name == kHead ? "" : "model.", name, " is missing"));
     }
-    const TensorView& view = it->second;
-    if (view.shape != shape) {
-      return Refuse(absl::StrCat(view.file, ": tensor ", full, " has shape ", view.ShapeText(),
-                                 ", the config asks for [", absl::StrJoin(shape, ", "), "]"));
+    if (view->shape != shape) {
+      return Refuse(absl::StrCat(view->file, ": tensor ", view->name, " has shape ",
+                                 view->ShapeText(), ", the config asks for [",
+                                 absl::StrJoin(shape, ", "), "]"));
     }
-    if (absl::Status status = CheckDtype(view); !status.ok()) return Fail(status);
-    taken_.insert(full);
-    *out = view;
-    out->name = canonical;
+    status_.Update(CheckDtype(*view));
+    *out = *view;
+    out->name = name;
     used_.push_back(*out);
   }
-  void Leave(const std::string& full) { taken_.insert(full); }
-  void Refuse(const std::string& message) { Fail(absl::InvalidArgumentError(message)); }
-  void Fail(const absl::Status& status) { status_.Update(status); }
-  bool Taken(const std::string& full) const { return taken_.count(full) > 0; }
+  // Null: there is no such tensor, or it was taken.
+  const TensorView* Find(const std::string& name) const {
+    const auto found = rest_.find(name);
+    return found == rest_.end() ? nullptr : found->second;
+  }
+  const TensorView* Remove(const std::string& name) {
+    const TensorView* view = Find(name);
+    rest_.erase(name);
+    return view;
+  }
+  void Rename(const std::string& from, const std::string& to) {
+    if (const TensorView* view = Remove(from)) rest_[to] = view;
+  }
+  void Refuse(const std::string& message) { status_.Update(absl::InvalidArgumentError(message)); }
   const absl::Status& status() const { return status_; }
   std::vector<TensorView> TakeUsed() { return std::move(used_); }
+  // The tensors that were not taken, by canonical name.
+  const std::map<std::string, const TensorView*>& rest() const { return rest_; }
 
  private:
   const TensorFiles& files_;
-  const std::string prefix_;
-  std::set<std::string> taken_;
+  std::map<std::string, const TensorView*> rest_;
   std::vector<TensorView> used_;
   absl::Status status_;
 };
-
-// The text before "embed_tokens.weight" in the tensor's name, or nullptr.
-const char* FindPrefix(const TensorFiles& files) {
-  for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
-    if (files.tensors().count(absl::StrCat(prefix, "embed_tokens.weight")) > 0) return prefix;
-  }
-  return nullptr;
-}
 
 void TakeLayer(Finder* finder, const ModelConfig& config, int layer, LayerTensors* out) {
   const std::string base = absl::StrCat("layers.", layer, ".");
@@ -119,45 +135,47 @@ bool AreEqual(const TensorView& a, const TensorView& b) {
 }
 
 // The head of a model: its own, or where that is the embedding or none, the embedding.
-void TakeHead(const TensorFiles& files, const ModelConfig& config, Finder* finder,
-              ModelTensors* result) {
-  std::string name = "lm_head.weight";
-  for (const char* longer : {"language_model.lm_head.weight", "model.lm_head.weight"}) {
-    if (files.tensors().count(longer) > 0) name = longer;
-  }
-  const auto found = files.tensors().find(name);
+void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
   result->tied = config.tie_word_embeddings;
-  if (result->tied && found != files.tensors().end() &&
-      found->second.shape == result->embedding.shape) {
-    result->tied = AreEqual(found->second, result->embedding);
+  const TensorView* head = finder->Find(kHead);
+  if (result->tied && head != nullptr && head->shape == result->embedding.shape) {
+    result->tied = AreEqual(*head, result->embedding);
     result->notes.push_back(
-        absl::StrCat("tensor ", name,
+        absl::StrCat("tensor ", head->name,
                      result->tied ? " ignored: it equals the embedding"
                                   : " is used: the config ties it to the embedding, which it "
                                     "does not equal"));
-    if (result->tied) finder->Leave(name);
+    if (result->tied) finder->Remove(kHead);
   }
   result->head = result->embedding;
-  if (!result->tied) {
-    finder->TakeFull(name, "lm_head.weight", {config.vocab_size, config.hidden_size},
-                     &result->head);
-  }
+  if (!result->tied) finder->Take(kHead, {config.vocab_size, config.hidden_size}, &result->head);
 }
 
-// Whatever is neither taken nor skipped on purpose means that checkpoint and config disagree.
-absl::Status CheckRest(const TensorFiles& files, const Finder& finder,
-                       std::vector<std::string>* notes) {
+// A tensor of the text model that was not taken means that checkpoint and config disagree. Other
+// tensors, and the rotations that old files have, change nothing: notes name them.
+absl::Status CheckRest(const Finder& finder, std::vector<std::string>* notes) {
+  constexpr size_t kShown = 5;
   int vision = 0;
-  for (const auto& [name, view] : files.tensors()) {
-    if (finder.Taken(name)) continue;
-    if (IsVision(name)) {
-      ++vision;
+  std::vector<absl::string_view> unused;
+  for (const auto& [name, view] : finder.rest()) {
+    if (StartsWithAny(name, {"vision_tower.", "multi_modal_projector.", "v.", "mm."})) {
+      ++vision;  // the last two: of Ollama's files
+    } else if (StartsWithAny(name, {"layers.", "embed_tokens.", "norm.", "lm_head."}) &&
+               !absl::EndsWith(name, "rotary_emb.inv_freq")) {
+      return absl::InvalidArgumentError(absl::StrCat(view->file, ": tensor ", view->name,
+                                                     " is not part of the model in config.json"));
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat(view.file, ": tensor ", name, " is not part of the model in config.json"));
+      unused.push_back(view->name);
     }
   }
   if (vision > 0) notes->push_back(absl::StrCat(vision, " vision tensors skipped: text only"));
+  if (!unused.empty()) {
+    const size_t shown = std::min(unused.size(), kShown);
+    notes->push_back(absl::StrCat(unused.size(),
+                                  " tensors are not used, as they are not part of the text model: ",
+                                  absl::StrJoin(unused.begin(), unused.begin() + shown, ", "),
+                                  shown < unused.size() ? ", ..." : ""));
+  }
   return absl::OkStatus();
 }
 
@@ -180,24 +198,21 @@ std::vector<TensorView*> LayerTensors::All() {
 }
 
 absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelConfig& config) {
-  const char* prefix = FindPrefix(files);
-  if (prefix == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(files.files().empty() ? "checkpoint" : files.files().front()->path,
-                     ": tensor model.embed_tokens.weight is missing"));
-  }
-  Finder finder(files, prefix);
+  Finder finder(files);
   ModelTensors result;
   const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
-  finder.Take("embed_tokens.weight", {vocab, hidden}, &result.embedding);
+  // Of two tied tensors, safetensors' save_model writes the one whose name comes first.
+  if (config.tie_word_embeddings && finder.Find(kEmbedding) == nullptr)
+    finder.Rename(kHead, kEmbedding);
+  finder.Take(kEmbedding, {vocab, hidden}, &result.embedding);
   finder.Take("norm.weight", {hidden}, &result.final_norm);
   result.layers.resize(config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     TakeLayer(&finder, config, layer, &result.layers[layer]);
   }
-  TakeHead(files, config, &finder, &result);
+  TakeHead(config, &finder, &result);
   if (!finder.status().ok()) return finder.status();
-  if (absl::Status s = CheckRest(files, finder, &result.notes); !s.ok()) return s;
+  if (absl::Status s = CheckRest(finder, &result.notes); !s.ok()) return s;
   result.used = finder.TakeUsed();
   std::sort(result.used.begin(), result.used.end(),
             [](const TensorView& a, const TensorView& b) { return a.name < b.name; });

@@ -1,8 +1,9 @@
 // ModelTensors: the tensors of a checkpoint, found by name and checked against the config.
 //
 // Plain values that point into a TensorFiles, which must outlive them.
-// Hugging Face wrote Gemma 3's text part under three prefixes over time: "model.",
-// "language_model.model." and "model.language_model."; names here are without them.
+// Names here are without the modules that hold the text model in a file: "model.",
+// "language_model.model.", "base_model.model.model." and the like. If the config ties head and
+// embedding, either of the two may be in the file.
 #ifndef HEARTH_WORKER_MODEL_WEIGHTS_H_
 #define HEARTH_WORKER_MODEL_WEIGHTS_H_
 
@@ -41,7 +42,8 @@ struct ModelTensors {
   std::vector<std::string> notes;
 };
 
-// Names the first missing, extra or misshapen tensor.
+// Names the first tensor that is missing or misshapen, that the text model does not have, or that
+// two tensors of the file claim to be. Notes name the tensors outside the text model.
 absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelConfig& config);
 
 // WeightsReader: reads the tensors of a checkpoint, each once, into memory of their own, and makes

@@ -167,11 +167,13 @@ TEST_F(CheckpointTest, RefusesDevicesAndDtypesItDoesNotKnow) {
   EXPECT_EQ(Gemma::Load(dir_, options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CheckpointTest, ReadsEveryPrefixThatHuggingFaceWrote) {
+TEST_F(CheckpointTest, ReadsTheNamesThatToolsGiveTensors) {
   const auto plain = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_THAT((*plain)->notes(), IsEmpty());
-  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+  for (const char* prefix :
+       {"", "language_model.model.", "model.language_model.", "language_model.", "model.model.",
+        "base_model.model.model.", "_orig_mod.model.", "module._orig_mod.model."}) {
     SafetensorsParts parts(bytes_);
     const auto original = parts.header.items();
     std::vector<std::string> names;
@@ -187,17 +189,44 @@ TEST_F(CheckpointTest, ReadsEveryPrefixThatHuggingFaceWrote) {
   }
 }
 
-TEST_F(CheckpointTest, SkipsVisionTensorsWithANoteAndNothingElse) {
+TEST_F(CheckpointTest, TwoTensorsOfOneNameAreRefused) {
+  SafetensorsParts parts(bytes_);
+  parts.Add("language_model.model.norm.weight", 8);
+  WriteAll(file_, parts.Bytes());
+  EXPECT_THAT(LoadError(),
+              AllOf(HasSubstr("language_model.model.norm.weight and model.norm.weight"),
+                    HasSubstr("are both norm.weight")));
+}
+
+// safetensors' save_model writes one of two tied tensors.
+TEST_F(CheckpointTest, ATiedHeadAloneIsTheEmbedding) {
+  const auto plain = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  SafetensorsParts parts(bytes_);
+  parts.Rename("model.embed_tokens.weight", "lm_head.weight");
+  WriteAll(file_, parts.Bytes());
+  const auto gemma = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_EQ((*gemma)->weights_digest(), (*plain)->weights_digest());
+}
+
+TEST_F(CheckpointTest, NotesNameTensorsOutsideTheTextModel) {
   SafetensorsParts parts(bytes_);
   parts.Add("vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias", 8);
   parts.Add("model.vision_tower.vision_model.post_layernorm.weight", 8);
   parts.Add("multi_modal_projector.mm_soft_emb_norm.weight", 8);
+  parts.Add("model.layers.0.self_attn.rotary_emb.inv_freq", 8);
+  parts.Add("v_head.summary.weight", 8);
   WriteAll(file_, parts.Bytes());
   const auto gemma = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(gemma.ok()) << gemma.status();
-  EXPECT_THAT((*gemma)->notes(), ElementsAre("3 vision tensors skipped: text only"));
+  EXPECT_THAT((*gemma)->notes(),
+              ElementsAre("3 vision tensors skipped: text only",
+                          "2 tensors are not used, as they are not part of the text model: "
+                          "model.layers.0.self_attn.rotary_emb.inv_freq, v_head.summary.weight"));
   for (const char* name :
-       {"model.layers.0.vision_tower.weight", "model.layers.4.mlp.up_proj.weight", "extra"}) {
+       {"model.layers.0.vision_tower.weight", "model.layers.4.mlp.up_proj.weight",
+        "layers.0.self_attn.q_proj.lora_A.weight", "model.norm.bias"}) {
     SafetensorsParts more(bytes_);
     more.Add(name, 8);
     WriteAll(file_, more.Bytes());
