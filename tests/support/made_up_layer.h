@@ -37,7 +37,7 @@ class MadeUpLayer {
 
   // With room for `tokens` tokens.
   MadeUpLayer(const LayerShape& shape, int64_t tokens, WeightForm form = WeightForm::kStored)
-      : shape_(shape), rope_(10000, 1, static_cast<int>(shape.dim)), drawn_(Drawn()) {
+      : shape_(shape), rope_({10000}, static_cast<int>(shape.dim)), drawn_(Drawn()) {
     rope_.Extend(tokens);
     qkv_ = Weights(shape.qkv(), shape.hidden, form);
     out_ = Weights(shape.hidden, shape.heads * shape.dim, form);

@@ -33,7 +33,7 @@ const float* MakeNorm(Device* device, int layer, SeededTensor tensor, int column
 
 void MakeRope(Device* device, double theta, int head_dim, int positions, const float** cos,
               const float** sin) {
-  RopeTable table(theta, 1, head_dim);
+  RopeTable table({theta}, head_dim);
   table.Extend(positions);
   const size_t count = static_cast<size_t>(positions) * static_cast<size_t>(head_dim / 2);
   *cos = CopyFloats(device, table.Cos(0, positions).data, count);

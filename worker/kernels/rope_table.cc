@@ -68,14 +68,15 @@ double Exponential(double x) {
 }  // namespace
 
 // Each step in float32 as in transformers, where only the power itself is of unsaid precision.
-RopeTable::RopeTable(double theta, double linear_factor, int head_dim) {
-  assert(Takes(theta, linear_factor) && head_dim > 0 && head_dim % 2 == 0);
+RopeTable::RopeTable(const RopeConfig& rope, int head_dim)
+    : attention_factor_(rope.attention_factor) {
+  assert(Takes(rope) && head_dim > 0 && head_dim % 2 == 0);
   const FloatMode mode;
-  const double log_theta = Logarithm(static_cast<double>(static_cast<float>(theta)));
+  const double log_theta = Logarithm(static_cast<double>(static_cast<float>(rope.theta)));
   for (int i = 0; i < head_dim; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
     const float power = static_cast<float>(Exponential(log_theta * static_cast<double>(exponent)));
-    inverse_frequencies_.push_back(1.0f / power / static_cast<float>(linear_factor));
+    inverse_frequencies_.push_back(InverseFrequency(rope, i / 2, power));
   }
 }
 
@@ -91,6 +92,8 @@ void RopeTable::Extend(int64_t positions) {
           static_cast<float>(position) * inverse_frequencies_[static_cast<size_t>(i)];
       const size_t at = static_cast<size_t>(position * half() + i);
       CosAndSin(angle, &cos_[at], &sin_[at]);
+      cos_[at] *= attention_factor_;
+      sin_[at] *= attention_factor_;
     }
   }
   positions_ = positions;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/kernels/base/rope_config.h"
 #include "worker/kernels/base/rows.h"
 
 namespace hearth {
@@ -19,12 +20,12 @@ namespace hearth {
 class RopeTable {
  public:
   RopeTable() = default;
-  // Those of a head: theta^(-i / head_dim) / linear_factor at each even i. REQUIRES: Takes.
-  RopeTable(double theta, double linear_factor, int head_dim);
+  // Those of a head. REQUIRES: Takes.
+  RopeTable(const RopeConfig& rope, int head_dim);
 
   // Whether powers and angles of them stay where they are right: all that a model has.
-  static bool Takes(double theta, double linear_factor) {
-    return theta >= 1 && theta <= 1e30 && linear_factor >= 1 && linear_factor <= 1e30;
+  static bool Takes(const RopeConfig& rope) {
+    return rope.theta >= 1 && rope.theta <= 1e30 && rope.factor >= 1 && rope.factor <= 1e30;
   }
 
   // Positions [0, positions) are there afterwards. Earlier views end where there is more to
@@ -38,6 +39,7 @@ class RopeTable {
   ConstRows Sin(int64_t begin, int64_t count) const;
 
  private:
+  float attention_factor_ = 1;
   std::vector<float> inverse_frequencies_;
   int64_t positions_ = 0;
   std::vector<float> cos_, sin_;  // [positions][half]

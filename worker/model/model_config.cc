@@ -82,6 +82,10 @@ class Reader {
     if (!value->is_string()) return Refuse(name, *value, "must be a string");
     *out = value->get<std::string>();
   }
+  // For a field whose null does not mean its default.
+  void RefuseNull(const char* name) {
+    if (object_.contains(name) && Find(name) == nullptr) Refuse(name, nullptr, "must not be null");
+  }
   // Refuses any other value than false: the engine has no code for what the flag asks.
   void MustBeFalse(const char* name) {
     bool value = false;
@@ -143,50 +147,106 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   }
 }
 
-// One {"rope_type", "rope_theta", "factor"} object, of either style.
-void ReadRope(Reader* outer, const char* name, const Json& object, const std::string& file,
-              RopeConfig* rope) {
-  if (!object.is_object()) return outer->Refuse(name, object, "must be an object");
+// The factor and the ramp of YaRN, as transformers computes them from a kind's object.
+void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConfig* rope) {
+  const double dim = config.attention.head_dim;
+  double original = config.max_position_embeddings, fast = 0, slow = 0, mscale = 0, all_dim = 0;
+  reader->Within("factor", 1, 1e30, &rope->factor);
+  reader->Positive("original_max_position_embeddings", &original);
+  reader->Within("beta_fast", 0, 1e30, &fast);
+  reader->Within("beta_slow", 0, 1e30, &slow);
+  reader->Within("mscale", 0, 1e30, &mscale);
+  reader->Within("mscale_all_dim", 0, 1e30, &all_dim);
+  const bool has_both = mscale > 0 && all_dim > 0;
+  const double log = 0.1 * std::log(rope->factor);
+  double attention = has_both ? (log * mscale + 1) / (log * all_dim + 1) : log + 1;
+  reader->Positive("attention_factor", &attention);
+  // The pair of a head that turns so often within the original context. 0: transformers' own.
+  const auto pair_of = [&](double turns, double otherwise) {
+    turns = turns > 0 ? turns : otherwise;
+    return dim * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(rope->theta));
+  };
+  double low = pair_of(fast, 32), high = pair_of(slow, 1);
+  if (truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  rope->ramp_begin = static_cast<float>(low);
+  rope->ramp_span = static_cast<float>(low == high ? 0.001 : high - low);
+  rope->attention_factor = static_cast<float>(attention);
+  if (!(std::abs(low) <= kMaxDimension && std::abs(high - low) <= kMaxDimension))
+    reader->Refuse("rope_theta", rope->theta, "has no ramp of YaRN");
+}
+
+// The object of one kind of layer. `truncate`: of the object that it lies in.
+void ReadRope(Reader* outer, const char* field, const Json& object, const std::string& file,
+              const ModelConfig& config, bool truncate, RopeConfig* rope) {
   Reader reader(object, file);
   std::string type = "default";
   reader.Text("type", &type);  // the name before rope_type
   reader.Text("rope_type", &type);
   reader.Positive("rope_theta", &rope->theta);
-  if (type == "linear") {
+  if (type == "linear" || type == "yarn") {
     if (reader.Find("factor") == nullptr) reader.Refuse("factor", nullptr, "is missing");
-    reader.Positive("factor", &rope->linear_factor);
+    if (type == "linear") reader.Positive("factor", &rope->factor);
+    if (type == "yarn") ReadYarn(&reader, config, truncate, rope);
   } else if (type != "default") {
-    reader.Refuse("rope_type", type, "is not supported (default and linear are)");
+    reader.Refuse("rope_type", type, "is not supported (default, linear and yarn are)");
+  }
+  bool its_own = truncate;
+  reader.Bool("truncate", &its_own);
+  if (its_own != truncate) {
+    reader.Refuse("truncate", its_own,
+                  "is not read here by all versions of transformers; put it beside the kinds of "
+                  "layers, in rope_parameters");
   }
   double partial = 1.0;
   reader.Positive("partial_rotary_factor", &partial);
-  if (partial != 1.0) {
-    reader.Refuse("partial_rotary_factor", partial, "is not supported");
-  }
-  if (!reader.status().ok()) {
-    outer->Refuse(name, object, reader.status().message());
-  }
+  if (partial != 1.0) reader.Refuse("partial_rotary_factor", partial, "is not supported");
+  if (!reader.status().ok()) outer->Refuse(field, object, reader.status().message());
 }
 
-// In the old style, rope_scaling applies to the global layers only: local layers keep plain RoPE.
-void ReadRopes(Reader* reader, const std::string& file, RopeConfigs* ropes) {
-  reader->Positive("rope_theta", &ropes->global.theta);
-  reader->Positive("rope_local_base_freq", &ropes->local.theta);
-  if (const Json* scaling = reader->Find("rope_scaling")) {
-    ReadRope(reader, "rope_scaling", *scaling, file, &ropes->global);
+// As transformers 5: rope_parameters has an object for each kind of layers; rope_scaling, of the
+// old style, changes that of the global ones; a base that is not in it is the old field. Of what
+// lies beside the kinds, truncate alone counts.
+void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
+  Json parameters = Json::object();
+  if (const Json* given = reader->Find("rope_parameters")) parameters = *given;
+  if (!parameters.is_object())
+    return reader->Refuse("rope_parameters", parameters, "must be an object");
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    Json& rope = parameters[kind];
+    if (rope.is_null()) rope = Json::object();
+    if (!rope.is_object()) return reader->Refuse("rope_parameters", rope, "must list objects");
   }
-  const Json* parameters = reader->Find("rope_parameters");
-  if (parameters == nullptr) return;
-  if (!parameters->is_object()) {
-    return reader->Refuse("rope_parameters", *parameters, "must be an object");
-  }
-  for (const auto& [type, rope] : parameters->items()) {
-    if (type != "full_attention" && type != "sliding_attention") {
-      return reader->Refuse("rope_parameters", type, kUnknownLayerType);
+  const Json* scaling = reader->Find("rope_scaling");
+  const bool has_scaling = scaling != nullptr;
+  if (has_scaling) {
+    if (!scaling->is_object()) return reader->Refuse("rope_scaling", *scaling, "must be an object");
+    if (!scaling->contains("rope_type") && scaling->value("type", Json("default")) != "default") {
+      reader->Refuse("rope_scaling", *scaling,
+                     "transformers 4 applies its type, transformers 5 does not; name it rope_type");
     }
-    if (rope.is_null()) continue;
-    ReadRope(reader, "rope_parameters", rope, file,
-             type == "full_attention" ? &ropes->global : &ropes->local);
+    parameters["full_attention"].update(*scaling);
+  }
+  reader->Positive("rope_theta", &config->rope.global.theta);
+  reader->Positive("rope_local_base_freq", &config->rope.local.theta);
+  bool truncate = true;
+  Reader beside(parameters, file);
+  beside.Bool("truncate", &truncate);
+  if (!beside.status().ok())
+    reader->Refuse("rope_parameters", parameters, beside.status().message());
+  for (const auto& [kind, rope] : parameters.items()) {
+    const bool is_global = kind == "full_attention";
+    if (is_global || kind == "sliding_attention") {
+      ReadRope(reader, is_global && has_scaling ? "rope_scaling" : "rope_parameters", rope, file,
+               *config, truncate, is_global ? &config->rope.global : &config->rope.local);
+    } else if (kind != "truncate") {
+      config->notes.push_back(absl::StrCat(file, ": rope_parameters.", kind,
+                                           " is not applied: each kind of layers has its own"));
+    }
   }
 }
 
@@ -195,6 +255,7 @@ void ReadAttention(Reader* reader, AttentionConfig* attention) {
   reader->Int("num_key_value_heads", 1, kMaxLayers, &attention->num_kv_heads);
   reader->Int("head_dim", 2, kMaxDimension, &attention->head_dim);
   reader->Int("sliding_window", 1, kMaxPositions, &attention->sliding_window);
+  reader->RefuseNull("sliding_window");  // transformers has no mask for it
   reader->Positive("query_pre_attn_scalar", &attention->query_pre_attn_scalar);
   reader->Positive("attn_logit_softcapping", &attention->logit_softcap);
   if (attention->head_dim % 2 != 0) {
@@ -228,7 +289,7 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   ReadSizes(reader, config);
   ReadAttention(reader, &config->attention);
   ReadLayerTypes(reader, config);
-  ReadRopes(reader, file, &config->rope);
+  ReadRopes(reader, file, config);
   reader->Text("hidden_activation", &config->activation);
   if (config->activation != "gelu_pytorch_tanh") {
     reader->Refuse("hidden_activation", config->activation, "is not supported");
@@ -452,6 +513,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
   NoteUseCache(*root, file, &config.notes);
   Reader top(*root, file);
   top.TokenIds("eos_token_id", &config.eos_token_ids);
+  if (const Json* weights = top.Find("transformers_weights"))
+    top.Refuse("transformers_weights", *weights, "is not supported: name it model.safetensors");
   if (const Json* text = top.Find("text_config")) {
     if (!text->is_object()) top.Refuse("text_config", *text, "must be an object");
     std::string type = "gemma3";
@@ -463,7 +526,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     Reader reader(*text, file);
     ReadText(&reader, file, &config);
     if (!reader.status().ok()) return reader.status();
-    // The outer field, where there is one, wins over the text part's, as in transformers 5.
+    // The outer field, true if it is missing, counts, as in transformers 5.
+    config.tie_word_embeddings = true;
     top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
   } else {
     config.eos_token_ids.clear();
@@ -511,6 +575,13 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   }
   absl::StatusOr<std::string> json = ReadModelFile(file, kMaxJsonFileBytes);
   if (!json.ok()) return json.status();
+  if (const std::string adapter = absl::StrCat(model_dir, "/adapter_config.json");
+      std::filesystem::exists(adapter, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        adapter,
+        ": transformers applies this adapter to the model beside it; move its files to a "
+        "folder of their own and give --adapter NAME=FOLDER, or remove them"));
+  }
   const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
   if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);
   absl::StatusOr<std::string> generation = ReadModelFile(generation_file, kMaxJsonFileBytes);

@@ -19,18 +19,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/kv_layout.h"
+#include "worker/kernels/base/rope_config.h"
 
 namespace hearth {
 
-struct RopeConfig {
-  double theta = 10000.0;
-  // Positions are divided by this ("linear" scaling); 1 when there is no scaling.
-  double linear_factor = 1.0;
-};
-
 struct RopeConfigs {
-  RopeConfig global{1000000.0, 1.0};
-  RopeConfig local{10000.0, 1.0};
+  RopeConfig global{1000000.0};
+  RopeConfig local{10000.0};
 };
 
 struct AttentionConfig {

@@ -70,6 +70,22 @@ TEST(FingerprintTest, EqualDevicesBesideUnlikeCpusShare) {
   EXPECT_THAT(FieldsThatDiffer(of("AVX2", 4), of("AVX2", 64)), ElementsAre("threads"));
 }
 
+TEST(FingerprintTest, YarnHasFieldsThatNoOtherModelHas) {
+  ModelConfig config = *LoadModelConfig(LongDir());
+  const KvLayout layout = TestWorker(LongDir())->layout();
+  const Fingerprint plain = *FingerprintOf(config, layout, Digest{}, ComputeIdentity());
+  for (const FingerprintField& field : plain.fields())
+    EXPECT_THAT(field.name, testing::Not(testing::HasSubstr("ramp")));
+  config.rope.global.ramp_span = 3;
+  const Fingerprint yarn = *FingerprintOf(config, layout, Digest{}, ComputeIdentity());
+  EXPECT_THAT(FieldsThatDiffer(plain, yarn),
+              ElementsAre("rope_attention_factor_global", "rope_ramp_begin_global",
+                          "rope_ramp_span_global"));
+  config.rope.global.attention_factor = 1.25;
+  EXPECT_THAT(FieldsThatDiffer(yarn, *FingerprintOf(config, layout, Digest{}, ComputeIdentity())),
+              ElementsAre("rope_attention_factor_global"));
+}
+
 TEST(CanaryTest, AContextTooShortForTheFarEndStillSlidesItsWindow) {
   const std::string& dir = ModelDir(Geometries()[0].geometry);  // 512 tokens of context
   const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);

@@ -90,7 +90,7 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
   FencedRows row(1, columns), scales(2, dim);
   row.Fill(&numbers, 2);
   scales.Fill(&numbers);
-  RopeTable rope(10000, 1, static_cast<int>(dim));
+  RopeTable rope({10000}, static_cast<int>(dim));
   rope.Extend(position + 1);
   const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
   // By the references: every head of queries and keys, then the values.
@@ -133,7 +133,7 @@ void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   float* values = row.Row(0) + (heads.heads + heads.kv_heads) * dim;
   values[0] = std::numeric_limits<float>::quiet_NaN();
   values[1] = std::numeric_limits<float>::infinity();
-  RopeTable rope(10000, 1, static_cast<int>(dim));
+  RopeTable rope({10000}, static_cast<int>(dim));
   rope.Extend(position + 1);
   const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
   const int64_t all = heads.kv_heads * dim;

@@ -132,7 +132,7 @@ class LayerTest : public testing::Test {
  protected:
   LayerTest() : numbers_(3), layers_{TinyLayer(&numbers_), TinyLayer(&numbers_)} {
     for (std::vector<float>& norm : norms_) norm = RandomScale(kHidden, &numbers_);
-    rope_ = RopeTable(10000, 1, kDim);
+    rope_ = RopeTable({10000}, kDim);
     rope_.Extend(300);
     for (int64_t i = 0; i < 300; ++i) inputs_.push_back(RandomScale(kHidden, &numbers_));
   }

@@ -137,7 +137,7 @@ TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
   for (const double theta : {1.0, 1.5, 10000.0, 500000.0, 1000000.0}) {
     for (const int head_dim : {16, 48, 128, 256, 512}) {
       for (const double factor : {1.0, 8.0, 3.0}) {
-        const RopeTable table(theta, factor, head_dim);
+        const RopeTable table({theta, factor}, head_dim);
         ASSERT_EQ(table.half(), head_dim / 2);
         for (int i = 0; i < head_dim / 2; ++i) {
           const float exponent = 2.0f * static_cast<float>(i) / static_cast<float>(head_dim);
@@ -150,15 +150,32 @@ TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
       }
     }
   }
-  const std::vector<float> inverse = RopeTable(1e6, 8, 256).inverse_frequencies();
+  const std::vector<float> inverse = RopeTable({1e6, 8}, 256).inverse_frequencies();
   EXPECT_EQ(inverse[0], 0.125f);
   EXPECT_EQ(inverse[1], 0x1.cb9da6p-4f);
   EXPECT_EQ(inverse[100], 0x1.58863ap-19f);
   EXPECT_EQ(inverse[127], 0x1.2b07b4p-23f);
 }
 
+// Expected values: transformers 5.23, rope_theta 1e6, factor 4, of 256 positions, head_dim 16.
+TEST(RopeTable, YarnDividesTheSlowPairsAndScalesAll) {
+  RopeTable table({1e6, 4, 0, 3, 1.138629436111989f}, 16);
+  const float want[] = {1.0f,
+                        0.13337095081806183f,
+                        0.015811389312148094f,
+                        0.0014058533124625683f,
+                        0.0002500000118743628f,
+                        4.4456985051510856e-05f,
+                        7.905693564680405e-06f,
+                        1.405853367941745e-06f};
+  for (size_t i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(table.inverse_frequencies()[i], want[i]) << i;
+  table.Extend(2);
+  EXPECT_FLOAT_EQ(table.Cos(0, 1).data[7], 1.138629436111989f);
+  EXPECT_FLOAT_EQ(table.Sin(1, 1).data[0], 1.138629436111989f * std::sin(1.0f));
+}
+
 TEST(RopeTable, HoldsCosinesAndSinesOfFloatAngles) {
-  RopeTable table(1e6, 1, 8);
+  RopeTable table({1e6}, 8);
   const std::vector<float>& inverse = table.inverse_frequencies();
   table.Extend(10);
   table.Extend(140000);

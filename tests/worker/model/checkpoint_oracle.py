@@ -150,7 +150,7 @@ def check_saved(binary, root):
                                 (tensors["model.embed_tokens.weight"] * factor).clone()}
 
     folders = [(saved(root, "text", {}), 0),
-               (saved(root, "sharded", dict(factor=8.0), max_shard_size="40KB"), 0),
+               (saved(root, "sharded", dict(rope=dict(rope_type="linear", factor=8.0)), max_shard_size="40KB"), 0),
                (saved(root, "untied", dict(tie_word_embeddings=False)), 0),
                (renamed(saved(root, "equal", {}), with_head(1.0)), 1),
                (renamed(saved(root, "unequal", {}), with_head(-1.5)), 1)]

@@ -69,7 +69,7 @@ TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
   EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);
   EXPECT_EQ(config.rope.global.theta, 1e6);
   EXPECT_EQ(config.rope.local.theta, 1e4);
-  EXPECT_EQ(config.rope.global.linear_factor, 1);
+  EXPECT_EQ(config.rope.global.factor, 1);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
   EXPECT_TRUE(config.is_local(0));
@@ -86,12 +86,12 @@ TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
   EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);  // 32 / 2
   EXPECT_EQ(config.rope.global.theta, 2e6);
   EXPECT_EQ(config.rope.local.theta, 2e4);
-  EXPECT_EQ(config.rope.global.linear_factor, 8);
-  EXPECT_EQ(config.rope.local.linear_factor, 1);
+  EXPECT_EQ(config.rope.global.factor, 8);
+  EXPECT_EQ(config.rope.local.factor, 1);
   file.Set("gemma3.attention.layer_norm_rms_epsilon", F32(1e-5f));
   file.Set("gemma3.rope.scaling.type", TextValue("linear"));
   config = ConfigOf(file.Set("gemma3.rope.scaling.factor", F32(4)));
-  EXPECT_EQ(config.rope.global.linear_factor, 4);
+  EXPECT_EQ(config.rope.global.factor, 4);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   // Gemma's own vocabulary has a token that ends a turn.
   file.tensors[0].sizes[1] = 262144;

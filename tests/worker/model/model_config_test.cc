@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
@@ -48,8 +49,8 @@ TEST(ModelConfig, ReadsThePublishedGeometries) {
     EXPECT_EQ(config->attention.head_dim, one.head_dim) << one.name;
     EXPECT_EQ(config->attention.sliding_window, one.window) << one.name;
     EXPECT_EQ(config->attention.query_pre_attn_scalar, one.scalar) << one.name;
-    EXPECT_EQ(config->rope.global.linear_factor, one.factor) << one.name;
-    EXPECT_EQ(config->rope.local.linear_factor, 1.0) << one.name;
+    EXPECT_EQ(config->rope.global.factor, one.factor) << one.name;
+    EXPECT_EQ(config->rope.local.factor, 1.0) << one.name;
     EXPECT_EQ(config->rope.local.theta, 10000.0) << one.name;
   }
 }
@@ -63,8 +64,13 @@ TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
       {"\"gemma3_text\"", "\"llama\"", "model_type", "llama"},
       {"\"attention_bias\": false", "\"attention_bias\": true", "attention_bias", "true"},
       {"gelu_pytorch_tanh", "silu", "hidden_activation", "silu"},
-      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_type",
-       "yarn"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "rope_type",
+       "llama3"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"dynamic\"}", "rope_type",
+       "dynamic"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"longrope\"}", "rope_type",
+       "longrope"},
+      {"\"sliding_window\": 512", "\"sliding_window\": null", "sliding_window", "null"},
       {"\"full_attention\"", "\"chunked_attention\"", "layer_types", "chunked_attention"},
       {"\"head_dim\": 256", "\"head_dim\": \"wide\"", "head_dim", "wide"},
       {"\"use_bidirectional_attention\": false", "\"use_bidirectional_attention\": true",
@@ -124,7 +130,7 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
   old_style["sliding_window_pattern"] = 3;
   old_style["rope_theta"] = 5000.0;
   old_style["rope_local_base_freq"] = 700.0;
-  old_style["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  old_style["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
   const std::string local = "sliding_attention", global = "full_attention";
   new_style["layer_types"] = {local, local, global, local, local, global, local};
   new_style["rope_parameters"] = {
@@ -138,11 +144,73 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
       const LayerGroup l = LayerGroup::kLocal, g = LayerGroup::kGlobal;
       EXPECT_THAT(config->layer_types, ElementsAre(l, l, g, l, l, g, l));
       EXPECT_EQ(config->rope.global.theta, 5000.0);
-      EXPECT_EQ(config->rope.global.linear_factor, 4.0);
+      EXPECT_EQ(config->rope.global.factor, 4.0);
       EXPECT_EQ(config->rope.local.theta, 700.0);
-      EXPECT_EQ(config->rope.local.linear_factor, 1.0);
+      EXPECT_EQ(config->rope.local.factor, 1.0);
     }
   }
+}
+
+// Expected values: what Gemma3TextConfig of transformers 5.23 makes of each.
+TEST(ModelConfig, RopeFieldsOfBothStylesCountAsInTransformers) {
+  const struct {
+    const char* json;
+    double theta, factor, local_theta;
+    int notes;
+  } cases[] = {
+      {R"({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "rope_theta": 3,
+           "sliding_attention": {"rope_theta": 700}, "rope_type": "linear", "factor": 3}})",
+       5e4, 1, 700, 3},
+      {R"({"rope_theta": 33, "rope_local_base_freq": 44, "rope_parameters":
+           {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {}}})",
+       5e4, 1, 44, 0},
+      {R"({"rope_theta": 33, "rope_parameters": {"full_attention": null}})", 33, 1, 1e4, 0},
+      {R"({"rope_parameters": {"rope_theta": 3, "rope_type": "default"}})", 1e6, 1, 1e4, 2},
+      {R"({"rope_scaling": {"rope_type": "linear", "factor": 4, "rope_theta": 9},
+           "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e4}}})",
+       9, 4, 1e4, 0},
+      {R"({"rope_parameters": {"full_attention": {"type": "linear", "factor": 2}}})", 1e6, 2, 1e4,
+       0},
+  };
+  for (const auto& one : cases) {
+    const auto config = ParseModelConfig(one.json, "f.json");
+    ASSERT_TRUE(config.ok()) << one.json << config.status();
+    EXPECT_EQ(config->rope.global.theta, one.theta) << one.json;
+    EXPECT_EQ(config->rope.global.factor, one.factor) << one.json;
+    EXPECT_EQ(config->rope.local.theta, one.local_theta) << one.json;
+    EXPECT_EQ(config->rope.local.factor, 1) << one.json;
+    EXPECT_EQ(config->notes.size(), static_cast<size_t>(one.notes)) << one.json;
+  }
+}
+
+// Expected values: the arithmetic of _compute_yarn_parameters in transformers 5.23, by Python.
+TEST(ModelConfig, ReadsYarn) {
+  const auto rope = [](const std::string& fields, const char* outer = "") {
+    const auto config = ParseModelConfig(
+        absl::StrCat(R"({"head_dim": 16, "max_position_embeddings": 2048, "rope_parameters": {)",
+                     outer, R"("full_attention": {"rope_type": "yarn", "factor": 4)", fields,
+                     "}}}"),
+        "f.json");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->rope.global : RopeConfig();
+  };
+  RopeConfig yarn = rope(R"(, "original_max_position_embeddings": 256)");
+  EXPECT_EQ(yarn.factor, 4);
+  EXPECT_EQ(yarn.ramp_begin, 0);
+  EXPECT_EQ(yarn.ramp_span, 3);
+  EXPECT_FLOAT_EQ(yarn.attention_factor, 1.138629436111989f);
+  yarn = rope(R"(, "original_max_position_embeddings": 256)", R"("truncate": false, )");
+  EXPECT_FLOAT_EQ(yarn.ramp_begin, 0.1398801581784381f);
+  EXPECT_FLOAT_EQ(yarn.ramp_begin + yarn.ramp_span, 2.146746795938313f);
+  EXPECT_EQ(rope("").ramp_begin, 1);  // of all positions: max_position_embeddings
+  EXPECT_EQ(rope(R"(, "original_max_position_embeddings": 4)").ramp_span, 0.001f);
+  EXPECT_FLOAT_EQ(rope(R"(, "mscale": 0.7, "mscale_all_dim": 0.3)").attention_factor,
+                  1.0532376815143234f);
+  EXPECT_FLOAT_EQ(rope(R"(, "mscale": 0.7, "mscale_all_dim": 0)").attention_factor,
+                  1.138629436111989f);
+  EXPECT_EQ(rope(R"(, "mscale": 0.7, "attention_factor": 1.5)").attention_factor, 1.5f);
+  EXPECT_EQ(rope(R"(, "beta_fast": null, "beta_slow": 0)").ramp_span, rope("").ramp_span);
+  EXPECT_NE(rope(R"(, "beta_slow": 0.01)").ramp_span, rope("").ramp_span);
 }
 
 TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
@@ -227,7 +295,7 @@ TEST(ModelConfig, TiesByTheOuterFieldWhereThereIsOne) {
     bool tied;
   } cases[] = {
       {R"({"tie_word_embeddings": false})", false},
-      {R"({"text_config": {"tie_word_embeddings": false}})", false},
+      {R"({"text_config": {"tie_word_embeddings": false}})", true},
       {R"({"tie_word_embeddings": true, "text_config": {"tie_word_embeddings": false}})", true},
       {R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})", false},
   };
@@ -253,7 +321,18 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
       {R"({"rms_norm_eps": 0})", "rms_norm_eps"},
       {R"({"rope_theta": "high"})", "rope_theta"},
       {R"({"rope_scaling": {"rope_type": "linear"}})", "factor"},
-      {R"({"rope_parameters": {"rope_type": "default"}})", "rope_parameters"},
+      {R"({"rope_scaling": {"type": "linear", "factor": 2}})", "rope_scaling"},
+      {R"({"rope_scaling": 3})", "rope_scaling"},
+      {R"({"rope_parameters": 3})", "rope_parameters"},
+      {R"({"rope_parameters": {"full_attention": 3}})", "rope_parameters"},
+      {R"({"rope_parameters": {"truncate": 3}})", "truncate"},
+      {R"({"rope_scaling": {"rope_type": "yarn"}})", "factor"},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}})", "factor"},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "attention_factor": 0}})",
+       "attention_factor"},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": false}})", "truncate"},
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "rope_theta": 1}})", "rope_theta"},
+      {R"({"transformers_weights": "other.safetensors"})", "transformers_weights"},
       {R"({"tie_word_embeddings": 1})", "tie_word_embeddings"},
       {R"({"eos_token_id": -1})", "eos_token_id"},
       {R"({"quantization_config": {"bits": 4}})", "quantization_config"},

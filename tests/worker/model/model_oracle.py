@@ -105,21 +105,25 @@ GEOMETRIES = [
     ("8 KV heads", dict(num_attention_heads=8, num_key_value_heads=8)),
     ("odd head size and scalar", dict(head_dim=24, query_pre_attn_scalar=20)),
     ("softcaps", dict(attn_logit_softcapping=3.0, final_logit_softcapping=5.0)),
-    ("linear rope scaling", dict(factor=8.0)),
+    ("linear rope scaling", dict(rope=dict(rope_type="linear", factor=8.0))),
     ("untied head, one global layer", dict(tie_word_embeddings=False, layer_types="lllg")),
+    ("yarn", dict(rope=dict(rope_type="yarn", factor=4.0,
+                            original_max_position_embeddings=64))),
+    ("yarn, not truncated, mscale", dict(truncate=False, rope=dict(
+        rope_type="yarn", factor=8.0, original_max_position_embeddings=256, mscale=0.7,
+        mscale_all_dim=0.3, beta_fast=16, beta_slow=2))),
 ]
 
 
 def tiny_config(changes):
     fields = {**BASE, **changes}
-    factor = fields.pop("factor", None)
+    rope = fields.pop("rope", {"rope_type": "default"})
+    beside = {"truncate": fields.pop("truncate")} if "truncate" in fields else {}
     kinds = {"l": "sliding_attention", "g": "full_attention"}
     fields["layer_types"] = [kinds[letter] for letter in fields["layer_types"]]
-    full = {"rope_type": "default", "rope_theta": 1000000.0}
-    if factor:
-        full = {"rope_type": "linear", "factor": factor, "rope_theta": 1000000.0}
-    fields["rope_parameters"] = {"full_attention": full, "sliding_attention":
-                                 {"rope_type": "default", "rope_theta": 10000.0}}
+    fields["rope_parameters"] = {
+        **beside, "full_attention": {"rope_theta": 1000000.0, **rope},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     return Gemma3TextConfig(**fields, attn_implementation="eager", pad_token_id=0)
 
 
@@ -184,5 +188,5 @@ def run(tiny, real, few=None):
 
 
 if __name__ == "__main__":
-    # few: a small window, one KV head, softcaps, rope scaling, an untied head
-    run(run_tiny, run_real, few=lambda binary: run_tiny(binary, (0, 4, 7, 8, 9)))
+    # few: a small window, one KV head, softcaps, rope scalings, an untied head
+    run(run_tiny, run_real, few=lambda binary: run_tiny(binary, (0, 4, *range(7, 12))))

@@ -122,8 +122,8 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"window", uint64_t{layout.window}},
       {"rope_theta_global", config.rope.global.theta},
       {"rope_theta_local", config.rope.local.theta},
-      {"rope_factor_global", config.rope.global.linear_factor},
-      {"rope_factor_local", config.rope.local.linear_factor},
+      {"rope_factor_global", config.rope.global.factor},
+      {"rope_factor_local", config.rope.local.factor},
       {"query_pre_attn_scalar", config.attention.query_pre_attn_scalar},
       {"attn_logit_softcap", config.attention.logit_softcap},
       {"final_logit_softcap", config.final_logit_softcap},
@@ -137,6 +137,13 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"codec", CodecText(layout.quantization)},
       {"exactness", std::string(ExactnessName(layout.exactness))},
   };
+  for (const auto& [kind, rope] :
+       {std::pair("global", config.rope.global), std::pair("local", config.rope.local)}) {
+    if (rope.ramp_span == 0) continue;
+    fields.push_back({absl::StrCat("rope_ramp_begin_", kind), double{rope.ramp_begin}});
+    fields.push_back({absl::StrCat("rope_ramp_span_", kind), double{rope.ramp_span}});
+    fields.push_back({absl::StrCat("rope_attention_factor_", kind), double{rope.attention_factor}});
+  }
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
     fields.push_back({"compute_version", identity.compute_version});

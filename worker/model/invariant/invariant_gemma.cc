@@ -56,9 +56,9 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
         AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
   }
   for (const RopeConfig& rope : {config.rope.global, config.rope.local}) {
-    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
+    if (RopeTable::Takes(rope)) continue;
     return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
-                                                 " with a linear factor of ", rope.linear_factor,
+                                                 " with a factor of ", rope.factor,
                                                  "; both must be in [1, 1e30]"));
   }
   const int chunk = options.chunk;
@@ -66,10 +66,6 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
     return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", options.threads));
   }
   return absl::OkStatus();
-}
-
-RopeTable TableOf(const RopeConfig& rope, const ModelConfig& config) {
-  return RopeTable(rope.theta, rope.linear_factor, config.attention.head_dim);
 }
 
 }  // namespace
@@ -172,8 +168,8 @@ InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayo
       kv_type_(layout.dtype == KvDtype::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32),
       pool_(pool),
       seams_(std::move(seams)),
-      global_rope_(TableOf(config_.rope.global, config_)),
-      local_rope_(TableOf(config_.rope.local, config_)) {}
+      global_rope_(config_.rope.global, config_.attention.head_dim),
+      local_rope_(config_.rope.local, config_.attention.head_dim) {}
 
 void InvariantForward::Begin(Parts parts) {
   const AttentionConfig& attention = config_.attention;

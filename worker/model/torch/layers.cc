@@ -19,20 +19,23 @@ at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   return (wide * inverse).mul_(scale_).to(x.scalar_type());
 }
 
-Rope::Rope(const RopeConfig& config, int head_dim, const Compute& compute) : compute_(compute) {
+Rope::Rope(const RopeConfig& config, int head_dim, const Compute& compute)
+    : attention_factor_(config.attention_factor), compute_(compute) {
   const at::Tensor exponents =
       at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)).div_(head_dim);
   const at::Tensor base = at::full({}, config.theta, at::TensorOptions().dtype(at::kFloat));
-  inverse_frequencies_ = at::pow(base, exponents).reciprocal_();
-  if (config.linear_factor != 1.0) inverse_frequencies_.div_(config.linear_factor);
-  inverse_frequencies_ = inverse_frequencies_.to(compute.device);
+  const at::Tensor powers = at::pow(base, exponents);
+  auto* values = powers.data_ptr<float>();
+  for (int i = 0; i < head_dim / 2; ++i) values[i] = InverseFrequency(config, i, values[i]);
+  inverse_frequencies_ = powers.to(compute.device);
 }
 
 Rotation Rope::At(int begin, int tokens) const {
   const at::Tensor positions = at::arange(
       begin, begin + tokens, at::TensorOptions().dtype(at::kFloat).device(compute_.device));
   const at::Tensor angles = at::outer(positions, inverse_frequencies_).unsqueeze(1);
-  return {angles.cos().to(compute_.dtype), angles.sin().to(compute_.dtype)};
+  return {angles.cos().mul_(attention_factor_).to(compute_.dtype),
+          angles.sin().mul_(attention_factor_).to(compute_.dtype)};
 }
 
 at::Tensor Rotate(const at::Tensor& x, const Rotation& rotation) {

@@ -51,6 +51,7 @@ class Rope {
 
  private:
   at::Tensor inverse_frequencies_;  // [head_dim / 2] float32
+  float attention_factor_ = 1;
   Compute compute_;
 };
 // x [n, heads, head_dim], the first half of a head paired with the second.
