@@ -33,7 +33,9 @@ constexpr char kAdvice[] =
 struct AddedToken {
   uint64_t id = 0;
   std::string text;
-  bool is_special = false, is_normalized = false;
+  bool is_special = false;
+  bool is_normalized = false;
+  bool says_normalized = false;  // the file has the flag
 };
 
 // What other files say, and where.
@@ -81,7 +83,8 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& file, const std::string&
   token.text = *text;
   token.is_special = JsonAt(json, {"special"}) == true;
   const Json& normalized = JsonAt(json, {"normalized"});
-  token.is_normalized = normalized.is_boolean() ? normalized.get<bool>() : !token.is_special;
+  token.says_normalized = normalized.is_boolean();
+  token.is_normalized = token.says_normalized ? normalized.get<bool>() : !token.is_special;
   return token;
 }
 
@@ -147,11 +150,16 @@ absl::StatusOr<Additions> ReadAdditions(const std::string& folder) {
 class PieceAdder {
  public:
   // `most`: tokens that may be added, so that no text moves.
-  PieceAdder(const std::string& source, size_t most, Pieces* pieces)
-      : source_(source), pieces_(pieces) {
+  PieceAdder(const std::string& source, size_t most, Pieces* pieces,
+             std::vector<std::string>* notes)
+      : source_(source), pieces_(pieces), notes_(notes) {
     pieces_->reserve(pieces_->size() + most);
     ids_.reserve(pieces_->size() + most);
     for (size_t id = 0; id < pieces_->size(); ++id) {
+      if ((*pieces_)[id].text.empty()) {
+        has_gap_ = true;
+        continue;
+      }
       ids_[(*pieces_)[id].text] = id;
       bytes_ += (*pieces_)[id].text.size();
     }
@@ -171,22 +179,33 @@ class PieceAdder {
     if (token.id < pieces_->size()) {
       return Refused(shown, " has \"", ShownText((*pieces_)[token.id].text), "\" there", kAdvice);
     }
-    if (token.id > pieces_->size())
-      return Refused(shown, " ends at ", pieces_->size() - 1, ": ids between are missing", kAdvice);
+    if (has_gap_) return Refused(shown, " has missing ids", kAdvice);
+    if (token.id > pieces_->size()) {
+      notes_->push_back(absl::StrCat("tokenizer: the id of \"", ShownText(token.text), "\" is ",
+                                     pieces_->size(), ", as in transformers, not ", token.id));
+    }
     bytes_ += token.text.size();
     absl::Status room = CheckPieceRoom(pieces_->size() + 1, bytes_);
     if (!room.ok()) return Refused(file, ": ", room.message());
     if (token.text.empty() || token.text.size() > kMaxPieceBytes)
       return Refused(file, ": token ", token.id, " has ", token.text.size(),
                      " bytes; must be 1 to ", kMaxPieceBytes);
-    pieces_->push_back({token.text, token.is_special ? PieceType::kControl : PieceType::kWhole, 0});
-    ids_[pieces_->back().text] = token.id;
+    pieces_->push_back({token.text, token.is_special ? PieceType::kControl : PieceType::kWhole, 0,
+                        token.is_normalized});
+    ids_[pieces_->back().text] = pieces_->size() - 1;
     return absl::OkStatus();
   }
 
  private:
   absl::Status NeverMerge(const std::string& file, const AddedToken& token) {
     PieceType& type = (*pieces_)[token.id].type;
+    bool& is_normalized = (*pieces_)[token.id].is_normalized;
+    if (!IsNeverMerged(type) || (token.says_normalized && absl::EndsWith(source_, ".model"))) {
+      is_normalized = token.is_normalized;
+    } else if (token.says_normalized && token.is_normalized != is_normalized) {
+      return Refused(file, ": the added token \"", ShownText(token.text), "\" is ",
+                     is_normalized ? "not " : "", "normalized, other than in ", source_, kAdvice);
+    }
     if (type == PieceType::kByte) {
       return absl::UnimplementedError(absl::StrCat(file, ": the added token \"",
                                                    ShownText(token.text), "\" is a byte's piece"));
@@ -201,6 +220,8 @@ class PieceAdder {
 
   const std::string& source_;
   Pieces* pieces_;
+  std::vector<std::string>* notes_;
+  bool has_gap_ = false;  // ids without a piece
   absl::flat_hash_map<std::string_view, size_t> ids_;
   size_t bytes_ = 0;
 };
@@ -241,7 +262,7 @@ absl::Status CheckWhole(const Additions& additions, const std::string& source,
 }  // namespace
 
 absl::Status AddTokens(const std::string& folder, const std::string& source,
-                       std::vector<VocabularyPiece>* pieces) {
+                       std::vector<VocabularyPiece>* pieces, std::vector<std::string>* notes) {
   const absl::StatusOr<Additions> read = ReadAdditions(folder);
   if (!read.ok()) return read.status();
   if (read->tokens.empty() && read->specials.empty() && !read->is_whole) return absl::OkStatus();
@@ -249,49 +270,11 @@ absl::Status AddTokens(const std::string& folder, const std::string& source,
   if (read->is_whole && source == "tokenizer.json") {
     if (absl::Status status = CheckWhole(*read, path, *pieces); !status.ok()) return status;
   }
-  PieceAdder adder(path, read->tokens.size() + 1, pieces);
-  std::vector<std::string> normalized;
+  PieceAdder adder(path, read->tokens.size() + 1, pieces, notes);
   for (const AddedToken& token : read->tokens) {
     if (absl::Status status = adder.Add(read->file, token); !status.ok()) return status;
-    if (token.is_normalized) normalized.push_back(token.text);
   }
-  absl::Status status = AddNamed(folder + kConfigFile, read->specials, pieces->size(), &adder);
-  if (!status.ok()) return status;
-  status = CheckNormalized(normalized, *pieces);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(read->file, ": ", status.message()));
-}
-
-absl::Status CheckNormalized(const std::vector<std::string>& texts,
-                             const std::vector<VocabularyPiece>& pieces) {
-  if (texts.empty()) return absl::OkStatus();
-  const absl::flat_hash_set<std::string_view> normalized(texts.begin(), texts.end());
-  std::vector<PieceMatcher::Piece> others;
-  for (const VocabularyPiece& piece : pieces) {
-    if (IsNeverMerged(piece.type) && normalized.count(piece.text) == 0)
-      others.push_back({piece.text, static_cast<int32_t>(others.size())});
-  }
-  std::vector<std::string_view> sorted;
-  for (const PieceMatcher::Piece& other : others) sorted.push_back(other.text);
-  std::sort(sorted.begin(), sorted.end());
-  const PieceMatcher matcher(others);
-  for (const std::string& text : texts) {
-    const auto overlaps = [&](const char* what) {
-      return absl::UnimplementedError(
-          absl::StrCat("the added token \"", ShownText(text), "\" has normalized, and ", what));
-    };
-    if (text.find(' ') != text.npos || text.find(kSpaceMark) != text.npos)
-      return overlaps("a space");
-    for (size_t at = 0; at < text.size(); ++at) {
-      const std::string_view rest = std::string_view(text).substr(at);
-      const auto next = std::lower_bound(sorted.begin(), sorted.end(), rest);
-      // At its front a longer piece wins in either search.
-      const bool is_front = at > 0 && next != sorted.end() && next->substr(0, rest.size()) == rest;
-      if (is_front || matcher.Longest(rest).has_value())
-        return overlaps("overlaps another added token");
-    }
-  }
-  return absl::OkStatus();
+  return AddNamed(folder + kConfigFile, read->specials, pieces->size(), &adder);
 }
 
 }  // namespace hearth

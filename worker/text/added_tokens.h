@@ -18,17 +18,12 @@
 namespace hearth {
 
 // Adds to `pieces`, read from the file `source` of the folder, the tokens of the other files, and
-// makes tokens that they list never merged. Errors name the file: kFailedPrecondition, a file is
-// broken, or two differ, with the first token that does; kUnimplemented, a token asks for what
+// makes tokens that they list never merged. A new token gets the next id, as in transformers; if
+// its file says a greater one, `notes` gets both. Errors name the file: kFailedPrecondition, a file
+// is broken, or two differ, with the first token that does; kUnimplemented, a token asks for what
 // Gemma's tokenizer does not do.
 absl::Status AddTokens(const std::string& folder, const std::string& source,
-                       std::vector<VocabularyPiece>* pieces);
-
-// A token that is "normalized" is looked for after the text was divided at those that are not.
-// OK if that finds the same tokens as one search for all of them: none of `texts` has a space, or
-// overlaps another piece that is never merged. Else kUnimplemented.
-absl::Status CheckNormalized(const std::vector<std::string>& texts,
-                             const std::vector<VocabularyPiece>& pieces);
+                       std::vector<VocabularyPiece>* pieces, std::vector<std::string>* notes);
 
 }  // namespace hearth
 

@@ -102,14 +102,23 @@ void TextEncoder::BeginSegment(size_t at) {
 }
 
 bool TextEncoder::Encode(size_t begin) {
+  return Divide(/*normalized=*/false, begin, text_.size()) && HasRoomFor(0);
+}
+
+// At pieces that are never merged: the normalized ones are looked for between the others.
+bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
+  const bool is_last = normalized || vocabulary_.longest_normalized_bytes() == 0;
+  const auto between = [&](size_t from, size_t to) {
+    return is_last ? Gap(from, to) : Divide(/*normalized=*/true, from, to);
+  };
   size_t gap = begin;  // of what was not yet tokenized
-  for (size_t at = begin; at < text_.size();) {
-    if (!vocabulary_.matcher().Starts(text_[at])) {
+  for (size_t at = begin; at < end;) {
+    if (!vocabulary_.MayStartWhole(normalized, text_[at])) {
       ++at;
       continue;
     }
     if (!MayGoOn()) return false;
-    const auto match = vocabulary_.matcher().Longest(text_.substr(at));
+    const auto match = vocabulary_.LongestWhole(normalized, text_.substr(at, end - at));
     if (!match.has_value()) {
       ++at;
       continue;
@@ -119,18 +128,18 @@ bool TextEncoder::Encode(size_t begin) {
       // inside it has no such piece, so that all of it may become something else.
       const size_t piece_end = at + match->length_bytes;
       at += CharacterAt(text_, at).bytes;
-      if (!Gap(gap, at)) return false;
+      if (!between(gap, at)) return false;
       gap = at;
       BeginSegment(at);
       no_segment_until_ = std::max({no_segment_until_, piece_end, at + 1});
       continue;
     }
-    if (!Gap(gap, at)) return false;
+    if (!between(gap, at)) return false;
     BeginSegment(at);
     ids.push_back(match->id);
     gap = at += match->length_bytes;
   }
-  return Gap(gap, text_.size()) && HasRoomFor(0);
+  return between(gap, end);
 }
 
 // Between two whole pieces: runs of spaces, and stretches of ordinary text.

@@ -1,8 +1,8 @@
 // TextEncoder: one text on its way to token ids.
 //
-// The text is divided three times: at the pieces that are never merged, at runs of spaces, and
-// between characters that no merge joins. Each part is merged by itself.
-// Thread safety: one thread. Ownership: all that it is given must outlive it.
+// The text is divided four times: at the pieces that are never merged, at those that are
+// normalized, at runs of spaces, and between characters that no merge joins. Each part is merged by
+// itself. Thread safety: one thread. Ownership: all that it is given must outlive it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 
@@ -72,6 +72,7 @@ class TextEncoder {
   std::vector<Segment> segments;
 
  private:
+  bool Divide(bool normalized, size_t begin, size_t end);
   bool Gap(size_t begin, size_t end);
   bool Stretch(size_t begin, size_t end);
   bool Part(size_t begin, size_t end);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/utf8.h"
@@ -26,7 +27,8 @@ struct Cut {
   bool inside;                 // of a segment: what lies between is to be encoded again
 };
 
-Cut CutAt(size_t offset, size_t text_bytes, const TextEncoder& whole) {
+// `normalized_bytes`: of the longest piece that is looked for in normalized text.
+Cut CutAt(size_t offset, size_t text_bytes, size_t normalized_bytes, const TextEncoder& whole) {
   auto segment =
       std::lower_bound(whole.segments.begin(), whole.segments.end(), offset,
                        [](const TextEncoder::Segment& s, size_t at) { return s.begin_bytes < at; });
@@ -36,8 +38,12 @@ Cut CutAt(size_t offset, size_t text_bytes, const TextEncoder& whole) {
     return {{text_bytes, whole.ids.size()}, false};
   }
   // The rest of the segment that is cut may join its neighbour (one space of a run of five):
-  // begin one earlier.
-  for (int i = 0; i < 2 && segment != whole.segments.begin(); ++i) --segment;
+  // begin one earlier; or it may end a normalized piece: begin where one of those may begin.
+  const auto begin = whole.segments.begin();
+  if (segment != begin) --segment;
+  const size_t first = segment->begin_bytes - std::min(segment->begin_bytes, normalized_bytes);
+  if (segment != begin) --segment;
+  while (segment != begin && segment->begin_bytes > first) --segment;
   return {*segment, true};
 }
 
@@ -55,7 +61,8 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
     return absl::InvalidArgumentError(about("has a space that no text has"));
   if (std::isnan(piece.score))
     return absl::InvalidArgumentError(about("has a score that is no number"));
-  if (piece.type != PieceType::kUserDefined || piece.text.find(kSpaceMark) == std::string::npos)
+  if (piece.type != PieceType::kUserDefined || piece.is_normalized ||
+      piece.text.find(kSpaceMark) == std::string::npos)
     return absl::OkStatus();
   if (!IsRunOfMarks(piece.text))
     return absl::UnimplementedError(
@@ -70,10 +77,17 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
     const std::vector<VocabularyPiece>& pieces) {
   bool runs = false, pairs = false;  // of spaces
+  absl::flat_hash_set<std::string> normalized;
   for (const VocabularyPiece& piece : pieces) {
+    if (IsNeverMerged(piece.type) && piece.is_normalized &&
+        !normalized.insert(Replaced(piece.text, kSpaceMark, " ")).second) {
+      return absl::UnimplementedError(absl::StrCat("two normalized pieces differ from \"",
+                                                   piece.text, "\" in how a space is written"));
+    }
     if (!MayBecomeText(piece.type)) continue;
     if (absl::Status status = CheckPiece(piece); !status.ok()) return status;
-    if (piece.type != PieceType::kUserDefined || !IsRunOfMarks(piece.text)) continue;
+    if (piece.type != PieceType::kUserDefined || piece.is_normalized || !IsRunOfMarks(piece.text))
+      continue;
     runs = true;
     pairs = pairs || piece.text.size() == 2 * kSpaceMark.size();
   }
@@ -103,7 +117,7 @@ EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<
   size_t repeated_bytes = 0;
   for (const size_t offset : offsets) {
     assert(offset <= text.size() && IsUtf8Boundary(text, offset));
-    cuts.push_back(CutAt(offset, text.size(), whole));
+    cuts.push_back(CutAt(offset, text.size(), vocabulary_.longest_normalized_bytes(), whole));
     if (cuts.back().inside) repeated_bytes += offset - cuts.back().begin.begin_bytes;
     if (repeated_bytes > kMaxRepeatedBytes) return EncodeEnd::kTooCostly;
   }

@@ -170,7 +170,7 @@ absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) 
                                         : ReadTokenizerJson(*bytes, &loaded->notes);
     *bytes = std::string();  // a tokenizer takes memory of its own
     if (pieces.ok()) {
-      const absl::Status added = AddTokens(folder, name, &*pieces);
+      const absl::Status added = AddTokens(folder, name, &*pieces, &loaded->notes);
       if (absl::IsUnimplemented(added)) {
         loaded->why_none = NotDone(added.message());
         return absl::OkStatus();

@@ -139,10 +139,28 @@ void Vocabulary::AppendIds(std::string_view text, std::vector<int32_t>* ids) con
   }
 }
 
+std::optional<PieceMatcher::Match> Vocabulary::LongestWhole(bool normalized,
+                                                            std::string_view text) const {
+  if (!normalized) return matcher_.Longest(text);
+  std::string with_spaces;
+  std::string_view window = text.substr(0, longest_normalized_bytes_);
+  if (window.find(kSpaceMark) != window.npos)
+    window = with_spaces = Replaced(window, kSpaceMark, " ");
+  auto match = normalized_.Longest(window);
+  if (!match.has_value()) return match;
+  size_t bytes = 0;  // in the text
+  for (size_t i = 0; i < match->length_bytes; ++i)
+    bytes += text.substr(bytes, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 1;
+  match->length_bytes = bytes;
+  return match;
+}
+
 std::optional<int32_t> Vocabulary::Find(std::string_view piece) const {
-  if (const auto whole = matcher_.Longest(piece);
-      whole.has_value() && whole->length_bytes == piece.size()) {
-    return whole->id;
+  for (const bool normalized : {false, true}) {
+    if (const auto whole = LongestWhole(normalized, piece);
+        whole.has_value() && whole->length_bytes == piece.size()) {
+      return whole->id;
+    }
   }
   if (const Made* made = FindMade(Replaced(piece, kSpaceMark, " "))) return made->id;
   if (!IsBytePiece(piece)) return std::nullopt;
@@ -150,20 +168,26 @@ std::optional<int32_t> Vocabulary::Find(std::string_view piece) const {
 }
 
 void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
-  std::vector<PieceMatcher::Piece> whole;
+  std::vector<PieceMatcher::Piece> whole, normalized;
   std::map<size_t, int32_t> runs;
   tokens_.resize(pieces.size());
   made_.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto& [text, type, score] = pieces[i];
+    const auto& [text, type, score, is_normalized] = pieces[i];
     const auto id = static_cast<int32_t>(i);
     const bool control = type == PieceType::kControl || type == PieceType::kUnknown;
     Token& token = tokens_[i];
     token.bytes =
         type == PieceType::kByte ? std::string(1, ByteOf(text)) : Replaced(text, kSpaceMark, " ");
     token.special = control || IsMarker(text);
-    if (IsNeverMerged(type)) whole.push_back({std::string(text), id});
-    if (type == PieceType::kUserDefined && IsRunOfSpaces(token.bytes)) {
+    if (IsNeverMerged(type) && is_normalized) {
+      normalized.push_back({token.bytes, id});
+      longest_normalized_bytes_ =
+          std::max(longest_normalized_bytes_, token.bytes.size() * kSpaceMark.size());
+    } else if (IsNeverMerged(type)) {
+      whole.push_back({std::string(text), id});
+    }
+    if (type == PieceType::kUserDefined && !is_normalized && IsRunOfSpaces(token.bytes)) {
       runs.emplace(token.bytes.size(), id);
     }
     if (MayBecomeText(type)) AddMade(token.bytes, id, score);
@@ -171,6 +195,7 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
   }
   space_runs_ = SpaceRuns(std::move(runs));
   matcher_ = PieceMatcher(std::move(whole));
+  normalized_ = PieceMatcher(std::move(normalized));
 }
 
 void Vocabulary::AddMade(std::string_view text, int32_t id, float score) {

@@ -86,8 +86,17 @@ class Vocabulary {
   const Token& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // The pieces that are never merged.
-  const PieceMatcher& matcher() const { return matcher_; }
+  // The longest piece that is never merged at the front of a text: of those that are looked for in
+  // the text, or of the normalized ones, for which a space is U+0020 or U+2581.
+  std::optional<PieceMatcher::Match> LongestWhole(bool normalized, std::string_view text) const;
+  // Whether there may be one, by the first byte.
+  bool MayStartWhole(bool normalized, char first) const {
+    return normalized ? normalized_.Starts(first == kSpaceMark[0] ? ' ' : first) ||
+                            (first == kSpaceMark[0] && normalized_.Starts(first))
+                      : matcher_.Starts(first);
+  }
+  // The most bytes of a text that a normalized piece takes; 0: there is none.
+  size_t longest_normalized_bytes() const { return longest_normalized_bytes_; }
   const SpaceRuns& space_runs() const { return space_runs_; }
   // A piece that merging makes.
   struct Made {
@@ -122,6 +131,8 @@ class Vocabulary {
 
   std::vector<Token> tokens_;  // by id
   PieceMatcher matcher_;
+  PieceMatcher normalized_;  // with spaces
+  size_t longest_normalized_bytes_ = 0;
   SpaceRuns space_runs_;
   std::array<int32_t, 256> byte_ids_{};
   absl::flat_hash_map<std::string_view, Made> made_;  // the texts lie in tokens_

@@ -17,7 +17,6 @@
 #include "proto/utf8.h"
 #include "worker/model/model_json.h"
 #include "worker/model/text_list.h"
-#include "worker/text/added_tokens.h"
 
 namespace hearth {
 namespace {
@@ -275,6 +274,12 @@ bool IsOff(const Json& value) {
   return value.is_null() || value == false || value == "" || value == 0;
 }
 
+// The steps of a normalizer or pre_tokenizer, which may be a Sequence of others.
+void AddParts(const Json& step, const char* list, std::vector<const Json*>* parts) {
+  if (JsonAt(step, {"type"}) != "Sequence") return parts->push_back(&step);
+  for (const Json& part : JsonAt(step, {list})) AddParts(part, list, parts);
+}
+
 absl::Status CheckJsonSettings(const Json& json) {
   const Json& model = JsonAt(json, {"model"});
   if (JsonAt(model, {"type"}) != "BPE") return Other("its model is not BPE");
@@ -283,17 +288,22 @@ absl::Status CheckJsonSettings(const Json& json) {
     if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is set");
   }
   if (JsonAt(model, {"byte_fallback"}) != true) return Other("model.byte_fallback is not set");
-  const Json& normalizer = JsonAt(json, {"normalizer"});
-  if (JsonAt(normalizer, {"type"}) != "Replace" ||
-      JsonAt(normalizer, {"pattern", "String"}) != " " ||
-      JsonAt(normalizer, {"content"}) != std::string(kSpaceMark)) {
-    return Other("its normalizer does more than write U+2581 for a space");
-  }
+  const auto writes_mark = [](const Json* part) {
+    return JsonAt(*part, {"type"}) == "Replace" && JsonAt(*part, {"pattern", "String"}) == " " &&
+           JsonAt(*part, {"content"}) == std::string(kSpaceMark);
+  };
+  std::vector<const Json*> normalizers, splitters;
+  AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
+  if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
+    return Other("its normalizer does not just write U+2581 for a space");
   // After that no text has a space to be split at.
-  const Json& splitter = JsonAt(json, {"pre_tokenizer"});
-  const bool splits_nothing =
-      JsonAt(splitter, {"type"}) == "Split" && JsonAt(splitter, {"pattern", "String"}) == " ";
-  if (!splitter.is_null() && !splits_nothing) return Other("its pre_tokenizer divides texts");
+  const auto splits_nothing = [](const Json* part) {
+    return part->is_null() ||
+           (JsonAt(*part, {"type"}) == "Split" && JsonAt(*part, {"pattern", "String"}) == " ");
+  };
+  AddParts(JsonAt(json, {"pre_tokenizer"}), "pretokenizers", &splitters);
+  if (!std::all_of(splitters.begin(), splitters.end(), splits_nothing))
+    return Other("its pre_tokenizer divides texts");
   return absl::OkStatus();
 }
 
@@ -312,8 +322,10 @@ bool PutsBosFirst(const Json& processor) {
 }
 
 absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pieces) {
-  if (id >= pieces->size())
-    return Broken("the id of \"", ShownText(text), "\" is no number below ", pieces->size());
+  if (id >= kMaxPieces)
+    return Broken("the id of \"", ShownText(text), "\" is no number below ", kMaxPieces);
+  if (text.empty()) return Broken("a piece is empty");
+  if (id >= pieces->size()) pieces->resize(id + 1, {"", PieceType::kUnused});
   VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
     return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have one id");
@@ -322,23 +334,43 @@ absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pie
   return absl::OkStatus();
 }
 
-// `normalized`: receives the texts of tokens with that flag.
-absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces,
-                       std::vector<std::string>* normalized) {
-  for (const Json& token : added) {
-    const Json &content = JsonAt(token, {"content"}), &id = JsonAt(token, {"id"});
+// Reads the added tokens. `ids`: of those that the vocabulary has; receives those of the others,
+// which count from the vocabulary's size on, as in transformers, whatever the file says.
+absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
+                       absl::flat_hash_map<std::string, uint64_t>* ids, Pieces* pieces,
+                       std::vector<std::string>* notes) {
+  const Json& unknown = JsonAt(rest, {"model", "unk_token"});
+  uint64_t next = vocabulary_size, last_said = 0;
+  for (const Json& token : JsonAt(rest, {"added_tokens"})) {
+    const Json &content = JsonAt(token, {"content"}), &said = JsonAt(token, {"id"});
     const auto* text = content.get_ptr<const std::string*>();
     if (text == nullptr) return Broken("an added token has no content");
     for (const char* name : {"single_word", "lstrip", "rstrip"}) {
       if (!IsOff(JsonAt(token, {name})))
         return Other("the added token \"", ShownText(*text), "\" has ", name);
     }
-    if (!IsOff(JsonAt(token, {"normalized"}))) normalized->push_back(*text);
+    if (!said.is_number_unsigned() || said >= kMaxPieces)
+      return Broken("the id of \"", ShownText(*text), "\" is no number below ", kMaxPieces);
+    const auto [at, is_new] = ids->emplace(*text, next);
+    if (is_new && said != next) {
+      if (said < next || said < last_said) {
+        return Broken("the id of \"", ShownText(*text), "\" is ", said.get<uint64_t>(),
+                      ", and transformers gives it ", next);
+      }
+      if (notes != nullptr) {
+        notes->push_back(absl::StrCat("tokenizer: the id of \"", ShownText(*text), "\" is ", next,
+                                      ", as in transformers, not ", said.get<uint64_t>()));
+      }
+    } else if (!is_new && said != at->second) {
+      return Broken("\"", ShownText(*text), "\" has two ids");
+    }
+    if (is_new) last_said = said.get<uint64_t>();
     PieceType type = PieceType::kUserDefined;
     if (JsonAt(token, {"special"}) == true) type = PieceType::kControl;
     if (content == unknown) type = PieceType::kUnknown;
-    const uint64_t at = id.is_number_unsigned() ? id.get<uint64_t>() : TokenizerJson::kNoId;
-    if (absl::Status put = Put(at, *text, type, pieces); !put.ok()) return put;
+    if (absl::Status put = Put(at->second, *text, type, pieces); !put.ok()) return put;
+    (*pieces)[at->second].is_normalized = !IsOff(JsonAt(token, {"normalized"}));
+    if (is_new) ++next;
   }
   return absl::OkStatus();
 }
@@ -375,6 +407,7 @@ absl::Status CheckPieces(const Pieces& pieces) {
   taken.reserve(pieces.size());
   size_t bytes = 0;
   for (const VocabularyPiece& piece : pieces) {
+    if (piece.text.empty() && piece.type == PieceType::kUnused) continue;
     if (piece.text.empty()) return Broken("a piece is empty");
     if (piece.text.size() > kMaxPieceBytes)
       return Broken("a piece has ", piece.text.size(), " bytes; the limit is ", kMaxPieceBytes);
@@ -394,8 +427,9 @@ absl::Status CheckMerges(size_t merges,
                          Pieces* pieces) {
   absl::flat_hash_map<std::string_view, uint32_t> ids;
   ids.reserve(pieces->size());
-  for (size_t id = 0; id < pieces->size(); ++id)
-    ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
+  for (size_t id = 0; id < pieces->size(); ++id) {
+    if (!(*pieces)[id].text.empty()) ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
+  }
   std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by merges
   size_t last = 0;
   std::set<size_t> splits;  // of the piece of that id
@@ -423,6 +457,7 @@ absl::Status CheckMerges(size_t merges,
   size_t possible = 0;
   for (size_t id = 0; id < pieces->size(); ++id) {
     VocabularyPiece& piece = (*pieces)[id];
+    if (piece.text.empty()) continue;
     if (IsNeverMerged(piece.type) && !is_made[id]) {
       if (piece.type == PieceType::kUserDefined) piece.type = PieceType::kWhole;
       continue;
@@ -474,30 +509,23 @@ absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text, std::vector<std:
     return Broken("not a tokenizer with a vocabulary and merges");
   }
   if (absl::Status status = CheckJsonSettings(rest); !status.ok()) return status;
-  // Some added tokens lie behind the vocabulary, the others in it.
-  size_t behind = 0;
-  absl::flat_hash_map<std::string_view, size_t> contents;
+  absl::flat_hash_map<std::string, uint64_t> added_ids;
+  absl::flat_hash_set<std::string_view> contents;
   for (const Json& token : added) {
-    const auto* content = JsonAt(token, {"content"}).get_ptr<const std::string*>();
-    if (content != nullptr) ++contents[*content], ++behind;
+    if (const auto* content = JsonAt(token, {"content"}).get_ptr<const std::string*>())
+      contents.insert(*content);
   }
-  for (size_t at = 0; at < json.texts().size(); ++at) {
-    const auto found = contents.find(json.texts()[at]);
-    if (found != contents.end()) behind -= std::exchange(found->second, 0);
-  }
-  absl::Status status = CheckPieceRoom(json.texts().size() + behind, 0);
-  if (!status.ok()) return status;
-  Pieces pieces(json.texts().size() + behind);
+  Pieces pieces;
+  pieces.reserve(json.texts().size() + contents.size());
+  absl::Status status = CheckPieceRoom(json.texts().size() + contents.size(), 0);
   for (size_t at = 0; status.ok() && at < json.texts().size(); ++at) {
     const std::string_view piece = json.texts()[at];
     status = Put(json.ids()[at], piece, IsBytePiece(piece) ? PieceType::kByte : PieceType::kNormal,
                  &pieces);
+    if (contents.count(piece) > 0) added_ids.emplace(piece, json.ids()[at]);
   }
-  std::vector<std::string> normalized;
-  if (status.ok())
-    status = ReadAdded(added, JsonAt(rest, {"model", "unk_token"}), &pieces, &normalized);
+  if (status.ok()) status = ReadAdded(rest, json.texts().size(), &added_ids, &pieces, notes);
   if (status.ok()) status = CheckPieces(pieces);
-  if (status.ok()) status = CheckNormalized(normalized, pieces);
   if (status.ok() && json.has_odd_merge()) return Broken(kOddMerge);
   if (status.ok()) {
     status = CheckMerges(

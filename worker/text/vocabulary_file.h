@@ -29,7 +29,7 @@ enum class PieceType {
   kUnknown = 2,
   kControl = 3,
   kUserDefined = 4,
-  kUnused = 5,
+  kUnused = 5,  // an empty one stands for an id that no piece has
   kByte = 6,
   // Not of the format: an added token outside the merges. A text is divided at it, as at a
   // user-defined piece, but merging never makes it.
@@ -44,6 +44,8 @@ struct VocabularyPiece {
   std::string text;
   PieceType type = PieceType::kNormal;
   float score = 0;  // of two merges the one that makes the piece of the better score comes first
+  // If never merged: a text is divided at it after all others, with each space as U+2581.
+  bool is_normalized = false;
 };
 
 // Whether text may become a piece of this type: the others come from elsewhere.
@@ -78,7 +80,8 @@ std::optional<MergeHalves> MergeOf(std::string_view text);
 // kInvalidArgument: more pieces, or more bytes of text, than the limits above. Asked before each
 // piece is added.
 absl::Status CheckPieceRoom(size_t pieces, size_t bytes);
-// That no two pieces have one text, none is empty, and there are 256 of bytes.
+// That no two pieces have one text, none but those of missing ids is empty, and there are 256 of
+// bytes.
 absl::Status CheckPieces(const std::vector<VocabularyPiece>& pieces);
 // That the merges are those of pieces that are made in the order of their ids, of any two halves
 // that are pieces: then scores say the same. `merge_at`: nothing for a merge that is no pair.
@@ -87,7 +90,8 @@ absl::Status CheckMerges(size_t merges,
                          absl::FunctionRef<std::optional<MergeHalves>(size_t)> merge_at,
                          std::vector<VocabularyPiece>* pieces);
 
-// By id, checked. `notes`: gets what the file asks for besides and is not done; may be null.
+// By id, checked. `notes`: gets what the file asks for besides and is not done, and ids that differ
+// from the file's, as in transformers; may be null.
 absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerModel(std::string_view model);
 absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerJson(
     std::string_view json, std::vector<std::string>* notes = nullptr);

@@ -16,7 +16,7 @@ import numpy
 import torch
 from transformers import Gemma3ForCausalLM
 
-from model_oracle import GREEDY, Probe, compare, their_logits, tiny_config
+from model_oracle import GREEDY, LINEAR, Probe, compare, their_logits, tiny_config
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 import convert_model  # noqa: E402
@@ -162,7 +162,7 @@ def main():
         folder = pathlib.Path(name)
         for kind in KINDS:
             check(sys.argv[1], folder, kind.name, lambda _: kind)
-        check(sys.argv[1], folder, "as Q4_K_M", as_q4_k_m, dict(rope=dict(rope_type="linear", factor=8.0)))
+        check(sys.argv[1], folder, "as Q4_K_M", as_q4_k_m, LINEAR)
         check(sys.argv[1], folder, "gate and up differ",
               lambda name: Kind.Q6_K if "gate" in name or "v_proj" in name else Kind.Q4_0)
         check(sys.argv[1], folder, "head of its own", as_q4_k_m, dict(tie_word_embeddings=False))

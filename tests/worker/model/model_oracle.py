@@ -95,6 +95,7 @@ def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
 BASE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, vocab_size=300, sliding_window=24,
             query_pre_attn_scalar=16, max_position_embeddings=2048, layer_types="lglg")
+LINEAR = dict(rope=dict(rope_type="linear", factor=8.0))
 GEOMETRIES = [
     ("window 8, below the chunk", dict(sliding_window=8)),
     ("window 600, above every prompt", dict(sliding_window=600)),
@@ -105,7 +106,7 @@ GEOMETRIES = [
     ("8 KV heads", dict(num_attention_heads=8, num_key_value_heads=8)),
     ("odd head size and scalar", dict(head_dim=24, query_pre_attn_scalar=20)),
     ("softcaps", dict(attn_logit_softcapping=3.0, final_logit_softcapping=5.0)),
-    ("linear rope scaling", dict(rope=dict(rope_type="linear", factor=8.0))),
+    ("linear rope scaling", LINEAR),
     ("untied head, one global layer", dict(tie_word_embeddings=False, layer_types="lllg")),
     ("yarn", dict(rope=dict(rope_type="yarn", factor=4.0,
                             original_max_position_embeddings=64))),

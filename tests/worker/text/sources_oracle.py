@@ -20,9 +20,10 @@ NEW = ["<|im_start|>", "<|im_end|>", "THINKING", "keepers of", "<tool>", "light"
        "the lamp"]
 
 
-def texts(seed=3):
+def texts(seed=3, more=()):
     rng = random.Random(seed)
     words = WORDS + NEW * 3 + ["keepers", "THINK", "ING", "of the light", "<|im", "_start|>"]
+    words += [*more] * 6
     return ["".join(rng.choice(words) for _ in range(rng.randint(1, 20))) for _ in range(300)]
 
 
@@ -55,10 +56,10 @@ class Folder:
         return AutoTokenizer.from_pretrained(self.path)
 
 
-def check_equal(binary, folder):
+def check_equal(binary, folder, more=()):
     theirs = folder.theirs()
     probe = Probe(binary, folder.path)
-    for text in texts():
+    for text in texts(more=more):
         want = theirs.encode(text, add_special_tokens=False)
         got = probe.ask("encode", text=text)["ids"]
         assert got == want, (f"{folder.path.name}: {text!r}\n  here         {got}\n"
@@ -173,9 +174,6 @@ def check_differences(binary, make, count, start):
     folder.write("added_tokens.json", {"<start_of_turn>": start + 1})
     check_refused(binary, folder, f"token {start + 1} is \"<start_of_turn>\"",
                   f"has that at {start}")
-    folder = make("a gap")
-    folder.write("added_tokens.json", {"<|im_start|>": count + 3})
-    check_refused(binary, folder, f"token {count + 3} is \"<|im_start|>\"", "ids between")
     folder = make("two special tokens without ids")
     folder.write("tokenizer_config.json", {"pad_token": "[PAD]", "sep_token": "[SEP]"})
     check_refused(binary, folder, "\"[PAD]\" and \"[SEP]\"")
@@ -183,6 +181,93 @@ def check_differences(binary, make, count, start):
     folder.change("tokenizer.json", lambda it: it["added_tokens"].append(
         {"id": count, **entry("<tool>", lstrip=True)}))
     check_refused(binary, folder, "the added token \"<tool>\" has lstrip")
+
+
+def check_added(binary, make):
+    """Tokens added as texts are looked for in the normalized text, after all others."""
+    for name, more, add in [
+            ("a space inside", ["keepers", " of", "lamp", "keepers\u2581of"],
+             lambda it: it.add_tokens(["keepers of", "the lamp"])),
+            ("a space in front", [" lamp", "lamp", "\u2581lamp"],
+             lambda it: it.add_tokens([" lamp", "  lamp"])),
+            ("a mark in front", [" lamp", "lamp", "\u2581lamp"],
+             lambda it: it.add_tokens(["\u2581lamp"])),
+            ("a space alone", ["  lamp"], lambda it: it.add_tokens([" "])),
+            ("spaces alone", ["  lamp", "     "], lambda it: it.add_tokens(["  ", "     "])),
+            ("across a special one", ["foo", "<bar", "bar>", "<bar>", ">x"], lambda it: (
+                it.add_tokens(["foo<bar", ">xfoo"]),
+                it.add_special_tokens({"extra_special_tokens": ["<bar>"]}))),
+            ("with line ends", ["\n", "#", "\n#", "x\n"],
+             lambda it: it.add_tokens(["\n#", "x\n", "\n \n"])),
+            ("texts of others", ["abc", "bcd", "ab", "cd"],
+             lambda it: it.add_tokens(["abc", "bcd", "abcde", "cd"])),
+            ("pieces", ["the", " of"], lambda it: it.add_tokens(["the", "\u2581of", "7"])),
+            ("of both kinds", ["of the", " of", " the", "keepers"], lambda it: it.add_tokens(
+                [AddedToken("of the", normalized=False), "keepers of", " the"]))]:
+        folder = make("added, " + name)
+        theirs = folder.theirs()
+        add(theirs)
+        theirs.save_pretrained(folder.path)
+        check_equal(binary, folder, more)
+
+
+def check_forms(binary, make, count):
+    """Of tokenizer.json."""
+    def added(*ids):
+        names = ["<|im_start|>", "THINKING"]
+        return lambda it: it["added_tokens"].extend(
+            {"id": id_, **entry(name)} for name, id_ in zip(names, ids))
+
+    def in_vocabulary(it):
+        it["model"]["vocab"]["<|im_start|>"] = count + 5
+        added(count + 5)(it)
+
+    def last_piece(it):
+        vocabulary = it["model"]["vocab"]
+        vocabulary[max(vocabulary, key=vocabulary.get)] += 7
+
+    def normalizer(*steps):
+        return lambda it: it.update(normalizer={"type": "Sequence", "normalizers": [
+            it["normalizer"] if step is None else step for step in steps]})
+
+    empty = {"type": "Sequence", "normalizers": []}
+    splitter = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                "invert": False}
+    for name, change in [
+            ("an added id after a gap", added(count + 5)),
+            ("two added ids after a gap", added(count + 2, count + 5)),
+            ("a piece's id after a gap", in_vocabulary),
+            ("the last piece's id after a gap", last_piece),
+            ("a gap, and a token more", lambda it: (in_vocabulary(it), it["added_tokens"].append(
+                {"id": count + 6, **entry("THINKING")}))),
+            ("a Sequence of one Replace", normalizer(None)),
+            ("Sequences of Sequences", normalizer(empty, {"type": "Sequence", "normalizers": [
+                {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})),
+            ("a Sequence of one Split", lambda it: it.update(pre_tokenizer={
+                "type": "Sequence", "pretokenizers": [splitter]})),
+            ("merges as texts", lambda it: it["model"].update(
+                merges=[" ".join(merge) for merge in it["model"]["merges"]]))]:
+        for tokenizer_class in (None, "PreTrainedTokenizerFast"):
+            folder = make(f"{name}, {tokenizer_class}")
+            folder.change("tokenizer.json", change)
+            if tokenizer_class:
+                folder.write("tokenizer_config.json", {"tokenizer_class": tokenizer_class})
+            check_equal(binary, folder)
+    for name, change, words in [
+            ("added ids in another order", added(count + 5, count + 2), "transformers gives it"),
+            ("an added id of a piece", added(5), "transformers gives it"),
+            ("a Sequence of more", normalizer(None, {"type": "NFC"}), "its normalizer")]:
+        folder = make(name)
+        folder.change("tokenizer.json", change)
+        check_refused(binary, folder, words)
+    for name, file, value in [
+            ("another file's id after a gap", "added_tokens.json", {"<|im_start|>": count + 3}),
+            ("other files' ids after a gap", "added_tokens.json",
+             {"<|im_start|>": count + 3, "THINKING": count + 9})]:
+        for has_json in (True, False):
+            folder = make(f"{name}, {has_json}", has_json=has_json)
+            folder.write(file, value)
+            check_equal(binary, folder)
 
 
 def main():
@@ -197,6 +282,8 @@ def main():
         check_equal(binary, make("tokenizer.json alone", has_model=False))
         check_saved(binary, make, len(tokens))
         check_beside(binary, make, len(tokens))
+        check_added(binary, make)
+        check_forms(binary, make, len(tokens))
         check_empty_decoder(binary, make, len(tokens))
         check_renamed(binary, make, tokens.index("<start_of_turn>"))
         check_differences(binary, make, len(tokens), tokens.index("<start_of_turn>"))
