@@ -180,10 +180,8 @@ class PieceAdder {
       return Refused(shown, " has \"", ShownText((*pieces_)[token.id].text), "\" there", kAdvice);
     }
     if (has_gap_) return Refused(shown, " has missing ids", kAdvice);
-    if (token.id > pieces_->size()) {
-      notes_->push_back(absl::StrCat("tokenizer: the id of \"", ShownText(token.text), "\" is ",
-                                     pieces_->size(), ", as in transformers, not ", token.id));
-    }
+    if (token.id > pieces_->size())
+      notes_->push_back(IdNote(token.text, pieces_->size(), token.id));
     bytes_ += token.text.size();
     absl::Status room = CheckPieceRoom(pieces_->size() + 1, bytes_);
     if (!room.ok()) return Refused(file, ": ", room.message());

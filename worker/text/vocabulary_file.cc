@@ -321,9 +321,12 @@ bool PutsBosFirst(const Json& processor) {
          JsonAt(single[1], {"Sequence", "id"}) == "A";
 }
 
+absl::Status NoId(std::string_view text) {
+  return Broken("the id of \"", ShownText(text), "\" is no number below ", kMaxPieces);
+}
+
 absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pieces) {
-  if (id >= kMaxPieces)
-    return Broken("the id of \"", ShownText(text), "\" is no number below ", kMaxPieces);
+  if (id >= kMaxPieces) return NoId(text);
   if (text.empty()) return Broken("a piece is empty");
   if (id >= pieces->size()) pieces->resize(id + 1, {"", PieceType::kUnused});
   VocabularyPiece& piece = (*pieces)[id];
@@ -349,18 +352,14 @@ absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
       if (!IsOff(JsonAt(token, {name})))
         return Other("the added token \"", ShownText(*text), "\" has ", name);
     }
-    if (!said.is_number_unsigned() || said >= kMaxPieces)
-      return Broken("the id of \"", ShownText(*text), "\" is no number below ", kMaxPieces);
+    if (!said.is_number_unsigned() || said >= kMaxPieces) return NoId(*text);
     const auto [at, is_new] = ids->emplace(*text, next);
     if (is_new && said != next) {
       if (said < next || said < last_said) {
         return Broken("the id of \"", ShownText(*text), "\" is ", said.get<uint64_t>(),
                       ", and transformers gives it ", next);
       }
-      if (notes != nullptr) {
-        notes->push_back(absl::StrCat("tokenizer: the id of \"", ShownText(*text), "\" is ", next,
-                                      ", as in transformers, not ", said.get<uint64_t>()));
-      }
+      if (notes != nullptr) notes->push_back(IdNote(*text, next, said.get<uint64_t>()));
     } else if (!is_new && said != at->second) {
       return Broken("\"", ShownText(*text), "\" has two ids");
     }
@@ -376,6 +375,11 @@ absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
 }
 
 }  // namespace
+
+std::string IdNote(std::string_view text, uint64_t id, uint64_t said) {
+  return absl::StrCat("tokenizer: the id of \"", ShownText(text), "\" is ", id,
+                      ", as in transformers, not ", said);
+}
 
 std::string ShownText(std::string_view text) {
   size_t bytes = std::min<size_t>(text.size(), 200);

@@ -11,6 +11,7 @@
 #define HEARTH_WORKER_TEXT_VOCABULARY_FILE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,9 @@ inline constexpr size_t kMaxPieceBytes = 512;
 
 // What a message quotes of a text that may be long.
 std::string ShownText(std::string_view text);
+
+// A note on a new token whose id differs from the one that its file says.
+std::string IdNote(std::string_view text, uint64_t id, uint64_t said);
 
 // The two texts that a merge joins.
 using MergeHalves = std::pair<std::string_view, std::string_view>;

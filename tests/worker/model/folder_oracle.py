@@ -279,8 +279,9 @@ def check_rows(binary, root):
     for number, (name, model, change, *more) in enumerate(rows()):
         folder = root / str(number)
         expected = next((one for one in more if not isinstance(one, dict)), [])
-        if callable(getattr(model, "save_pretrained", None)):
-            model.save_pretrained(folder, **next((one for one in more if isinstance(one, dict)), {}))
+        arguments = next((one for one in more if isinstance(one, dict)), {})
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(folder, **arguments)
         else:
             model(text(), folder)
         for apply in change if isinstance(change, tuple) else filter(None, [change]):
