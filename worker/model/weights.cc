@@ -171,10 +171,10 @@ absl::Status CheckRest(const Finder& finder, std::vector<std::string>* notes) {
   if (vision > 0) notes->push_back(absl::StrCat(vision, " vision tensors skipped: text only"));
   if (!unused.empty()) {
     const size_t shown = std::min(unused.size(), kShown);
-    notes->push_back(absl::StrCat(unused.size(),
-                                  " tensors are not used, as they are not part of the text model: ",
-                                  absl::StrJoin(unused.begin(), unused.begin() + shown, ", "),
-                                  shown < unused.size() ? ", ..." : ""));
+    notes->push_back(
+        absl::StrCat("tensors outside the text model are not used (", unused.size(),
+                     "): ", absl::StrJoin(unused.begin(), unused.begin() + shown, ", "),
+                     shown < unused.size() ? ", ..." : ""));
   }
   return absl::OkStatus();
 }

@@ -222,7 +222,7 @@ TEST_F(CheckpointTest, NotesNameTensorsOutsideTheTextModel) {
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   EXPECT_THAT((*gemma)->notes(),
               ElementsAre("3 vision tensors skipped: text only",
-                          "2 tensors are not used, as they are not part of the text model: "
+                          "tensors outside the text model are not used (2): "
                           "model.layers.0.self_attn.rotary_emb.inv_freq, v_head.summary.weight"));
   for (const char* name :
        {"model.layers.0.vision_tower.weight", "model.layers.4.mlp.up_proj.weight",
