@@ -282,7 +282,8 @@ void AddParts(const Json& step, const char* list, std::vector<const Json*>* part
 
 absl::Status CheckJsonSettings(const Json& json) {
   const Json& model = JsonAt(json, {"model"});
-  if (JsonAt(model, {"type"}) != "BPE") return Other("its model is not BPE");
+  const Json& type = JsonAt(model, {"type"});  // old files do not say it
+  if (!type.is_null() && type != "BPE") return Other("its model is not BPE");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"}) {
     if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is set");

@@ -245,6 +245,7 @@ def check_forms(binary, make, count):
                 {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})),
             ("a Sequence of one Split", lambda it: it.update(pre_tokenizer={
                 "type": "Sequence", "pretokenizers": [splitter]})),
+            ("a model without its type", lambda it: it["model"].pop("type")),
             ("merges as texts", lambda it: it["model"].update(
                 merges=[" ".join(merge) for merge in it["model"]["merges"]]))]:
         for tokenizer_class in (None, "PreTrainedTokenizerFast"):
