@@ -9,10 +9,8 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 TORCH_VERSION=2.11.0
-CUDA_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-  nvidia-cuda-runtime==13.0.96)
 PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
-  bin/gpu_tensor_core_probe tests/model_probe tests/hearth_gpu_test)
+  bin/gpu_tensor_core_probe bin/device_step_bench tests/model_probe tests/hearth_gpu_test)
 # Those of them that see libtorch.
 WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
 FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs
@@ -20,41 +18,29 @@ FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data
 
 # --- here ---
 
-# The headers and the three libraries that are linked, not the code of devices beside them.
-fetch_torch() {
-  local wheels=$DEPS/wheels
-  "$PYTHON" -m pip download --disable-pip-version-check --progress-bar off --no-deps \
-    --only-binary=:all: --python-version 312 --platform manylinux_2_28_x86_64 -d "$wheels" \
-    "torch==$TORCH_VERSION"
-  rm -rf "$DEPS/torch"
-  "$PYTHON" - "$wheels"/torch-*.whl "$DEPS" <<'PYTHON'
-import sys, zipfile
-with zipfile.ZipFile(sys.argv[1]) as wheel:
-    libraries = {f"torch/lib/lib{name}.so" for name in ("torch", "torch_cpu", "c10")}
-    wheel.extractall(sys.argv[2], [name for name in wheel.namelist()
-                                   if name.startswith("torch/include/") or name in libraries])
-PYTHON
-  rm -rf "$wheels"
-}
-
-fetch_cuda() {
-  rm -rf "$DEPS/cuda"
-  "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off --no-deps --no-compile \
-    --target "$DEPS/cuda" "${CUDA_PACKAGES[@]}"
-  chmod +x "$CUDA"/bin/* "$CUDA"/nvvm/bin/*
-  # As CMake looks for them in a toolkit.
-  ln -sf libcudart.so.13 "$CUDA/lib/libcudart.so"
-  ln -sfn lib "$CUDA/lib64"
-  mkdir -p "$CUDA/include/cccl"
+# Keeps the headers and the three libraries that are linked, not the code of devices beside them.
+fetch() {
+  fetch_cuda "$DEPS" "$TORCH_VERSION" --no-deps
+  find "$DEPS/python/torch/lib" -type f -not -name libtorch.so -not -name libtorch_cpu.so \
+    -not -name libc10.so -delete
 }
 
 configure_kit() {
   # DT_RPATH, which the libraries' own needs go by too. No program is run here to list its tests.
+  local options
+  mapfile -t options < <(cuda_options "$DEPS")
   # shellcheck disable=SC2016
-  run_configure "$FOLDER" -DHEARTH_TORCH="$DEPS/torch" -DHEARTH_CUDA=on \
-    -DCUDAToolkit_ROOT="$CUDA" -DCMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE=PRE_TEST \
+  run_configure "$FOLDER" "${options[@]}" -DCMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE=PRE_TEST \
     -DCMAKE_BUILD_RPATH='$ORIGIN/../lib;$ORIGIN/../torch/lib' \
     -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
+}
+
+# What device_step_bench compares a device with, computed by this CPU.
+make_digests() {
+  local models=$FOLDER/models
+  mkdir -p "$models"
+  "$FOLDER/bin/seeded_digests" "$models" >"$FOLDER/digests.txt"
+  rm -r "$models"
 }
 
 # Libraries beside the programs, but for torch's and for those of every system with a compiler.
@@ -94,6 +80,7 @@ assemble() {
   for program in "${WITH_TORCH[@]}"; do copy_objects "$program"; done
   (cd "$ROOT" && git ls-files -z -- "${FILES[@]}" | xargs -0 cp --parents -t "$KIT")
   cp -r /usr/include/absl "$KIT/include/"
+  cp "$FOLDER/digests.txt" "$KIT/"
   echo "$TORCH_VERSION" >"$KIT/torch_version"
   git -C "$ROOT" describe --always --dirty --abbrev=40 >"$KIT/commit"
   rm -rf "$OUT"
@@ -103,6 +90,7 @@ assemble() {
 }
 
 pack() {
+  local digests
   OUT=${1:-$HERE/../build/gpu_kit}
   # shellcheck source=/dev/null
   . "$HERE/lib.sh"
@@ -110,16 +98,20 @@ pack() {
   . "$HERE/setup.sh"
   # shellcheck source=/dev/null
   . "$HERE/build.sh"
-  DEPS=$ROOT/.deps/gpu CUDA=$ROOT/.deps/gpu/cuda/nvidia/cu13 FOLDER=$ROOT/build/gpu
+  # shellcheck source=/dev/null
+  . "$HERE/cuda.sh"
+  DEPS=$ROOT/.deps/gpu FOLDER=$ROOT/build/gpu
   KIT=$FOLDER/kit
   setup_tools
-  if ! stamp_holds "$STAMPS/gpu" "$TORCH_VERSION ${CUDA_PACKAGES[*]}"; then
-    step gpu-torch "torch $TORCH_VERSION for CUDA, its headers and what is linked" fetch_torch
-    step gpu-cuda "nvcc and the CUDA runtime" fetch_cuda
-    write_stamp "$STAMPS/gpu" "$TORCH_VERSION ${CUDA_PACKAGES[*]}"
-  fi
+  stamp_holds "$STAMPS/gpu" "$TORCH_VERSION $CUDA_TOOLKIT" ||
+    step gpu-cuda "torch $TORCH_VERSION for CUDA, and nvcc" \
+      stamped "$STAMPS/gpu" "$TORCH_VERSION $CUDA_TOOLKIT" fetch
   step gpu-configure "configure build/gpu" configure_kit
-  build "$FOLDER" "${PROGRAMS[@]##*/}"
+  build "$FOLDER" "${PROGRAMS[@]##*/}" seeded_digests
+  digests=$(digest "$FOLDER/bin/seeded_digests")
+  stamp_holds "$FOLDER/digests.stamp" "$digests" ||
+    step gpu-digests "digests of what this CPU computes" \
+      stamped "$FOLDER/digests.stamp" "$digests" make_digests
   step gpu-pack "pack" assemble
   say "  $(du -sh "$OUT" | cut -f1) in $(find "$OUT" -type f | wc -l) files: $OUT"
 }

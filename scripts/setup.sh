@@ -236,6 +236,11 @@ plan_tools() {
   plan_python
 }
 
+setup_venv() {
+  plan_venv
+  run_plan
+}
+
 setup_python() {
   plan_python
   run_plan

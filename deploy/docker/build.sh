@@ -2,37 +2,49 @@
 # build.sh PREFIX BINARY...: compiles the named binaries inside a builder image and installs them,
 # stripped, under PREFIX/bin. Debian's packages are already installed (apt-install.sh).
 #
-# hearth-worker also needs the set-up's virtual environment (libtorch), whose shared libraries go to
-# PREFIX/lib/torch/lib. Without hearth-worker it is not fetched.
+# hearth-worker also needs libtorch, whose shared libraries go to PREFIX/lib/torch/lib: the CPU
+# build that the set-up fetches or, if HEARTH_DEVICE is cuda, the CUDA build from PyPI. The latter
+# looks for NVIDIA's libraries at ../../nvidia relative to itself; they go to PREFIX/lib/nvidia.
+# Without hearth-worker no libtorch is fetched.
 # REQUIRES: runs in the root of the source tree.
 set -euo pipefail
 prefix=$1
 shift
 
-with_worker=OFF
-for binary in "$@"; do
-  [[ $binary != hearth-worker ]] || with_worker=ON
-done
-
-if [[ $with_worker == ON ]]; then
+torch=
+options=(-DHEARTH_WITH_WORKER=OFF)
+if [[ " $* " == *" hearth-worker "* ]]; then
   # shellcheck source=/dev/null
   source scripts/lib.sh
   # shellcheck source=/dev/null
   source scripts/setup.sh
-  setup_python
+  options=(-DHEARTH_WITH_WORKER=ON)
+  if [[ ${HEARTH_DEVICE:-} == cuda ]]; then
+    # shellcheck source=/dev/null
+    source scripts/cuda.sh
+    setup_venv
+    # --isolated: from pip's default index, where another index may have the CPU build alone.
+    fetch_cuda "$ROOT/build/cuda" "$(sed -n 's/^torch==\([^+]*\).*/\1/p' scripts/torch-cpu.txt)" \
+      --isolated
+    mapfile -t -O 1 options < <(cuda_options "$ROOT/build/cuda")
+    torch=build/cuda/python/torch
+  else
+    setup_python
+    torch=$(echo .venv/lib/*/site-packages/torch)
+  fi
 fi
 
-cmake -S . -B build/image -G Ninja -DHEARTH_WITH_WORKER=$with_worker
+cmake -S . -B build/image -G Ninja "${options[@]}"
 cmake --build build/image --target "$@"
 
 mkdir -p "$prefix/bin"
 for binary in "$@"; do
   install --strip -m 0755 "build/image/bin/$binary" "$prefix/bin/$binary"
 done
-if [[ $with_worker == ON ]]; then
-  torch=(.venv/lib/*/site-packages/torch)
+if [[ $torch ]]; then
   mkdir -p "$prefix/lib/torch"
-  cp -r "${torch[0]}/lib" "$prefix/lib/torch/lib"
+  cp -r "$torch/lib" "$prefix/lib/torch/lib"
   # The Python binding is never loaded and would drag in libpython.
   rm -f "$prefix"/lib/torch/lib/libtorch_python*
+  [[ ! -d $torch/../nvidia ]] || cp -r "$torch/../nvidia" "$prefix/lib/nvidia"
 fi

@@ -1,17 +1,16 @@
 # hearth-worker on NVIDIA GPUs. Needs the NVIDIA container runtime, which mounts the driver.
 #   docker build -f deploy/docker/worker-cuda.Dockerfile -t hearth-worker-cuda:dev .
 #
-# The sources name no CUDA header: everything goes through ATen. So the binary is compiled against
-# the CPU build of libtorch, as in worker.Dockerfile, and runs on the CUDA build of the same version,
-# whose wheel brings the CUDA runtime libraries. No toolkit is needed, neither here nor on the node.
+# nvcc and the CUDA build of torch come from PyPI (scripts/cuda.sh), in the builder alone: neither it
+# nor the node needs a CUDA toolkit. Kernels are compiled for compute capabilities 8.0, 8.9, 9.0,
+# 10.0 and 12.0.
 FROM debian:12.12-slim AS build
 WORKDIR /src
 COPY deploy/docker/apt-install.sh deploy/docker/
 COPY scripts/apt-packages.txt scripts/
 RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
 COPY . .
-RUN deploy/docker/build.sh /out hearth-worker hearthctl \
-    && deploy/docker/fetch-cuda-torch.sh /out/lib
+RUN HEARTH_DEVICE=cuda deploy/docker/build.sh /out hearth-worker hearthctl
 
 FROM debian:12.12-slim
 COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/

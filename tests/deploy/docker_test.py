@@ -200,15 +200,28 @@ class ScriptsTest(unittest.TestCase):
                                ("made/model.safetensors", 0o644)):
                 self.assertEqual((pathlib.Path(folder) / name).stat().st_mode & 0o777, mode, name)
 
-    def test_build_sh_calls_only_set_up_steps_that_exist(self):
-        called = re.findall(r"^\s+(setup_\w+)", (DOCKER / "build.sh").read_text(), re.M)
-        self.assertTrue(called)
-        for name in called:
-            defined = subprocess.run(
-                ["bash", "-c",
-                 f"source scripts/lib.sh; source scripts/setup.sh; declare -F {name}"],
-                cwd=m.ROOT, capture_output=True, text=True)
-            self.assertEqual(defined.returncode, 0, f"scripts/setup.sh has no {name}")
+    def test_build_sh_calls_only_functions_that_exist(self):
+        text = (DOCKER / "build.sh").read_text()
+        called = re.findall(r"^\s+(setup_\w+|fetch_cuda)|<\((cuda_options)", text, re.M)
+        self.assertEqual({a or b for a, b in called},
+                         {"setup_venv", "setup_python", "fetch_cuda", "cuda_options"})
+        sources = "".join(f"source scripts/{name}.sh; " for name in ("lib", "setup", "cuda"))
+        for names in called:
+            name = "".join(names)
+            defined = subprocess.run(["bash", "-c", f"{sources} declare -F {name}"],
+                                     cwd=m.ROOT, capture_output=True, text=True)
+            self.assertEqual(defined.returncode, 0, f"scripts/ has no {name}")
+
+    def test_only_the_cuda_image_compiles_the_kernels_by_options_that_cmake_has(self):
+        for path in DOCKERFILES:
+            self.assertEqual("HEARTH_DEVICE=cuda deploy/docker/build.sh" in path.read_text(),
+                             path.name == "worker-cuda.Dockerfile", path.name)
+        options = subprocess.run(["bash", "-c", "source scripts/cuda.sh; cuda_options /made"],
+                                 cwd=m.ROOT, capture_output=True, text=True, check=True).stdout
+        self.assertIn("-DHEARTH_DEVICE=cuda\n", options)
+        known = set(re.findall(r"set\((HEARTH_\w+)", (m.ROOT / "CMakeLists.txt").read_text()))
+        for name in re.findall(r"-D(HEARTH_\w+)=", options):
+            self.assertIn(name, known)
 
 
 class BrokenDockerfileTest(unittest.TestCase):
