@@ -6,7 +6,8 @@
 //   device_step_bench prefill MODEL           times prompts of 128, 2,048 and 8,192 tokens
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
-// MODEL: 270M, 1B or 4B. Each result is a line of JSON, also appended to the file $FIGURES.
+// MODEL: 270M, 1B or 4B. Each result is a line of JSON: {"row": ..., "unit": ..., "values": [...]},
+// or details in a form of their own.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -44,9 +45,6 @@ using Place = std::pair<int, int>;  // text and position
 void Row(const std::string& json) {
   std::printf("%s\n", json.c_str());
   std::fflush(stdout);
-  if (const char* path = std::getenv("FIGURES")) {
-    std::ofstream(path, std::ios::app) << json << "\n";
-  }
 }
 
 template <typename... Values>
@@ -54,6 +52,11 @@ std::string Text(const char* format, Values... values) {
   char text[600];
   std::snprintf(text, sizeof text, format, values...);
   return text;
+}
+
+void Result(const std::string& row, const std::string& unit, double value) {
+  Row(Text("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [%.4f]}", row.c_str(), unit.c_str(),
+           value));
 }
 
 void Require(bool good, const std::string& what) {
@@ -229,8 +232,8 @@ void Bench::CompareKv(const char* how, const Expected& expected, const Sequence&
 }
 
 void Bench::Report(const char* how) {
-  Row(Text("{\"bits\": \"%s\", \"how\": \"%s\", \"compared\": %d, \"differ\": %d}",
-           geometry_.name.c_str(), how, compared_, differ_));
+  Result(geometry_.name + ", " + how + ": results that differ from the CPU's",
+         Text("of %d", compared_), differ_);
   compared_ = differ_ = 0;
 }
 
@@ -483,21 +486,23 @@ void Bench::Tokens() {
     for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
       parts.push_back(all[i].Part(texts[i], 1, 1));
     }
+    double best = 0;
     for (const bool tuned : {false, true}) {
       if (tuned) Tune(rows);
-      for (const bool dependent : {false, true}) {
-        step_->SetOverlapRows(dependent ? rows : 0);
+      for (const bool overlap : {false, true}) {
+        step_->SetOverlapRows(overlap ? rows : 0);
         step_->Run(parts);
         device_.Wait();
         const double us = watch_.Median(15, [this] { step_->Repeat(); });
+        Result(Text("%s: a step of %d sequences, %s tilings, %s overlap", geometry_.name.c_str(),
+                    rows, tuned ? "measured" : "chosen", overlap ? "with" : "without"),
+               "ms", us / 1e3);
         if (rows == 1) alone = alone > 0 ? std::min(alone, us) : us;
-        Row(Text(
-            "{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
-            "\"ms\": %.4f, \"times one\": %.2f}",
-            geometry_.name.c_str(), rows, tuned ? "true" : "false", dependent ? "true" : "false",
-            us / 1e3, alone > 0 ? rows * alone / us : 0.0));
+        best = best > 0 ? std::min(best, us) : us;
       }
     }
+    Result(Text("%s: throughput of %d sequences over one", geometry_.name.c_str(), rows), "times",
+           rows * alone / best);
     step_->SetOverlapRows(8);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
@@ -506,8 +511,8 @@ void Bench::Tokens() {
     }
     const double wall =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 20;
-    Row(Text("{\"token with its table\": \"%s\", \"sequences\": %d, \"ms\": %.4f}",
-             geometry_.name.c_str(), rows, wall * 1e3));
+    Result(Text("%s: a step of %d sequences and its table", geometry_.name.c_str(), rows), "ms",
+           wall * 1e3);
     ByKernel(rows);
     if (rows == 1) Clocks();
   }
@@ -528,8 +533,7 @@ void Bench::Prefill() {
     if (length <= 2048) Tune(rows);
     if (length > 2048) step_->SetChoice(rows, step_->ChoiceFor(2048));
     const double us = watch_.Median(length > 2048 ? 1 : 3, work);
-    Row(Text("{\"prefill\": \"%s\", \"tokens\": %d, \"ms\": %.3f, \"tokens/s\": %.0f}",
-             geometry_.name.c_str(), length, us / 1e3, length / us * 1e6));
+    Result(Text("%s: prefill of %d tokens", geometry_.name.c_str(), length), "ms", us / 1e3);
     if (length <= 2048) ByKernel(rows);
   }
 }
@@ -574,9 +578,8 @@ void Tiny() {
   for (size_t i = 0; i < results[0].size(); ++i) {
     differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
   }
-  Row(Text(
-      "{\"bits\": \"tiny\", \"how\": \"beside the emulation\", \"compared\": %d, \"differ\": %d}",
-      static_cast<int>(results[0].size()), differ));
+  Result("tiny model: logits that differ from the emulation's",
+         Text("of %d", static_cast<int>(results[0].size())), differ);
   for (int program = 0; program < ProgramList::kCount; ++program) {
     const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
     if (facts.local_bytes > 0) {

@@ -25,8 +25,15 @@ import time
 
 # Layers that are made, where not all: two periods of five local layers and a global one.
 GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
-BARS = {"greedy tokens that differ from transformers'": ("<=", 0),
-        "tests that failed": ("<=", 0), "other logits after a restore": ("<=", 0)}
+# Bars by the end of a row's name.
+BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
+        "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
+        "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
+        "270M: a step of 1 sequences, chosen tilings, with overlap": ("<=", 1.0),
+        "1B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 2.2),
+        "4B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 4.8),
+        "270M: throughput of 32 sequences over one": (">=", 12)}
+NOT_RUN = 77  # a program's exit status
 
 
 class NotRun(Exception):
@@ -73,9 +80,10 @@ class Kit:
         values = line.get("values")
         if values:
             row.update(median=statistics.median(values), min=min(values), max=max(values))
-        if line["row"] in BARS and values:
-            sign, bar = BARS[line["row"]]
-            row.update(bar=f"{sign} {bar}", holds=row["median"] <= bar)
+            for name, (sign, bar) in BARS.items():
+                if line["row"].endswith(name):
+                    holds = row["median"] <= bar if sign == "<=" else row["median"] >= bar
+                    row.update(bar=f"{sign} {bar}", holds=holds)
         self.rows.append(row)
 
     def one(self, part, row, unit, *values):
@@ -99,13 +107,14 @@ class Kit:
                 status = None
         said = log.read_bytes()[begin:].decode(errors="replace")
         for line in said.splitlines():
-            if line.startswith('{"row"'):
+            if line.startswith('{"'):
                 self.add(part, json.loads(line))
         if status is None:
             raise NotRun(f"ended after {limit:.0f} s; rows until then are kept")
         if status != 0:
             last = [line for line in said.splitlines() if line.strip()][-1:] or ["nothing said"]
-            raise Failed(f"status {status}: {last[0][:300]}")
+            why = last[0][:300]
+            raise NotRun(why) if status == NOT_RUN else Failed(f"status {status}: {why}")
 
     def run(self, name, part):
         begin = time.monotonic()
@@ -193,6 +202,21 @@ def tensor_cores(kit, name):
             kit.one(name, f"{part} ran and nothing differs", "works", 0)
 
 
+def device_bench(limit, *runs):
+    def part(kit, name):
+        kit.needs_device()
+        for run in runs:
+            kit.command(name, kit.folder / "bin/device_step_bench", *run, limit=limit)
+    return part
+
+
+def device_bits(kit, name):
+    kit.needs_device()
+    for model in ("270M", "1B", "4B"):
+        kit.command(name, kit.folder / "bin/device_step_bench", "digests", model,
+                    kit.folder / "digests.txt", limit=40)
+
+
 def of_parts(command, limit, *more):
     def part(kit, name):
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
@@ -224,6 +248,15 @@ def steps(geometry, dtype=None):
     return part
 
 
+def products(geometry):
+    def part(kit, name):
+        kit.needs_device()
+        kit.command(name, *kit.python("bench/gpu/peer.py"),
+                    kit.folder / f"scripts/data/configs/gemma-3-{geometry}.json", kit.device,
+                    "bfloat16", "products", 0, 15, limit=30)
+    return part
+
+
 def peers(geometry, mode):
     def part(kit, name):
         if geometry or mode == "compiled":
@@ -231,41 +264,55 @@ def peers(geometry, mode):
         folder = kit.checkpoint(geometry) if geometry else kit.small()
         prefix = 2048 if kit.device == "cuda" else 256
         kit.command(name, *kit.python("bench/gpu/peer.py"), folder, kit.device, kit.dtype(), mode,
-                    prefix, 5, limit=200 if mode == "compiled" else 75)
+                    prefix, 5, limit={"compiled": 200, "layers": 120}.get(mode, 75))
         shutil.rmtree(kit.work / "27b", ignore_errors=True)
     return part
 
 
-def sanitizers(kit, name):
-    kit.needs_device()
-    if not shutil.which("compute-sanitizer"):
-        raise NotRun("compute-sanitizer is not installed")
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        try:
+def sanitizers(tools, program, *arguments):
+    def part(kit, name):
+        kit.needs_device()
+        if not shutil.which("compute-sanitizer"):
+            raise NotRun("compute-sanitizer is not installed")
+        for tool in tools:
             # A test asks for more memory than there is: a call's error is its own to judge. What
             # another process has written looks unwritten.
             more = ["--report-api-errors", "no"] if tool == "memcheck" else []
             tests = ["--gtest_filter=-CudaIpc.*"] if tool == "initcheck" else []
-            kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool, *more,
-                        kit.folder / "bin/hearth_gpu_test", *tests, limit=60)
             works = 1
-        except Failed as why:
-            print(f"  {tool}: {why}")
-            works = 0
-        kit.one(name, f"{tool} runs and finds nothing", "works", works)
+            try:
+                kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool, *more,
+                            kit.folder / "bin" / program, *arguments, *tests, limit=60)
+            except Failed as why:
+                print(f"  {tool}: {why}")
+                works = 0
+            kit.one(name, f"{program}: {tool} runs and finds nothing", "works", works)
+    return part
 
 
+INVARIANT = ("--exactness", "invariant")
 # In the order of their worth: what is cut off by the end of the time stands last.
-PARTS = {"tensor-cores": tensor_cores, "probes": probes, "tokens": of_parts("tokens", 90),
-         "tests": tests,
+PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
+         "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
+         "probes": probes,
+         "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M")),
+         "device-4b": device_bench(40, ("tokens", "4B"), ("prefill", "4B")),
+         "device-1b": device_bench(40, ("tokens", "1B"), ("prefill", "1B")),
+         "service-invariant": of_parts("service", 90, "128", *INVARIANT),
+         "tokens": of_parts("tokens", 90), "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
+         "products-270m": products("270m"), "products-1b": products("1b"),
+         "products-4b": products("4b"), "layers": peers(None, "layers"),
+         "layers-1b": peers("1b", "layers"), "layers-4b": peers("4b", "layers"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
          "steps-4b": steps("4b"), "eager-4b": peers("4b", "eager"),
          "compiled-4b": peers("4b", "compiled"),
          "steps-27b": steps("27b"), "eager-27b": peers("27b", "eager"),
          "steps-1b": steps("1b"), "eager-1b": peers("1b", "eager"),
-         "compiled-1b": peers("1b", "compiled"), "sanitizers": sanitizers}
+         "compiled-1b": peers("1b", "compiled"),
+         "sanitizers-store": sanitizers(("memcheck", "racecheck", "initcheck", "synccheck"),
+                                        "hearth_gpu_test")}
 
 
 def main():

@@ -1,8 +1,11 @@
-"""Two parts of a GPU kit that compare answers, each with a line of JSON for a row.
+"""The parts of a GPU kit that compare answers, each with a line of JSON for a row.
 
     parts.py tokens MODEL_DIR DEVICE KIT     64 greedy tokens in float32, beside transformers'
-    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS]
-                                             two real workers, and the store between them
+    parts.py workers MODEL_DIR DEVICE KIT    a worker of the device path beside a CPU worker, on one
+                                             store; without a device, the emulated path
+    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [WORKER_FLAG...]]
+                                             three real workers, and the store between them
+They end with 77, and a line that says why, if they cannot run.
 """
 
 import json
@@ -45,44 +48,87 @@ def tokens(folder, device, kit):
     row("other logits after a restore", "restores", other)
 
 
-def service(folder, device, kit, chunk="128"):
+def cluster_of(kit, folder):
     sys.path.insert(0, str(kit / "scripts"))
     from hearth_procs import Cluster
-    draw = random.Random(11)
+    return Cluster(kit / "bin", folder / "logs")
+
+
+def worker_of(cluster, folder, store, *flags):
+    """Ends the part where the worker does not start: its path may not be built, or not fit."""
+    from hearth_procs import ProcessFailed
+    try:
+        return cluster.worker(folder, store.address, "--load", "always", *flags)
+    except ProcessFailed as failed:
+        print(" ".join(map(str, failed.args[0].split())))
+        sys.exit(77)
+
+
+def ids_of(folder, seed):
+    draw = random.Random(seed)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    return lambda count: [draw.randrange(3, vocabulary) for _ in range(count)]
+
+
+def workers(folder, device, kit):
+    ids = ids_of(folder, 13)
+    path = ["--device", "emulated"] if device == "cpu" else \
+        ["--device", device, "--exactness", "invariant"]
+    prefix, count = (1100, ENDING) if device != "cpu" else (200, 4)
+    with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
+        store = cluster.store(pathlib.Path(work) / "data")
+        both = [worker_of(cluster, folder, store, "--pool-bytes", "0", *flags)
+                for flags in (path, ())]
+        for publisher, reader, what in ((1, 0, "the device restores a CPU worker's"),
+                                        (0, 1, "a CPU worker restores the device's")):
+            shared = ids(prefix)
+            prompt = shared + ids(9)
+            cluster.generate(both[publisher].address, shared + ids(5), "--breakpoint", prefix,
+                             "--wait-published")
+            restored = cluster.generate(both[reader].address, prompt, "--cache", "read",
+                                        max_new_tokens=count)
+            others = [cluster.generate(worker.address, prompt, "--cache", "off",
+                                       max_new_tokens=count) for worker in both]
+            if restored["cached_tokens"] < prefix:
+                sys.exit(f"{what} prefix: {restored['cached_tokens']} of {prefix} tokens came")
+            for name in ("first_logits_sha256", "token_ids"):
+                row(f"{what} prefix: {name} that differ from the CPU's", "answers",
+                    sum(other[name] != restored[name] for other in others))
+
+
+def service(folder, device, kit, chunk="128", *more):
+    ids = ids_of(folder, 11)
     prefix = 2048 if device == "cuda" else 1024
-    flags = ["--device", device, "--load", "always", "--pool-bytes", "0",
-             "--chunk-tokens", chunk]
+    flags = ["--device", device, "--chunk-tokens", chunk, *more]
     gpu = ["--gpu-bytes", "1GiB"] if device == "cuda" else []
     cut = ["--breakpoint", prefix]
 
-    def ids(count):
-        return [draw.randrange(3, vocabulary) for _ in range(count)]
-
-    with tempfile.TemporaryDirectory() as work, \
-            Cluster(kit / "bin", pathlib.Path(work) / "logs") as cluster:
+    with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
         store = cluster.store(pathlib.Path(work) / "data", *gpu)
-        workers = [cluster.worker(folder, store.address, *flags) for _ in range(2)]
+        pools = ("0", "0", "1GiB")
+        workers = [worker_of(cluster, folder, store, "--pool-bytes", pool, *flags)
+                   for pool in pools]
         for worker in workers:
             cluster.generate(worker.address, ids(ENDING), "--cache", "off")
         shared = ids(prefix)
         cluster.generate(workers[0].address, shared + ids(ENDING), *cut, "--wait-published")
+        cluster.generate(workers[2].address, shared + ids(ENDING), *cut, "--cache", "read")
         taken, other = {}, 0
         for _ in range(ROUNDS):
             prompt, answers = shared + ids(ENDING), []
-            for mode in ("off", "read"):
-                got = cluster.generate(workers[1].address, prompt, "--cache", mode, *cut)
+            for worker, mode in ((workers[1], "off"), (workers[1], "read"), (workers[2], "read")):
+                got = cluster.generate(worker.address, prompt, "--cache", mode, *cut)
                 answers.append(got["first_logits_sha256"])
                 kind = f"restored, {got['source_tier']}" if got["cached_tokens"] else "computed"
                 if mode == "read" and not got["cached_tokens"]:
                     sys.exit("nothing was restored: the store's answer came too late, or was none")
                 taken.setdefault(kind, []).append(got["ttft_ms"])
-            other += answers[0] != answers[1]
+            other += len(set(answers)) > 1
         for kind, times in taken.items():
             row(f"first token behind {prefix} tokens, chunks of {chunk}, {kind}", "ms", *times)
         row("other logits after a restore", "requests", other)
 
 
 if __name__ == "__main__":
-    {"tokens": tokens, "service": service}[sys.argv[1]](
+    {"tokens": tokens, "workers": workers, "service": service}[sys.argv[1]](
         pathlib.Path(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4]), *sys.argv[5:])

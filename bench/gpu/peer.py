@@ -1,13 +1,17 @@
 """transformers and torch by themselves on a device or a CPU: what Hearth's figures stand beside.
 
-    peer.py MODEL_DIR DEVICE DTYPE eager|compiled PREFIX TURNS
+    peer.py MODEL_DIR DEVICE DTYPE eager|compiled|layers PREFIX TURNS
+    peer.py CONFIG_FILE DEVICE DTYPE products 0 TURNS  the products of a token alone
     peer.py - DEVICE bfloat16 rate 8192 TURNS          matrix products
 
 eager: DynamicCache; compiled: the static cache, whose decoding transformers hands to torch.compile
-on a device. Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}.
+on a device; layers: layers compiled one by one, a whole step in one CUDA graph: what an engine's
+device does, without its host. On the CPU nothing is captured.
+Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}.
 """
 
 import json
+import pathlib
 import sys
 import time
 
@@ -37,6 +41,81 @@ def rate(device, size, turns):
         [2 * size**3 / s / 1e12 for s in took[1:]])
 
 
+def captured(device, work):
+    """A function that does the same, as one CUDA graph."""
+    if device == "cpu":
+        return work
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # compiles, and allocates what libraries keep
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+@torch.inference_mode()
+def products(file, device, dtype, turns):
+    config = json.loads(pathlib.Path(file).read_text())
+    config = config.get("text_config", config)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    head = config["head_dim"]
+    layer = [(hidden, (heads + 2 * kv) * head), (heads * head, hidden), (hidden, 2 * inner),
+             (inner, hidden)]
+    shapes = layer * config["num_hidden_layers"] + [(hidden, config["vocab_size"])]
+    options = {"dtype": getattr(torch, dtype), "device": device}
+    weights = [torch.randn(outputs, inputs, **options).t() for inputs, outputs in shapes]
+    for rows in (1, 8, 32):
+        inputs = {size: torch.randn(rows, size, **options) for size, _ in shapes}
+        step = captured(device, lambda: [torch.mm(inputs[w.shape[0]], w) for w in weights])
+        row(f"products of a step of {rows} rows, {dtype}", "ms",
+            [timed(device, step) * 1e3 for _ in range(turns + 1)][1:])
+
+
+class FixedKv:
+    """Keys and values of one layer and a fixed length. A step overwrites the last token's."""
+
+    def __init__(self, config, rows, length, like):
+        shape = rows, config.num_key_value_heads, length, config.head_dim
+        self.keys, self.values = (torch.randn(shape, dtype=like.dtype, device=like.device)
+                                  for _ in range(2))
+
+    def update(self, keys, values, *_):
+        self.keys[:, :, -1:], self.values[:, :, -1:] = keys, values
+        return self.keys, self.values
+
+
+@torch.inference_mode()
+def layers(model_dir, device, dtype, prefix, turns):
+    from transformers import Gemma3ForCausalLM
+    model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).to(device)
+    config, text = model.config, model.eval().model
+    for layer in text.layers:
+        layer.self_attn.layer_idx = 0  # or each layer is compiled by itself
+        layer.compile(dynamic=False)
+
+    def step(token, at, kvs):
+        hidden = text.embed_tokens(token)
+        turned = {kind: text.rotary_emb(hidden, at, kind) for kind in set(config.layer_types)}
+        for layer, kind, kv in zip(text.layers, config.layer_types, kvs):
+            hidden = layer(hidden, position_embeddings=turned[kind], position_ids=at,
+                           past_key_values=kv)
+        return model.lm_head(text.norm(hidden))
+
+    for rows in (1, 8, 32):
+        kvs = [FixedKv(config, rows, prefix if kind == "full_attention"
+                       else min(prefix, config.sliding_window), text.norm.weight)
+               for kind in config.layer_types]
+        token, at = (torch.full((rows, 1), n, device=device) for n in (7, prefix - 1))
+        run = captured(device, lambda: step(token, at, kvs))
+        row(f"compiled layers: a step of {rows} sequences, {prefix} tokens each, {dtype}", "ms",
+            [timed(device, run) * 1e3 for _ in range(turns + 1)][1:])
+
+
 @torch.inference_mode()
 def generations(model_dir, device, dtype, mode, prefix, turns):
     from transformers import Gemma3ForCausalLM
@@ -64,6 +143,10 @@ def main():
     model_dir, device, dtype, mode, size, turns = sys.argv[1:]
     if mode == "rate":
         rate(device, int(size), int(turns))
+    elif mode == "products":
+        products(model_dir, device, dtype, int(turns))
+    elif mode == "layers":
+        layers(model_dir, device, dtype, int(size), int(turns))
     else:
         generations(model_dir, device, dtype, mode, int(size), int(turns))
 
