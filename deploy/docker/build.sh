@@ -3,7 +3,7 @@
 # stripped, under PREFIX/bin. Debian's packages are already installed (apt-install.sh).
 #
 # hearth-worker also needs libtorch, whose shared libraries go to PREFIX/lib/torch/lib: the CPU
-# build that the set-up fetches or, if HEARTH_DEVICE is cuda, the CUDA build from PyPI. The latter
+# build that the set-up fetches or, if DEVICE is cuda, the CUDA build from PyPI. The latter
 # looks for NVIDIA's libraries at ../../nvidia relative to itself; they go to PREFIX/lib/nvidia.
 # Without hearth-worker no libtorch is fetched.
 # REQUIRES: runs in the root of the source tree.
@@ -19,7 +19,7 @@ if [[ " $* " == *" hearth-worker "* ]]; then
   # shellcheck source=/dev/null
   source scripts/setup.sh
   options=(-DHEARTH_WITH_WORKER=ON)
-  if [[ ${HEARTH_DEVICE:-} == cuda ]]; then
+  if [[ ${DEVICE:-} == cuda ]]; then
     # shellcheck source=/dev/null
     source scripts/cuda.sh
     setup_venv

@@ -10,7 +10,7 @@ COPY deploy/docker/apt-install.sh deploy/docker/
 COPY scripts/apt-packages.txt scripts/
 RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
 COPY . .
-RUN HEARTH_DEVICE=cuda deploy/docker/build.sh /out hearth-worker hearthctl
+RUN DEVICE=cuda deploy/docker/build.sh /out hearth-worker hearthctl
 
 FROM debian:12.12-slim
 COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/

@@ -214,7 +214,7 @@ class ScriptsTest(unittest.TestCase):
 
     def test_only_the_cuda_image_compiles_the_kernels_by_options_that_cmake_has(self):
         for path in DOCKERFILES:
-            self.assertEqual("HEARTH_DEVICE=cuda deploy/docker/build.sh" in path.read_text(),
+            self.assertEqual("RUN DEVICE=cuda deploy/docker/build.sh" in path.read_text(),
                              path.name == "worker-cuda.Dockerfile", path.name)
         options = subprocess.run(["bash", "-c", "source scripts/cuda.sh; cuda_options /made"],
                                  cwd=m.ROOT, capture_output=True, text=True, check=True).stdout
