@@ -17,6 +17,9 @@
 
 namespace hearth {
 
+// In place of a tenant's name: all of them. No tenant has this name.
+inline constexpr char kAllTenants[] = "*";
+
 // The longest time to live: 136 years.
 inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
 

@@ -274,11 +274,16 @@ bool Catalog::PointName::operator<(const PointName& other) const {
 
 std::vector<Catalog::PointName> Catalog::NamesOf(const std::string& tenant) const {
   std::vector<PointName> names;
-  const auto found = points_of_.find(tenant);
-  if (found == points_of_.end()) return names;
-  names.reserve(found->second.size());
-  for (const auto& point : found->second) {
-    names.push_back({point->uses.tick, point->tokens(), point->number, point->id()});
+  const auto add = [&names](const OwnedPoints& points) {
+    names.reserve(names.size() + points.size());
+    for (const auto& point : points) {
+      names.push_back({point->uses.tick, point->tokens(), point->number, point->id()});
+    }
+  };
+  if (tenant == kAllTenants) {
+    for (const auto& [owner, points] : points_of_) add(points);
+  } else if (const auto found = points_of_.find(tenant); found != points_of_.end()) {
+    add(found->second);
   }
   return names;
 }

@@ -106,8 +106,9 @@ class Catalog {
     // The longest unused first.
     bool operator<(const PointName& other) const;
   };
-  std::vector<PointName> NamesOf(const std::string& tenant) const;  // in no order
-  RestorePointEntry* Find(const PointName& name) const;             // null: it left
+  // In no order. `tenant` may be kAllTenants.
+  std::vector<PointName> NamesOf(const std::string& tenant) const;
+  RestorePointEntry* Find(const PointName& name) const;  // null: it left
   // Those with the most hits first, then the last used.
   std::vector<RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<RestorePointEntry*> Pinned() const;

@@ -164,6 +164,7 @@ class StoreAdmin {
   // them is stored. kCancelled, by the query's `stopped`: nothing was removed.
   virtual absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                                       absl::Span<const ObjectId> objects) = 0;
+  // `tenant` may be kAllTenants.
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
   // Restore points of all tenants with the most hits, at most `limit`, the most first; of equal
   // ones the last used. For operators: a caller's RPC must not show it.

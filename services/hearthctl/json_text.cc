@@ -109,7 +109,8 @@ Json MessageJson(const google::protobuf::Message& message) {
     const google::protobuf::FieldDescriptor* const field = type.field(i);
     const bool is_message = field->cpp_type() == field->CPPTYPE_MESSAGE;
     if (!field->is_repeated() && is_message && !values.HasField(message, field)) continue;
-    Json& place = json[field->name()];
+    // As tables and arguments call it.
+    Json& place = json[field->name() == "restore_point_id" ? "id" : field->name()];
     if (field->is_map()) {
       std::map<std::string, Json> sorted;
       for (int at = 0; at < values.FieldSize(message, field); ++at) {

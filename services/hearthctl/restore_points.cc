@@ -22,7 +22,8 @@ CLI::Option* AddPoint(CLI::App* command, std::string* id) {
 }
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
-                                                                    const PeerFlags& store) {
+                                                                    const PeerFlags& store,
+                                                                    std::string* tenant) {
   grpc::ClientContext context;
   v1::ListRequest request;
   request.set_tenant(store.tenant);
@@ -32,6 +33,11 @@ absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheSto
   while (reader->Read(&point)) points.push_back(point);
   const grpc::Status status = reader->Finish();
   if (!status.ok()) return RpcFailure(status, store);
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto named = metadata.find("hearth-tenant-bin");
+  if (tenant != nullptr && named != metadata.end()) {
+    tenant->assign(named->second.data(), named->second.size());
+  }
   return points;
 }
 

@@ -19,8 +19,11 @@ inline constexpr size_t kMinIdDigits = 6;
 // The restore point that a command is about, as ResolveId takes it.
 CLI::Option* AddPoint(CLI::App* command, std::string* id);
 
+// Sets `tenant`, unless it is null, to the name of the tenant that an administrator is shown; for
+// other callers it stays as it is.
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
-                                                                    const PeerFlags& store);
+                                                                    const PeerFlags& store,
+                                                                    std::string* tenant = nullptr);
 
 // The 32 bytes that `text` names: 64 hexadecimal digits, or the first ones of exactly one restore
 // point. kInvalidArgument, kNotFound.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_store/base/tenant_ledger.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
 #include "services/store/cache_service.h"
@@ -11,6 +12,13 @@
 
 namespace hearth {
 namespace {
+
+// The tenant whose points are listed, or kAllTenants.
+absl::StatusOr<std::string> ListedTenant(const Identity& caller, const std::string& asked) {
+  const bool may_list_all = caller.role == Role::kAdmin || caller.role == Role::kNobody;
+  if (asked == kAllTenants && may_list_all) return asked;
+  return caller.TenantOf(asked);
+}
 
 // One List stream: what a tenant has stored, point by point, as fast as the caller takes it.
 class ListCall final : public StreamCall {
@@ -22,11 +30,12 @@ class ListCall final : public StreamCall {
     if (!caller.ok()) return End(caller.status());
     v1::ListRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
-    const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
+    const absl::StatusOr<std::string> tenant = ListedTenant(*caller, request.tenant());
     if (!tenant.ok()) return End(tenant.status());
     const absl::Status placed = call()->TakePlace(kListLimit, *caller);
     if (!placed.ok()) return End(placed);
     call()->note()->tenant = *tenant;
+    if (caller->role == Role::kAdmin) context_->AddInitialMetadata("hearth-tenant-bin", *tenant);
     const auto look = [self = Shared(this), store = service->store(), tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
       absl::MutexLock lock(&self->mutex_);

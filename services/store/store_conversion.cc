@@ -218,6 +218,7 @@ void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out) {
   out->set_hits(point.hits);
   out->set_priority(point.priority);
   out->set_kept_s(absl::ToDoubleSeconds(point.kept));
+  out->set_tenant(point.tenant);
   out->mutable_last_token_ids()->Add(point.last_token_ids.begin(), point.last_token_ids.end());
 }
 

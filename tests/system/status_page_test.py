@@ -73,8 +73,8 @@ class StoreWithPage(SystemTest):
         """One pinned restore point, fetched once. It is exported too, which shows nowhere."""
         self.ctl("import", SNAPSHOT)
         point = self.ctl("ls")
-        self.ctl("pin", point["restore_point_id"])
-        self.ctl("export", point["restore_point_id"], "--out", self.folder / "exported")
+        self.ctl("pin", point["id"])
+        self.ctl("export", point["id"], "--out", self.folder / "exported")
         self.assertEqual(self.client("fetch"), "20")
         return self.ctl("ls")
 
@@ -93,7 +93,7 @@ class StatusPage(StoreWithPage):
         self.assertEqual((stats["counters"]["hits"], stats["counters"]["exports"]), (1, 1))
         self.assertEqual(status["lookups"]["hit_tokens"], 20)
         hottest = status["hottest"][0]
-        self.assertEqual(hottest["id"], point["restore_point_id"])
+        self.assertEqual(hottest["id"], point["id"])
         self.assertEqual(hottest["hits"], 1)
         self.assertTrue(hottest["pinned"])
         self.assertNotIn("token_ids", text)
@@ -158,7 +158,7 @@ class StatusPageInBrowser(StoreWithPage):
                             shown.text)
             self.assertIn(f"{tier['hit_tokens']} tokens restored",
                           shown.text["flow-" + tier["tier"]])
-        self.assertTrue(shown.text["hottest"].startswith(point["restore_point_id"][:12] + "120"),
+        self.assertTrue(shown.text["hottest"].startswith(point["id"][:12] + "120"),
                         shown.text["hottest"])  # 1 hit, 20 tokens
         self.assertIn("yesyes", shown.text["hottest"])  # durable, pinned
         self.assertIn("hottest_empty", shown.hidden)
@@ -227,7 +227,7 @@ class StatusPageInBrowser(StoreWithPage):
 
     def test_a_browser_shows_what_left_and_why(self):
         point = self.fill()
-        self.ctl("drop", point["restore_point_id"], "--force")
+        self.ctl("drop", point["id"], "--force")
         shown = self.browse()
         self.assertEqual(shown.text["removed-dropped"], "1")
         self.assertEqual(shown.text["restore_points"], "0")
@@ -239,9 +239,9 @@ class StatusPageInBrowser(StoreWithPage):
             self.ctl("import", SNAPSHOT)
             self.assertEqual(page.wait_for("restore_points", "1"), "1")
             point = self.ctl("ls")
-            self.assertIn(point["restore_point_id"][:12],
-                          page.wait_for("hottest", point["restore_point_id"][:12]))
-            self.ctl("drop", point["restore_point_id"])
+            self.assertIn(point["id"][:12],
+                          page.wait_for("hottest", point["id"][:12]))
+            self.ctl("drop", point["id"])
             page.wait_for("removed-dropped", "1")
             page.wait_for("restore_points", "0")
             self.store.stop()

@@ -46,7 +46,7 @@ class StoreTest(SystemTest):
         fetched = subprocess.run([system_support.STORE_CLIENT, store.address, "fetch"], text=True,
                                  capture_output=True, check=True)
         self.assertEqual(fetched.stdout.strip(), "20")
-        point = self.cluster.ctl("ls", "--store", store.address)["restore_point_id"]
+        point = self.cluster.ctl("ls", "--store", store.address)["id"]
         out = self.folder / "exported"
         self.cluster.ctl("export", point, "--out", out, "--store", store.address)
         self.assertEqual(out.read_bytes(), SNAPSHOT.read_bytes())

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cache_store/base/tenant_ledger.h"
 #include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/restore_points.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr char kListExamples[] =
     R"(  hearthctl ls
+  hearthctl ls --tenant '*'                                       (for administrators: all tenants')
   hearthctl ls --json | jq -c 'select(.tokens > 4096 and .age_s > 3600)'
   hearthctl ls --json | jq -sc 'sort_by(-.bytes)[:10][]'          (the largest)
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
@@ -40,7 +42,7 @@ void PrintHeader(Console& console) {
                  "    left      kept  priority  last tokens\n";
 }
 
-void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
+void PrintPoint(const v1::RestorePointInfo& point, Console& console, bool with_tenant = false) {
   console.out << absl::StrFormat(
       "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5u  %8s  %8s  %8d ",
       HexText(point.restore_point_id()).substr(0, 12), point.tokens(), SizeText(point.bytes()),
@@ -49,22 +51,30 @@ void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
       point.has_expires_in_s() ? AgeText(point.expires_in_s()) : "-",
       point.kept_s() > 0 ? AgeText(point.kept_s()) : "-", point.priority());
   for (uint32_t id : point.last_token_ids()) console.out << " " << id;
+  if (with_tenant) console.out << "  of tenant " << point.tenant();
   console.out << "\n";
 }
 
 int RunList(const StoreFlags& flags, Console& console) {
   const auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
-  auto points = ListRestorePoints(v1::CacheStore::NewStub(*channel).get(), flags.store);
+  std::string tenant;
+  auto points = ListRestorePoints(v1::CacheStore::NewStub(*channel).get(), flags.store, &tenant);
   if (!points.ok()) return Fail(console, points.status());
   const auto is_younger = [](const auto& a, const auto& b) { return a.age_s() < b.age_s(); };
   std::stable_sort(points->begin(), points->end(), is_younger);
-  if (!flags.json) PrintHeader(console);
+  const bool is_of_all = flags.store.tenant == kAllTenants;
+  if (!flags.json) {
+    if (!tenant.empty() && !is_of_all) {
+      console.out << "restore points of tenant " << tenant << "; --tenant '*' lists all tenants'\n";
+    }
+    PrintHeader(console);
+  }
   for (const v1::RestorePointInfo& point : *points) {
     if (flags.json) {
       PrintJson(RestorePointJson(point), console);
     } else {
-      PrintPoint(point, console);
+      PrintPoint(point, console, is_of_all);
     }
   }
   console.out << std::flush;

@@ -96,7 +96,7 @@ int RunExport(const TransferFlags& flags, Console& console) {
   const auto bytes = Export(store.get(), flags, *id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
-    return PrintJson({{"restore_point_id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}},
+    return PrintJson({{"id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}},
                      console);
   }
   console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;

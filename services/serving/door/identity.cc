@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/regular_file.h"
+#include "cache_store/base/tenant_ledger.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"
 #include "services/serving/logging.h"
@@ -181,6 +182,10 @@ std::string BearerToken(absl::string_view header) {
 absl::Status CheckTenantName(const std::string& tenant) {
   const bool plain = std::all_of(tenant.begin(), tenant.end(),
                                  [](unsigned char c) { return c > 0x20 && c != 0x7f; });
+  if (tenant == kAllTenants) {
+    return absl::InvalidArgumentError(
+        "tenant: \"*\" is all tenants, whose restore points an administrator may list");
+  }
   if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,
                                                  " bytes, without spaces or control characters"));

@@ -11,6 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 std::unique_ptr<TieredStore> MemoryStore(uint64_t host_bytes = 1 << 20) {
   StoreOptions options;
@@ -27,6 +28,24 @@ TEST(MemoryStore, AnEmptyStoreMissesAndSaysWhy) {
   EXPECT_EQ(session->plan().usable_tokens, 0u);
   EXPECT_THAT(session->plan().miss_reason, HasSubstr("fingerprint"));
   EXPECT_EQ(store->Stats().counters.at("misses_unknown_fingerprint"), 1u);
+}
+
+TEST(MemoryStore, ListsOneTenantOrAll) {
+  const auto store = MemoryStore();
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 64), {}};
+  for (const char* tenant : {"a", "b"}) {
+    PublishSpec spec = KitSpec(model, prompt, {64});
+    spec.tenant = tenant;
+    const auto session = store->Publish(spec).value();
+    ASSERT_TRUE(KitPutAll(session.get(), spec, model, prompt).ok());
+    ASSERT_TRUE(session->Commit().ok());
+  }
+  EXPECT_EQ(store->List("a").size(), 1u);
+  EXPECT_EQ(store->List("c").size(), 0u);
+  std::vector<std::string> tenants;
+  for (const RestorePoint& point : store->List(kAllTenants)) tenants.push_back(point.tenant);
+  EXPECT_THAT(tenants, UnorderedElementsAre("a", "b"));
 }
 
 TEST(MemoryStore, FetchReturnsPublishedBytesAtEveryBoundary) {

@@ -12,6 +12,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 class AccessTest : public ::testing::Test {
  protected:
@@ -33,10 +35,12 @@ class AccessTest : public ::testing::Test {
   }
   static std::string Sha(const std::string& token) { return DigestHex(Sha256(token)); }
 
-  CliResult Run(std::vector<std::string> arguments, const std::vector<std::string>& who) {
+  CliResult Run(std::vector<std::string> arguments, const std::vector<std::string>& who,
+                bool json = true) {
     arguments.insert(arguments.end(),
-                     {"--store", server_->address(), "--tls-ca", access_.tls_client_ca, "--json"});
+                     {"--store", server_->address(), "--tls-ca", access_.tls_client_ca});
     arguments.insert(arguments.end(), who.begin(), who.end());
+    if (json) arguments.push_back("--json");
     return RunCli(arguments);
   }
   std::vector<std::string> Token(const std::string& token) {
@@ -71,8 +75,7 @@ TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
   const CliResult own = Run({"stats"}, Certificate("caller-b"));
   EXPECT_EQ(own.last()["restore_points"], 1) << own.out << own.err;
   EXPECT_EQ(own.last()["tenant"]["tenant"], "b") << own.out;
-  const std::string id =
-      Run({"ls"}, Token("token-a")).last()["restore_point_id"].get<std::string>();
+  const std::string id = Run({"ls"}, Token("token-a")).last()["id"].get<std::string>();
   EXPECT_EQ(Run({"pin", id}, Token("token-a")).last()["pinned"], true);
   EXPECT_EQ(Run({"export", id, "--out", folder_.File("own")}, Token("token-a")).code, kExitOk);
   EXPECT_EQ(folder_.Read("own"), TinyFile());
@@ -91,6 +94,27 @@ TEST_F(AccessTest, WhoeverMayNotIsToldSo) {
   EXPECT_EQ(other.code, kExitFailed);
   EXPECT_THAT(other.err, AllOf(HasSubstr("asserted by \"a\""), HasSubstr("store at ")));
   EXPECT_EQ(Run({"ls", "--tenant", "b"}, Token("token-ops")).code, kExitOk);
+}
+
+TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
+  ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
+  ASSERT_EQ(Run({"import", tiny_}, Certificate("caller-b")).code, kExitOk);
+  EXPECT_THAT(Run({"ls"}, Token("token-ops"), false).out,
+              StartsWith("restore points of tenant default; --tenant '*' lists all tenants'\nid"));
+  EXPECT_THAT(Run({"ls", "--tenant", "a"}, Token("token-ops"), false).out,
+              StartsWith("restore points of tenant a;"));
+  EXPECT_THAT(Run({"ls"}, Token("token-a"), false).out, StartsWith("id"));
+  const CliResult all = Run({"ls", "--tenant", "*"}, Token("token-ops"), false);
+  EXPECT_THAT(all.out,
+              AllOf(StartsWith("id"), HasSubstr("  of tenant a\n"), HasSubstr("  of tenant b\n")));
+  const CliResult objects = Run({"ls", "--tenant", "*"}, Token("token-ops"));
+  ASSERT_EQ(objects.objects.size(), 2u);
+  EXPECT_EQ(objects.last()["id"].get<std::string>().size(), 64u);
+  EXPECT_THAT((std::vector<Json>{objects.objects[0]["tenant"], objects.objects[1]["tenant"]}),
+              UnorderedElementsAre("a", "b"));
+  EXPECT_THAT(Run({"ls", "--tenant", "*"}, Token("token-a")).err, HasSubstr("may name another"));
+  EXPECT_THAT(Run({"drop", "--all", "--tenant", "*"}, Token("token-ops")).err,
+              HasSubstr("is all tenants"));
 }
 
 TEST_F(AccessTest, AnAdministratorPublishesForAll) {

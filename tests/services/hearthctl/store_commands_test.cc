@@ -28,7 +28,7 @@ class StoreCommandsTest : public ::testing::Test {
     EXPECT_EQ(result.last()["published_tokens"], 20);
     const Json point = Run({"ls"}).last();
     EXPECT_EQ(point["tokens"], 20) << point;
-    return point["restore_point_id"].get<std::string>();
+    return point["id"].get<std::string>();
   }
 
   TestFolder folder_;

@@ -82,7 +82,7 @@ class Case {
     if (program != RunHearthctl) words.erase(words.begin());
     const CliResult result = RunCli(words, std::exchange(input_, ""), kind == "$$", program);
     for (const Json& object : result.objects) {
-      if (object.contains("restore_point_id")) id_ = object["restore_point_id"].get<std::string>();
+      if (object.contains("id") && object["id"].is_string()) id_ = object["id"].get<std::string>();
       if (object.contains("incarnation")) incarnation_ = JsonLine(object["incarnation"]);
     }
     std::string text = Printed("> ", result.out) + Printed("! ", result.err);

@@ -226,6 +226,7 @@ TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
        "identities[1].certificate: another entry has it"},
       {R"({"identities":[],"public":"p"})", "\"public\" is neither"},
       {R"({"identities":[],"public_tenant":"a b"})", "tenant: a name has"},
+      {R"({"identities":[],"public_tenant":"*"})", "\"*\" is all tenants"},
       {R"({"identities":[],"public_tenant":7})", "public_tenant: must be text"},
       {FileOf(TokenEntry("a", "tenant", "1", R"(,"publishes_public":true)")),
        "publishes_public: the file has no"},
