@@ -21,6 +21,8 @@ enum class Counter {
   kMissNoCommonPrefix,
   kMissNoRestorePoint,
   kMissNotAbove,
+  kHeldTokens,
+  kSavedUs,
   kPublicHits,
   kRefetches,
   kImplicitHits,

@@ -39,6 +39,7 @@ struct PrefixQuery {
   std::string public_tenant;
   // The caller fetched this before and could not use the result; the first fetch was counted.
   bool again = false;
+  uint64_t token_ns = 0;  // the caller's time to compute one token, for statistics; 0: not known
   // Set by a tier in front of the store: the slower tier that the prefix was just loaded from. The
   // answer names this tier, and the hit counts for it.
   Tier loaded_from = Tier::kNone;

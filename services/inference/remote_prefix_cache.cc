@@ -334,6 +334,13 @@ v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
   request.set_max_tokens(attempt.max_tokens);
   request.set_verifies(!attempt.store_verifies);
   request.set_again(attempt.again);
+  if (attempt.prefix.load != nullptr) {
+    LoadReport token;
+    token.boundary = 1;
+    attempt.prefix.load->Compare({0, 1, 0}, &token);
+    request.set_token_ns(static_cast<uint64_t>(
+        absl::ToInt64Nanoseconds(token.compute_estimate.value_or(absl::ZeroDuration()))));
+  }
   if (!shared_memory_ || attempt.again) return request;
   // An id that is empty asks for an offer.
   const auto put = [](const MappedSegment* segment, std::string* id) {

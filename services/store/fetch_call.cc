@@ -166,6 +166,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(StoreReader* store,
   if (!query.ok()) return query.status();
   ObserveFields(store, request.prefix(), query->tenant);
   query->again = request.again();
+  query->token_ns = request.token_ns();
   query->stopped = std::move(stopped);
   return store->Fetch(*query, request.above_tokens(), request.max_tokens());
 }

@@ -78,7 +78,9 @@ StatusFigures::Totals TotalsOf(const StoreStats& stats) {
   return {{"fetches", stats.Of(Counter::kFetches)},
           {"hits", stats.Of(Counter::kHits)},
           {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
-          {"hit_tokens", hit_tokens}};
+          {"hit_tokens", hit_tokens},
+          {"held_tokens", stats.Of(Counter::kHeldTokens)},
+          {"saved_us", stats.Of(Counter::kSavedUs)}};
 }
 
 void AddFigures(StoreAdmin* store, Json* to) {

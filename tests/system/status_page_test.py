@@ -132,7 +132,8 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["live"], "live")
         self.assertEqual(shown.text["program"], "hearth-store")
         self.assertEqual(shown.text["restore_points"], "0")
-        self.assertEqual(shown.text["restored_tokens"], "0")
+        self.assertEqual(shown.text["saved_tokens"], "0")
+        self.assertEqual(shown.text["saved_time"], "–")
         self.assertEqual(shown.text["hit_rate"], "–")
         self.assertEqual(shown.text["tier-disk"], "0 B of 10.5 MB, 0.0 %")
         self.assertIn("Nothing is stored yet", shown.text["hottest_empty"])
@@ -149,8 +150,7 @@ class StatusPageInBrowser(StoreWithPage):
         shown = self.browse()
         self.assertEqual(shown.text["live"], "live")
         self.assertEqual(shown.text["restore_points"], "1")
-        self.assertEqual(shown.text["restored_tokens"], "20")
-        self.assertEqual(shown.text["fetches"], str(stats["counters"]["fetches"]))
+        self.assertEqual(shown.text["saved_tokens"], "20")
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
         for tier in stats["tiers"]:
             used = 100 * tier["bytes"] / tier["capacity_bytes"]
@@ -171,8 +171,8 @@ class StatusPageInBrowser(StoreWithPage):
         self.fill()
         shown = self.browse()
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
-        self.assertEqual(shown.text["rate_text"], "20 tokens restored, 100.0 % of those "
-                         "asked for, in 1 of 1 lookups.")
+        self.assertEqual(shown.text["rate_text"], "20 tokens restored and 0 held by workers, "
+                         "100.0 % of those asked for, in 1 lookups.")
         self.assertIn("alarm", shown.hidden)
 
     def test_a_little_of_a_tier_can_be_seen_and_nothing_cannot(self):
@@ -188,14 +188,16 @@ class StatusPageInBrowser(StoreWithPage):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             page.value("""
-                tiles({lookups: {fetches: 10, hits: 1, lookup_tokens: 5000, hit_tokens: 300},
+                tiles({lookups: {fetches: 10, hits: 1, lookup_tokens: 5000, hit_tokens: 300,
+                                 held_tokens: 4000, saved_us: 7.5e9},
                        misses: {not_above: 8, no_common_prefix: 1}, restore_points: 4,
                        pinned_bytes: 0});""")
-            page.wait_for("restored_tokens", "300")
+            page.wait_for("saved_tokens", "4,300")
+            page.wait_for("saved_time", "2 h")
             page.wait_for("hit_rate", "50.0 %")
             shown = page.value("document.getElementById('tiles').textContent")
             self.assertIn("of 2 lookups hit", shown)
-            self.assertIn("10lookups; in 8, the worker had as much itself", shown)
+            self.assertIn("in 8 more, the worker had as much itself", shown)
 
     def test_errors_are_on_top_and_coloured(self):
         with Page(self.url + "/") as page:

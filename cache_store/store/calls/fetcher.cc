@@ -24,14 +24,25 @@ constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
 constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
                                        "no complete restore point in the common prefix"};
 
+// Callers may send any speed. At most a second a token is counted.
+void CountSaved(StoreCore* core, uint64_t tokens, uint64_t token_ns) {
+  core->Count(Counter::kSavedUs, tokens * std::min<uint64_t>(token_ns, 1'000'000'000) / 1000);
+}
+
 }  // namespace
 
-std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, const Found& found) {
+std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, uint32_t above_tokens,
+                                            const Found& found) {
   const MissCause& why = !found.is_known             ? kUnknownFingerprint
                          : found.matched_tokens == 0 ? kNoCommonPrefix
                          : found.boundary > 0        ? kNotAbove
                                                      : kNoRestorePoint;
-  if (!query.again) core_->Count(why.counter);
+  if (!query.again) {
+    core_->Count(why.counter);
+    const uint64_t held = std::min<uint64_t>(above_tokens, query.token_ids.size());
+    core_->Count(Counter::kHeldTokens, held);
+    CountSaved(core_, held, query.token_ns);
+  }
   return std::make_unique<FetchSessionImpl>(core_, why.text,
                                             std::max(found.matched_tokens, query.known_tokens));
 }
@@ -50,7 +61,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, highest);
   if (!chained.ok()) return chained.status();
   const std::vector<Namespace>& spaces = *chained;
-  if (spaces.empty()) return Miss(query, Found());
+  if (spaces.empty()) return Miss(query, above_tokens, Found());
   std::unique_ptr<FetchSessionImpl> session;  // ends without the lock
   std::vector<Digest> new_points;
   {
@@ -71,7 +82,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
       session = BeginFetch(query, *best.space, best.node, &new_points);
       if (session == nullptr) best.boundary = 0;
     }
-    if (session == nullptr) return Miss(query, best);
+    if (session == nullptr) return Miss(query, above_tokens, best);
     session->mutable_plan()->matched_tokens = std::max(best.matched_tokens, query.known_tokens);
     session->mutable_plan()->from_public = best.space->tenant != query.tenant;
     if (!query.again) core_->Count(Counter::kHits);
@@ -133,7 +144,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
   core_->catalog.CountHit(point);
   return std::make_unique<FetchSessionImpl>(
       core_, quarantiner_, promoter_, point,
-      FetchSessionImpl::Use{query.again, false, query.loaded_from});
+      FetchSessionImpl::Use{query.again, false, query.loaded_from, query.token_ns});
 }
 
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
@@ -300,7 +311,9 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
     if (served.from_disk) tier = std::max(tier, Tier::kDisk);
   }
   core_->meters.fetches[StoreMeters::Of(tier)].Observe(begun_.Elapsed());
-  if (!use_.again) core_->meters.hit_tokens[StoreMeters::Of(tier)] += plan_.usable_tokens;
+  if (use_.again) return;
+  core_->meters.hit_tokens[StoreMeters::Of(tier)] += plan_.usable_tokens;
+  CountSaved(core_, plan_.usable_tokens, use_.token_ns);
 }
 
 absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {

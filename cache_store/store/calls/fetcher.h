@@ -33,6 +33,7 @@ class FetchSessionImpl : public FetchSession {
     bool again = false;              // PrefixQuery::again
     bool is_export = false;          // by id: serves nobody's prompt
     Tier loaded_from = Tier::kNone;  // PrefixQuery::loaded_from
+    uint64_t token_ns = 0;           // PrefixQuery::token_ns
   };
   // A session for a miss.
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
@@ -130,7 +131,8 @@ class Fetcher {
 
  private:
   // `found`: what there is, and is not above what the caller has.
-  std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, const Found& found);
+  std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, uint32_t above_tokens,
+                                     const Found& found);
   std::unique_ptr<FetchSessionImpl> BeginFetch(const PrefixQuery& query, const Namespace& space,
                                                SegmentNode* node, std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

@@ -30,6 +30,34 @@ TEST(MemoryStore, AnEmptyStoreMissesAndSaysWhy) {
   EXPECT_EQ(store->Stats().counters.at("misses_unknown_fingerprint"), 1u);
 }
 
+TEST(MemoryStore, RestoredAndHeldTokensCountOnceWithTheTimeThatTheySave) {
+  const auto store = MemoryStore();
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 65), {}};
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {64}).ok());
+  PrefixQuery query = KitQuery(model, prompt);
+  query.token_ns = 3'000'000;
+  const auto expect = [&](uint64_t held, uint64_t saved_ms) {
+    const StoreStats stats = store->Stats();
+    EXPECT_EQ(stats.Of(Counter::kHeldTokens), held);
+    EXPECT_EQ(stats.Of(Counter::kSavedUs), 1000 * saved_ms);
+  };
+  const auto hit = store->Fetch(query, 32, 0).value();
+  ASSERT_EQ(hit->plan().usable_tokens, 64u);
+  expect(0, 0);
+  ASSERT_TRUE(KitReadAll(hit.get(), model, prompt).ok());
+  expect(0, 192);
+  EXPECT_EQ(store->Fetch(query, 64, 0).value()->plan().usable_tokens, 0u);
+  expect(64, 384);
+  query.again = true;
+  store->Fetch(query, 64, 0).value();
+  expect(64, 384);
+  query.again = false;
+  query.token_ns = UINT64_MAX;  // counts as a second
+  store->Fetch(query, UINT32_MAX, 0).value();
+  expect(129, 384 + 65'000);
+}
+
 TEST(MemoryStore, ListsOneTenantOrAll) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();

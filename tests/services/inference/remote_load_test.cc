@@ -26,8 +26,9 @@ class RemoteLoadTest : public testing::Test {
       : cache_(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(), &counters_) {
     prefix_.token_ids = CountingTokens(kPromptTokens);
     prefix_.tenant = "default";
-    store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest&,
+    store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest& request,
                           ScriptedStore::FetchStream* stream) {
+      token_ns_ = request.token_ns();
       stream->Write(ScriptedPlan(kStored, kStored));
       SendScriptedSlices(kStored, stream, nullptr, slices_);
       while (slices_ < INT32_MAX && !context->IsCancelled()) std::this_thread::yield();
@@ -49,6 +50,7 @@ class RemoteLoadTest : public testing::Test {
   FetchOutcome Fetch() { return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Seconds(60)); }
 
   std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
+  std::atomic<uint64_t> token_ns_{0};   // of the last request
   ScriptedStore store_;
   CacheCounters counters_;
   LoadModel model_;
@@ -68,6 +70,14 @@ TEST_F(RemoteLoadTest, WorthwhileLoadIsMadeAndMeasured) {
   EXPECT_EQ(report.bytes, bytes);
   EXPECT_GT(report.took, absl::ZeroDuration());
   EXPECT_TRUE(report.plan_took.has_value());
+}
+
+TEST_F(RemoteLoadTest, TheStoreLearnsHowLongATokenTakes) {
+  Fetch();
+  EXPECT_EQ(token_ns_, 0u) << "nothing was computed yet";
+  Expect(1 << 30, absl::Milliseconds(60));
+  Fetch();
+  EXPECT_EQ(token_ns_, 1'500'000u);
 }
 
 TEST_F(RemoteLoadTest, LoadNotWorthwhileIsDeclinedOnceThePlanIsHere) {
