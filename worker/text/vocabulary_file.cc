@@ -463,6 +463,13 @@ absl::Status CheckMerges(size_t merges,
   for (size_t id = 0; id < pieces->size(); ++id) {
     VocabularyPiece& piece = (*pieces)[id];
     if (piece.text.empty()) continue;
+    const bool is_character = CharacterAt(piece.text, 0).bytes == piece.text.size();
+    if (IsNeverMerged(piece.type) && !piece.is_normalized &&
+        (is_character || (is_made[id] && piece.type == PieceType::kControl)) &&
+        piece.text.find(kSpaceMark) != std::string::npos) {
+      return Other("the added token \"", piece.text, "\" is never merged if a text has it, but ",
+                   "merges make it of a space");
+    }
     if (IsNeverMerged(piece.type) && !is_made[id]) {
       if (piece.type == PieceType::kUserDefined) piece.type = PieceType::kWhole;
       continue;
@@ -471,7 +478,6 @@ absl::Status CheckMerges(size_t merges,
     const std::string_view text = piece.text;
     for (size_t at = 1; at < text.size(); ++at)
       possible += joins(text.substr(0, at)) && joins(text.substr(at));
-    const bool is_character = CharacterAt(text, 0).bytes == text.size();
     if (piece.type == PieceType::kNormal && !is_character && possible == before)
       return Other("no merge makes the piece \"", piece.text, "\"");
   }

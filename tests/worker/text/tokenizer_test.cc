@@ -142,6 +142,8 @@ TEST(VocabularyFile, ATokenizerJsonThatIsBrokenOrDoesMoreIsSaidToBeSo) {
               HasSubstr("its normalizer does not just write"));
   EXPECT_THAT(why("/pre_tokenizer", {{"type", "ByteLevel"}}, kOther), HasSubstr("divides texts"));
   EXPECT_THAT(why("/added_tokens/2/lstrip", true, kOther), HasSubstr("has lstrip"));
+  EXPECT_THAT(why("/added_tokens/3", {{"id", 261}, {"content", "\u2581"}}, kOther),
+              HasSubstr("merges make it of a space"));
   EXPECT_THAT(why("/added_tokens/3/single_word", true, kOther), HasSubstr("has single_word"));
   EXPECT_THAT(why("/model/merges/3", {"a", "ba"}, kBroken), HasSubstr("is of no pieces"));
   EXPECT_THAT(why("/model/merges/3", {"a", "b"}, kOther), HasSubstr("in another order"));
