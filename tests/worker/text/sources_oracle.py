@@ -211,6 +211,21 @@ def check_added(binary, make):
         check_equal(binary, folder, more)
 
 
+def check_random(binary, make):
+    """Tokens at random, with spaces, of others' texts, of every kind."""
+    rng = random.Random(5)
+    words = ["a", "b", " ", "  ", "\n", "<", ">", "the", " of", "\u00e9", "<bos>", "x", "x\u2581"]
+    for number in range(20):
+        folder = make(f"random {number}")
+        theirs = folder.theirs()
+        added = {"".join(rng.choice(words) for _ in range(rng.randint(2, 5))) for _ in range(5)}
+        for text in sorted(added):
+            theirs.add_tokens([AddedToken("x" + text, normalized=rng.random() < 0.7,
+                                          special=rng.random() < 0.3)])
+        theirs.save_pretrained(folder.path)
+        check_equal(binary, folder, [*words, *added, *["x" + text for text in added]])
+
+
 def check_forms(binary, make, count):
     """Of tokenizer.json."""
     def added(*ids):
@@ -284,6 +299,7 @@ def main():
         check_saved(binary, make, len(tokens))
         check_beside(binary, make, len(tokens))
         check_added(binary, make)
+        check_random(binary, make)
         check_forms(binary, make, len(tokens))
         check_empty_decoder(binary, make, len(tokens))
         check_renamed(binary, make, tokens.index("<start_of_turn>"))
