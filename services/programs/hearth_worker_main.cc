@@ -90,17 +90,23 @@ void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
                  "auto: bfloat16 where products multiply integers");
 }
 
+constexpr char kDeviceHelp[] =
+    "cpu, cuda or cuda:N; emulated: cuda's kernels on the CPU, with the CPU's answers, for tests and "
+    "for those who change kernels without a GPU: a token of the 270M takes seconds";
+
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
   set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
-  set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
+  set->AddText("device", &engine->device, kDeviceHelp);
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
   set->AddUint("chunk-tokens", &engine->chunk_tokens,
                "Tokens a chunk, a power of two from 16 to 1024; equal on all workers of a store");
-  set->AddChoice("exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
-                 "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
-                 "with the cache as without, shared by equal machines; portable: within rounding, "
-                 "shared by all; auto: invariant on a CPU where it holds, else exact");
+  set->AddChoice(
+      "exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
+      "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
+      "with the cache as without, shared by equal machines; portable: within rounding, "
+      "shared by all; auto: invariant on a CPU where it holds, else exact; on cuda invariant "
+      "takes a checkpoint in bfloat16 and computes in float32, and auto is exact");
   AddInvariantFlags(set, engine);
   set->AddText(
       "kv-cache", &engine->kv.cache,

@@ -1,7 +1,8 @@
 // RandomRequests: checks that random requests to an InvariantGemma give each token the logits that
 // it has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
 // copy, in steps of 1, 7, 128 or 512 tokens, alone or in steps with seven other sequences, on 1, 2
-// and 3 threads and every instruction set that has vectors, with each kernel of integers.
+// and 3 threads and every instruction set that has vectors, with each kernel of integers; and on a
+// device, from what the CPU computed and the reverse.
 //
 // Thread safety: none: it forces instruction sets for the whole process, and ends on the best one.
 #ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
@@ -45,9 +46,12 @@ class RandomRequests {
 
   // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
   // `form`: what the weights are made into; where that is in blocks, they multiply in integers.
+  // `device`: that every second request is computed on, and what the others are restored from; may
+  // be null.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
                                              uint64_t first, WeightForm form = WeightForm::kStored,
-                                             KvDtype kv_dtype = KvDtype::kFloat32) {
+                                             KvDtype kv_dtype = KvDtype::kFloat32,
+                                             std::shared_ptr<Device> device = nullptr) {
     RandomRequests requests(longest, first);
     for (int threads = 1; threads <= kThreads; ++threads) {
       InvariantGemmaOptions options{threads, chunk};
@@ -58,6 +62,12 @@ class RandomRequests {
       if (!model.ok()) return model.status();
       requests.models_.push_back(*std::move(model));
     }
+    if (device == nullptr) return requests;
+    InvariantGemmaOptions options{1, chunk};
+    options.device = std::move(device);
+    auto model = InvariantGemma::Load(model_dir, options);
+    if (!model.ok()) return model.status();
+    requests.on_device_ = *std::move(model);
     return requests;
   }
 
@@ -76,7 +86,11 @@ class RandomRequests {
     if (std::string error = Steps(first, text, kPieceTokens, 0, &cold, &want); !error.empty()) {
       return error;
     }
-    const InvariantGemma& model = *models_[static_cast<size_t>(Draw(kThreads))];
+    const InvariantGemma* at = models_[static_cast<size_t>(Draw(kThreads))].get();
+    const InvariantGemma* from = &first;
+    if (on_device_ != nullptr) (seed_ % 2 == 0 ? from : at) = on_device_.get();
+    if (on_device_ != nullptr && seed_ % 3 == 0) from = at;
+    const InvariantGemma& model = *at;
     const std::vector<KernelTarget> targets = FastTargets();
     const KernelTarget target =
         targets[static_cast<size_t>(Draw(static_cast<int>(targets.size())))];
@@ -84,10 +98,11 @@ class RandomRequests {
     const int step = kSteps[static_cast<size_t>(Draw(4))], others = 7 * Draw(2);
     const std::string what = absl::StrCat(
         "request ", seed_, ": ", length, " tokens, restored ", boundary, ", steps of ", step,
-        ", beside ", others, " others, ", model.threads(), " threads, ", KernelTargetName(target),
+        ", beside ", others, " others, ", model.device_kind(), ", ", model.threads(), " threads, ",
+        KernelTargetName(target),
         " ", kernels.empty() ? "" : IntegerKernelName(kernels[seed_ % kernels.size()]));
     InvariantGemma::Kv kv = model.NewKv();
-    absl::Status restored = Restore(first, text, boundary, &kv);
+    absl::Status restored = Restore(*from, text, boundary, &kv);
     ForceTarget(target);
     if (!kernels.empty()) ForceIntegerKernel(kernels[seed_ % kernels.size()]);
     std::vector<uint64_t> is(want.begin(), want.begin() + boundary);
@@ -152,7 +167,8 @@ class RandomRequests {
     return "";
   }
 
-  // As a worker restores what another one computed: whole chunks by reference, the rest copied.
+  // As a worker restores what another one computed: whole chunks by reference, the rest copied, and
+  // between host and device all.
   static absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text,
                               int boundary, InvariantGemma::Kv* kv) {
     if (boundary == 0) return absl::OkStatus();
@@ -163,7 +179,8 @@ class RandomRequests {
     const KvLayout& layout = kv->layout();
     kv->BeginRestore(boundary);
     for (const ObjectId& id : NeededObjects(layout, static_cast<uint32_t>(boundary))) {
-      if (KvBlock block = source.Share(id); block != nullptr) {
+      KvBlock block = source.Share(id);
+      if (block != nullptr && source.is_on_device() == kv->is_on_device()) {
         if (absl::Status s = kv->Adopt(id, std::move(block)); !s.ok()) return s;
         continue;
       }
@@ -186,6 +203,7 @@ class RandomRequests {
   const int longest_;
   uint64_t seed_, state_ = 0;
   std::vector<std::unique_ptr<InvariantGemma>> models_;  // on 1, 2 and 3 threads
+  std::unique_ptr<InvariantGemma> on_device_;            // null: there is none
 };
 
 }  // namespace hearth

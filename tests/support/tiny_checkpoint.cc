@@ -91,15 +91,17 @@ void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
     size_t count = 1;
     for (int64_t n : tensor.shape) count *= static_cast<size_t>(n);
     const size_t begin = data.size();
-    data.resize(begin + count * sizeof(float));
+    const size_t bytes = geometry.bfloat16 ? 2 : 4;
+    data.resize(begin + count * bytes);
     for (size_t i = 0; i < count; ++i) {
       // Uniform, by hand: the standard's distributions differ between libraries.
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
       const float value = static_cast<float>((2 * unit - 1) * tensor.scale);
-      std::memcpy(&data[begin + i * sizeof(float)], &value, sizeof(float));
+      const char* const end = reinterpret_cast<const char*>(&value) + sizeof(float);
+      std::memcpy(&data[begin + i * bytes], end - bytes, bytes);
     }
     absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor.name,
-                    "\":{\"dtype\":\"F32\",\"shape\":[", absl::StrJoin(tensor.shape, ","),
+                    "\":{\"dtype\":\"", geometry.bfloat16 ? "BF16" : "F32", "\",\"shape\":[", absl::StrJoin(tensor.shape, ","),
                     "],\"data_offsets\":[", begin, ",", data.size(), "]}");
   }
   header += "}";

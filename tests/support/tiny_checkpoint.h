@@ -1,4 +1,4 @@
-// Writes small Gemma 3 checkpoints with random weights: config.json and model.safetensors, float32.
+// Writes small Gemma 3 checkpoints with random weights: config.json and model.safetensors.
 //
 // Equal geometry and seed give equal bytes. Thread safety: pure, apart from the files.
 #ifndef HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_
@@ -20,6 +20,7 @@ struct TinyGeometry {
   int vocab_size = 160;
   int context_tokens = 512;
   uint64_t seed = 1;
+  bool bfloat16 = false;  // the same weights cut off, in place of float32
 };
 
 // Writes into `dir`, which must exist. Aborts when it cannot: a test without its data proves

@@ -19,6 +19,7 @@ class CudaDevice::Graph : public DeviceGraph {
   Graph(CudaDevice* device, cudaGraphExec_t ready) : device_(device), ready_(ready) {}
   ~Graph() override { cudaGraphExecDestroy(ready_); }
   void Replay() override {
+    if (!device_->Use()) return;
     device_->Check(cudaGraphLaunch(ready_, Stream(device_->stream_)), "a graph's launch");
   }
 
@@ -27,7 +28,8 @@ class CudaDevice::Graph : public DeviceGraph {
   const cudaGraphExec_t ready_;
 };
 
-CudaDevice::CudaDevice() {
+CudaDevice::CudaDevice(int number) : number_(number) {
+  if (!Use()) return;
   cudaStream_t stream;
   if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
   stream_ = stream;
@@ -39,10 +41,20 @@ CudaDevice::CudaDevice() {
        {std::pair{&processors_, cudaDevAttrMultiProcessorCount},
         std::pair{&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
         std::pair{&major, cudaDevAttrComputeCapabilityMajor}}) {
-    if (!Check(cudaDeviceGetAttribute(to, attribute, 0), "attributes")) return;
+    if (!Check(cudaDeviceGetAttribute(to, attribute, number_), "attributes")) return;
   }
   shared_bytes_ = static_cast<size_t>(shared_bytes);
   has_overlap_ = major >= 9;
+  if (FindKernels()) return;
+  int minor = 0;
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number_);
+  Fail("GPU " + std::to_string(number_) + " has compute capability " + std::to_string(major) + "." +
+       std::to_string(minor) + ", and this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
+}
+
+// Which programs the GPU has room for. False: it runs none.
+bool CudaDevice::FindKernels() {
+  bool any = false;
   for (int program = 0; program < CudaKernels(); ++program) {
     const CudaKernel& kernel = KernelNumber(program);
     const bool fits =
@@ -50,20 +62,31 @@ CudaDevice::CudaDevice() {
         cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kernel.shared_bytes)) == cudaSuccess;
     takes_.push_back(fits);
+    any = any || fits;
   }
   cudaGetLastError();  // of programs that do not fit
+  return any;
 }
 
 CudaDevice::~CudaDevice() {
+  cudaSetDevice(number_);
   cudaFreeHost(ring_);
   if (stream_ != nullptr) cudaStreamDestroy(Stream(stream_));
 }
 
+bool CudaDevice::Use() { return error().empty() && Check(cudaSetDevice(number_), "the GPU"); }
+
 bool CudaDevice::Check(int code, const char* what) {
-  if (error_.empty() && code != cudaSuccess) {
-    error_ = std::string(what) + ": " + cudaGetErrorString(static_cast<cudaError_t>(code));
+  if (code != cudaSuccess) {
+    Fail(std::string(what) + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
   }
-  return error_.empty();
+  return error().empty();
+}
+
+size_t CudaDevice::free_bytes() const {
+  size_t free = 0, all = 0;
+  if (cudaSetDevice(number_) != cudaSuccess || cudaMemGetInfo(&free, &all) != cudaSuccess) free = 0;
+  return free;
 }
 
 bool CudaDevice::Takes(int program) const { return takes_[static_cast<size_t>(program)]; }
@@ -78,7 +101,7 @@ CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
 
 void* CudaDevice::Allocate(size_t bytes) {
   void* memory = nullptr;
-  if (!error_.empty() || cudaMalloc(&memory, bytes) != cudaSuccess) {
+  if (!Use() || cudaMalloc(&memory, bytes) != cudaSuccess) {
     cudaGetLastError();
     return nullptr;
   }
@@ -90,9 +113,22 @@ void CudaDevice::Free(void* memory) {
   cudaFree(memory);
 }
 
+void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) {
+  if (!Use()) return;
+  constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                       cudaMemcpyDeviceToDevice};
+  // A pitch says nothing of a single run, and may then not be shorter than it.
+  const size_t from_pitch = runs.count > 1 ? runs.from_stride : runs.bytes;
+  const size_t to_pitch = runs.count > 1 ? runs.to_stride : runs.bytes;
+  Check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, runs.bytes, runs.count,
+                          kKinds[static_cast<int>(way)], Stream(stream_)),
+        "a copy");
+  Wait();
+}
+
 // Small copies leave from pinned memory, so that the host does not wait for the launches before.
 void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
-  if (!error_.empty()) return;
+  if (!Use()) return;
   const bool is_small = bytes <= kRingBytes / 8;
   if (is_small) {
     if (ring_used_ + bytes > kRingBytes) {
@@ -108,13 +144,13 @@ void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
 }
 
 void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
-  if (!error_.empty()) return;
+  if (!Use()) return;
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Stream(stream_)), "a copy");
   Check(cudaStreamSynchronize(Stream(stream_)), "a copy from the device");
 }
 
 void CudaDevice::Launch(int program, const void* arguments, int blocks) {
-  if (!error_.empty()) return;
+  if (!Use()) return;
   const CudaKernel& kernel = KernelNumber(program);
   if (!takes_[static_cast<size_t>(program)]) {
     Check(cudaErrorInvalidConfiguration, "a program that this GPU has no room for");
@@ -137,16 +173,17 @@ void CudaDevice::Launch(int program, const void* arguments, int blocks) {
 std::unique_ptr<DeviceGraph> CudaDevice::Capture(const std::function<void()>& launches) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
+  Use();
   Check(cudaStreamBeginCapture(Stream(stream_), cudaStreamCaptureModeThreadLocal), "a capture");
   launches();
   Check(cudaStreamEndCapture(Stream(stream_), &graph), "a capture's end");
-  if (error_.empty()) Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
+  if (error().empty()) Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
   if (graph != nullptr) cudaGraphDestroy(graph);
   return std::make_unique<Graph>(this, ready);
 }
 
 void CudaDevice::Wait() {
-  if (error_.empty()) Check(cudaStreamSynchronize(Stream(stream_)), "the programs' end");
+  if (Use()) Check(cudaStreamSynchronize(Stream(stream_)), "the programs' end");
 }
 
 }  // namespace hearth

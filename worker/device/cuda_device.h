@@ -1,7 +1,6 @@
 // CudaDevice: a Device on an NVIDIA GPU by the CUDA runtime.
 //
-// Thread safety: none; one thread at a time.
-// Errors: a call of CUDA that fails ends all later ones; error() says which failed and why.
+// Thread safety: none; one thread at a time, which need not be the same each time.
 #ifndef HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 
@@ -17,23 +16,25 @@ namespace hearth {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice();
+  // `number`: of the GPU. error() says if there is no such GPU, or no kernels for it.
+  explicit CudaDevice(int number = 0);
   ~CudaDevice() override;
 
+  const char* kind() const override { return "cuda"; }
   int processors() const override { return processors_; }
   size_t shared_bytes() const override { return shared_bytes_; }
+  size_t free_bytes() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
+  void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
   // By programmatic dependent launches; GPUs before sm_90 have none.
   void SetOverlap(bool overlap) override { overlap_ = overlap && has_overlap_; }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 
-  // Empty as long as all went well.
-  const std::string& error() const { return error_; }
   // Whether the GPU has the shared memory and the registers that a program wants.
   bool Takes(int program) const;
   // The cudaStream_t of all calls.
@@ -46,17 +47,20 @@ class CudaDevice : public Device {
 
  private:
   class Graph;
+  // Makes the GPU that of the calling thread. False once a call has failed.
+  bool Use();
   bool Check(int code, const char* what);
+  bool FindKernels();
 
   static constexpr size_t kRingBytes = size_t{4} << 20;  // steps' tables: some 100 KB each
 
+  const int number_;
   bool overlap_ = false, has_overlap_ = false;
   int processors_ = 1;
   size_t shared_bytes_ = 0;
   void* stream_ = nullptr;
   std::byte* ring_ = nullptr;  // pinned
   size_t ring_used_ = 0;
-  std::string error_;
   std::vector<bool> takes_;
 };
 

@@ -70,6 +70,9 @@ inline size_t MatrixValues(int inputs, int columns) {
          size_t{DeviceMatrix::kSlackColumns} * DeviceMatrix::kGroup;
 }
 
+// Puts one output's weights, `row`, into a matrix's memory. REQUIRES: a multiple of 8 of them.
+void PackColumn(const std::vector<uint16_t> &row, int column, int columns, uint16_t *packed);
+
 // The bits of a DeviceMatrix of `outputs` outputs; of a pair, of each. fill(output, is_second, row)
 // writes the weights of one: `inputs` of them. REQUIRES: inputs is a multiple of 8, and of a pair
 // the outputs too.

@@ -53,6 +53,7 @@ void Nothing(const char*, int) {}
 
 DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits)
     : device_(device),
+      arena_(device),
       model_(model),
       shape_(model->shape),
       few_(device, shape_, FewCapacity(shape_, limits)),
@@ -68,10 +69,6 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
-}
-
-float* DeviceStep::NewFloats(int64_t count) {
-  return static_cast<float*>(device_->Allocate(static_cast<size_t>(count) * sizeof(float)));
 }
 
 int DeviceStep::RowsOfGraph(int rows) {

@@ -31,6 +31,7 @@ class DeviceStep {
  public:
   static constexpr int kGraphRows = 32;
 
+  // If the device has no memory for it, the device fails.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
 
   // Appends the parts' tokens; their keys and values go to their blocks. Gives the wanted rows'
@@ -71,9 +72,10 @@ class DeviceStep {
                      int x_stride, float* y, int y_stride, int rows, const int32_t* row_numbers,
                      float softcap);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
-  float* NewFloats(int64_t count);
+  float* NewFloats(int64_t count) { return arena_.Take<float>(static_cast<size_t>(count)); }
 
   Device* const device_;
+  DeviceArena arena_;
   const DeviceModel* const model_;
   const DeviceShape& shape_;
   StepPlan few_, many_;

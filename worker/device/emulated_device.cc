@@ -1,15 +1,15 @@
 #include "worker/device/emulated_device.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #if defined(HEARTH_WARPS_AS_THREADS)
 #include <pthread.h>
-
-#include <thread>
 #endif
 
 #include "worker/device/program_list.h"
@@ -38,9 +38,11 @@ void RunBlock(const Program& program, typename Program::Shared* shared, BlockNum
   LateCopies::End();
 }
 
-// Each block by the threads of all its warps, or by this one.
+// Blocks `first`, `first` + `step` and so on: each by the threads of all its warps, or by this one.
 template <class Program>
-void RunInTurn(const Program& program, typename Program::Shared* shared, int blocks) {
+void RunInTurn(const Program& program, int blocks, int first, int step) {
+  using Shared = typename Program::Shared;
+  auto* const shared = static_cast<Shared*>(Aligned(sizeof(Shared)));
   const auto clear = [shared] {
     std::memset(static_cast<void*>(shared), 0xff, sizeof(typename Program::Shared));
   };
@@ -53,7 +55,7 @@ void RunInTurn(const Program& program, typename Program::Shared* shared, int blo
       const FloatMode mode;
       this_warp = warp;
       this_barrier = &barrier;
-      for (int block = 0; block < blocks; ++block) {
+      for (int block = first; block < blocks; block += step) {
         BlockBarrier();
         if (warp == 0) clear();
         BlockBarrier();
@@ -65,29 +67,33 @@ void RunInTurn(const Program& program, typename Program::Shared* shared, int blo
   pthread_barrier_destroy(&barrier);
 #else
   const FloatMode mode;
-  for (int block = 0; block < blocks; ++block) {
+  for (int block = first; block < blocks; block += step) {
     clear();
     RunBlock(program, shared, {block, blocks});
   }
 #endif
+  std::free(shared);
 }
 
 template <class Program>
-void RunBlocks(const void* arguments, int blocks) {
+void RunBlocks(const void* arguments, int blocks, int threads) {
   if constexpr (std::is_same_v<Program, NoProgram>) {
     assert(false);  // no step launches it
   } else {
     Program program;
     std::memcpy(static_cast<void*>(&program), arguments, sizeof program);
-    using Shared = typename Program::Shared;
-    void* memory = Aligned(sizeof(Shared));
-    RunInTurn(program, static_cast<Shared*>(memory), blocks);
-    std::free(memory);
+    const int step = std::min(threads, blocks);
+    std::vector<std::thread> others;
+    for (int first = 1; first < step; ++first) {
+      others.emplace_back([&, first] { RunInTurn(program, blocks, first, step); });
+    }
+    RunInTurn(program, blocks, 0, step);
+    for (std::thread& other : others) other.join();
   }
 }
 
 struct Entry {
-  void (*run)(const void* arguments, int blocks);
+  void (*run)(const void* arguments, int blocks, int threads);
   size_t bytes;
 };
 
@@ -101,13 +107,17 @@ Entry EntryOf(TypeList<Programs...>, int number) {
 
 class EmulatedDevice::Graph : public DeviceGraph {
  public:
+  explicit Graph(const EmulatedDevice* on) : device(on) {}
   void Replay() override {
-    for (const Recorded& one : launches) Run(one.program, one.arguments.data(), one.blocks);
+    for (const Recorded& one : launches) device->Run(one.program, one.arguments.data(), one.blocks);
   }
+  const EmulatedDevice* const device;
   std::vector<Recorded> launches;
 };
 
-EmulatedDevice::EmulatedDevice(bool late) { LateCopies::SetLate(late); }
+EmulatedDevice::EmulatedDevice(bool late, int threads) : threads_(threads) {
+  LateCopies::SetLate(late);
+}
 
 void* EmulatedDevice::Allocate(size_t bytes) {
   void* memory = Aligned(bytes);
@@ -123,6 +133,12 @@ void EmulatedDevice::CopyIn(void* to, const void* from, size_t bytes) {
 void EmulatedDevice::CopyOut(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
+void EmulatedDevice::Copy(CopyWay, void* to, const void* from, const CopyRuns& runs) {
+  for (size_t i = 0; i < runs.count; ++i) {
+    std::memcpy(static_cast<std::byte*>(to) + i * runs.to_stride,
+                static_cast<const std::byte*>(from) + i * runs.from_stride, runs.bytes);
+  }
+}
 
 void EmulatedDevice::Launch(int program, const void* arguments, int blocks) {
   if (recording_ == nullptr) return Run(program, arguments, blocks);
@@ -131,15 +147,15 @@ void EmulatedDevice::Launch(int program, const void* arguments, int blocks) {
 }
 
 std::unique_ptr<DeviceGraph> EmulatedDevice::Capture(const std::function<void()>& launches) {
-  auto graph = std::make_unique<Graph>();
+  auto graph = std::make_unique<Graph>(this);
   recording_ = &graph->launches;
   launches();
   recording_ = nullptr;
   return graph;
 }
 
-void EmulatedDevice::Run(int program, const void* arguments, int blocks) {
-  EntryOf(ProgramList(), program).run(arguments, blocks);
+void EmulatedDevice::Run(int program, const void* arguments, int blocks) const {
+  if (error().empty()) EntryOf(ProgramList(), program).run(arguments, blocks, threads_);
 }
 
 }  // namespace hearth

@@ -1,11 +1,11 @@
-// EmulatedDevice: runs the programs of devices on the CPU, a block after the other, for tests and
-// for people without a GPU.
+// EmulatedDevice: runs the programs of devices on the CPU, for tests and for people without a GPU.
 //
 // Thread safety: none; one thread at a time. Shared memory begins as NaN, so does new memory.
 #ifndef HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -18,16 +18,19 @@ namespace hearth {
 
 class EmulatedDevice : public Device {
  public:
-  EmulatedDevice() = default;
-  // `late`: asynchronous copies land when they are waited for, not at once.
-  explicit EmulatedDevice(bool late);
+  // `late`: asynchronous copies land when they are waited for, not at once. `threads`: which share
+  // the blocks of a launch.
+  explicit EmulatedDevice(bool late = false, int threads = 1);
 
+  const char* kind() const override { return "emulated"; }
   int processors() const override { return 3; }
   size_t shared_bytes() const override { return size_t{256} << 10; }
+  size_t free_bytes() const override { return SIZE_MAX; }  // it does not know
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override { memory_.erase(memory); }
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
+  void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override {}
@@ -43,8 +46,9 @@ class EmulatedDevice : public Device {
     void operator()(void* memory) const { std::free(memory); }
   };
 
-  static void Run(int program, const void* arguments, int blocks);
+  void Run(int program, const void* arguments, int blocks) const;
 
+  const int threads_;
   std::map<void*, std::unique_ptr<void, Release>> memory_;
   std::vector<Recorded>* recording_ = nullptr;
 };

@@ -6,11 +6,6 @@
 namespace hearth {
 namespace {
 
-template <typename T>
-T* NewOf(Device* device, int count) {
-  return static_cast<T*>(device->Allocate(sizeof(T) * static_cast<size_t>(std::max(1, count))));
-}
-
 template <typename T, typename U>
 void CopyAll(Device* device, const std::vector<T>& from, U* to) {
   static_assert(sizeof(T) == sizeof(U));
@@ -20,20 +15,19 @@ void CopyAll(Device* device, const std::vector<T>& from, U* to) {
 }  // namespace
 
 StepPlan::StepPlan(Device* device, const DeviceShape& shape, const StepCapacity& capacity)
-    : device_(device),
-      shape_(shape),
-      capacity_(capacity),
-      device_counts_(NewOf<int32_t>(device, 3)),
-      device_tokens_(NewOf<int32_t>(device, capacity.rows)),
-      device_positions_(NewOf<int32_t>(device, capacity.rows)),
-      device_wanted_(NewOf<int32_t>(device, capacity.wanted)) {
+    : device_(device), arena_(device), shape_(shape), capacity_(capacity) {
+  const auto rows = static_cast<size_t>(capacity.rows);
+  device_counts_ = arena_.Take<int32_t>(3);
+  device_tokens_ = arena_.Take<int32_t>(rows);
+  device_positions_ = arena_.Take<int32_t>(rows);
+  device_wanted_ = arena_.Take<int32_t>(static_cast<size_t>(capacity.wanted));
   table_ = {device_counts_, device_tokens_, device_positions_, device_wanted_, {}};
   for (int group = 0; group < 2; ++group) {
     List& list = lists_[group];
-    list.device_items = NewOf<AttendItem>(device, capacity.items);
-    list.device_row_items = NewOf<RowItems>(device, capacity.rows);
-    list.device_blocks = NewOf<std::byte*>(device, capacity.blocks);
-    list.device_row_blocks = NewOf<std::byte*>(device, capacity.rows);
+    list.device_items = arena_.Take<AttendItem>(static_cast<size_t>(capacity.items));
+    list.device_row_items = arena_.Take<RowItems>(rows);
+    list.device_blocks = arena_.Take<std::byte*>(static_cast<size_t>(capacity.blocks));
+    list.device_row_blocks = arena_.Take<std::byte*>(rows);
     table_.lists[group] = {list.device_items, list.device_row_items, list.device_blocks,
                            list.device_row_blocks, device_counts_ + 1 + group};
   }
@@ -49,6 +43,7 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
     list.row_items.clear();
     list.blocks.clear();
     list.row_blocks.clear();
+    if (shape_.LayersIn(is_global) == 0) continue;  // its sequences have no blocks
     for (const DevicePart& part : parts) AddRows(part, is_global, splits, &list);
   }
   for (const DevicePart& part : parts) {

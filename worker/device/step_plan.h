@@ -61,6 +61,7 @@ class StepPlan {
   void AddTile(const AttendItem& tile, bool splits, List* list);
 
   Device* const device_;
+  DeviceArena arena_;
   const DeviceShape& shape_;
   const StepCapacity capacity_;
   StepTable table_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/device/open_device.h"
 #include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
@@ -84,6 +85,7 @@ WeightForm FormOf(WeightsChoice weights) {
 // The value of --kv-bytes, given or by default, with a note on a default.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
+  if (options.device != "cpu" && options.device != kEmulatedDevice) return 0;  // by the device's
   // A file that cannot be read is an error of the load, which follows.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
@@ -96,9 +98,9 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
 }
 
 // Of the steps that the scheduler will make.
-StepLimits LimitsOf(const EngineOptions& options) {
+StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
-  limits.alone = InvariantRunner::AloneStepTokens(options.chunk_tokens);
+  limits.alone = gemma.alone_rows();
   limits.decodes = options.PlacesOf(Exactness::kInvariant);
   limits.together =
       Scheduler::MostRows(options.step_tokens > 0 ? options.step_tokens : options.chunk_tokens,
@@ -114,12 +116,23 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
     if (!config.ok()) return config.status();
     absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation, layout);
     if (!says.ok()) return says.status();
+    absl::Status may = MayKeepOn(options.device, "generation_config.json: cache_implementation",
+                                 config->generation.cache_implementation);
+    if (!may.ok()) return may;
     of_model = *says;
   }
+  if (absl::Status may = MayKeepOn(options.device, "kv-cache", options.kv.cache); !may.ok())
+    return may;
   return ChooseKv(options.kv, of_model, layout);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
+  const bool on_device = options.device != "cpu";
+  if (on_device && !options.adapters.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("adapter ", options.adapters.begin()->first,
+                                                   ": device ", options.device,
+                                                   " does not compute adapters: use --device cpu"));
+  }
   std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
@@ -127,7 +140,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
-  if (options.arithmetic != ArithmeticChoice::kFloat32) {
+  if (on_device) {
+    auto device = OpenDevice(options.device, gemma_options.threads);
+    if (!device.ok()) return device.status();
+    gemma_options.device = *std::move(device);
+  } else if (options.arithmetic != ArithmeticChoice::kFloat32) {
     gemma_options.arithmetic = Arithmetic::kInt8;
   }
   if (options.kv_dtype == KvDtypeChoice::kAuto) {
@@ -144,11 +161,15 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
         absl::StrCat("arithmetic: int8 multiplies weights in blocks, and ", options.model_dir,
                      " has none: leave --arithmetic at auto, or make them with --weights q8_0"));
   }
+  if (gemma_options.kv_bytes == 0) {
+    notes.push_back(absl::StrCat("kv-bytes: ", MiBText((*gemma)->kv_blocks().budget_bytes()),
+                                 ", three quarters of what the device has free"));
+  }
   const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
   if (!kv.ok()) return kv.status();
   if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
     return room;
-  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options));
+  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options, **gemma));
       !held.ok()) {
     return SelfTestFailure(held);
   }
@@ -196,7 +217,7 @@ absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
         options, absl::StrCat("--exactness ", portable ? "portable" : "exact", " was asked for"));
   }
   if (is_auto) {
-    const absl::Status may = MayBeInvariant(options.device, options.dtype);
+    const absl::Status may = AutoIsInvariant(options.device, options.dtype);
     if (!may.ok()) return LoadExact(options, std::string(may.message()));
     if (ChosenTarget() == KernelTarget::kPlain) {
       return LoadExact(options,
@@ -207,7 +228,7 @@ absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
   if (model.ok()) return LoadedModel{*std::move(model), ""};
   const bool not_here =
       absl::IsFailedPrecondition(model.status()) || absl::IsUnimplemented(model.status());
-  if (!is_auto || !not_here) return model.status();
+  if (!is_auto || !not_here || options.device != "cpu") return model.status();
   return LoadExact(options, std::string(model.status().message()));
 }
 

@@ -21,6 +21,11 @@ bool SameBits(const KvObjects& a, const KvObjects& b) {
   });
 }
 
+// What points share: the block of a device, or the host's memory.
+const std::byte* MemoryOf(const KvObject& object) {
+  return object.device_block != nullptr ? object.device_block.get() : object.bytes.get();
+}
+
 }  // namespace
 
 PrefixPool::PrefixPool(uint64_t capacity_bytes, uint32_t chunk_tokens, Exactness exactness)
@@ -97,7 +102,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
                       InnerCuts(prefix, boundary),
                       objects});
   for (auto& object : points_.front().objects) {
-    Shared& shared = shared_[object->bytes.get()];
+    Shared& shared = shared_[MemoryOf(*object)];
     if (++shared.points == 1) {
       shared.object = object;
       bytes_ += object->size_bytes;
@@ -128,10 +133,10 @@ void PrefixPool::Clear() {
 uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
                                  absl::FunctionRef<bool(const KvObject&)> counts) const {
   mu_.AssertHeld();
-  const uint32_t points = shared_.at(object->bytes.get()).points;
+  const uint32_t points = shared_.at(MemoryOf(*object)).points;
   // Holders come and go meanwhile: one that is counted wrongly costs a point, or a try.
   const bool ours = object.use_count() == static_cast<long>(points) + 1 &&  // NOLINT: its type
-                    object->bytes.use_count() == 1;
+                    object->bytes.use_count() == 1 && object->device_block.use_count() <= 1;
   return ours && counts(*object) ? points : 0;
 }
 
@@ -168,7 +173,7 @@ uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> cou
 void PrefixPool::Evict(Points::iterator point) {
   mu_.AssertHeld();
   for (const auto& object : point->objects) {
-    const auto shared = shared_.find(object->bytes.get());
+    const auto shared = shared_.find(MemoryOf(*object));
     assert(shared != shared_.end());
     if (--shared->second.points > 0) continue;
     assert(bytes_ >= object->size_bytes);

@@ -105,7 +105,7 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
   sequence->kept.staged = std::make_unique<StagedSnapshots>(
       layout_, kept, sequence->restored.boundary, sequence->restored.objects, keeper_->staging(),
-      layout_.exactness == Exactness::kInvariant);
+      layout_.exactness == Exactness::kInvariant, sequence->kv->is_on_device());
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.

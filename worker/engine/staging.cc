@@ -9,9 +9,18 @@
 namespace hearth {
 namespace {
 
+// Of a whole chunk. What leaves the worker is read on the host: if the block is on a device, the
+// object has a copy too.
 std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& id,
-                                       std::shared_ptr<std::byte[]> bytes) {
+                                       const SequenceKv& kv) {
+  std::shared_ptr<std::byte[]> bytes = kv.Share(id);
   if (bytes == nullptr) return nullptr;
+  if (kv.is_on_device()) {
+    std::shared_ptr<KvObject> copy = NewObject(layout, id);
+    CopyRows(layout, kv, id.begin, id.begin + id.tokens, copy.get());
+    copy->device_block = std::move(bytes);
+    return copy;
+  }
   auto object = std::make_shared<KvObject>();
   object->id = id;
   object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
@@ -63,8 +72,8 @@ bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
 
 StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                                  uint32_t restored_boundary, const KvObjects& restored,
-                                 StagingBudget* budget, bool shares_chunks)
-    : layout_(layout), shares_chunks_(shares_chunks) {
+                                 StagingBudget* budget, bool shares_chunks, bool is_on_device)
+    : layout_(layout), shares_chunks_(shares_chunks), is_on_device_(is_on_device) {
   for (const auto& object : restored) restored_[object->id] = object;
   // A next turn goes on from the highest: it is the last to be left out.
   for (auto boundary = kept.rbegin(); boundary != kept.rend(); ++boundary) {
@@ -91,7 +100,7 @@ bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, Stagin
       if (seed == restored_.end()) continue;
       growing.seed = seed->second;
     }
-    if (!IsShared(id) || id.group == LayerGroup::kLocal)
+    if (!IsShared(id) || is_on_device_ || id.group == LayerGroup::kLocal)
       held_bytes += layout_.ObjectBytes(id.tokens, id.group);
     added.emplace(id, std::move(growing));
   }
@@ -125,7 +134,7 @@ void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end)
     if (growing.sealed || object_end <= begin) continue;
     if (IsShared(id)) {
       if (object_end > end) continue;
-      growing.object = SharedObject(layout_, id, kv.Share(id));
+      growing.object = SharedObject(layout_, id, kv);
       if (growing.object == nullptr) continue;  // a restore without a tail: not ours to supply
     } else {
       if (growing.object == nullptr) Start(id, &growing);
@@ -146,9 +155,11 @@ bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
     if (restored != restored_.end() && restored->second->bytes != nullptr) continue;
     Growing& growing = growing_[id];
     if (growing.sealed) continue;
+    const bool costs = !IsShared(id) || kv.is_on_device();
+    const bool fits = !costs || budget->Extend(layout_.ObjectBytes(id.tokens, id.group), &lease_);
     if (IsShared(id)) {
-      growing.object = SharedObject(layout_, id, kv.Share(id));
-    } else if (budget->Extend(layout_.ObjectBytes(id.tokens, id.group), &lease_)) {
+      growing.object = fits ? SharedObject(layout_, id, kv) : nullptr;
+    } else if (fits) {
       growing.object = NewObject(layout_, id);
       CopyRows(layout_, kv, id.begin, boundary, growing.object.get());
     }

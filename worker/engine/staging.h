@@ -71,10 +71,11 @@ class StagedSnapshots {
   // skipped(). `shares_chunks`:
   // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
   // nothing, as the sequence has them to its end; those of local ones cost their bytes, as the
-  // sequence leaves them and takes others.
+  // sequence leaves them and takes others. `is_on_device`: as of the KV. The host then has a copy
+  // of each chunk, which costs its bytes.
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                   uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
-                  bool shares_chunks = false);
+                  bool shares_chunks = false, bool is_on_device = false);
 
   // Copies the rows of the step that computed [begin, end). REQUIRES: called after every step, in
   // order, before the next one.
@@ -111,7 +112,7 @@ class StagedSnapshots {
   }
 
   const KvLayout layout_;
-  const bool shares_chunks_;
+  const bool shares_chunks_, is_on_device_;
   std::vector<uint32_t> boundaries_;
   uint32_t skipped_ = 0;
   std::map<ObjectId, std::shared_ptr<const KvObject>> restored_;

@@ -86,6 +86,17 @@ absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
   return choice;
 }
 
+absl::Status MayKeepOn(const std::string& device, const std::string& field,
+                       const std::string& name) {
+  if (device == "cpu") return absl::OkStatus();
+  for (const char* lacks : {"quantized", "offloaded", "offloaded_static"}) {
+    if (name != lacks) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", name, ": must be dynamic or static where device is ", device));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const KvLayout& layout) {
   const std::string& cache_implementation = model.cache_implementation;
   KvChoice choice;

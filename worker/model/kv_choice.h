@@ -48,6 +48,11 @@ inline bool SameBits(const KvChoice& a, const KvChoice& b) {
 absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
                                   const KvLayout& layout);
 
+// Whether a device keeps keys and values as the strategy of this name says; kInvalidArgument names
+// `field` and the strategies that it has.
+absl::Status MayKeepOn(const std::string& device, const std::string& field,
+                       const std::string& name);
+
 // What a model's generation_config.json says, for sequences of this layout: also a name that says
 // only what layers look like, `hybrid` or `sliding_window`, as of sliding layers every strategy
 // keeps their window.

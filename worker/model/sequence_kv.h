@@ -30,11 +30,14 @@ class SequenceKv {
   virtual void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                        std::byte* slice) const = 0;
   // The bytes of an object of a whole chunk, without a copy; they never change again. Null where
-  // its rows are not all done and held, or have another layout.
+  // its rows are not all done and held, or have another layout. In the device's memory where
+  // is_on_device().
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;
   }
+
+  virtual bool is_on_device() const { return false; }
 
  protected:
   SequenceKv() = default;

@@ -34,6 +34,9 @@ struct KvObject {
   // The same in the memory of the device that this worker computes on, lent while this lives. With
   // it `bytes` may be null, but not of a remainder: a longer object is begun with its bytes.
   std::shared_ptr<const std::byte> device_bytes;
+  // The same as a block of this worker's sequences in the memory of its device, which may be used
+  // by reference; null: there is none, or `bytes` is one.
+  std::shared_ptr<std::byte[]> device_block;
 };
 
 struct PrefixRequest {

@@ -17,6 +17,11 @@ namespace {
   std::abort();
 }
 
+std::string TestDevice() {
+  const char* device = std::getenv("HEARTH_TEST_DEVICE");
+  return device == nullptr ? "cpu" : device;
+}
+
 // Removed when the process ends.
 struct CheckpointFolders {
   ~CheckpointFolders() {
@@ -142,6 +147,7 @@ EngineOptions InvariantOptions(int threads) {
   EngineOptions options = TestWorker::SmallOptions();
   options.digest_cache_dir = remembered.path();
   options.exactness = ExactnessChoice::kInvariant;
+  options.device = TestDevice();
   options.threads = threads;
   return options;
 }
@@ -179,7 +185,9 @@ const std::string& ModelDir(const TinyGeometry& geometry) {
                                        geometry.kv_heads, ".", geometry.seed);
   auto it = folders.dirs.find(key);
   if (it == folders.dirs.end()) {
-    it = folders.dirs.emplace(key, NewTinyCheckpoint(geometry, "engine")).first;
+    TinyGeometry written = geometry;
+    written.bfloat16 = TestDevice() != "cpu";
+    it = folders.dirs.emplace(key, NewTinyCheckpoint(written, "engine")).first;
   }
   return it->second;
 }

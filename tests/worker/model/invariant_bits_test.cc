@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -22,25 +21,6 @@ std::string FileOf(const std::string& path) {
   std::stringstream read;
   read << std::ifstream(path, std::ios::binary).rdbuf();
   return read.str();
-}
-
-// The checkpoint's weights as bfloat16, cut off, in place.
-void StoreAsBFloat16(const std::string& dir) {
-  const std::string path = dir + "/model.safetensors", file = FileOf(path);
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), 8);
-  auto header = nlohmann::json::parse(file.substr(8, header_bytes));
-  std::string data;
-  for (size_t at = 8 + header_bytes; at < file.size(); at += 4) data += file.substr(at + 2, 2);
-  for (auto& [name, tensor] : header.items()) {
-    if (name == "__metadata__") continue;
-    tensor["dtype"] = "BF16";
-    for (auto& offset : tensor["data_offsets"]) offset = offset.get<size_t>() / 2;
-  }
-  const std::string text = header.dump();
-  const uint64_t text_bytes = text.size();
-  std::ofstream out(path, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&text_bytes), 8) << text << data;
 }
 
 // Of all logits of a text, in steps of `step` tokens.
@@ -74,8 +54,8 @@ std::string CheckpointOf(const WrittenDown& model) {
   geometry.kv_heads = model.kv_heads;
   geometry.head_dim = model.head_dim;
   geometry.hidden_size = model.hidden;
+  geometry.bfloat16 = true;
   const std::string dir = NewTinyCheckpoint(geometry, "bits");
-  StoreAsBFloat16(dir);
   if (model.softcap > 0) {
     auto config = nlohmann::json::parse(FileOf(dir + "/config.json"));
     config["attn_logit_softcapping"] = config["final_logit_softcapping"] = model.softcap;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/plain_name.h"
+#include "worker/device/open_device.h"
 #include "worker/engine/request/request_check.h"
 
 namespace hearth {
@@ -59,7 +60,12 @@ absl::Status EngineOptions::Validate() const {
                                                    ", ", kMaxChunkTokens, "]"));
   }
   if (exactness == ExactnessChoice::kInvariant) {
-    if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
+    if (absl::Status may = MayBeInvariant(dtype); !may.ok()) return may;
+  }
+  if (device == kEmulatedDevice &&
+      (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable)) {
+    return absl::InvalidArgumentError(
+        "device: emulated computes the class invariant alone: leave --exactness at auto");
   }
   for (const auto& [flag, value] : ChoicesOfInvariant()) {
     if (absl::Status may = MayHave(flag, value, exactness, device, dtype); !may.ok()) return may;

@@ -105,6 +105,10 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   const std::string& cache = request->kv_wish.cache;
   if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
     return not_here(absl::StrCat("kv_cache: ", cache, " is"));
+  if (invariant) {
+    const absl::Status may = MayKeepOn(model.device_kind(), "kv_cache", cache);
+    if (!may.ok()) return may;
+  }
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs is");

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "worker/device/open_device.h"
 
 namespace hearth {
 namespace {
@@ -18,16 +19,21 @@ constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
 
 }  // namespace
 
-absl::Status MayBeInvariant(const std::string& device, const std::string& dtype) {
-  if (device != "cpu") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("exactness: invariant is computed on the CPU, and device is ", device));
-  }
+absl::Status MayBeInvariant(const std::string& dtype) {
   if (dtype != "auto" && dtype != "float32") {
     return absl::InvalidArgumentError(
         absl::StrCat("exactness: invariant is computed in float32, and dtype is ", dtype));
   }
   return absl::OkStatus();
+}
+
+absl::Status AutoIsInvariant(const std::string& device, const std::string& dtype) {
+  if (device != "cpu" && device != kEmulatedDevice) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exactness: auto is invariant on the CPU alone, and device is ", device,
+                     ": --exactness invariant computes the CPU's bits there"));
+  }
+  return MayBeInvariant(dtype);
 }
 
 absl::Status SelfTestFailure(const absl::Status& status) {
@@ -52,7 +58,9 @@ absl::Status MayHave(const std::string& flag, const std::string& value, Exactnes
                      ", where weights, products, keys and values are of --dtype: ", leave,
                      ", or --exactness at auto"));
   }
-  if (device != "cpu") {
+  // Of weights, products, keys and values.
+  const bool device_has = value == "stored" || value == "float32";
+  if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": ", value, " is computed on the CPU, and device is ", device, ": ", leave));
   }

@@ -25,7 +25,9 @@ const char* WeightsChoiceName(WeightsChoice weights);
 enum class ArithmeticChoice { kFloat32, kInt8, kAuto };
 
 // Whether the class `invariant` has these options; the error names the one that it lacks.
-absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
+absl::Status MayBeInvariant(const std::string& dtype);
+// Whether --exactness auto takes the class invariant there; the error says why it does not.
+absl::Status AutoIsInvariant(const std::string& device, const std::string& dtype);
 
 // What a start says of a self-test that failed: the class does not hold here, or nobody knows, as
 // the test could not run.

@@ -31,25 +31,25 @@ struct MostBlocks {
 
 absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
   const bool whole = object.id.tokens == layout.chunk_tokens;
-  if (whole && object.bytes != nullptr) return kv->Adopt(object.id, object.bytes);
+  const KvBlock& block = kv->is_on_device() ? object.device_block : object.bytes;
+  if (whole && block != nullptr) return kv->Adopt(object.id, block);
   std::vector<const std::byte*> slices;
   const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {
     slices.push_back(SliceOf(object, i, layout.SliceBytes(object.id.tokens)));
   }
-  return kv->CopyIn(object.id, slices);
+  return kv->CopyIn(object.id, slices, object.device_bytes != nullptr);
 }
 
 }  // namespace
 
 InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
                                  std::vector<std::string> notes)
-    : gemma_(std::move(gemma)), kv_(std::move(kv)), notes_(gemma_->notes()) {
+    : gemma_(std::move(gemma)),
+      kv_(std::move(kv)),
+      notes_(gemma_->notes()),
+      device_kind_(gemma_->device_kind()) {
   notes_.insert(notes_.end(), notes.begin(), notes.end());
-}
-
-uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
-  return AloneStepTokens(layout.chunk_tokens);
 }
 
 ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
@@ -71,7 +71,8 @@ uint64_t InvariantRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
 }
 
 bool InvariantRunner::CountsKvBytes(const KvObject& object) const {
-  return object.bytes != nullptr && gemma_->kv_blocks().Owns(object.bytes);
+  const KvBlock& block = object.device_block != nullptr ? object.device_block : object.bytes;
+  return block != nullptr && gemma_->kv_blocks().Owns(block);
 }
 
 // No machine and no number of threads is in it: the bits depend on neither.

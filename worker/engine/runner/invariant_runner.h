@@ -17,11 +17,6 @@ namespace hearth {
 
 class InvariantRunner : public ModelRunner {
  public:
-  // Of prefills that nobody who decodes waits for: products of as many rows cost the least for
-  // each.
-  static constexpr uint32_t AloneStepTokens(uint32_t chunk_tokens) {
-    return chunk_tokens > 512 ? chunk_tokens : 512;
-  }
   // `notes`: for the log, beside the model's.
   // `kv`: of requests that say nothing.
   InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
@@ -39,7 +34,7 @@ class InvariantRunner : public ModelRunner {
   std::string arithmetic() const override { return ArithmeticName(gemma_->arithmetic()); }
   const std::vector<std::string>& notes() const override { return notes_; }
   KvChoice kv() const override { return kv_; }
-  uint32_t step_tokens(const KvLayout& layout) const override;
+  uint32_t step_tokens(const KvLayout&) const override { return gemma_->alone_rows(); }
   KvBytes kv_bytes() const override;
   uint64_t MissingKvBytes(const SequenceKv* kv, int tokens, const KvChoice& choice) const override;
   bool CountsKvBytes(const KvObject& object) const override;
@@ -65,7 +60,7 @@ class InvariantRunner : public ModelRunner {
   std::vector<std::string> notes_;
   std::vector<ModelAdapter> adapters_;
   std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // of adapters_, in order
-  const std::string device_kind_ = "cpu";
+  const std::string device_kind_;
 };
 
 }  // namespace hearth

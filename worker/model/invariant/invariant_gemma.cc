@@ -11,6 +11,7 @@
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/row_kernels.h"
+#include "worker/model/invariant/device_forward.h"
 #include "worker/model/invariant/invariant_self_test.h"
 #include "worker/model/model_file.h"
 
@@ -70,16 +71,16 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
 
 }  // namespace
 
-InvariantGemma::InvariantGemma(const InvariantGemmaOptions& options,
+InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t kv_bytes,
                                std::unique_ptr<ThreadPool> pool,
-                               std::unique_ptr<InvariantWeights> weights)
+                               std::unique_ptr<InvariantWeights> weights,
+                               std::unique_ptr<Forward> forward)
     : number_(NextModel()),
-      layout_(LayoutFor(*weights, options)),
-      kv_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
+      layout_(std::move(layout)),
       pool_(std::move(pool)),
       weights_(std::move(weights)),
-      forward_(std::make_unique<InvariantForward>(weights_.get(), *layout_, pool_.get(),
-                                                  SeamsOfTests())),
+      forward_(std::move(forward)),
+      kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
       notes_(weights_->notes()) {}
 
 InvariantGemma::~InvariantGemma() = default;
@@ -94,8 +95,24 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
       InvariantWeights::Load(model_dir, *std::move(config), options.weights, options.arithmetic,
                              options.digest_cache_dir, pool.get());
   if (!weights.ok()) return weights.status();
-  return std::unique_ptr<InvariantGemma>(
-      new InvariantGemma(options, std::move(pool), *std::move(weights)));
+  const auto layout = LayoutFor(**weights, options);
+  std::unique_ptr<Forward> forward;
+  uint64_t kv_bytes = options.kv_bytes;
+  if (options.device == nullptr) {
+    forward =
+        std::make_unique<InvariantForward>(weights->get(), *layout, pool.get(), SeamsOfTests());
+  } else {
+    auto on_device = DeviceForward::Make(options.device, weights->get(), *layout, pool.get());
+    if (!on_device.ok()) return on_device.status();
+    forward = *std::move(on_device);
+    if (kv_bytes == 0) kv_bytes = options.device->free_bytes() / 4 * 3;
+  }
+  return std::unique_ptr<InvariantGemma>(new InvariantGemma(
+      layout, kv_bytes, std::move(pool), *std::move(weights), std::move(forward)));
+}
+
+uint32_t InvariantGemma::alone_rows() const {
+  return std::max(static_cast<uint32_t>(forward_->alone_rows()), layout_->chunk_tokens);
 }
 
 void InvariantGemma::ReplaceProduct(ProductFunction product) {
@@ -119,8 +136,15 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
-  forward_->Run(parts);
-  return absl::OkStatus();
+  const absl::Status run = forward_->Run(parts);
+  for (const Part& part : parts) {
+    if (run.ok()) {
+      part.kv->Advance(static_cast<int>(part.tokens.size()));
+    } else {
+      part.kv->GiveBackRoom();
+    }
+  }
+  return run;
 }
 
 absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
@@ -141,21 +165,23 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
                                   IntegerKernelName(at[-1]), " is tried: ", held.message()));
     held = SelfTestOnce(cache_dir, limits);
   }
+  if (device_kind() != "cpu") weights_->FreeMatrices();
   return held;
 }
 
 absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const std::string file = SelfTestFile(cache_dir, *weights_, *layout_, limits);
+  const bool on_device = device_kind() != "cpu";  // which is tested at each start
+  const std::string file = on_device ? "" : SelfTestFile(cache_dir, *weights_, *layout_, limits);
   if (!file.empty() && ReadModelFile(file, sizeof(kSelfTestHeld)).value_or("") == kSelfTestHeld) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();
   }
-  InvariantSelfTest test(*weights_, *layout_, forward_.get(), limits);
-  if (absl::Status held = test.Run(); !held.ok()) return held;
+  const absl::StatusOr<int> steps = forward_->SelfTest(limits);
+  if (!steps.ok()) return steps.status();
   if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
-  notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
-                                " steps, ", absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+  notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", *steps, " steps, ",
+                                absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();
 }
 
@@ -164,6 +190,7 @@ InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayo
                                    ThreadPool* pool, LayerSeams seams)
     : weights_(weights),
       config_(weights->config()),
+      layout_(layout),
       chunk_(layout.chunk_tokens),
       kv_type_(layout.dtype == KvDtype::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32),
       pool_(pool),
@@ -252,7 +279,13 @@ void InvariantForward::AddHead(const ConstRows& normed, absl::Span<float* const>
   });
 }
 
-void InvariantForward::Run(Parts parts) {
+absl::StatusOr<int> InvariantForward::SelfTest(const StepLimits& limits) {
+  InvariantSelfTest test(*weights_, layout_, this, limits);
+  if (absl::Status held = test.Run(); !held.ok()) return held;
+  return test.passes();
+}
+
+absl::Status InvariantForward::Run(Parts parts) {
   const FloatMode mode;
   Begin(parts);
   KernelPhases list;
@@ -274,7 +307,7 @@ void InvariantForward::Run(Parts parts) {
   }
   AddHead({step_.shared().normed.data, step_.wanted(), config_.hidden_size}, logits_, &list);
   RunList(&list);
-  for (const InvariantPart& part : parts) part.kv->Advance(static_cast<int>(part.tokens.size()));
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

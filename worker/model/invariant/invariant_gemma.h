@@ -2,9 +2,9 @@
 // its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
 // nor on the number of threads.
 //
-// On the CPU, in float32, with weights in the bits that they are stored in, or as told; those in
-// blocks may multiply in integers (integer_product.h). It serves
-// the class `invariant`; Gemma (gemma.h) serves the others, and devices.
+// In float32, on the CPU with weights in the bits that they are stored in, or as told; those in
+// blocks may multiply in integers (integer_product.h). On a device with weights in bfloat16
+// (device_forward.h). It serves the class `invariant`; Gemma (gemma.h) serves the others.
 //
 // Thread safety: const methods from any thread, one Step at a time. Owns its weights.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
@@ -26,6 +26,7 @@
 #include "worker/kernels/layer.h"
 #include "worker/kernels/product.h"
 #include "worker/kernels/rope_table.h"
+#include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_kv.h"
 #include "worker/model/invariant/invariant_step.h"
 #include "worker/model/invariant/invariant_weights.h"
@@ -40,16 +41,18 @@ namespace hearth {
 //
 // Thread safety: none; one step at a time. Keeps its memory for the next step.
 // Ownership: weights and threads must outlive it.
-class InvariantForward {
+class InvariantForward : public Forward {
  public:
-  using Parts = absl::Span<const InvariantPart>;
-
   // `layout`: of the model's KV. `seams`: empty, but in tests.
   InvariantForward(const InvariantWeights* weights, const KvLayout& layout, ThreadPool* pool,
                    LayerSeams seams);
 
-  // Appends the parts' tokens and gives their logits. REQUIRES: PrepareParts took the parts.
-  void Run(Parts parts);
+  absl::Status Run(Parts parts) override;
+  absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
+  std::shared_ptr<BlockMemory> memory() const override { return HostMemory(); }
+  // Products of as many rows cost the least for each.
+  int alone_rows() const override { return 512; }
+  std::string device_kind() const override { return "cpu"; }
 
   // The pieces. Nothing that a list is given moves or grows until it has run.
   void Begin(Parts parts);
@@ -77,6 +80,7 @@ class InvariantForward {
 
   const InvariantWeights* const weights_;
   const ModelConfig& config_;
+  const KvLayout layout_;
   const int64_t chunk_;
   const ElementType kv_type_;
   ThreadPool* const pool_;
@@ -89,14 +93,16 @@ class InvariantForward {
 
 struct InvariantGemmaOptions {
   int threads = 1;
-  int chunk = 128;                        // C, a multiple of 16 up to 1024
-  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
-  std::string digest_cache_dir = "";      // of weight digests; empty: none
+  int chunk = 128;  // C, a multiple of 16 up to 1024
+  // Of all sequences together; on a device 0: three quarters of what it has free then.
+  uint64_t kv_bytes = uint64_t{1} << 40;
+  std::string digest_cache_dir = "";  // of weight digests; empty: none
   // Of layers and head; an embedding that is not the head has the bits that are stored.
   WeightForm weights = WeightForm::kStored;
   Arithmetic arithmetic = Arithmetic::kFloat32;  // of the matrices in blocks
   // Or kBFloat16; none: that where a matrix multiplies in integers.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
+  std::shared_ptr<Device> device = nullptr;  // that computes; null: the CPU
 };
 
 class InvariantGemma {
@@ -118,6 +124,10 @@ class InvariantGemma {
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const { return weights_->digest(); }
   KvDtype kv_dtype() const { return layout_->dtype; }
+  // "cpu", or the device's kind.
+  std::string device_kind() const { return forward_->device_kind(); }
+  // The most rows that a step should have of a sequence that is alone; at least a chunk.
+  uint32_t alone_rows() const;
   // Notes on the load and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
   const KvBlocks& kv_blocks() const { return *kv_blocks_; }
@@ -125,7 +135,8 @@ class InvariantGemma {
   // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
   // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,
   // kernels, program, CPU and limits. A kernel of integers that fails is refused by a note, and the
-  // next slower one is used by this process from then on.
+  // next slower one is used by this process from then on. On a device the host's copy of the
+  // matrices, which this alone reads, is freed: call it once.
   absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
   // For tests: replaces the product in models loaded from now on; null: ends that.
@@ -151,16 +162,17 @@ class InvariantGemma {
                     std::vector<float>* logits) const;
 
  private:
-  InvariantGemma(const InvariantGemmaOptions& options, std::unique_ptr<ThreadPool> pool,
-                 std::unique_ptr<InvariantWeights> weights);
+  InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t kv_bytes,
+                 std::unique_ptr<ThreadPool> pool, std::unique_ptr<InvariantWeights> weights,
+                 std::unique_ptr<Forward> forward);
   absl::Status SelfTestOnce(const std::string& cache_dir, const StepLimits& limits);
 
   const uint64_t number_;  // of this model in this process
   const std::shared_ptr<const KvLayout> layout_;
-  const std::unique_ptr<KvBlocks> kv_blocks_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;
-  const std::unique_ptr<InvariantForward> forward_;
+  const std::unique_ptr<Forward> forward_;
+  const std::unique_ptr<KvBlocks> kv_blocks_;
   std::vector<std::string> notes_;
 };
 

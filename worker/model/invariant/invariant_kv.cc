@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -78,7 +77,8 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     assert(begin == slice_begin && end - begin == chunk && begin % chunk == 0);
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
-    std::memcpy(slice, sealed.get() + LayersBefore(*layout_, layer) * bytes, bytes);
+    arena_->memory().Copy(CopyWay::kOut, slice,
+                          sealed.get() + LayersBefore(*layout_, layer) * bytes, {bytes});
     return;
   }
   const size_t offset =
@@ -87,8 +87,8 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     const int next = std::min(end, (at / chunk + 1) * chunk);
     const std::byte* from =
         Of(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
-    CopyColumns(*layout_, from, chunk, at % chunk, next - at, slice, slice_tokens,
-                at - slice_begin);
+    CopyColumns(&arena_->memory(), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
+                slice, slice_tokens, at - slice_begin);
     at = next;
   }
 }
@@ -137,7 +137,9 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   return absl::OkStatus();
 }
 
-absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
+absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
+                                 bool within) {
+  const CopyWay way = within ? CopyWay::kWithin : CopyWay::kIn;
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
   assert(slices.size() == layout_->LayerCount(id.group));
@@ -149,10 +151,11 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   std::byte* to = block.get();
   for (const std::byte* slice : slices) {
     if (id.tokens == chunk) {
-      std::memcpy(to, slice, slice_bytes);
+      arena_->memory().Copy(way, to, slice, {slice_bytes});
     } else {
       const int columns = static_cast<int>(id.tokens);
-      CopyColumns(*layout_, slice, columns, 0, columns, to, static_cast<int>(chunk), 0);
+      CopyColumns(&arena_->memory(), way, *layout_, slice, columns, 0, columns, to,
+                  static_cast<int>(chunk), 0);
     }
     to += slice_bytes;
   }
@@ -207,7 +210,9 @@ void InvariantKv::DropUnseen() {
 void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks) {
   blocks->resize(std::max(blocks->size(), split + 1));
   KvBlock& place = (*blocks)[split];
-  if (place != nullptr) std::memcpy(block.get(), place.get(), bytes);
+  if (place != nullptr) {
+    arena_->memory().Copy(CopyWay::kWithin, block.get(), place.get(), {bytes});
+  }
   place = std::move(block);
 }
 
@@ -278,6 +283,12 @@ std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks
     slices.push_back(block == nullptr ? nullptr : block.get() + offset);
   }
   return slices;
+}
+
+std::vector<std::byte*> InvariantKv::BlocksOf(LayerGroup group) const {
+  std::vector<std::byte*> blocks;
+  for (const KvBlock& block : Of(blocks_, group)) blocks.push_back(block.get());
+  return blocks;
 }
 
 std::byte* InvariantKv::SliceAt(int layer, int position) {

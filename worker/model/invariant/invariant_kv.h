@@ -24,7 +24,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -45,15 +44,14 @@ namespace hearth {
 
 // Columns [begin, begin + count) of a slice of `from_tokens` columns to those from `to_begin` on of
 // one of `to_tokens`: a run of rows for each half and KV head.
-inline void CopyColumns(const KvLayout& layout, const std::byte* from, int from_tokens, int begin,
-                        int count, std::byte* to, int to_tokens, int to_begin) {
+inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout,
+                        const std::byte* from, int from_tokens, int begin, int count, std::byte* to,
+                        int to_tokens, int to_begin) {
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
-  for (size_t run = 0; run < size_t{2} * layout.kv_heads; ++run) {
-    std::memcpy(
-        to + (run * static_cast<size_t>(to_tokens) + static_cast<size_t>(to_begin)) * row_bytes,
-        from + (run * static_cast<size_t>(from_tokens) + static_cast<size_t>(begin)) * row_bytes,
-        static_cast<size_t>(count) * row_bytes);
-  }
+  const auto bytes = [row_bytes](int rows) { return static_cast<size_t>(rows) * row_bytes; };
+  CopyRuns runs = {bytes(count), size_t{2} * layout.kv_heads, bytes(from_tokens), bytes(to_tokens)};
+  if (count == from_tokens && count == to_tokens) runs = {runs.bytes * runs.count};
+  memory->Copy(way, to + bytes(to_begin), from + bytes(begin), runs);
 }
 
 // A layer's place among those of its group.
@@ -87,6 +85,7 @@ class InvariantKv : public SequenceKv {
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
+  bool is_on_device() const override { return arena_->memory().is_on_device(); }
 
   // The next step takes so many blocks, and later steps use them: while they suffice, no step takes
   // other memory. Blocks that the window leaves are used again. REQUIRES: nothing is quantized.
@@ -98,8 +97,10 @@ class InvariantKv : public SequenceKv {
   void BeginRestore(int length);
   // Takes an object of a whole chunk by reference.
   absl::Status Adopt(const ObjectId& id, KvBlock bytes);
-  // Copies an object; `slices` are those of its group's layers, ascending by layer.
-  absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
+  // Copies an object; `slices` are those of its group's layers, ascending by layer, in the host's
+  // memory, or `within` the device's.
+  absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
+                      bool within = false);
   void FinishRestore();
 
   // All of its rows go through the adapter, which is of the same model. REQUIRES: it is empty.
@@ -121,7 +122,9 @@ class InvariantKv : public SequenceKv {
   std::vector<const std::byte*> SplitsOf(int layer) const {
     return SlicesOf(layer, blocks_, false);
   }
-  // Likewise of sealed ones.
+  // Where the blocks of a group lie, likewise.
+  std::vector<std::byte*> BlocksOf(LayerGroup group) const;
+  // As SplitsOf, of sealed ones.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
   // Whether whole chunks are sealed.
   bool seals() const { return layout_->quantization.is_on(); }
@@ -147,7 +150,7 @@ class InvariantKv : public SequenceKv {
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);
   // Puts a block of `bytes` at `split`, with the bytes of the one that was there.
-  static void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
+  void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
   std::shared_ptr<const KvLayout> layout_;  // null: it was moved from
   KvBlocks* arena_ = nullptr;

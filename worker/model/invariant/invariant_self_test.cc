@@ -71,22 +71,33 @@ uint64_t RowDigest(const float* row, int64_t columns) {
 
 }  // namespace
 
-InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLayout& of_model,
-                                     InvariantForward* forward, const StepLimits& limits)
-    : weights_(weights), config_(weights.config()), forward_(forward) {
-  auto layout = std::make_shared<KvLayout>(of_model);
+std::vector<int> TestedLayers(const ModelConfig& config, KvLayout* layout) {
+  std::vector<int> layers;
   layout->layers.clear();
   for (const bool local : {true, false}) {
-    for (int layer = 0; layer < config_.num_layers; ++layer) {
-      if (config_.is_local(layer) != local) continue;
-      layers_.push_back(layer);
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      if (config.is_local(layer) != local) continue;
+      layers.push_back(layer);
       layout->layers.push_back(local ? LayerGroup::kLocal : LayerGroup::kGlobal);
       break;
     }
   }
+  return layers;
+}
+
+int TestedRows(const ModelConfig& config, const KvLayout& layout) {
+  const int chunk = static_cast<int>(layout.chunk_tokens);
+  return std::min(std::min(config.attention.sliding_window, kLongestWindow) + chunk + 1,
+                  config.max_position_embeddings);
+}
+
+InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLayout& of_model,
+                                     InvariantForward* forward, const StepLimits& limits)
+    : weights_(weights), config_(weights.config()), forward_(forward) {
+  auto layout = std::make_shared<KvLayout>(of_model);
+  layers_ = TestedLayers(config_, layout.get());
   const int chunk = static_cast<int>(of_model.chunk_tokens);
-  rows_ = std::min(std::min(config_.attention.sliding_window, kLongestWindow) + chunk + 1,
-                   config_.max_position_embeddings);
+  rows_ = TestedRows(config_, of_model);
   sizes_ = SizesUpTo(rows_, std::max(static_cast<int>(limits.alone), chunk));
   if (rows_ > 1) {
     const int decodes = DecodesTried(limits.decodes, of_model.SliceBytes(of_model.chunk_tokens));

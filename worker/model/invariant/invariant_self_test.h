@@ -82,6 +82,11 @@ class InvariantSelfTest {
   absl::Status status_;
 };
 
+// The first local and the first global layer, which `layout` becomes that of.
+std::vector<int> TestedLayers(const ModelConfig& config, KvLayout* layout);
+// A window, a chunk and a row; a window that is too long for a start counts in part.
+int TestedRows(const ModelConfig& config, const KvLayout& layout);
+
 // The file that records, between starts, that the self-test of a model passed on this machine: it
 // then contains kSelfTestHeld. Only passed tests are recorded. Its name is made of the weights and
 // their form, the kernels' version, C, the steps that were tried, the instruction set, the CPU and

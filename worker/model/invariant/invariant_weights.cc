@@ -124,6 +124,12 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
   return absl::OkStatus();
 }
 
+void InvariantWeights::FreeMatrices() {
+  layers_.clear();
+  head_ = PackedWeights();
+  embedding_.data = nullptr;
+}
+
 void InvariantWeights::WidenEmbedding(int32_t token, float* to) const {
   if (embedding_.data == nullptr) return head_.WidenOutput(token, to);
   const size_t row_bytes = RowBytes(*embedding_.type, config_.hidden_size);

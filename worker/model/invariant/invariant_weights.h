@@ -55,7 +55,10 @@ class InvariantWeights {
 
   const InvariantLayer& layer(int number) const { return layers_[static_cast<size_t>(number)]; }
   const std::vector<float>& final_norm() const { return final_norm_; }
-  const PackedWeights& head() const { return head_; }
+  const PackedWeights& head() const { return head_; }  // and the embedding, if that is_tied()
+  bool is_tied() const { return embedding_.data == nullptr; }
+  // Frees all matrices: of layers, head and embedding.
+  void FreeMatrices();
   // The embedding of `token` as floats, not scaled: hidden_size of them.
   void WidenEmbedding(int32_t token, float* to) const;
 

@@ -8,12 +8,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/kernels/base/kernel_memory.h"
 
 namespace hearth {
 
 struct KvBlocks::Account {
-  explicit Account(uint64_t budget) : budget_bytes(budget) {}
+  struct FreeBlock {
+    void operator()(std::byte* bytes) const { memory->Free(bytes); }
+    BlockMemory* memory;
+  };
+  using BlockBytes = std::unique_ptr<std::byte, FreeBlock>;
+
+  Account(uint64_t budget, std::shared_ptr<BlockMemory> of_blocks)
+      : budget_bytes(budget), memory(std::move(of_blocks)) {}
   // REQUIRES, as the others: the lock is held.
   absl::Status Use(uint64_t bytes) {
     assert(used_bytes <= budget_bytes);
@@ -42,10 +48,11 @@ struct KvBlocks::Account {
   }
 
   const uint64_t budget_bytes;
+  const std::shared_ptr<BlockMemory> memory;
   std::mutex mu;
   uint64_t used_bytes = 0, free_bytes = 0, taken_blocks = 0;
-  std::function<void()> on_freed;                   // null: nothing waits
-  std::map<size_t, std::vector<KernelBytes>> free;  // by size
+  std::function<void()> on_freed;                  // null: nothing waits
+  std::map<size_t, std::vector<BlockBytes>> free;  // by size
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
 
@@ -59,7 +66,7 @@ struct KvBlocks::Release {
       if (adopted != nullptr) {
         account->ForgetEnded({memory, size_bytes});  // not a newer one's
       } else {
-        account->free[size_bytes].emplace_back(memory);
+        account->free[size_bytes].emplace_back(memory, Account::FreeBlock{account->memory.get()});
         account->free_bytes += size_bytes;
       }
       on_freed = std::exchange(account->on_freed, nullptr);
@@ -72,19 +79,21 @@ struct KvBlocks::Release {
   KvBlock adopted;  // null: the memory is the arena's
 };
 
-KvBlocks::KvBlocks(uint64_t budget_bytes) : account_(std::make_shared<Account>(budget_bytes)) {}
+KvBlocks::KvBlocks(uint64_t budget_bytes, std::shared_ptr<BlockMemory> memory)
+    : account_(std::make_shared<Account>(budget_bytes, std::move(memory))) {}
 
 absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> sizes) {
   uint64_t bytes = 0;
   for (const size_t size : sizes) bytes += size;
-  std::vector<KernelBytes> memory;
+  BlockMemory* const source = account_->memory.get();
+  std::vector<Account::BlockBytes> memory;
   {
     const std::lock_guard<std::mutex> lock(account_->mu);
     if (absl::Status room = account_->Use(bytes); !room.ok()) return room;
     account_->taken_blocks += sizes.size();
     for (const size_t size : sizes) {
-      std::vector<KernelBytes>& free = account_->free[size];
-      memory.emplace_back();
+      std::vector<Account::BlockBytes>& free = account_->free[size];
+      memory.emplace_back(nullptr, Account::FreeBlock{source});
       if (free.empty()) continue;
       memory.back() = std::move(free.back());
       free.pop_back();
@@ -95,7 +104,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
   }
   try {
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (memory[i] == nullptr) memory[i] = AllocateKernelBytes(sizes[i]);
+      if (memory[i] == nullptr) memory[i].reset(source->Allocate(sizes[i]));
     }
   } catch (const std::bad_alloc&) {
     const std::lock_guard<std::mutex> lock(account_->mu);
@@ -140,6 +149,7 @@ bool KvBlocks::Gave(const KvBlock& memory) const {
   return Owns(memory) && std::get_deleter<Release>(memory)->adopted == nullptr;
 }
 
+BlockMemory& KvBlocks::memory() const { return *account_->memory; }
 uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
 uint64_t KvBlocks::used_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);

@@ -7,6 +7,7 @@
 // slow; it gives way when the budget is needed for others.
 //
 // Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
+// Of a device's memory Take is called by the device's thread alone; blocks may be dropped anywhere.
 // Errors, before anything is taken: kResourceExhausted where the budget has no room, kUnavailable
 // where the machine has none.
 // Invariant: the bytes of blocks that live are within the budget together.
@@ -21,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/model/invariant/block_memory.h"
 
 namespace hearth {
 
@@ -29,7 +31,7 @@ using KvBlock = std::shared_ptr<std::byte[]>;
 
 class KvBlocks {
  public:
-  explicit KvBlocks(uint64_t budget_bytes);
+  explicit KvBlocks(uint64_t budget_bytes, std::shared_ptr<BlockMemory> memory = HostMemory());
 
   // A block of each size, or none at all.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes);
@@ -43,6 +45,7 @@ class KvBlocks {
   // that counts foreign memory has other holders.
   bool Gave(const KvBlock& memory) const;
 
+  BlockMemory& memory() const;  // of the blocks that Take gives
   uint64_t budget_bytes() const;
   uint64_t used_bytes() const;    // of blocks that live
   uint64_t taken_blocks() const;  // by Take, so far

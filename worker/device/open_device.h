@@ -1,0 +1,24 @@
+// OpenDevice: a device by the name that --device has for it.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
+#define HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/device/device.h"
+
+namespace hearth {
+
+inline constexpr char kEmulatedDevice[] = "emulated";
+
+// `name`: emulated, cuda or cuda:N. kInvalidArgument: another name; kUnimplemented: this build has
+// no such device; kUnavailable: the device cannot be used, and why.
+// `threads`: of the emulation.
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name, int threads = 1);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_

@@ -1,0 +1,49 @@
+#include "worker/model/invariant/block_memory.h"
+
+#include <cstring>
+#include <new>
+
+#include "worker/kernels/base/kernel_memory.h"
+
+namespace hearth {
+namespace {
+
+class OnHost : public BlockMemory {
+ public:
+  bool is_on_device() const override { return false; }
+  std::byte* Allocate(size_t bytes) override { return AllocateKernelBytes(bytes).release(); }
+  void Free(std::byte* memory) override { FreeKernelBytes()(memory); }
+  void Copy(CopyWay, std::byte* to, const std::byte* from, const CopyRuns& runs) override {
+    for (size_t i = 0; i < runs.count; ++i) {
+      std::memcpy(to + i * runs.to_stride, from + i * runs.from_stride, runs.bytes);
+    }
+  }
+};
+
+class OnDevice : public BlockMemory {
+ public:
+  explicit OnDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  bool is_on_device() const override { return true; }
+  std::byte* Allocate(size_t bytes) override {
+    void* memory = device_->Allocate(bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<std::byte*>(memory);
+  }
+  void Free(std::byte* memory) override { device_->Free(memory); }
+  void Copy(CopyWay way, std::byte* to, const std::byte* from, const CopyRuns& runs) override {
+    device_->Copy(way, to, from, runs);
+    if (!device_->error().empty()) throw DeviceError("device: " + device_->error());
+  }
+
+ private:
+  const std::shared_ptr<Device> device_;
+};
+
+}  // namespace
+
+std::shared_ptr<BlockMemory> HostMemory() { return std::make_shared<OnHost>(); }
+std::shared_ptr<BlockMemory> DeviceMemory(std::shared_ptr<Device> device) {
+  return std::make_shared<OnDevice>(std::move(device));
+}
+
+}  // namespace hearth

@@ -1,0 +1,415 @@
+#include "worker/model/invariant/device_forward.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <deque>
+
+#include "absl/strings/str_cat.h"
+#include "worker/device/attend_programs.h"
+#include "worker/device/open_device.h"
+#include "worker/device/row_programs.h"
+#include "worker/kernels/float_mode.h"
+#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/invariant/invariant_self_test.h"
+
+namespace hearth {
+namespace {
+
+// On a GPU a step of so many prompt rows takes about a second of the 4B; the emulation takes
+// seconds for a row.
+constexpr int kGpuRows = 4096, kEmulatedRows = 512;
+constexpr int kMostSharers = 16;
+
+bool IsEmulated(const Device& device) {
+  return device.kind() == absl::string_view(kEmulatedDevice);
+}
+
+absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weights,
+                            const KvLayout& layout) {
+  const ModelConfig& config = weights.config();
+  const AttentionConfig& attention = config.attention;
+  using Attend = AttendProgram<1>;
+  const auto lacks = [&](const std::string& what) {
+    return absl::UnimplementedError(
+        absl::StrCat("device: ", device.kind(), " does not compute ", what));
+  };
+  if (layout.chunk_tokens > Attend::kSplitMax) {
+    return lacks(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens: set --chunk-tokens to ",
+                              Attend::kSplitMax, " or less, on all workers of the store"));
+  }
+  if (layout.dtype != KvDtype::kFloat32) {
+    return lacks("keys and values in bfloat16: leave --kv-dtype at auto");
+  }
+  if (!weights.is_tied()) return lacks("an embedding that is not the head: use --device cpu");
+  if (attention.head_dim > Attend::kHeadDimMax ||
+      attention.num_heads > kMostSharers * attention.num_kv_heads ||
+      config.hidden_size > kRowColumnsMax || config.hidden_size % 8 != 0 ||
+      config.intermediate_size % 8 != 0) {
+    return lacks(absl::StrCat(
+        "this model's shape: head_dim must be at most ", Attend::kHeadDimMax, "; got ",
+        attention.head_dim, "; at most ", kMostSharers, " query heads may have one KV head; got ",
+        attention.num_heads / attention.num_kv_heads,
+        "; hidden_size must be a multiple of 8 up to ", kRowColumnsMax, "; got ",
+        config.hidden_size, "; intermediate_size must be a multiple of 8; got ",
+        config.intermediate_size, ": use --device cpu"));
+  }
+  return absl::OkStatus();
+}
+
+// Copies matrices and norms to a device.
+class Uploader {
+ public:
+  Uploader(Device* device, DeviceArena* arena, ThreadPool* pool)
+      : device_(device), arena_(arena), pool_(pool) {}
+
+  const float* Floats(const std::vector<float>& values) {
+    float* to = arena_->Take<float>(values.size());
+    if (to != nullptr) device_->CopyIn(to, values.data(), values.size() * sizeof(float));
+    return to;
+  }
+
+  // `matrices`: on top of each other, or of a pair the two.
+  DeviceMatrix Matrix(const std::string& name, const std::vector<const PackedWeights*>& matrices,
+                      bool is_pair = false) {
+    DeviceMatrix made;
+    made.inputs = static_cast<int>(matrices[0]->inputs());
+    int outputs = 0;
+    for (const PackedWeights* matrix : matrices) outputs += static_cast<int>(matrix->outputs());
+    made.columns = PaddedColumns(outputs);
+    made.outputs = is_pair ? outputs / 2 : outputs;
+    std::vector<uint16_t> packed(MatrixValues(made.inputs, made.columns));
+    int first = 0;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      Pack(
+          *matrices[i], made.columns,
+          [=](int output) { return is_pair ? PairColumn(output, i == 1) : first + output; },
+          packed.data());
+      first += static_cast<int>(matrices[i]->outputs());
+    }
+    if (!is_exact_ && inexact_.empty()) inexact_ = name;
+    auto* to = arena_->Take<uint16_t>(packed.size());
+    if (to != nullptr) device_->CopyIn(to, packed.data(), packed.size() * sizeof(uint16_t));
+    made.data = to;
+    return made;
+  }
+
+  // The first matrix with a value that is no bfloat16; empty: there is none.
+  const std::string& inexact() const { return inexact_; }
+
+ private:
+  template <typename ColumnOf>
+  void Pack(const PackedWeights& from, int columns, const ColumnOf& column_of, uint16_t* packed) {
+    constexpr int kOutputs = 64;  // of a task
+    const int outputs = static_cast<int>(from.outputs());
+    pool_->Run((outputs + kOutputs - 1) / kOutputs, [&](int64_t task, int) {
+      const FloatMode mode;
+      std::vector<float> wide(static_cast<size_t>(from.inputs()));
+      std::vector<uint16_t> row(wide.size());
+      const int begin = static_cast<int>(task) * kOutputs;
+      for (int output = begin; output < std::min(outputs, begin + kOutputs); ++output) {
+        from.WidenOutput(output, wide.data());
+        uint32_t lost = 0;
+        for (size_t i = 0; i < wide.size(); ++i) {
+          const uint32_t bits = exact::BitsOf(wide[i]);
+          lost |= bits & 0xffff;
+          row[i] = static_cast<uint16_t>(bits >> 16);
+        }
+        if (lost != 0) is_exact_ = false;
+        PackColumn(row, column_of(output), columns, packed);
+      }
+    });
+  }
+
+  Device* const device_;
+  DeviceArena* const arena_;
+  ThreadPool* const pool_;
+  std::atomic<bool> is_exact_{true};
+  std::string inexact_;
+};
+
+DeviceShape ShapeOf(const ModelConfig& config, const KvLayout& layout) {
+  DeviceShape shape;
+  shape.hidden = config.hidden_size;
+  shape.intermediate = config.intermediate_size;
+  shape.vocabulary = config.vocab_size;
+  shape.heads = config.attention.num_heads;
+  shape.kv_heads = config.attention.num_kv_heads;
+  shape.head_dim = config.attention.head_dim;
+  shape.split = static_cast<int>(layout.chunk_tokens);
+  shape.window = config.attention.sliding_window;
+  shape.epsilon = static_cast<float>(config.rms_norm_eps);
+  shape.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
+  shape.attention_softcap = static_cast<float>(config.attention.logit_softcap);
+  shape.logit_softcap = static_cast<float>(config.final_logit_softcap);
+  for (int i = 0; i < config.num_layers; ++i) shape.is_global.push_back(!config.is_local(i));
+  return shape;
+}
+
+}  // namespace
+
+DeviceForward::DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
+                             const KvLayout& layout, ThreadPool* pool)
+    : device_(std::move(device)),
+      memory_(DeviceMemory(device_)),
+      weights_(weights),
+      layout_(layout),
+      pool_(pool),
+      arena_(device_.get()) {
+  const int positions = weights->config().max_position_embeddings;
+  const int chunk = static_cast<int>(layout.chunk_tokens);
+  limits_.rows = std::max(IsEmulated(*device_) ? kEmulatedRows : kGpuRows, chunk);
+  limits_.blocks = std::max(limits_.blocks, positions / chunk + 1);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Make(std::shared_ptr<Device> device,
+                                                                   const InvariantWeights* weights,
+                                                                   const KvLayout& layout,
+                                                                   ThreadPool* pool) {
+  if (absl::Status has = CheckDeviceHas(*device, *weights, layout); !has.ok()) return has;
+  std::unique_ptr<DeviceForward> forward(
+      new DeviceForward(std::move(device), weights, layout, pool));
+  if (absl::Status uploaded = forward->Upload(); !uploaded.ok()) return uploaded;
+  return forward;
+}
+
+absl::Status DeviceForward::Upload() {
+  const ModelConfig& config = weights_->config();
+  Uploader to(device_.get(), &arena_, pool_);
+  model_.shape = ShapeOf(config, layout_);
+  for (int i = 0; i < config.num_layers; ++i) {
+    const InvariantLayer& from = weights_->layer(i);
+    const std::string name = absl::StrCat("layer ", i, ": ");
+    std::vector<const PackedWeights*> qkv;
+    for (const PackedWeights& matrix : from.qkv) qkv.push_back(&matrix);
+    DeviceLayer layer;
+    layer.qkv = to.Matrix(name + "q, k and v", qkv);
+    layer.out = to.Matrix(name + "out", {&from.out});
+    layer.gate_up = to.Matrix(name + "gate and up", {&from.gate, &from.up}, true);
+    layer.down = to.Matrix(name + "down", {&from.down});
+    layer.input_norm = to.Floats(from.input_norm);
+    layer.post_attention_norm = to.Floats(from.post_attention_norm);
+    layer.pre_feedforward_norm = to.Floats(from.pre_feedforward_norm);
+    layer.post_feedforward_norm = to.Floats(from.post_feedforward_norm);
+    layer.q_norm = to.Floats(from.q_norm);
+    layer.k_norm = to.Floats(from.k_norm);
+    model_.layers.push_back(layer);
+    if (!to.inexact().empty() || !device_->error().empty()) break;
+  }
+  model_.head = to.Matrix("the embedding", {&weights_->head()});
+  model_.final_norm = to.Floats(weights_->final_norm());
+  if (!to.inexact().empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "weights: ", to.inexact(), ": has values that are no bfloat16, and device ",
+        device_->kind(), " multiplies bfloat16: use a checkpoint in bfloat16, or --device cpu"));
+  }
+  const auto values = static_cast<size_t>(config.max_position_embeddings) *
+                      static_cast<size_t>(config.attention.head_dim / 2);
+  for (const bool is_global : {false, true}) {
+    const RopeConfig& rope = is_global ? config.rope.global : config.rope.local;
+    Rotations& rotations = rotations_[is_global];
+    rotations.table = RopeTable(rope.theta, rope.linear_factor, config.attention.head_dim);
+    model_.cos[is_global] = rotations.cos = arena_.Take<float>(values);
+    model_.sin[is_global] = rotations.sin = arena_.Take<float>(values);
+  }
+  step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
+  if (device_->error().empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("device: ", device_->kind(), " cannot hold the model: ", device_->error()));
+}
+
+// A captured graph has the tables' addresses, so that they have room for all positions at once.
+void DeviceForward::ExtendRotations(int64_t positions) {
+  constexpr int64_t kMore = 4096;  // at once
+  const int64_t most = weights_->config().max_position_embeddings;
+  for (Rotations& rotations : rotations_) {
+    const int64_t begin = rotations.positions;
+    if (positions <= begin) continue;
+    rotations.positions = std::min(most, (positions + kMore - 1) / kMore * kMore);
+    rotations.table.Extend(rotations.positions);
+    const int64_t half = rotations.table.half(), count = rotations.positions - begin;
+    const auto bytes = static_cast<size_t>(count * half) * sizeof(float);
+    device_->CopyIn(rotations.cos + begin * half, rotations.table.Cos(begin, count).data, bytes);
+    device_->CopyIn(rotations.sin + begin * half, rotations.table.Sin(begin, count).data, bytes);
+  }
+}
+
+absl::Status DeviceForward::Failure() const {
+  if (device_->error().empty()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("device: ", device_->error()));
+}
+
+absl::Status DeviceForward::Run(Parts parts) {
+  const FloatMode mode;
+  Piece piece;
+  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;  // of each part
+  for (const InvariantPart& part : parts) {
+    const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
+    const int64_t vocabulary = model_.shape.vocabulary;
+    if (part.want > 0) part.logits->resize(static_cast<size_t>(part.want * vocabulary));
+    ExtendRotations(begin + tokens);
+    blocks.push_back(
+        {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
+    const auto& own = blocks.back();
+    const size_t most = std::max(own[0].size(), own[1].size());
+    for (int done = 0; done < tokens;) {
+      const int unwanted = std::max(0, tokens - part.want - done);
+      const int rows = std::min(
+          {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
+      if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
+        if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
+        continue;
+      }
+      const int want = std::max(0, rows - unwanted);
+      piece.parts.push_back(
+          {part.tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
+           begin + done,
+           want,
+           {own[0], own[1]}});
+      done += rows;
+      if (want > 0) {
+        float* to = part.logits->data() + (done - want - (tokens - part.want)) * vocabulary;
+        piece.logits.emplace_back(to, want);
+      }
+      piece.rows += rows;
+      piece.wanted += want;
+      piece.blocks += most;
+    }
+  }
+  return RunPiece(&piece);
+}
+
+// Waits for its end: whatever is shared or stored of it is right, or the step has failed.
+absl::Status DeviceForward::RunPiece(Piece* piece) {
+  const size_t row = static_cast<size_t>(model_.shape.vocabulary);
+  const float* logits = step_->Run(piece->parts);
+  for (const auto& [to, rows] : piece->logits) {
+    const size_t values = static_cast<size_t>(rows) * row;
+    device_->CopyOut(to, logits, values * sizeof(float));
+    logits += values;
+  }
+  device_->Wait();
+  *piece = Piece();
+  return Failure();
+}
+
+// --- self-test ---
+
+namespace {
+
+constexpr uint64_t kTestModel = 1;     // the number of the model that the Kv here are of
+constexpr int kEmulatedTestRows = 40;  // the emulation is tested by tests, not at each start
+
+// The last `count` rows' logits of a sequence's tokens, after one layer of each kind.
+std::vector<float> LogitsByCpu(const InvariantWeights& weights, const std::vector<int>& layers,
+                               absl::Span<const int32_t> tokens, int64_t count, ThreadPool* pool,
+                               InvariantKv* kv) {
+  InvariantForward forward(&weights, kv->layout(), pool, {});
+  const InvariantPart part = {kv, tokens};
+  KernelPhases list;
+  forward.Begin({&part, 1});
+  forward.AddEmbedding(weights.layer(layers[0]).input_norm, &list);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool last = i + 1 == layers.size();
+    forward.AddWholeLayer(weights.layer(layers[i]), static_cast<int>(i),
+                          last ? weights.final_norm() : weights.layer(layers[i + 1]).input_norm,
+                          &list);
+  }
+  const int64_t vocabulary = weights.config().vocab_size;
+  std::vector<float> logits(static_cast<size_t>(count * vocabulary));
+  std::vector<float*> places;
+  for (int64_t row = 0; row < count; ++row) places.push_back(logits.data() + row * vocabulary);
+  const Rows& normed = forward.rows().normed;
+  forward.AddHead({normed.Row(normed.rows - count), count, normed.stride}, places, &list);
+  forward.RunList(&list);
+  kv->Advance(static_cast<int>(tokens.size()));
+  return logits;
+}
+
+absl::Status OtherBits(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the device gives ", what, " other bits than the CPU"));
+}
+
+absl::Status SameKeysAndValues(const InvariantKv& on_device, const InvariantKv& on_host) {
+  const int rows = on_host.length();
+  const KvLayout& layout = on_host.layout();
+  std::vector<std::byte> theirs(layout.PlainSliceBytes(static_cast<uint32_t>(rows))), ours(theirs);
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    on_device.CopyOut(static_cast<int>(i), 0, rows, 0, rows, theirs.data());
+    on_host.CopyOut(static_cast<int>(i), 0, rows, 0, rows, ours.data());
+    if (theirs == ours) continue;
+    const bool local = layout.layers[i] == LayerGroup::kLocal;
+    return OtherBits(absl::StrCat("keys and values of a ", local ? "local" : "global", " layer"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
+  const FloatMode mode;
+  const ModelConfig& config = weights_->config();
+  auto layout = std::make_shared<KvLayout>(layout_);
+  const std::vector<int> layers = TestedLayers(config, layout.get());
+  int rows = TestedRows(config, layout_);
+  std::vector<int> steps = {33, 32, 16, 8, 4, 2, 1};
+  if (IsEmulated(*device_)) {
+    rows = std::min(rows, kEmulatedTestRows);
+    steps = {2, 1};
+  }
+  layout->window = static_cast<uint32_t>(rows) + 1;  // nothing is dropped
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < rows; ++i) tokens.push_back(SpreadToken(i, config.vocab_size));
+  KvBlocks host(UINT64_MAX), blocks(UINT64_MAX, memory_);
+  InvariantKv on_host(layout, &host, kTestModel), on_device(layout, &blocks, kTestModel);
+  for (InvariantKv* kv : {&on_host, &on_device}) {
+    if (absl::Status room = kv->MakeRoom(rows); !room.ok()) return room;
+  }
+  int compared = 0;
+  for (const int step : steps) compared += step;
+  compared = std::min(compared, rows);
+  const std::vector<float> want = LogitsByCpu(*weights_, layers, tokens, compared, pool_, &on_host);
+  DeviceModel model = model_;
+  model.layers.clear();
+  model.shape.is_global.clear();
+  for (const int layer : layers) {
+    model.layers.push_back(model_.layers[static_cast<size_t>(layer)]);
+    model.shape.is_global.push_back(!config.is_local(layer));
+  }
+  ExtendRotations(rows);
+  DeviceStep step(device_.get(), &model, {rows, 32, 1024, 2 * rows});
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  const std::vector<std::byte*> local = on_device.BlocksOf(LayerGroup::kLocal),
+                                global = on_device.BlocksOf(LayerGroup::kGlobal);
+  const size_t row_bytes = static_cast<size_t>(config.vocab_size) * sizeof(float);
+  std::vector<float> logits(32 * static_cast<size_t>(config.vocab_size));
+  steps.insert(steps.begin(), rows - compared);
+  int passes = 0;
+  for (const int size : steps) {
+    const int begin = on_device.length(), count = std::min(size, rows - begin);
+    if (count == 0) continue;
+    const int wanted = begin + count <= rows - compared ? 0 : std::min(count, 32);
+    const DevicePart part = {
+        absl::MakeSpan(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+        begin,
+        wanted,
+        {local, global}};
+    step.Run({&part, 1}, logits.data());
+    device_->Wait();
+    if (absl::Status failure = Failure(); !failure.ok()) return failure;
+    on_device.Advance(count);
+    ++passes;
+    const auto first = static_cast<size_t>(begin + count - wanted - (rows - compared));
+    if (std::memcmp(logits.data(), want.data() + first * row_bytes / sizeof(float),
+                    static_cast<size_t>(wanted) * row_bytes) != 0) {
+      return OtherBits(absl::StrCat("logits of a step of ", count, " rows"));
+    }
+  }
+  const absl::Status same = SameKeysAndValues(on_device, on_host);
+  if (!same.ok()) return same;
+  return passes;
+}
+
+}  // namespace hearth

@@ -1,0 +1,78 @@
+// DeviceForward: the forward pass of an InvariantGemma on a device, in float32, with weights in
+// bfloat16: DeviceStep (worker/device/device_step.h) over the parts of a step, cut to its limits.
+//
+// Thread safety: as Forward. Ownership: shares the device; weights and threads must outlive it.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/device/device.h"
+#include "worker/device/device_model.h"
+#include "worker/device/device_step.h"
+#include "worker/kernels/rope_table.h"
+#include "worker/model/invariant/forward.h"
+#include "worker/model/invariant/invariant_weights.h"
+
+namespace hearth {
+
+class DeviceForward : public Forward {
+ public:
+  // Copies the weights to the device. kUnimplemented names the shape, form of weights or dtype that
+  // the device's programs do not have; kResourceExhausted: it has no memory for the model.
+  static absl::StatusOr<std::unique_ptr<DeviceForward>> Make(std::shared_ptr<Device> device,
+                                                             const InvariantWeights* weights,
+                                                             const KvLayout& layout,
+                                                             ThreadPool* pool);
+
+  absl::Status Run(Parts parts) override;
+  // One local and one global layer and the head, of the model's own weights, in steps that use each
+  // shape of product, against InvariantForward: logits, keys and values.
+  absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
+  std::shared_ptr<BlockMemory> memory() const override { return memory_; }
+  int alone_rows() const override { return limits_.rows; }
+  std::string device_kind() const override { return device_->kind(); }
+
+ private:
+  // Cosines and sines of one theta: those of the positions so far are in the device's memory.
+  struct Rotations {
+    RopeTable table;
+    int64_t positions = 0;
+    float *cos = nullptr, *sin = nullptr;
+  };
+  // Parts of one DeviceStep.
+  struct Piece {
+    std::vector<DevicePart> parts;
+    std::vector<std::pair<float*, int>> logits;  // where a part's wanted rows go
+    int rows = 0, wanted = 0;
+    size_t blocks = 0;
+  };
+
+  DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
+                const KvLayout& layout, ThreadPool* pool);
+  absl::Status Upload();
+  void ExtendRotations(int64_t positions);
+  absl::Status RunPiece(Piece* piece);
+  absl::Status Failure() const;
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<BlockMemory> memory_;
+  const InvariantWeights* const weights_;
+  const KvLayout layout_;
+  ThreadPool* const pool_;
+  DeviceStepLimits limits_;
+  DeviceArena arena_;
+  DeviceModel model_;
+  std::array<Rotations, 2> rotations_;  // local, global
+  std::unique_ptr<DeviceStep> step_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_

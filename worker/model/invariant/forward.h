@@ -1,0 +1,40 @@
+// Forward: the forward pass behind an InvariantGemma. InvariantForward computes on the CPU's
+// kernels, DeviceForward on a device; both give the same bits.
+//
+// Thread safety: none; one step at a time.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_FORWARD_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_FORWARD_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/model/invariant/block_memory.h"
+#include "worker/model/invariant/invariant_step.h"
+
+namespace hearth {
+
+class Forward {
+ public:
+  using Parts = absl::Span<const InvariantPart>;
+
+  virtual ~Forward() = default;
+  // Computes the parts' tokens and gives their logits; the caller advances the sequences. Errors:
+  // the device's. REQUIRES: PrepareParts took the parts.
+  virtual absl::Status Run(Parts parts) = 0;
+  // Checks that this machine computes what the class promises in steps up to `limits`. Returns the
+  // number of steps that it took; kFailedPrecondition names the first difference.
+  virtual absl::StatusOr<int> SelfTest(const StepLimits& limits) = 0;
+  // Where the keys and values of the parts lie.
+  virtual std::shared_ptr<BlockMemory> memory() const = 0;
+  // Rows of a sequence that nothing else is computed beside, at which a row costs the least.
+  virtual int alone_rows() const = 0;
+  // "cpu", or the device's.
+  virtual std::string device_kind() const = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_FORWARD_H_
