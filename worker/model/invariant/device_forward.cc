@@ -209,7 +209,7 @@ absl::Status DeviceForward::Upload() {
   for (const bool is_global : {false, true}) {
     const RopeConfig& rope = is_global ? config.rope.global : config.rope.local;
     Rotations& rotations = rotations_[is_global];
-    rotations.table = RopeTable(rope.theta, rope.linear_factor, config.attention.head_dim);
+    rotations.table = RopeTable(rope, config.attention.head_dim);
     model_.cos[is_global] = rotations.cos = arena_.Take<float>(values);
     model_.sin[is_global] = rotations.sin = arena_.Take<float>(values);
   }
