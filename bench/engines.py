@@ -14,7 +14,7 @@ instead of all that (bench/peers/write_gguf.py makes such files), and the model 
 Printed for each thing that is measured: the engine, the form (weights and arithmetic), its best and
 median seconds, and the median over the rounds of its time over Hearth's in the same round: above 1,
 Hearth is that many times as fast. Hearth's is that of the same file in integers, if there is one.
-Which bars issue 13 sets is in docs/performance.md. A machine that does other things makes engines
+Which bars issue 13 sets is in docs/benchmarks.md. A machine that does other things makes engines
 with spinning threads look worse than they are: measure where nothing else runs.
 
 --beside SHARE keeps a process at work for that share of one core meanwhile.

@@ -2,7 +2,7 @@
 // input.
 //
 // The canonical encodings (fingerprint, keys), the snapshot format and the store's records on disk
-// use these. Docs: docs/snapshot_format.md, "Notation".
+// use these. Docs: docs/dev/snapshot-format.md, "Notation".
 // Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
 // Ownership: a ByteReader borrows the bytes it reads; they must outlive it and its results.
 // Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss, and

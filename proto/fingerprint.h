@@ -1,8 +1,8 @@
 // Fingerprint: a digest of everything but the tokens that decides the bytes of KV.
 //
 // digest = SHA-256 over "hearth.fingerprint.v1" and the fields, each typed and length-prefixed, in
-// ascending order of name (docs/snapshot_format.md has the bytes and test vectors). Two processes
-// with equal digests may exchange KV; a difference can be named field by field.
+// ascending order of name (docs/dev/snapshot-format.md has the bytes and test vectors). Two
+// processes with equal digests may exchange KV; a difference can be named field by field.
 // Values, safe to copy and to share between threads once built.
 #ifndef HEARTH_PROTO_FINGERPRINT_H_
 #define HEARTH_PROTO_FINGERPRINT_H_

@@ -6,8 +6,7 @@
 // A slice takes whole granules; the generation of its first one belongs to it. It changes before a
 // byte of the range may change, so a reader that finds the same number before and after its copy
 // has copied the slice that the store named. The data may be a device's memory instead: then the
-// header says how to map it, and the file ends after the table. docs/architecture.md, "Shared
-// memory".
+// header says how to map it, and the file ends after the table (docs/dev/decisions.md, D10, D11).
 // Thread safety: pure functions; generations are atomics.
 #ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
 #define HEARTH_PROTO_SEGMENT_FORMAT_H_

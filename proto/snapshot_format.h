@@ -3,7 +3,7 @@
 // A manifest names the objects of a restore point with the digest of each slice, and the state of
 // the inference (token count, position, mask, tokens, model). The store keeps manifests in RocksDB;
 // a snapshot file is a header, the fingerprint's fields, a manifest, and every slice's bytes, for
-// export and import. docs/snapshot_format.md specifies it; tests/proto/golden fixes the bytes.
+// export and import. docs/dev/snapshot-format.md specifies it; tests/proto/golden fixes the bytes.
 // Parsing trusts nothing: every length is checked, every error is kDataLoss and says where.
 // Pure, thread safe. No I/O: callers map or read the file.
 #ifndef HEARTH_PROTO_SNAPSHOT_FORMAT_H_

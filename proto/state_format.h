@@ -2,8 +2,8 @@
 //
 // A state file is a prelude, the inference's tokens and the state of its sampler, and a whole
 // snapshot file (snapshot_format.h) of all tokens but the last, which has no keys and values yet.
-// docs/snapshot_format.md specifies it. Parsing trusts nothing: every error is kDataLoss and says
-// where, or kFailedPrecondition and names the part that differs. Pure, thread safe, no I/O.
+// docs/dev/snapshot-format.md specifies it. Parsing trusts nothing: every error is kDataLoss and
+// says where, or kFailedPrecondition and names the part that differs. Pure, thread safe, no I/O.
 #ifndef HEARTH_PROTO_STATE_FORMAT_H_
 #define HEARTH_PROTO_STATE_FORMAT_H_
 

@@ -1,5 +1,5 @@
 # Two ways to compile less: headers that are read once for many files, and files that are compiled
-# together. docs/building.md says what each is worth and how to look.
+# together. docs/dev/building.md says what each is worth and how to look.
 
 option(HEARTH_PRECOMPILED "read the large headers of libraries once (precompiled headers)" ON)
 option(HEARTH_TOGETHER "compile several files of a library as one; OFF while one file is edited" ON)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Figures of a machine with a GPU that has neither network nor Hearth's libraries: packs programs
-# here, runs them there in one command. docs/gpu_kit.md says how.
+# here, runs them there in one command. docs/dev/gpu-kit.md says how.
 #   scripts/gpu_kit.sh pack [DIR]            makes DIR (build/gpu_kit): this script and kit.tar.xz
 #   DIR/gpu_kit.sh run OUT [--model DIR] [--seconds 520] [--only PART,...] [--compile]
 # There: x86-64, glibc of Debian 12 or later, Python with torch 2.11 for CUDA 13. --compile, or

@@ -10,8 +10,8 @@
 # another than the first. FLIPS are single bits of a data folder, MOMENTS such in which its disk is
 # full (as root on small file systems of its own, too).
 # SIMULATED is for how many seconds seeds of the simulation are run, a store and three workers with
-# all faults mixed (docs/building.md), each in a process of its own; the first is drawn and said, or
-# is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named, with
+# all faults mixed (docs/dev/building.md), each in a process of its own; the first is drawn and
+# said, or is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named, with
 # their histories in build/soak/, and the others run all the same. It needs the worker: ./hearth
 # setup. 0 leaves a part out.
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a

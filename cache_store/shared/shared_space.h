@@ -12,7 +12,7 @@
 // is a magic u32, a nonce of 12 bytes, AES-256-GCM of the text and a tag of 16 bytes; its
 // associated data are magic, generation u64 and name.
 //
-// docs/snapshot_format.md has it in full. Thread safety: all methods from any thread.
+// docs/dev/snapshot-format.md has it in full. Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_
 

@@ -40,7 +40,7 @@ ProgramText DescribeProgram(const CLI::App& app);
 
 // Its manual page, in troff; `section`: "1", "8".
 std::string ManPage(const ProgramText& program, const std::string& section);
-// Its part of docs/reference.md.
+// Its part of docs/reference/reference.md.
 std::string ReferencePage(const ProgramText& program);
 // Adds --man and --reference, with which parsing ends, with the code 0 and `*page` filled in.
 void AddPageFlags(const std::string& section, CLI::App* app, std::string* page);

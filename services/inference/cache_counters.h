@@ -1,8 +1,8 @@
 // CacheCounters: counts a worker's fetches, publishes and leases by outcome, and turns errors into
 // misses.
 //
-// The one place where a store's failures end (docs/invariants.md, 8): caches have a Status, their
-// callers see a miss. Thread safety: all methods from any thread.
+// The one place where a store's failures end (docs/dev/invariants.md, 8): caches have a Status,
+// their callers see a miss. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 #define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 

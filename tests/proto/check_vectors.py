@@ -1,6 +1,6 @@
 """Checks the published vectors with a second implementation of the encodings.
 
-Written from docs/snapshot_format.md alone, with hashlib and struct: it shares no code with proto/.
+Written from docs/dev/snapshot-format.md alone, with hashlib and struct, without code of proto/.
 XXH3 digests are taken as they are (the C++ test computes them); all other bytes are rebuilt here.
 
 usage: check_vectors.py GOLDEN_DIR FORMAT_DOC

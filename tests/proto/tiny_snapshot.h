@@ -1,4 +1,4 @@
-// The snapshots that the format's tests and docs/snapshot_format.md use as their examples: two
+// The snapshots that the format's tests and docs/dev/snapshot-format.md use as their examples: two
 // layers, one of them sliding-window, 20 tokens in chunks of 16, so every kind of object occurs;
 // and an engine's pages, of 48 tokens in blocks of 16. Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_

@@ -61,7 +61,7 @@ class Timeline {
   void Note(const std::string& line);
   // The same without the digest, for lines that may differ from run to run.
   void Aside(const std::string& line);
-  // `invariant`: its number in docs/invariants.md. The first one counts: the world stops at it.
+  // `invariant`: its number in docs/dev/invariants.md. The first one counts: the world stops at it.
   void Violated(int invariant, const std::string& what);
   bool failed() const { return !violation_.empty(); }
   const std::string& violation() const { return violation_; }

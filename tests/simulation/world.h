@@ -3,8 +3,8 @@
 // Actors act at times of their own: clients ask, keepers do the store's background work, an
 // operator pins and drops, and faults strike: the network's, the disk's, the clock's, deaths of the
 // store and of workers. Checks run after each event; at the end all faults are mended, every
-// request must have been answered, and every promised point must be there. docs/building.md says
-// how to run one. Thread safety: none.
+// request must have been answered, and every promised point must be there. docs/dev/building.md
+// says how to run one. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_WORLD_H_
 #define HEARTH_TESTS_SIMULATION_WORLD_H_
 

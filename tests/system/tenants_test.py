@@ -1,4 +1,4 @@
-"""Store, worker and hearthctl that ask who calls, over TLS: the example of docs/operations.md."""
+"""Store, worker and hearthctl that ask who calls, over TLS: the example of docs/security.md."""
 
 import hashlib
 import json

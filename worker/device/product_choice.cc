@@ -34,7 +34,7 @@ constexpr int NumberOf() {
   return kNumber;
 }
 
-// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/performance.md). A block of
+// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/benchmarks.md). A block of
 // few columns has the processors to itself when there are few blocks; a block of many columns reads
 // the rows less often.
 constexpr Rule kRules[] = {

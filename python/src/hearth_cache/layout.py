@@ -1,6 +1,6 @@
 """Fingerprints and layouts: what keys and values are of, and how a prompt's are divided.
 
-The encodings are those of docs/snapshot_format.md; tests compare them with its golden vectors.
+The encodings are those of docs/dev/snapshot-format.md; tests compare them with its golden vectors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 // ConnectionLedger: counts the bytes that each connection sent and that no call has taken yet.
 //
 // gRPC buffers a message until it is whole, however long its sender takes and however long the
-// message is, and has no limit or callback for that (docs/decisions.md, 72). But the kernel counts
-// the bytes that a TCP connection received, and every call reports the bytes that it was given: the
-// difference lies in gRPC's buffers. The ledger names the connections to be closed.
+// message is, and has no limit or callback for that (docs/dev/decisions.md, D33). But the kernel
+// counts the bytes that a TCP connection received, and every call reports the bytes that it was
+// given: the difference lies in gRPC's buffers. The ledger names the connections to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
 // Invariants: (1) once the connections that Judge named are closed, the others hold at most
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,

@@ -2,7 +2,7 @@
 //
 // A caller proves who it is by a bearer token ("authorization: Bearer ..." in the call's metadata)
 // or by a client certificate that the TLS handshake verified; a token that is sent must be right,
-// certificate or not. The file of --identities-file says what each may do (docs/operations.md).
+// certificate or not. The file of --identities-file says what each may do (docs/security.md).
 // With neither file nor client CA there is one tenant, `default`, and no caller is asked for an
 // identity.
 // Thread safety: all methods from any thread.
@@ -80,7 +80,7 @@ struct IdentityEntry {
   std::string certificate;  // empty: none
 };
 
-// Parses the text of --identities-file (docs/operations.md has the format). kInvalidArgument names
+// Parses the text of --identities-file (docs/security.md has the format). kInvalidArgument names
 // `file`, the entry and what to do.
 absl::StatusOr<std::vector<IdentityEntry>> ParseIdentities(const std::string& file,
                                                            const std::string& text);

@@ -88,7 +88,7 @@ TEST_F(SharedRedisTest, AClusterServesEachStoreOnItsFirstRequestAndLosesNoMoreTh
   EXPECT_EQ(Hits(other.get(), 1, 20), 20);  // from RAM
 }
 
-// What docs/operations.md tells the operator to allow.
+// The Redis user's rights, as docs/scale-out.md lists them.
 TEST_F(SharedRedisTest, AUserWithFewRightsIsEnough) {
   RedisServers servers({});
   for (int i = 0; i < servers.size(); ++i) {

@@ -1,6 +1,6 @@
 // Memory for the kernels: aligned to a cache line and, where it is large and the machine grants
 // them, in huge pages: a step reads all weights once, and with pages of 4 KiB it would wait for
-// address translation (decision 135).
+// address translation.
 //
 // Thread safety: AllocateKernelBytes from any thread; a KernelArena and a Workspace by one at a
 // time.

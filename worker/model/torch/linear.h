@@ -2,7 +2,7 @@
 //
 // Private to hearth_model: it includes ATen. Thread safety: immutable, const use from any thread.
 // On a CPU the weights are reordered once into oneDNN's blocked layout, which runs two to three
-// times faster than the plain product at a chunk's number of rows (docs/performance.md); elsewhere,
+// times faster than the plain product at a chunk's number of rows (docs/benchmarks.md); elsewhere,
 // and where oneDNN lacks the dtype, they stay as they are. The same rows give the same bits.
 #ifndef HEARTH_WORKER_MODEL_TORCH_LINEAR_H_
 #define HEARTH_WORKER_MODEL_TORCH_LINEAR_H_

@@ -3,5 +3,5 @@
     pip install './python[events]'
     python -m hearth_cache.events --store 127.0.0.1:7080
 
-docs/operations.md (Routers) says what is published, and for whom.
+docs/scale-out.md (Routers) says what is published, and for whom.
 """
