@@ -2,7 +2,7 @@
 //
 //   root   = H("hearth.root.v1", fingerprint digest, tenant, secret[, drop number])
 //   key(i) = H("hearth.chunk.v1", key(i-1) or root, token count, token ids u32 LE, cuts inside)
-// Every field is typed and length-prefixed (docs/dev/snapshot-format.md has bytes and test vectors).
+// Each field is typed and length-prefixed (docs/dev/snapshot-format.md has the bytes, and vectors).
 // Only the store computes keys: the secret never leaves it. A key is never trusted alone: callers
 // compare the stored token ids on every hit. Pure functions, thread safe.
 #ifndef HEARTH_PROTO_PREFIX_KEY_H_

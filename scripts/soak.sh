@@ -11,9 +11,9 @@
 # full (as root on small file systems of its own, too).
 # SIMULATED is for how many seconds seeds of the simulation are run, a store and three workers with
 # all faults mixed (docs/dev/building.md), each in a process of its own; the first is drawn and
-# said, or is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named, with
-# their histories in build/soak/, and the others run all the same. It needs the worker: ./hearth
-# setup. 0 leaves a part out.
+# said, or is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named,
+# with their histories in build/soak/, and the others run all the same. It needs the worker:
+# ./hearth setup. 0 leaves a part out.
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
 # small machine; stops at the first part that finds something wrong.
 # HEARTH_SOAK_KINDS="address thread" for some only.
