@@ -114,7 +114,7 @@ class ComposeTest(unittest.TestCase):
         self.assertLessEqual(sum(limits.values()), 16)
 
     def test_the_example_shows_a_restore_on_the_second_worker(self):
-        page = (m.ROOT / "docs" / "operations.md").read_text()
+        page = (m.ROOT / "docs" / "deploy.md").read_text()
         example = page.partition("\n## Compose\n")[2].partition("\n## ")[0]
         command = r"^docker compose exec -T (\S+) hearthctl generate (.*) < (\S+)$"
         first, second = re.findall(command, example, re.M)
@@ -135,7 +135,7 @@ class ComposeTest(unittest.TestCase):
                       names_of("worker-2", services["worker-2"]))
 
     def test_the_pages_name_the_addresses_of_http(self):
-        for page in ("docs/http.md", "docs/operations.md"):
+        for page in ("docs/http-api.md", "docs/deploy.md"):
             self.assertIn("http://worker:8000/v1", (m.ROOT / page).read_text(), page)
 
     def test_mistakes_are_seen(self):

@@ -1,4 +1,5 @@
-"""The README and docs/ keep their word: links lead somewhere, metrics and commands exist."""
+"""The pages agree with the tree and the programs: each link, file, flag and metric exists."""
+import functools
 import pathlib
 import re
 import signal
@@ -16,20 +17,47 @@ import tidy  # noqa: E402
 import tidy_names  # noqa: E402
 import tidy_rules  # noqa: E402
 
-ALL_METRICS = tidy_names.metrics(tidy.read_tree(m.ROOT))
-PAGES = sorted((m.ROOT / "docs").glob("*.md")) + [m.ROOT / "README.md"]
+TREE = tidy.read_tree(m.ROOT)
+ALL_METRICS = tidy_names.metrics(TREE)
+DOCS = m.ROOT / "docs"
+ROOT_PAGES = [m.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = sorted(DOCS.rglob("*.md")) + ROOT_PAGES
+ARCHITECTURE, DECISIONS = DOCS / "dev/architecture.md", DOCS / "dev/decisions.md"
+SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".yaml", ".yml",
+                   ".toml", ".Dockerfile"}
+# Flags of programs that are not Hearth's, which pages name outside a command line.
+FOREIGN_FLAGS = {"--gtest_filter", "--isolated", "--no-deps"}
+PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
+
+
+def name_of(page):
+    return page.relative_to(m.ROOT).as_posix()
+
+
+def without_blocks(text):
+    """Code blocks become empty lines, so that line numbers stay."""
+    return re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text,
+                  flags=re.M | re.S)
+
+
+def code_blocks(text):
+    return re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S)
+
+
+def code_spans(text):
+    return re.findall(r"`([^`\n]+)`", without_blocks(text))
 
 
 def headings(page):
     """The anchors that a page's headings have on a forge."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    found = re.findall(r"^#+ (.+)$", without_blocks(page.read_text()), re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
 
 
 def broken_links(page, text):
     broken = []
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("http"):
+    for target in re.findall(r"\]\(([^)]+)\)", without_blocks(text)):
+        if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
         file = page if not path else (page.parent / path)
@@ -39,9 +67,9 @@ def broken_links(page, text):
 
 
 def documented_metrics(server):
-    """Names in operations.md's rows about `server`: whole, or as an end like `_hits_total`."""
+    """Names in observability.md's rows about `server`: whole, or as an end like `_hits_total`."""
     names = set()
-    for line in (m.ROOT / "docs/operations.md").read_text().splitlines():
+    for line in (DOCS / "observability.md").read_text().splitlines():
         if line.startswith(f"| `{server}_"):
             for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", line.split("|")[1]):
                 names.add(server + name if name.startswith("_") else name)
@@ -52,60 +80,244 @@ def metrics_in_the_source(server):
     return {name for name in ALL_METRICS if name.startswith(server + "_")}
 
 
+def unknown_metrics(text):
+    """Names of metrics that no source defines; `hearth_store_shared_...` names several."""
+    named = re.findall(r"\bhearth_(?:store|worker)_[a-z0-9_]*[a-z0-9](?!\w*(?:\.\.\.|\*))", text)
+    programs = {pathlib.Path(path).stem for path in TREE}
+    return [name for name in named
+            if not {name, re.sub(r"_(bucket|sum|count)$", "", name)} & set(ALL_METRICS)
+            and not name.endswith("_test") and name not in programs]
+
+
 def missing_files(text):
     """Paths in code spans, of source files without their end, that lead nowhere."""
-    paths = re.findall(r"`((?:proto|cache_store|worker|services|tests|bench|scripts|deploy)"
-                       r"/[\w./-]*)`", text)
+    folders = "proto|cache_store|worker|services|tests|bench|scripts|deploy|docs|examples|python"
+    paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
     return [path for path in paths if not (m.ROOT / path).exists()
             and not list(m.ROOT.glob(path + ".*"))]
 
 
 def tables_without_header(text):
     """Lines whose row of dashes has no row of as many cells above it."""
-    lines = [""] + re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text,
-                          flags=re.M | re.S).splitlines()
+    lines = [""] + without_blocks(text).splitlines()
     cells = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
     return [number for number, line in enumerate(lines)
             if re.fullmatch(r"\|( *:?-+:? *\|)+", line) and cells[number - 1] != cells[number]]
 
 
-def index_findings(text):
-    """Errors in the numbers of decisions, and in the list of them at the page's top."""
-    entries = re.findall(r"^## (\d+\..*)$", text, re.M)
-    numbers = [int(entry.split(".")[0]) for entry in entries]
-    listed = re.findall(r"^- \[(\d+\..*)\]\(#", text, re.M)
-    return ([f"twice: {number}" for number in sorted(set(numbers)) if numbers.count(number) > 1] +
-            [f"listed {listed.count(entry)} times: {entry}" for entry in entries
-             if listed.count(entry) != 1] +
-            [f"no decision: {entry}" for entry in listed if entry not in entries])
+@functools.cache
+def flags_by_command():
+    """{"hearthctl generate": {"--prompt", ...}, ...}, and the environment variables of all."""
+    flags, variables = {}, set()
+    for program in PROGRAMS:
+        how = "reference" if program == "hearthctl" else "--reference"
+        text = subprocess.run([str(m.BIN / program), how], check=True, capture_output=True,
+                              text=True, timeout=60).stdout
+        for section in re.split(r"^#{2,3} ", text, flags=re.M)[1:]:
+            rows = re.findall(r"^\| (`-.*?) \|(.*)$", section, re.M)
+            shown = {flag for cell, _ in rows for flag in re.findall(r"`(--?[\w-]+)`", cell)}
+            flags[section.splitlines()[0].strip()] = shown
+            variables |= {name for _, rest in rows for name in re.findall(r"`(HEARTH\w+)`", rest)}
+    return flags, variables
+
+
+@functools.cache
+def flags_of_scripts():
+    """Flags that the repository's scripts and Python programs take, by their text."""
+    found = set()
+    for path, lines in TREE.items():
+        if path.startswith(("python/", "scripts/", "bench/", "tests/")) or path == "hearth":
+            found |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(lines)))
+    return found
+
+
+def command_lines(text):
+    """Commands of code blocks and spans, with continued lines joined, without comments."""
+    for block in code_blocks(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield re.sub(r"\s#\s.*", "", line)
+    yield from code_spans(text)
+
+
+def unknown_flags(text):
+    """Flags of command lines that their program lacks, and flags in spans that nothing has."""
+    flags, _ = flags_by_command()
+    everything = set().union(*flags.values()) | flags_of_scripts() | FOREIGN_FLAGS
+    unknown = []
+    for line in command_lines(text):
+        # Each program's own words: up to a pipe, a semicolon, or the next program.
+        for part in re.split(r"[|;&]|(?=\bhearth(?:ctl|-\w+)\s)", line):
+            found = re.match(r"(?:\S*/)?(hearth(?:ctl|-store|-worker|-simulate))((?: +[a-z]+)*)",
+                             part)
+            shown = re.findall(r"(?<![\w-])--[a-z][\w-]*", part)
+            if found:
+                words = (found[1] + found[2]).split()
+                names = [" ".join(words[:n]) for n in range(len(words), 0, -1)]
+                known = flags[next(name for name in names if name in flags)]
+                unknown += [f"{found[1]}: {flag}" for flag in shown if flag not in known]
+            elif part.startswith("--"):
+                unknown += [flag for flag in shown if flag not in everything]
+    return unknown
+
+
+def unknown_variables(text):
+    """Names of no flag; docker-compose.yml has variables of its own."""
+    _, variables = flags_by_command()
+    composed = set(re.findall(r"\$\{(\w+)", (m.ROOT / "docker-compose.yml").read_text()))
+    named = re.findall(r"\bHEARTH(?:_STORE|_WORKER|CTL)_[A-Z0-9_]*[A-Z0-9](?!\w*(?:\.\.\.|\*))",
+                       text)
+    return [name for name in named if name not in variables | composed]
+
+
+def decision_findings(text):
+    """Errors in the numbers, the index and the form of the decisions."""
+    entries = re.findall(r"^## (D\d+)\. .*$", text, re.M)
+    index = text[:text.index("\n## ")] if "\n## " in text else text
+    listed = re.findall(r"\[(D\d+) [^\]]*\]\(#(d\d+)-", index)
+    found = []
+    if entries != [f"D{number}" for number in range(1, len(entries) + 1)]:
+        found.append(f"numbers are not 1 to {len(entries)} in order")
+    if [number for number, _ in listed] != entries:
+        found.append("the index does not list each entry once, in order")
+    found += [f"{number} leads to {anchor}" for number, anchor in listed
+              if anchor != number.lower()]
+    for entry in re.split(r"^## ", text, flags=re.M)[1:]:
+        number = entry.split(".")[0]
+        for part in ("Context", "Decision", "Cost"):
+            if entry.count(f"**{part}.**") != 1:
+                found.append(f"{number} has no {part}, or several")
+        if not 40 <= len(entry.split()) <= 160:
+            found.append(f"{number} has {len(entry.split())} words")
+    return found
+
+
+def pages_that_sources_name():
+    """(source, page) for each `docs/...md` outside of docs/."""
+    for path in sorted(m.ROOT.rglob("*")):
+        parts = path.relative_to(m.ROOT).parts
+        if parts[0] in tidy.SKIPPED | {"docs"} or path.suffix not in SOURCE_SUFFIXES:
+            continue
+        if any(part in tidy.SKIPPED or part.startswith("build-") for part in parts):
+            continue
+        if path.is_file() and path != pathlib.Path(__file__).resolve():
+            text = path.read_text(errors="replace")
+            for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", text):
+                yield "/".join(parts), page
+            for number in re.findall(r"decisions\.md, (D\d+)", text):
+                yield "/".join(parts), f"docs/dev/decisions.md {number}"
 
 
 class DocsTest(unittest.TestCase):
 
-    def test_every_link_leads_somewhere(self):
+    def test_links_lead_somewhere(self):
         for page in PAGES:
-            self.assertEqual(broken_links(page, page.read_text()), [], page.name)
+            self.assertEqual(broken_links(page, page.read_text()), [], name_of(page))
 
-    def test_every_table_has_a_header(self):
+    def test_broken_links_are_seen(self):
+        page = m.ROOT / "README.md"
+        text = "[a](docs/gone.md) [b](docs/dev/architecture.md#gone) [c](LICENSE)"
+        self.assertEqual(broken_links(page, text),
+                         ["docs/gone.md", "docs/dev/architecture.md#gone"])
+        self.assertEqual(broken_links(ARCHITECTURE, "[a](invariants.md) [b](invariants.md#gone)"),
+                         ["invariants.md#gone"])
+
+    def test_tables_have_a_header(self):
         for page in PAGES:
-            self.assertEqual(tables_without_header(page.read_text()), [], page.name)
+            self.assertEqual(tables_without_header(page.read_text()), [], name_of(page))
         table = "| a | b |\n| --- | --- |\n"
         self.assertEqual(tables_without_header(table + "\n| --- | --- |\n| a |\n| --- | --- |\n"
                                                "```\n| --- |\n```\n"), [4, 6])
 
     def test_readme_lists_every_page(self):
         text = (m.ROOT / "README.md").read_text()
-        listed = re.findall(r"^\| .*$", text[text.index("## Where to go next"):], re.M)
+        listed = "".join(re.findall(r"^\| .*$", text[text.index("## Where to go next"):], re.M))
         for page in PAGES:
-            if page.parent.name == "docs":
-                self.assertIn(f"(docs/{page.name})", "".join(listed), page.name)
+            if page.name != "README.md":
+                self.assertIn(f"({name_of(page)})", listed)
 
-    def test_a_broken_link_is_seen(self):
-        page = m.ROOT / "README.md"
-        text = "[a](docs/gone.md) [b](docs/operations.md#gone) [c](LICENSE)"
-        self.assertEqual(broken_links(page, text), ["docs/gone.md", "docs/operations.md#gone"])
+    def test_files_that_pages_name_exist(self):
+        for page in PAGES:
+            self.assertEqual(missing_files(page.read_text()), [], name_of(page))
+        text = "`proto/fingerprint` `proto/fingerprint.h` `proto/` `proto/gone` `services/gone.h`"
+        self.assertEqual(missing_files(text), ["proto/gone", "services/gone.h"])
 
-    def test_the_store_serves_the_metrics_that_its_source_names(self):
+    def test_pages_that_sources_name_exist(self):
+        decisions = re.findall(r"^## (D\d+)\.", DECISIONS.read_text(), re.M)
+        for source, page in pages_that_sources_name():
+            path, _, number = page.partition(" ")
+            self.assertTrue((m.ROOT / path).exists(), f"{source}: {page}")
+            self.assertTrue(number in decisions or not number, f"{source}: {page}")
+
+    def test_rooms_are_on_the_page_of_folders(self):
+        text = ARCHITECTURE.read_text()
+        rows = "".join(re.findall(r"^\| .*$", text[text.index("## Folders"):], re.M))
+        for room in tidy_rules.ROOMS:
+            self.assertTrue(f"`{room.split('/')[-1]}/`" in rows or f"`{room}/`" in rows, room)
+
+    def test_architecture_names_files_that_exist(self):
+        sources = {path.stem for top in tidy_names.FOLDERS for path in (m.ROOT / top).rglob("*.*")}
+        text = ARCHITECTURE.read_text()
+        parts = text[text.index("## Folders"):text.index("## One computation")].split("\n## ")
+        tables = [re.findall(r"^\| .*$", part, re.M) for part in parts]
+        names = set(re.findall(r"`([a-z]+_[a-z_]+)`", "".join(sum(tables, []))))
+        # A function and a kind of files.
+        self.assertEqual(names - sources - {"check_head"}, set())
+
+    def test_decisions_are_in_the_index_once(self):
+        text = DECISIONS.read_text()
+        self.assertGreater(text.count("\n## D"), 40)
+        self.assertEqual(decision_findings(text), [])
+        self.assertLessEqual(len(text.split()), 8000)
+
+    def test_wrong_decisions_are_seen(self):
+        entry = "## D1. A\n**Context.** a **Decision.** b **Cost.** " + "c " * 40 + "\n"
+        page = "[D1 a](#d1-a)\n\n" + entry
+        self.assertEqual(decision_findings(page), [])
+        self.assertEqual(decision_findings(page.replace("#d1-", "#d2-")), ["D1 leads to d2"])
+        self.assertEqual(decision_findings(page.replace("**Cost.**", "")),
+                         ["D1 has no Cost, or several"])
+        self.assertEqual(decision_findings(page + entry),
+                         ["numbers are not 1 to 2 in order",
+                          "the index does not list each entry once, in order"])
+
+    def test_commands_that_pages_show_exist(self):
+        known = m.help_text("hearthctl")
+        for page in PAGES:
+            # In a code span, or where a command line begins.
+            shown = re.findall(r"(?:`|^|/|-- )hearthctl\s+([a-z]+)\b", page.read_text(), re.M)
+            for command in shown:
+                self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{name_of(page)}: {command}")
+
+    def test_flags_that_pages_name_exist(self):
+        for page in PAGES:
+            self.assertEqual(unknown_flags(page.read_text()), [], name_of(page))
+        text = ("`--kv-bytes` `--gone` `hearthctl generate --prompt a --listen b`\n```\n"
+                "build/bin/hearth-store --data-dir a \\\n  --gone2 & hearthctl ls --json\n```\n")
+        self.assertEqual(set(unknown_flags(text)),
+                         {"--gone", "hearthctl: --listen", "hearth-store: --gone2"})
+
+    def test_variables_that_pages_name_exist(self):
+        for page in PAGES:
+            self.assertEqual(unknown_variables(page.read_text()), [], name_of(page))
+        self.assertEqual(unknown_variables("HEARTH_STORE_LISTEN HEARTH_STORE_... HEARTHCTL_GONE"),
+                         ["HEARTHCTL_GONE"])
+
+    def test_metrics_that_pages_name_exist(self):
+        for page in PAGES:
+            self.assertEqual(unknown_metrics(page.read_text()), [], name_of(page))
+        self.assertEqual(unknown_metrics("hearth_store_test hearth_store_shared_... "
+                                         "hearth_worker_gone_total"), ["hearth_worker_gone_total"])
+
+    def test_reference_has_every_metric(self):
+        reference = (DOCS / "reference/reference.md").read_text()
+        for server in ("hearth_store", "hearth_worker"):
+            found = set(re.findall(rf"^\| `({server}_\w+)` \|", reference, re.M))
+            self.assertEqual(found, metrics_in_the_source(server))
+            documented = documented_metrics(server)
+            self.assertGreater(len(documented), 5)
+            self.assertEqual(documented - found, set())
+
+    def test_store_serves_the_metrics_of_its_source(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             store = subprocess.Popen(
@@ -131,58 +343,6 @@ class DocsTest(unittest.TestCase):
         # Of those of the gpu tier the counters are there always.
         served = set(re.findall(r"^# TYPE (\w+)", text, re.M))
         self.assertEqual(served, metrics_in_the_source("hearth_store"))
-
-    def test_the_reference_has_every_metric_and_operations_none_that_is_not_there(self):
-        reference = (m.ROOT / "docs/reference.md").read_text()
-        for server in ("hearth_store", "hearth_worker"):
-            found = set(re.findall(rf"^\| `({server}_\w+)` \|", reference, re.M))
-            self.assertEqual(found, metrics_in_the_source(server))
-            self.assertEqual(documented_metrics(server) - found, set())
-
-    def test_files_that_the_pages_name_exist(self):
-        for page in PAGES:
-            self.assertEqual(missing_files(page.read_text()), [], page.name)
-        text = "`proto/fingerprint` `proto/fingerprint.h` `proto/` `proto/gone` `services/gone.h`"
-        self.assertEqual(missing_files(text), ["proto/gone", "services/gone.h"])
-
-    def test_every_room_is_on_the_page_of_folders(self):
-        text = (m.ROOT / "docs/architecture.md").read_text()
-        rows = "".join(re.findall(r"^\| .*$", text[text.index("## Folders"):], re.M))
-        for room in tidy_rules.ROOMS:
-            self.assertTrue(f"`{room.split('/')[-1]}/`" in rows or f"`{room}/`" in rows, room)
-
-    def test_the_page_of_folders_names_files_that_exist(self):
-        sources = {path.stem for top in tidy_names.FOLDERS for path in (m.ROOT / top).rglob("*.*")}
-        text = (m.ROOT / "docs/architecture.md").read_text()
-        section = text[text.index("## Folders"):text.index("## Life of a request")]
-        rows = "".join(re.findall(r"^\| .*$", section, re.M))
-        self.assertEqual(set(re.findall(r"`([a-z_]+)`", rows)) - sources, set())
-
-    def test_metrics_that_the_pages_name_exist(self):
-        for page in PAGES:
-            named = set(re.findall(r"\bhearth_(?:store|worker)_\w+_(?:total|seconds|bytes)\b",
-                                   page.read_text()))
-            self.assertEqual(named - set(ALL_METRICS), set(), page.name)
-
-    def test_each_decision_is_in_the_index_once(self):
-        text = (m.ROOT / "docs/decisions.md").read_text()
-        self.assertGreater(len(re.findall(r"^## \d", text, re.M)), 160)
-        self.assertEqual(index_findings(text), [])
-
-    def test_a_wrong_index_is_seen(self):
-        text = ("- [1. A](#1-a)\n- [1. A](#1-a)\n- [2. C](#2-c)\n"
-                "## 1. A\n## 2. E\n## 3. B\n## 2. D\n")
-        self.assertEqual(index_findings(text), [
-            "twice: 2", "listed 2 times: 1. A", "listed 0 times: 2. E", "listed 0 times: 3. B",
-            "listed 0 times: 2. D", "no decision: 2. C"])
-
-    def test_commands_that_the_pages_show_exist(self):
-        known = m.help_text("hearthctl")
-        for page in PAGES:
-            # In a code span, or where a command line begins.
-            shown = re.findall(r"(?:`|^|/|-- )hearthctl\s+([a-z]+)\b", page.read_text(), re.M)
-            for command in shown:
-                self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{page.name}: {command}")
 
 
 if __name__ == "__main__":
