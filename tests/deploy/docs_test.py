@@ -25,8 +25,8 @@ PAGES = sorted(DOCS.rglob("*.md")) + ROOT_PAGES
 ARCHITECTURE, DECISIONS = DOCS / "dev/architecture.md", DOCS / "dev/decisions.md"
 SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".yaml", ".yml",
                    ".toml", ".Dockerfile"}
-# Flags of programs that are not Hearth's, which pages name outside a command line.
-FOREIGN_FLAGS = {"--gtest_filter", "--isolated", "--no-deps"}
+# Flags of other programs (mypy) that pages name outside a command line.
+FOREIGN_FLAGS = {"--strict"}
 PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
 
 
