@@ -13,6 +13,7 @@ namespace {
 
 std::shared_ptr<const KvObject> CopyOf(const KvObject& object) {
   auto copy = std::make_shared<KvObject>(object);
+  copy->device_block = nullptr;
   copy->bytes = AllocateAligned(object.size_bytes);
   std::memcpy(copy->bytes.get(), object.bytes.get(), object.size_bytes);
   return copy;

@@ -96,11 +96,11 @@ class RandomRequests {
         targets[static_cast<size_t>(Draw(static_cast<int>(targets.size())))];
     const int boundary = Draw(2) == 0 ? 0 : Draw(length);
     const int step = kSteps[static_cast<size_t>(Draw(4))], others = 7 * Draw(2);
-    const std::string what = absl::StrCat(
-        "request ", seed_, ": ", length, " tokens, restored ", boundary, ", steps of ", step,
-        ", beside ", others, " others, ", model.device_kind(), ", ", model.threads(), " threads, ",
-        KernelTargetName(target),
-        " ", kernels.empty() ? "" : IntegerKernelName(kernels[seed_ % kernels.size()]));
+    const std::string what =
+        absl::StrCat("request ", seed_, ": ", length, " tokens, restored ", boundary, ", steps of ",
+                     step, ", beside ", others, " others, ", model.device_kind(), ", ",
+                     model.threads(), " threads, ", KernelTargetName(target), " ",
+                     kernels.empty() ? "" : IntegerKernelName(kernels[seed_ % kernels.size()]));
     InvariantGemma::Kv kv = model.NewKv();
     absl::Status restored = Restore(*from, text, boundary, &kv);
     ForceTarget(target);

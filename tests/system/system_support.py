@@ -49,17 +49,20 @@ class SystemTest(unittest.TestCase):
         self.cluster = Cluster(BIN_DIR, self.folder / "processes")
         self.addCleanup(self.cluster.__exit__)
 
-    def model(self, name="wide", seed=1, context_tokens=2048, vocabulary=VOCABULARY):
+    def model(self, name="wide", seed=1, context_tokens=2048, vocabulary=VOCABULARY, dtype=None):
+        """`dtype`: bfloat16, or None for float32."""
         folder = self.folder / f"model-{name}-{seed}"
         folder.mkdir()
         subprocess.run([WRITE_CHECKPOINT, folder, *map(str, GEOMETRIES[name]),
-                        str(context_tokens), str(seed), str(vocabulary)], check=True)
+                        str(context_tokens), str(seed), str(vocabulary),
+                        *([dtype] if dtype else [])], check=True)
         return folder
 
-    def worker(self, model, store_address, *flags, pool_bytes=0, **options):
+    def worker(self, model, store_address, *flags, pool_bytes=0, chunk_tokens=CHUNK_TOKENS,
+               **options):
         # Whatever is stored is loaded, so that hits do not depend on how fast this machine is.
         return self.cluster.worker(
-            model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads",
+            model, store_address, "--load", "always", "--chunk-tokens", chunk_tokens, "--threads",
             "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags,
             **options)
 

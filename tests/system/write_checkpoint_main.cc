@@ -1,7 +1,7 @@
 // Writes a tiny random Gemma 3 checkpoint into a folder that exists, for tests of whole processes.
 //
 // Usage: write_checkpoint DIR LAYER_TYPES WINDOW HEADS KV_HEADS HEAD_DIM CONTEXT SEED
-//        [VOCABULARY]
+//        [VOCABULARY [bfloat16]]
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,10 +9,10 @@
 #include "tests/support/tiny_checkpoint.h"
 
 int main(int argc, char** argv) {
-  if (argc != 9 && argc != 10) {
+  if (argc < 9 || argc > 11) {
     std::fprintf(stderr,
                  "usage: %s DIR LAYER_TYPES WINDOW HEADS KV_HEADS HEAD_DIM CONTEXT SEED "
-                 "[VOCABULARY]\n",
+                 "[VOCABULARY [bfloat16]]\n",
                  argv[0]);
     return 2;
   }
@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
   geometry.head_dim = std::atoi(argv[6]);
   geometry.context_tokens = std::atoi(argv[7]);
   geometry.seed = std::strtoull(argv[8], nullptr, 10);
-  if (argc == 10) geometry.vocab_size = std::atoi(argv[9]);
+  geometry.bfloat16 = argc == 11;
+  if (argc >= 10) geometry.vocab_size = std::atoi(argv[9]);
   hearth::WriteTinyCheckpoint(geometry, argv[1]);
   return 0;
 }

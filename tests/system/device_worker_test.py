@@ -1,0 +1,72 @@
+"""A worker on the emulated device and one on the CPU, on one store: equal bits, shared prefixes.
+
+RealModel takes minutes and is not part of a build's tests:
+python tests/system/device_worker_test.py build/bin none RealModel
+"""
+
+import system_support
+from system_support import CHUNK_TOKENS, ROOT, SystemTest, prompt
+
+PROMPT_TOKENS = 140
+NEW_TOKENS = 3
+
+
+class DeviceTest(SystemTest):
+
+    def check(self, model, chunk, vocabulary_step=1):
+        """What one of two workers publishes the other restores, and the first has in its pool."""
+        store = self.cluster.store(self.folder / "data")
+        options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
+        device = self.worker(model, store.address, "--device", "emulated", **options)
+        cpu = self.worker(model, store.address, **options)
+
+        def ask(worker, ids, *more):
+            return self.cluster.generate(worker.address, ids, *more, max_new_tokens=NEW_TOKENS)
+
+        kept = (PROMPT_TOKENS - 1) // chunk * chunk
+        for seed, (first, second) in enumerate([(device, cpu), (cpu, device)]):
+            ids = [2] + [token * vocabulary_step for token in prompt(PROMPT_TOKENS, seed)[1:]]
+            stored = ask(first, ids, "--wait-published")
+            self.assertEqual(stored["cached_tokens"], 0)
+            self.assertGreaterEqual(stored["published_tokens"], kept)
+            self.expect_restored(ask(second, ids, "--cache", "read"), stored, kept, "host")
+            self.expect_restored(ask(first, ids, "--cache", "read"), stored, kept, "worker")
+
+
+class TinyModels(DeviceTest):
+
+    def test_narrow_window(self):
+        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS)
+
+    def test_window_of_several_chunks(self):
+        self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
+
+    def test_what_a_device_lacks_ends_the_start_with_one_line(self):
+        model, wide = self.model("wide", dtype="bfloat16"), self.model("narrow")
+        for said, path, *flags in (
+                ("leave --exactness at auto", model, "--exactness", "exact"),
+                ("adapter legal: device emulated does not compute adapters", model, "--adapter",
+                 "legal=nowhere"),
+                ("kv-cache: quantized: must be dynamic or static", model, "--kv-cache",
+                 "quantized"),
+                ("kv-cache: offloaded: must be dynamic or static", model, "--kv-cache",
+                 "offloaded"),
+                ("weights: q8_0 is computed on the CPU", model, "--weights", "q8_0"),
+                ("kv-dtype: bfloat16 is computed on the CPU", model, "--kv-dtype", "bfloat16"),
+                ("arithmetic: int8 is computed on the CPU", model, "--arithmetic", "int8"),
+                ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
+                ("has values that are no bfloat16", wide)):
+            with self.subTest(said):
+                self.assertIn(said, self.fails_to_start("hearth-worker", "--model", path,
+                                                        "--listen", "127.0.0.1:0", "--device",
+                                                        "emulated", *flags))
+
+
+class RealModel(DeviceTest):
+
+    def test_270m(self):
+        self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)
+
+
+if __name__ == "__main__":
+    system_support.main()

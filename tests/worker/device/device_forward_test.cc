@@ -1,0 +1,233 @@
+// An InvariantGemma on the emulated device beside one on the CPU: bits, refusals, failures.
+#include "worker/model/invariant/device_forward.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/random_requests.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/device/emulated_device.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_heads,
+                      int head_dim) {
+  TinyGeometry geometry;
+  geometry.layer_types = layers;
+  geometry.window = window;
+  geometry.heads = heads;
+  geometry.kv_heads = kv_heads;
+  geometry.head_dim = head_dim;
+  geometry.bfloat16 = true;
+  return geometry;
+}
+
+// The heads of each published size, some of them narrower.
+struct NamedHeads {
+  const char* name;
+  TinyGeometry geometry;
+};
+class Heads : public testing::TestWithParam<NamedHeads> {};
+
+TEST_P(Heads, RandomRequests_HaveTheCpusBits) {
+  const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_requests");
+  auto requests =
+      RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/90, /*first=*/1, WeightForm::kStored,
+                           KvDtype::kFloat32, std::make_shared<EmulatedDevice>(false, 2));
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(requests->Next(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Gemma, Heads,
+                         testing::Values(NamedHeads{"270M", Geometry("llg", 24, 4, 1, 256)},
+                    NamedHeads{"1B", Geometry("lgl", 50, 4, 1, 64)},
+                    NamedHeads{"4B", Geometry("lg", 33, 8, 4, 256)},
+                    NamedHeads{"12B", Geometry("gl", 16, 16, 8, 32)},
+                    NamedHeads{"27B", Geometry("lg", 40, 32, 16, 16)}),
+    [](const auto& info) { return "Of" + std::string(info.param.name); });
+
+// Fails at a step's end if `fails`, or gives other logits if `flips`.
+class FaultyDevice : public EmulatedDevice {
+ public:
+  void Wait() override {
+    if (fails) Fail("the programs' end: an illegal memory access was encountered");
+  }
+  void CopyOut(void* to, const void* from, size_t bytes) override {
+    EmulatedDevice::CopyOut(to, from, bytes);
+    if (flips) static_cast<unsigned char*>(to)[bytes / 2] ^= 1;
+  }
+  void* Allocate(size_t bytes) override {
+    return bytes > most_bytes ? nullptr : EmulatedDevice::Allocate(bytes);
+  }
+  bool fails = false, flips = false;
+  size_t most_bytes = SIZE_MAX;
+};
+
+InvariantGemmaOptions OnDevice(std::shared_ptr<Device> device, int chunk = 16) {
+  InvariantGemmaOptions options{1, chunk};
+  options.device = std::move(device);
+  return options;
+}
+
+const std::string& Dir() {
+  static const std::string* const dir =
+      new std::string(NewTinyCheckpoint(Geometry("lg", 24, 4, 1, 32), "device_forward"));
+  return *dir;
+}
+
+// One text on the CPU and on the device.
+struct Pair {
+  Pair()
+      : cpu(InvariantGemma::Load(Dir(), {1, 16}).value()),
+        device(InvariantGemma::Load(Dir(), OnDevice(std::make_shared<EmulatedDevice>())).value()) {}
+  std::unique_ptr<InvariantGemma> cpu, device;
+};
+struct Text {
+  explicit Text(const Pair& pair)
+      : pair(&pair), cpu(pair.cpu->NewKv()), device(pair.device->NewKv()) {}
+  void Step(int seed, int tokens, int want) {
+    std::vector<int32_t> text;
+    for (int i = 0; i < tokens; ++i) text.push_back((seed * 31 + i * 7) % 160);
+    std::vector<float> ours, theirs;
+    ASSERT_TRUE(pair->cpu->Step(&cpu, text, want, &ours).ok());
+    ASSERT_TRUE(pair->device->Step(&device, text, want, &theirs).ok());
+    ASSERT_EQ(ours.size(), theirs.size());
+    EXPECT_EQ(FirstDifference(theirs.data(), ours.data(), static_cast<int64_t>(ours.size())), "")
+        << "at " << cpu.length();
+  }
+  void Rewind(int length) {
+    for (InvariantKv* kv : {&cpu, &device}) {
+      kv->Rewind(length);
+      kv->GiveBackRoom();
+    }
+  }
+  const Pair* const pair;
+  InvariantGemma::Kv cpu, device;
+};
+
+// The block that is partly filled is copied when a fork writes to it.
+TEST(DeviceForward, ForksAndRewinds_HaveTheCpusBits) {
+  const Pair pair;
+  Text one(pair), two(pair);
+  one.Step(1, 41, 33);
+  two.cpu.ShareAll(one.cpu);
+  two.device.ShareAll(one.device);
+  one.Step(2, 1, 1);
+  two.Step(3, 5, 5);
+  one.Step(4, 40, 1);
+  one.Rewind(50);
+  one.Step(5, 1, 1);
+  two.Step(6, 129, 129);
+}
+
+TEST(DeviceForward, SelfTest_HoldsAndTheModelGoesOn) {
+  Pair pair;
+  ASSERT_TRUE(pair.device->SelfTest("").ok());
+  EXPECT_THAT(pair.device->notes().back(), HasSubstr("held in 3 steps"));
+  EXPECT_EQ(pair.device->kv_blocks().used_bytes(), 0u);
+  Text(pair).Step(1, 20, 2);
+}
+
+TEST(DeviceForward, SelfTest_RefusesOtherBits) {
+  const auto device = std::make_shared<FaultyDevice>();
+  auto gemma = InvariantGemma::Load(Dir(), OnDevice(device));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  device->flips = true;
+  const absl::Status held = (*gemma)->SelfTest("");
+  EXPECT_EQ(held.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(held.message()),
+              HasSubstr("the device gives logits of a step of 2 rows other bits than the CPU"));
+}
+
+TEST(DeviceForward, DeviceThatFails_EndsTheStepAndAllLaterOnes) {
+  const auto device = std::make_shared<FaultyDevice>();
+  auto gemma = InvariantGemma::Load(Dir(), OnDevice(device));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  InvariantGemma::Kv kv = (*gemma)->NewKv();
+  std::vector<float> logits;
+  ASSERT_TRUE((*gemma)->Step(&kv, {1, 2, 3}, 1, &logits).ok());
+  const uint64_t used = (*gemma)->kv_blocks().used_bytes();
+  device->fails = true;
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status step = (*gemma)->Step(&kv, std::vector<int32_t>(40, 5), 1, &logits);
+    EXPECT_EQ(step.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(step.message(),
+              "device: the programs' end: an illegal memory access was encountered");
+    EXPECT_EQ(kv.length(), 3);
+    EXPECT_EQ((*gemma)->kv_blocks().used_bytes(), used);
+  }
+  std::vector<std::byte> slice(kv.layout().PlainSliceBytes(3));
+  EXPECT_THROW(kv.CopyOut(0, 0, 3, 0, 3, slice.data()), DeviceError);
+}
+
+TEST(DeviceForward, DeviceWithoutMemory_RefusesTheModelOrTheBlocks) {
+  const auto device = std::make_shared<FaultyDevice>();
+  device->most_bytes = 1000;
+  EXPECT_EQ(InvariantGemma::Load(Dir(), OnDevice(device)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  const auto later = std::make_shared<FaultyDevice>();
+  auto gemma = InvariantGemma::Load(Dir(), OnDevice(later));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  later->most_bytes = 0;
+  InvariantGemma::Kv kv = (*gemma)->NewKv();
+  EXPECT_EQ((*gemma)->Step(&kv, {1}, 0, nullptr).code(), absl::StatusCode::kUnavailable);
+  later->most_bytes = SIZE_MAX;
+  EXPECT_TRUE((*gemma)->Step(&kv, {1}, 0, nullptr).ok());
+}
+
+std::string Refusal(const std::string& dir, const InvariantGemmaOptions& options) {
+  const auto gemma = InvariantGemma::Load(dir, options);
+  EXPECT_EQ(gemma.status().code(), absl::StatusCode::kUnimplemented);
+  return std::string(gemma.status().message());
+}
+
+TEST(DeviceForward, ModelsThatItDoesNotCompute_AreRefusedByName) {
+  const auto device = std::make_shared<EmulatedDevice>();
+  TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
+  wide.bfloat16 = false;
+  EXPECT_THAT(Refusal(NewTinyCheckpoint(wide, "float32"), OnDevice(device)),
+              HasSubstr("layer 0: q, k and v: has values that are no bfloat16"));
+  InvariantGemmaOptions narrow = OnDevice(device);
+  narrow.weights = WeightForm::kQ8_0;
+  TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
+  EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow), HasSubstr("no bfloat16"));
+  EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
+  InvariantGemmaOptions halved = OnDevice(device);
+  halved.kv_dtype = KvDtype::kBFloat16;
+  EXPECT_THAT(Refusal(Dir(), halved), HasSubstr("leave --kv-dtype at auto"));
+  EXPECT_THAT(Refusal(NewTinyCheckpoint(Geometry("lg", 24, 4, 1, 272), "heads"), OnDevice(device)),
+              HasSubstr("head_dim must be at most 256; got 272"));
+}
+
+// Widened weights have the bits of stored ones.
+TEST(DeviceForward, WeightsInFloat32_GiveTheBitsOfStoredOnes) {
+  InvariantGemmaOptions options = OnDevice(std::make_shared<EmulatedDevice>());
+  options.weights = WeightForm::kFloat32;
+  Pair pair;
+  pair.device = InvariantGemma::Load(Dir(), options).value();
+  Text(pair).Step(1, 20, 2);
+}
+
+// With layers of one group alone the other has no blocks.
+TEST(DeviceForward, ModelOfLocalLayers_HasTheCpusBits) {
+  const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
+  Pair pair;
+  pair.cpu = InvariantGemma::Load(dir, {1, 16}).value();
+  pair.device = InvariantGemma::Load(dir, OnDevice(std::make_shared<EmulatedDevice>())).value();
+  Text text(pair);
+  text.Step(1, 40, 2);
+  text.Step(2, 1, 1);
+}
+
+}  // namespace
+}  // namespace hearth
