@@ -100,9 +100,10 @@ void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
       const char* const end = reinterpret_cast<const char*>(&value) + sizeof(float);
       std::memcpy(&data[begin + i * bytes], end - bytes, bytes);
     }
-    absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor.name,
-                    "\":{\"dtype\":\"", geometry.bfloat16 ? "BF16" : "F32", "\",\"shape\":[", absl::StrJoin(tensor.shape, ","),
-                    "],\"data_offsets\":[", begin, ",", data.size(), "]}");
+    absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor.name, "\":{\"dtype\":\"",
+                    geometry.bfloat16 ? "BF16" : "F32", "\",\"shape\":[",
+                    absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[", begin, ",",
+                    data.size(), "]}");
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
