@@ -41,7 +41,7 @@ class TinyModels(DeviceTest):
     def test_window_of_several_chunks(self):
         self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
 
-    def test_what_a_device_lacks_ends_the_start_with_one_line(self):
+    def test_unsupported_flags_end_the_start_with_one_line(self):
         model, wide = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("leave --exactness at auto", model, "--exactness", "exact"),
