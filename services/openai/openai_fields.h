@@ -3,7 +3,7 @@
 // For each field that OpenAI's API, vLLM or llama.cpp know, the table says whether this server
 // serves it, ignores it because it cannot change the answer, or refuses it by name. null, and the
 // values that the table lists, ask for nothing: such a field counts as absent. Fields that are not
-// in the table are counted as unknown. docs/http_fields.md is written from the table.
+// in the table are counted as unknown. docs/reference/http-fields.md is generated from the table.
 // Thread safety: the table is constant; an UnknownFields belongs to one thread.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_

@@ -1,4 +1,4 @@
-"""docs/reference.md is what the programs print: flags and metrics.
+"""docs/reference/reference.md is what the programs print: flags and metrics.
 
 HEARTH_WRITE_REFERENCE=1 in the environment writes the page instead.
 """
@@ -12,16 +12,20 @@ import urllib.request
 import system_support
 from system_support import ROOT, SystemTest, prompt
 
-PAGE = ROOT / "docs/reference.md"
+PAGE = ROOT / "docs/reference/reference.md"
 HEAD = """# Reference
 
-Written by the programs: `hearthctl reference`, `--reference` of the others, and their metrics.
-`HEARTH_WRITE_REFERENCE=1 ctest --test-dir build -R system_reference` writes it anew; without the
-variable that test compares it. [Operations](operations.md) says how to choose.
-[Python](python.md#programs) has the flags of the Python package's programs.
+Generated from what the programs print: `hearthctl reference`, `--reference` of the other programs,
+and their metrics. `HEARTH_WRITE_REFERENCE=1 ctest --test-dir build -R system_reference` writes this
+page; without the variable the test compares it. [HTTP fields](http-fields.md) is generated too.
+[Python](../python.md#programs) has the flags of the Python package's programs.
 
-A flag of a server `--some-name` is also `some-name = "..."` in the file of `--config` (TOML or
-INI). The command line wins over the environment, that over the file.
+A server reads each flag `--some-name` also from the file of `--config` (TOML or INI), as
+`some-name = "..."`. The command line wins over the environment, and the environment over the file.
+
+Exit codes of hearthctl and hearth-simulate: 0 done; 1 failed, or a difference or damage was found;
+2 wrong usage; 3 the server was not reached; 130 interrupted. Exit codes of the servers: 0 after a
+drain; 1 the start failed; 2 wrong usage.
 
 """
 PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),

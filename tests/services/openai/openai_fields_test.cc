@@ -427,25 +427,23 @@ class FieldsPage {
   static std::string Text() {
     std::string page =
         "# Fields of HTTP requests\n\n"
-        "Written from the table in `services/openai/openai_fields.cc`: "
+        "Generated from the table in `services/openai/openai_fields.cc`. "
         "`HEARTH_WRITE_FIELDS=1 build/tests/hearth_openai_test --gtest_filter='*FieldsPage*'` "
-        "writes it anew; without the variable that test compares it. "
-        "[OpenAI's API over HTTP](http.md) says more about the calls.\n\n"
-        "The table has the fields of OpenAI's API, of vLLM and of llama.cpp's server. A field "
-        "is\n\n"
-        "- **served**: read, and checked;\n"
-        "- **ignored**: not read, because it cannot change the answer;\n"
+        "writes this page; without the variable the test compares it. "
+        "[HTTP API](../http-api.md) describes the calls.\n\n"
+        "The table has the fields of OpenAI's API, of vLLM and of llama.cpp's server:\n\n"
+        "- **served**: the field is read and checked;\n"
+        "- **ignored**: the field is not read, because it cannot change the answer;\n"
         "- **refused**: the answer is 400 and names the field, unless its value asks for "
         "nothing.\n\n"
-        "`null` asks for nothing, and so do the values in the third column, where *empty* is "
-        "`false`, `\"\"`, `[]` and `{}`: the field counts as absent. Other fields are unknown: "
-        "they are ignored, the answer's header "
-        "`X-Hearth-Unknown-Fields` lists up to 8 of them, and the log has the first 256 "
-        "names, each once.\n";
+        "`null` and the values in the third column ask for nothing: the field counts as absent. "
+        "*empty* means `false`, `\"\"`, `[]` and `{}`. Fields that are not in the table are "
+        "unknown and ignored. The header `X-Hearth-Unknown-Fields` of the answer lists up to 8 "
+        "of them; the log has the first 256 names, each once.\n";
     Add("/v1/chat/completions, /v1/completions", kInChat | kInCompletion, &page);
     Add("/tokenize, /detokenize", kInTokenize | kInDetokenize, &page,
-        "Fields of the calls above that are not listed here are ignored: they are only for "
-        "answers.\n\n");
+        "Fields of the calls above that are not listed here are ignored, because they concern "
+        "answers only.\n\n");
     Add("Fields of other fields",
         static_cast<uint16_t>(~(kInChat | kInCompletion | kInTokenize | kInDetokenize)), &page,
         "In `chat_template_kwargs` every field that is not listed here is refused unless it is "
@@ -507,7 +505,8 @@ class FieldsPage {
 };
 
 TEST(FieldsPage, PageIsWhatTheTableSays) {
-  const std::string path = absl::StrCat(HEARTH_TEST_DATA_DIR, "/../../docs/http_fields.md");
+  const std::string path =
+      absl::StrCat(HEARTH_TEST_DATA_DIR, "/../../docs/reference/http-fields.md");
   const std::string text = FieldsPage::Text();
   if (std::getenv("HEARTH_WRITE_FIELDS") != nullptr) std::ofstream(path) << text;
   EXPECT_EQ(ReadAll(path), text) << "HEARTH_WRITE_FIELDS=1 writes the page anew";
