@@ -126,7 +126,7 @@ def flags_of_scripts():
     """Flags that the repository's scripts and Python programs take, by their text."""
     found = set()
     for path, lines in TREE.items():
-        if path.startswith(("python/", "scripts/", "bench/", "tests/")) or path == "hearth":
+        if path.startswith(("python/", "scripts/", "bench/")) or path == "hearth":
             found |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(lines)))
     return found
 
