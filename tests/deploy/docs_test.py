@@ -25,8 +25,8 @@ PAGES = sorted(DOCS.rglob("*.md")) + ROOT_PAGES
 ARCHITECTURE, DECISIONS = DOCS / "dev/architecture.md", DOCS / "dev/decisions.md"
 SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".yaml", ".yml",
                    ".toml", ".Dockerfile"}
-# Flags of other programs (mypy) that pages name outside a command line.
-FOREIGN_FLAGS = {"--strict"}
+# Flags that pages name and that no program here has: mypy's, and the reference's example.
+FOREIGN_FLAGS = {"--strict", "--some-name"}
 PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
 
 
