@@ -29,7 +29,7 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name, int 
 #else
   return absl::UnimplementedError(
       absl::StrCat("device: ", name, " computes the class invariant in a worker that was built ",
-                   "with -DHEARTH_DEVICE=cuda, and this one was not (docs/building.md); ",
+                   "with -DHEARTH_DEVICE=cuda, and this one was not (docs/dev/building.md); ",
                    "--exactness exact needs no such build"));
 #endif
 }
