@@ -93,7 +93,7 @@ void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
 constexpr char kDeviceHelp[] =
     "cpu, cuda or cuda:N; emulated: the programs for GPUs run on the CPU and give the CPU's "
     "answers, for tests and for work on these programs without a GPU: a token of the 270M takes "
-    "seconds";
+    "a second";
 
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;

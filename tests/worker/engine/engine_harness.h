@@ -83,8 +83,8 @@ class TestWorker {
 EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints = {},
                       uint32_t max_new_tokens = 2);
 
-// Of the class invariant; self-tests are remembered for the process. Computed on the device that
-// the environment's HEARTH_TEST_DEVICE names, else on the CPU; checkpoints are then in bfloat16.
+// Of the class invariant; self-tests are remembered for the process. If the environment has
+// HEARTH_TEST_DEVICE, that device computes, and checkpoints are in bfloat16; else the CPU computes.
 EngineOptions InvariantOptions(int threads = 2);
 // Of a chunk of all layers.
 uint64_t ChunkBytes(const KvLayout& layout);

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
@@ -109,6 +111,76 @@ TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
 
 std::string Refusal(const EngineOptions& options) {
   return std::string(options.Validate().message());
+}
+
+// A checkpoint in bfloat16, as devices take.
+const std::string& DeviceDir() {
+  static const std::string* const dir = [] {
+    TinyGeometry geometry;
+    geometry.bfloat16 = true;
+    return new std::string(NewTinyCheckpoint(geometry, "device_choice"));
+  }();
+  return *dir;
+}
+
+EngineOptions Emulated() {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = DeviceDir();
+  options.exactness = ExactnessChoice::kAuto;
+  options.device = "emulated";
+  return options;
+}
+
+TEST(ExactnessChoiceTest, EmulatedDevice_HasTheFingerprintOfACpu) {
+  TestWorker device(DeviceDir(), Emulated()), cpu(DeviceDir(), InvariantOptions());
+  EXPECT_EQ(device->device(), "emulated");
+  EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
+}
+
+// A device that lacks something never falls back to a pass that it has not.
+TEST(ExactnessChoiceTest, EmulatedDevice_RefusesWhatItLacks) {
+  EngineOptions options = Emulated();
+  options.model_dir = ChoiceDir();  // float32
+  EXPECT_EQ(Engine::Create(options).status().code(), absl::StatusCode::kUnimplemented);
+  options = Emulated();
+  options.exactness = ExactnessChoice::kExact;
+  EXPECT_THAT(Refusal(options), HasSubstr("leave --exactness at auto"));
+  options = Emulated();
+  options.weights = WeightsChoice::kStored;
+  options.kv_dtype = KvDtypeChoice::kFloat32;
+  EXPECT_EQ(Refusal(options), "");
+  options.kv_dtype = KvDtypeChoice::kBFloat16;
+  EXPECT_THAT(Refusal(options), HasSubstr("kv-dtype: bfloat16 is computed on the CPU"));
+}
+
+TEST(ExactnessChoiceTest, EmulatedDevice_RefusesRequestsThatItLacks) {
+  TestWorker worker(DeviceDir(), Emulated());
+  for (const char* cache : {"quantized", "offloaded", "offloaded_static"}) {
+    EngineRequest request = Request(Prompt(20));
+    request.kv_wish.cache = cache;
+    const absl::Status refused = worker->Complete(&request);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), absl::StrCat("kv_cache: ", cache,
+                                              ": must be dynamic or static where device is "
+                                              "emulated"));
+  }
+  EngineRequest request = Request(Prompt(20));
+  request.kv_wish.cache = "static";
+  EXPECT_TRUE(worker.Run(request)->error.ok());
+}
+
+// Until its own bits ran on a GPU: then `auto` may take it.
+TEST(ExactnessChoiceTest, Cuda_IsInvariantWhereThatIsAskedFor) {
+  EXPECT_THAT(std::string(AutoIsInvariant("cuda:1", "auto").message()),
+              HasSubstr("--exactness invariant computes the CPU's bits there"));
+  EXPECT_TRUE(AutoIsInvariant("cpu", "auto").ok());
+  EngineOptions options = Emulated();
+  options.exactness = ExactnessChoice::kInvariant;
+  options.device = "cuda";
+  EXPECT_EQ(Refusal(options), "");
+  const absl::Status lacks = Engine::Create(options).status();  // the build, or the GPU
+  EXPECT_FALSE(lacks.ok());
+  EXPECT_THAT(std::string(lacks.message()), HasSubstr("device: cuda"));
 }
 
 TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {

@@ -95,20 +95,20 @@ absl::Status CheckSpeculate(uint32_t tokens) {
 
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
                              const KvLayout& layout, EngineRequest* request) {
-  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model.kv(), layout);
-  if (!kv.ok()) return kv.status();
   const bool invariant = layout.exactness == Exactness::kInvariant;
-  const auto not_here = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, " of the class invariant, and this worker's is ", ExactnessName(layout.exactness)));
-  };
   const std::string& cache = request->kv_wish.cache;
-  if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
-    return not_here(absl::StrCat("kv_cache: ", cache, " is"));
   if (invariant) {
     const absl::Status may = MayKeepOn(model.device_kind(), "kv_cache", cache);
     if (!may.ok()) return may;
   }
+  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model.kv(), layout);
+  if (!kv.ok()) return kv.status();
+  const auto not_here = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " of the class invariant, and this worker's is ", ExactnessName(layout.exactness)));
+  };
+  if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
+    return not_here(absl::StrCat("kv_cache: ", cache, " is"));
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs is");

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Plants faults into the programs of devices (worker/device/) and says whether the tests find them:
+# a missing barrier by the thread sanitizer, a wait that is one too few by copies that land late.
+# Fails if a fault is not found, or if the tests fail without one.
+#   scripts/plant_device_faults.sh      after cmake --build build --target hearth_device_test
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+mkdir -p "$WORK/worker/device"
+LINK=$(ninja -C "$ROOT/build" -t commands hearth_device_test |
+  grep -e '-o tests/hearth_device_test' | tail -1 | sed 's/^.*: && //; s/ && .*//')
+
+# planted NAME FILE SED FILTER [OPTION...]: the tests of FILTER with FILE changed by SED. All
+# programs are compiled in emulated_device.cc.
+planted() {
+  local name=$1 file=$2 change=$3 filter=$4
+  shift 4
+  rm -f "$WORK"/worker/device/*
+  sed -E "$change" "$ROOT/worker/device/$file" >"$WORK/worker/device/$file"
+  if [[ -n $change ]] && cmp -s "$ROOT/worker/device/$file" "$WORK/worker/device/$file"; then
+    echo "$name: $file has no such line" && return 1
+  fi
+  g++ -std=c++17 -O2 -g1 -ffp-contract=off -pthread "$@" -I"$WORK" -I"$ROOT" \
+    -c "$ROOT/worker/device/emulated_device.cc" -o "$WORK/emulated.o"
+  (cd "$ROOT/build" && eval "${LINK/-o tests\/hearth_device_test/$* $WORK/emulated.o -o $WORK/test}")
+  if ("$WORK/test" --gtest_filter="$filter" >"$WORK/log" 2>&1) 2>/dev/null; then
+    echo "$name: passed"
+    [[ -z $change ]]
+  else
+    echo "$name: found: $(grep -m1 -E 'ThreadSanitizer: data race|Failure|Assertion' "$WORK/log")"
+    [[ -n $change ]]
+  fi
+}
+
+THREADS=(-fsanitize=thread -DHEARTH_WARPS_AS_THREADS)
+LATE='DeviceStep.LateCopies*'
+planted "no fault, threads" product_program.h "" "$LATE" "${THREADS[@]}"
+planted "no barrier before a product's stage" product_program.h \
+  's|BARRIER\(\);  // the stage is there.*||' "$LATE" "${THREADS[@]}"
+planted "no barrier before attention's weights" attend_programs.h \
+  '/^    BARRIER\(\);$/d' "$LATE" "${THREADS[@]}"
+planted "no fault, late copies" product_program.h "" "$LATE"
+planted "a product waits for one stage too few" product_program.h \
+  's|kAhead > 0 \? 3 : 2|kAhead > 0 ? 2 : 1|' "$LATE"
+planted "attention waits for one stage too few" attend_programs.h \
+  's|WaitCopies<kDepth - 2>|WaitCopies<kDepth - 1>|' "$LATE"
