@@ -23,7 +23,8 @@ planted() {
   fi
   g++ -std=c++17 -O2 -g1 -ffp-contract=off -pthread "$@" -I"$WORK" -I"$ROOT" \
     -c "$ROOT/worker/device/emulated_device.cc" -o "$WORK/emulated.o"
-  (cd "$ROOT/build" && eval "${LINK/-o tests\/hearth_device_test/$* $WORK/emulated.o -o $WORK/test}")
+  local link=${LINK/-o tests\/hearth_device_test/$* $WORK/emulated.o -o $WORK/test}
+  (cd "$ROOT/build" && eval "$link")
   if ("$WORK/test" --gtest_filter="$filter" >"$WORK/log" 2>&1) 2>/dev/null; then
     echo "$name: passed"
     [[ -z $change ]]
