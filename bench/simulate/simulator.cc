@@ -33,24 +33,23 @@ constexpr char kSimulateExamples[] =
   hearth-simulate --trace t.jsonl --model 4b --svg hit_rates.svg
   hearth-simulate --trace t.jsonl --nodes 10 --routing random --capacity 0.05,0.1
 
-A trace has one JSON object a line, ascending in time, as Mooncake's traces have:
+A trace has one JSON object per line, ascending in time (the format of Mooncake's traces):
   {"timestamp": 27482, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 2366]}
-timestamp in ms, lengths in tokens, one id for each block of 512 tokens of the prompt. Equal ids
-after equal ids are equal blocks.
+timestamp in ms, lengths in tokens, one id for each block of 512 tokens of the prompt. Two blocks
+are equal if their ids and all ids before them are equal.
 
 Without --model a cache keeps or drops each block by itself, and its size is a share of the trace's
-unique blocks; the hit rate is, of all blocks, those found from a prompt's start on without a gap.
-With --model it keeps restore points as a store does for that Gemma 3; its size is a share of the
-bytes that all full blocks would take with every layer, and the hit rate is tokens restored of all
-tokens.
+unique blocks. The hit rate is the share of all blocks that are found without a gap from the start
+of their prompt. With --model the cache keeps restore points as a store does for that Gemma 3. Its
+size is a share of the bytes of all full blocks with every layer, and the hit rate is the share of
+all tokens that are restored.
 
-With --nodes N it is a fleet of stores that share one engine, Redis with volatile-ttl: --capacity is
-then the engine's size, or --shared-bytes is, for blocks of --model; blocks are kept each by itself.
-Shown beside it is what one store of that size would have found, by least recent use and as stores
-learn.
+With --nodes N it simulates a fleet of stores that share one engine, Redis with volatile-ttl. The
+size of the engine is --capacity, or --shared-bytes for blocks of --model. Each block is kept by
+itself. The output also has the hit rates of one store of that size, with lru and with default.
 
-Policies: default, what a store runs unless told otherwise (--retention); lru, the least recently
-used goes first; optimum, which knows the future (with --model: Belady's rule on restore points).
+Policies: default, the default --retention of a store; lru, evicts the least recently used first;
+optimum, knows the future (with --model: Belady's rule on restore points).
 )";
 
 struct SimulateFlags {
@@ -282,9 +281,9 @@ class Picture {
 
 // Each size of the engine, as a share of the trace's unique blocks, beside one store of that size.
 int RunFleet(const SimulateFlags& flags, Console& console) {
-  if (flags.nodes == 0) return FailUsage(console, "--nodes: how many stores share the engine?");
+  if (flags.nodes == 0) return FailUsage(console, "--shared-bytes and --node-share need --nodes");
   if (flags.shared_bytes > 0 && flags.model == nullptr) {
-    return FailUsage(console, "--shared-bytes: --model says what a block takes");
+    return FailUsage(console, "--shared-bytes needs --model, which sets the bytes of a block");
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
@@ -330,12 +329,12 @@ int RunSimulate(SimulateFlags flags, Console& console) {
     policies.push_back(*policy);
     for (const double capacity : flags.capacities) {
       if (capacity > 0 && capacity <= 1) continue;
-      return FailUsage(console, absl::StrCat("--capacity ", capacity,
-                                             " must be a share, above 0 and at most 1"));
+      return FailUsage(console,
+                       absl::StrCat("--capacity ", capacity, ": must be above 0 and at most 1"));
     }
   }
   if (flags.is_of_fleet()) {
-    if (!flags.svg.empty()) return FailUsage(console, "--svg: not of a fleet, --nodes");
+    if (!flags.svg.empty()) return FailUsage(console, "--svg cannot be combined with --nodes");
     return RunFleet(flags, console);
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
@@ -360,40 +359,44 @@ int RunSimulate(SimulateFlags flags, Console& console) {
 }
 
 void Declare(CLI::App* command, SimulateFlags* flags) {
-  command->add_option("--trace", flags->trace, "requests, as JSON lines; may be xz-compressed")
+  command
+      ->add_option("--trace", flags->trace,
+                   "trace of requests, as JSON lines; may be xz-compressed")
       ->required()
       ->option_text("FILE");
-  command->add_option("--capacity", flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
+  command
+      ->add_option("--capacity", flags->capacities, "sizes of the cache, as shares: 0.01,0.05,0.1")
       ->delimiter(',')
       ->capture_default_str()
       ->option_text("SHARE,...");
-  command->add_option("--policy", flags->policies, "default, lru, optimum")
+  command->add_option("--policy", flags->policies, "eviction policies: default, lru, optimum")
       ->delimiter(',')
       ->option_text("NAME,...");
   std::map<std::string, int> models;
   for (const ModelShape& shape : kModelShapes) models.emplace(shape.name, models.size());
   AddChoice(
       command, "--model", models, [flags](int at) { flags->model = &kModelShapes[at]; },
-      "restore points of this Gemma 3");
-  command->add_option("--nodes", flags->nodes, "a fleet of so many stores that share one engine")
+      "keep restore points of this Gemma 3");
+  command->add_option("--nodes", flags->nodes, "number of stores that share one engine")
       ->check(CLI::Range(1.0, 1000.0))
       ->option_text("N");
   AddChoice(
       command, "--routing", {{"random", 0}, {"affinity", 1}},
-      [flags](int at) { flags->affinity = at == 1; }, "of a fleet's requests; default random");
-  command->add_option("--shared-bytes", flags->shared_bytes, "the engine's size; needs --model")
+      [flags](int at) { flags->affinity = at == 1; },
+      "how requests are routed to the stores; default random");
+  command->add_option("--shared-bytes", flags->shared_bytes, "size of the engine; needs --model")
       ->option_text("BYTES");
   command
       ->add_option("--node-share", flags->node_share,
-                   "each store's own memory, as a share of the engine's; 0: none")
+                   "memory of each store, as a share of the engine; 0: none")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->option_text("SHARE");
   command
       ->add_option("--svg", flags->svg,
-                   "also draw hit rate against capacity, beside lru and optimum")
+                   "also draw hit rate against capacity, with lru and optimum for comparison")
       ->option_text("FILE");
-  AddJson(command, &flags->json, " for each policy and size");
+  AddJson(command, &flags->json, " per policy and size");
 }
 
 }  // namespace
@@ -401,7 +404,8 @@ void Declare(CLI::App* command, SimulateFlags* flags) {
 int RunSimulator(int argc, const char* const* argv, Console& outside) {
   SimulateFlags flags;
   return RunProgram(
-      {"hearth-simulate", "Replays a trace: what a store of some size would have kept.",
+      {"hearth-simulate",
+       "Replays a trace of requests and prints the hit rate of caches of given sizes.",
        std::string("\nExamples:\n") + kSimulateExamples, kVersion},
       argc, argv, outside, [&flags](CLI::App* command) { Declare(command, &flags); },
       [&flags](Console& console) { return RunSimulate(flags, console); });

@@ -32,13 +32,13 @@ absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
   if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
       duration == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no duration; write 250ms, 2s or 1m"));
+        absl::StrCat("must be a duration such as 250ms, 2s or 1m; got \"", text, "\""));
   }
   return duration;
 }
 
 std::string NotOneOf(absl::string_view text, absl::string_view names) {
-  return absl::StrCat("\"", text, "\" is not one of ", names);
+  return absl::StrCat("must be one of ", names, "; got \"", text, "\"");
 }
 
 void AddDuration(CLI::App* command, const std::string& name,
@@ -144,7 +144,7 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
   return std::nullopt;
 }
 
-// What is not known comes first, flags before words: what else is said may follow from it.
+// Unknown flags come first, then unknown words: other errors may follow from them.
 std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
   const CLI::App* command = app_.get();
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
@@ -159,11 +159,12 @@ std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
     for (const CLI::Option* option : OptionsOf(*command, false)) {
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
-    return absl::StrCat(flag, " is no flag of ", command->get_name(), DidYouMean(flag, known));
+    return absl::StrCat("unknown flag ", flag, " of ", command->get_name(),
+                        DidYouMean(flag, known));
   }
   if (!extra.empty()) {
-    return absl::StrCat("\"", extra, "\" is one word more than ", command->get_name(),
-                        " takes: quote a text with spaces");
+    return absl::StrCat("unexpected argument \"", extra, "\" of ", command->get_name(),
+                        ": put a text with spaces in quotes");
   }
   std::string message = parser_message;
   std::replace(message.begin(), message.end(), '\n', ' ');

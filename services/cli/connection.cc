@@ -35,8 +35,7 @@ constexpr absl::Duration kAttempt = absl::Seconds(10);
 
 // Why `text` is no address; empty when it may be one.
 std::string CheckAddress(const std::string& text) {
-  const std::string wrong =
-      absl::StrCat("\"", text, "\" is no address: write host:port or unix:PATH");
+  const std::string wrong = absl::StrCat("must be host:port or unix:PATH; got \"", text, "\"");
   for (const char* local : {"unix:", "unix-abstract:"}) {
     if (absl::StartsWith(text, local)) return text.size() > std::strlen(local) ? "" : wrong;
   }
@@ -68,7 +67,7 @@ std::string UnknownHost(const std::string& address) {
   const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
   if (error == 0) ::freeaddrinfo(found);
   return error == 0 ? ""
-                    : absl::StrCat("no host is called ", host, " (", ::gai_strerror(error), ")");
+                    : absl::StrCat("unknown host name ", host, " (", ::gai_strerror(error), ")");
 }
 
 std::string Advice(const PeerFlags& flags) {
@@ -92,7 +91,7 @@ void PeerFlags::Declare(CLI::App* command) {
       ->capture_default_str();
   DeclareWait(command);
   if (kind == PeerKind::kStore) {
-    command->add_option("--tenant", tenant, "whose, where you may name another than your own")
+    command->add_option("--tenant", tenant, "tenant to act for (workers and administrators only)")
         ->envname("HEARTHCTL_TENANT")
         ->group("Access");
   }
@@ -102,10 +101,9 @@ void PeerFlags::Declare(CLI::App* command) {
 void PeerFlags::DeclareSeveral(CLI::App* command, std::vector<std::string>* addresses) {
   *addresses = {kDefaultWorkerAddress};
   command
-      ->add_option(
-          "--worker", *addresses,
-          "address of a worker, host:port or unix:PATH; again, or after a comma: of one that is "
-          "asked when it is gone")
+      ->add_option("--worker", *addresses,
+                   "address of a worker, host:port or unix:PATH; repeat or comma-separate to add "
+                   "workers (chat: for failover)")
       ->envname(kWorkerVariable)
       ->check(CheckAddress)
       ->allow_extra_args(false)
@@ -118,7 +116,7 @@ void PeerFlags::DeclareSeveral(CLI::App* command, std::vector<std::string>* addr
 void PeerFlags::DeclareWait(CLI::App* command) {
   AddDuration(
       command, "--wait", [this](absl::Duration given) { wait = given; },
-      "wait so long for it to listen: 30s, 500ms (default: not at all)");
+      "wait up to this long for the server to listen: 30s, 500ms (default: do not wait)");
 }
 
 void PeerFlags::DeclareAccess(CLI::App* command) {
@@ -128,9 +126,9 @@ void PeerFlags::DeclareAccess(CLI::App* command) {
   };
   ClientAccess* to = access.get();
   add("--tls-ca", &to->tls_ca, "HEARTHCTL_TLS_CA",
-      "connect by TLS; the authority (PEM) that signed the server's certificate");
-  add("--tls-cert", &to->tls_cert, "HEARTHCTL_TLS_CERT", "your own certificate (PEM)");
-  add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "its private key (PEM)");
+      "connect by TLS; authority (PEM) that signed the server's certificate");
+  add("--tls-cert", &to->tls_cert, "HEARTHCTL_TLS_CERT", "your certificate (PEM)");
+  add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "private key of --tls-cert (PEM)");
   add("--token-file", &to->token_file, "HEARTHCTL_TOKEN_FILE", "file with your token");
   command
       ->add_flag("--plaintext-tokens", to->plaintext_tokens,
@@ -180,15 +178,16 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
   // gRPC's own answer, which has no text: this service is not there.
   if (absl::IsUnimplemented(converted) && converted.message().empty()) {
     const bool worker = peer.kind == PeerKind::kWorker;
-    return absl::UnimplementedError(absl::StrCat(
-        peer.address, " is no ", KindName(peer.kind), " that knows this call: it is a ",
-        worker ? "store" : "worker", ", something else, or of an older version; pass --",
-        KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
+    return absl::UnimplementedError(
+        absl::StrCat("the server at ", peer.address, " is not a ", KindName(peer.kind),
+                     " that knows this call: it may be a ", worker ? "store" : "worker",
+                     ", another program, or an older version; pass --", KindName(peer.kind),
+                     " ADDR (usually port ", worker ? "7070)" : "7080)"));
   }
   if (absl::StartsWith(converted.message(), kTooLarge)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the request is too long: ", kMaxMessageBytes >> 20, " MiB are the most that a ",
-        KindName(peer.kind), " takes; ", converted.message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request is too large: a ", KindName(peer.kind), " takes at most ",
+                     kMaxMessageBytes >> 20, " MiB; ", converted.message()));
   }
   // A server with TLS says so to a client without, once the connection stands.
   const std::string tls =

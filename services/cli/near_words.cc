@@ -86,8 +86,8 @@ std::vector<std::string> MistypedVariables(const char* const* environment,
       return EditDistance(name, one) <= kNearVariable;
     });
     if (!absl::StartsWith(name, prefix) && (IsOfAnyProgram(name) || !is_near)) continue;
-    sentences.push_back(absl::StrCat("environment: ", name, " is no variable of ", program,
-                                     " and was not read", DidYouMean(name, known)));
+    sentences.push_back(absl::StrCat("environment: ", name, " is not a variable of ", program,
+                                     " and was ignored", DidYouMean(name, known)));
   }
   return sentences;
 }

@@ -29,7 +29,7 @@ absl::Status Bad(const std::string& where, const std::string& why) {
 
 absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
   const std::string where = absl::StrCat("messages", json.Path());  // the root is the list
-  if (!json.is_object()) return Bad(where, "is not an object with text");
+  if (!json.is_object()) return Bad(where, "must be an object with text");
   bool has_text = false;
   for (const JsonValue value : json.fields()) {
     if (value.name() == "text" && value.is_string()) {
@@ -40,9 +40,9 @@ absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
     } else if (value.name() == "type" && value.Is("text")) {
       // Written by other chat programs; text is all there is.
     } else {
-      return Bad(where, absl::StrCat("has the field ", Quoted(value.name()),
-                                     " or its type wrong; known are text (a string) and "
-                                     "cache_breakpoint (true or false)"));
+      return Bad(where,
+                 absl::StrCat("has the unknown or wrongly typed field ", Quoted(value.name()),
+                              "; known fields: text (a string), cache_breakpoint (true or false)"));
     }
   }
   return has_text ? absl::OkStatus() : Bad(where, "has no text");
@@ -53,7 +53,7 @@ absl::Status ReadContent(JsonValue content, const std::string& where, v1::ChatMe
     message->add_parts()->set_text(std::string(*content.Text()));
     return absl::OkStatus();
   }
-  if (!content.is_list()) return Bad(where, "has a content that is no string and no list");
+  if (!content.is_list()) return Bad(where, "has a wrong content: must be a string or a list");
   for (const JsonValue part : content.elements()) {
     if (absl::Status status = ReadPart(part, message->add_parts()); !status.ok()) return status;
   }
@@ -61,7 +61,7 @@ absl::Status ReadContent(JsonValue content, const std::string& where, v1::ChatMe
 }
 
 absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessage* message) {
-  if (!json.is_object()) return Bad(where, "is not an object with role and content");
+  if (!json.is_object()) return Bad(where, "must be an object with role and content");
   std::optional<JsonValue> role, content, ids, breakpoint;
   const std::pair<const char*, std::optional<JsonValue>*> known[] = {
       {"role", &role},
@@ -73,7 +73,7 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
                                      [&](const auto& one) { return field.name() == one.first; });
     if (found == std::end(known)) {
       return Bad(where, absl::StrCat("has the unknown field ", Quoted(field.name()),
-                                     "; known are role, content, cache_breakpoint, token_ids"));
+                                     "; known fields: role, content, cache_breakpoint, token_ids"));
     }
     *found->second = field;
   }
@@ -82,16 +82,16 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
   if (!content.has_value()) return Bad(where, "has no content");
   if (absl::Status status = ReadContent(*content, where, message); !status.ok()) return status;
   if (ids.has_value()) {
-    if (!ids->is_list()) return Bad(where, "has token_ids that are no list");
+    if (!ids->is_list()) return Bad(where, "has wrong token_ids: must be a list");
     const absl::StatusOr<std::vector<uint32_t>> read = ids->Ids();
-    if (!read.ok()) return Bad(where, "has token_ids that are no numbers of tokens");
+    if (!read.ok()) return Bad(where, "has wrong token_ids: must be a list of token ids");
     message->mutable_token_ids()->Add(read->begin(), read->end());
   }
   if (!breakpoint.has_value() || breakpoint->IsBool(false)) return absl::OkStatus();
   if (!breakpoint->IsBool(true)) {
-    return Bad(where, "has a cache_breakpoint that is not true or false");
+    return Bad(where, "has a wrong cache_breakpoint: must be true or false");
   }
-  if (message->parts().empty()) return Bad(where, "has a cache_breakpoint and nothing before it");
+  if (message->parts().empty()) return Bad(where, "has a cache_breakpoint but no text before it");
   message->mutable_parts(message->parts_size() - 1)->set_cache_breakpoint(true);
   return absl::OkStatus();
 }
@@ -110,7 +110,7 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
   }
   if (text.size() > kMaxPromptFileBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is too long: the limit is ", kMaxPromptFileBytes, " bytes"));
+        absl::StrCat(path, " is too large: the limit is ", kMaxPromptFileBytes, " bytes"));
   }
   return text;
 }
@@ -149,7 +149,7 @@ absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
   if (!json.ok()) return json.status();
   if (!json->root().is_list()) {
     return absl::InvalidArgumentError(
-        R"(the chat is not a list, like [{"role": "user", "content": "Hello"}])");
+        R"(the chat must be a list such as [{"role": "user", "content": "Hello"}])");
   }
   v1::Chat chat;
   for (const JsonValue message : json->root().elements()) {

@@ -17,32 +17,31 @@ namespace hearth {
 namespace {
 
 constexpr char kAbout[] =
-    "Talks to Hearth: to workers that run Gemma 3, and to the store that keeps their prompt "
-    "prefixes.";
+    "Controls Hearth: workers that run Gemma 3, and the store that keeps their prompt prefixes.";
 
 constexpr char kFooter[] = R"(
 A first tour, with a worker on its usual port:
   hearthctl generate "Water boils at" --max-new-tokens 16
   hearthctl chat --system "You answer in one sentence."    (each turn reuses the ones before)
-  hearthctl explain --prompt-file long.txt                  (what is stored of it, or why not)
+  hearthctl explain --prompt-file long.txt                  (what is stored of long.txt)
   hearthctl ls                                              (what the store keeps)
 
-Kept are the ends of chat turns, declared breakpoints and whole chunks of 128 tokens: a short text
-without a breakpoint is simply computed again.
+The store keeps a prompt up to each end of a chat turn, breakpoint and whole chunk of 128 tokens.
+A shorter text without a breakpoint is computed again each time.
 
 Addresses: --worker ADDR or HEARTHCTL_WORKER, --store ADDR or HEARTHCTL_STORE; each host:port or
 unix:PATH.
-Servers that ask who you are: --token-file FILE or HEARTHCTL_TOKEN_FILE; by TLS: --tls-ca FILE or
-HEARTHCTL_TLS_CA, and --tls-cert, --tls-key for a certificate of your own.
-With --json each command prints one JSON object a line.
-Exit codes: 0 done; 1 failed, or a difference was found; 2 wrong usage: the same words will fail
-again; 3 the server was not reached; 130 interrupted. But for 0 one line on stderr says what, where
+Servers with authentication: --token-file FILE or HEARTHCTL_TOKEN_FILE. Servers with TLS: --tls-ca
+FILE or HEARTHCTL_TLS_CA; with client certificates, also --tls-cert and --tls-key.
+With --json each command prints JSON objects, one per line.
+Exit codes: 0 done; 1 failed, or a difference was found; 2 wrong usage (a retry fails too); 3 the
+server was not reached; 130 interrupted. On failure one line on stderr says what is wrong, where,
 and what to do.
 )";
 
 // Commands of before, and what does their work.
 constexpr std::pair<const char*, const char*> kMoved[] = {
-    {"simulate", "the program hearth-simulate"},
+    {"simulate", "hearth-simulate"},
     {"events", "python -m hearth_cache.events"},
     {"ask", "python -m hearth_cache.ask"},
     {"inspect", "hearthctl verify"},
@@ -52,11 +51,11 @@ int FailUnknown(Console& console, const std::vector<std::string>& commands,
                 const std::string& word) {
   for (const auto& [before, now] : kMoved) {
     if (word != before) continue;
-    console.err << "hearthctl: " << word << " is " << now << " now" << std::endl;
+    console.err << "hearthctl: " << word << " was replaced by " << now << std::endl;
     return kExitUsage;
   }
-  console.err << "hearthctl: there is no command \"" << word << "\"" << DidYouMean(word, commands)
-              << " (hearthctl help lists them)" << std::endl;
+  console.err << "hearthctl: unknown command \"" << word << "\"" << DidYouMean(word, commands)
+              << " (hearthctl help lists all commands)" << std::endl;
   return kExitUsage;
 }
 
@@ -74,7 +73,7 @@ int RunCommand(std::vector<std::string> words, Console& console) {
   AddStateCommands(&line);
   AddTokenizeCommand(&line);
   AddModelCommand(&line);
-  line.BeginGroup("Look after a store");
+  line.BeginGroup("Manage a store");
   AddWarmCommand(&line);
   AddExplainCommand(&line);
   AddStatsCommand(&line);

@@ -37,9 +37,9 @@ void Send(const char* sequence) {
 std::string Insertion(std::string paste, bool is_too_long) {
   if (is_too_long) {
     return absl::StrCat("[a paste of more than ", EditedLines::kMaxPasteBytes >> 20,
-                        " MiB: left out]");
+                        " MiB was ignored]");
   }
-  if (!CheckUtf8(paste, "").ok()) return "[a paste that is not UTF-8: left out]";
+  if (!CheckUtf8(paste, "").ok()) return "[a paste that is not UTF-8 was ignored]";
   paste.erase(std::remove(paste.begin(), paste.end(), '\0'), paste.end());
   // Terminals send the Return key's byte for a line end.
   return absl::StrReplaceAll(paste, {{"\r\n", "\n"}, {"\r", "\n"}});

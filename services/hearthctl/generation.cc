@@ -51,7 +51,8 @@ std::pair<uint32_t, float> BiasFrom(const std::string& text) {
   std::pair<uint32_t, float> bias;
   if (equals == text.npos || !absl::SimpleAtoi(text.substr(0, equals), &bias.first) ||
       !absl::SimpleAtof(text.substr(equals + 1), &bias.second)) {
-    throw CLI::ValidationError("--logit-bias", text + " is no token id, \"=\" and number");
+    throw CLI::ValidationError("--logit-bias",
+                               "must be ID=BIAS, a token id and a number; got \"" + text + "\"");
   }
   return bias;
 }
@@ -83,17 +84,17 @@ void GenerationFlags::DeclareEnd(CLI::App* command, uint32_t default_max_new_tok
   v1::GenerateRequest* const request = &request_;
   request->set_max_new_tokens(default_max_new_tokens);
   AddField(command, "--max-new-tokens", request, &v1::GenerateRequest::set_max_new_tokens,
-           "most tokens to generate")
+           "maximum number of tokens to generate")
       ->default_str(absl::StrCat(default_max_new_tokens));
   const auto add_stop = [request](const std::string& stop) {
     const absl::Status status = CheckUtf8(stop, absl::StrCat("number ", request->stop_size() + 1));
     if (!status.ok()) throw CLI::ValidationError("--stop", std::string(status.message()));
     request->add_stop(stop);
   };
-  AddList<std::string>(command, "--stop", add_stop, "end at this text; may be repeated");
+  AddList<std::string>(command, "--stop", add_stop, "stop at this text; may be repeated");
   command->add_flag_callback(
       "--ignore-eos", [request] { request->set_ignore_eos(true); },
-      "go on past the model's end of text");
+      "continue after the model's end of text");
 }
 
 void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens) {
@@ -107,36 +108,36 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   AddChoice(
       command, "--generation-config", {{"none", 0}, {"auto", 1}},
       [sampling](int choice) { sampling->set_server_defaults(choice == 1); },
-      "auto: temperature, top-k and top-p are the model's own where they are not given (see "
-      "hearthctl model); none (the default): greedy");
+      "defaults of temperature, top-k and top-p. auto: the model's (see hearthctl model); none "
+      "(the default): greedy");
   AddField(command, "--temperature", sampling, &Sampling::set_temperature,
            "0 is greedy (the default)");
   AddField(command, "--top-k", sampling, &Sampling::set_top_k,
-           "sample from the k likeliest; 0 is off");
+           "sample from the k most likely tokens; 0 is off");
   AddField(command, "--top-p", sampling, &Sampling::set_top_p,
-           "sample from the likeliest that sum to p; 0 is off");
+           "sample from the most likely tokens whose probabilities sum to p; 0 is off");
   AddField(command, "--seed", sampling, &Sampling::set_seed,
-           "the same seed gives the same answer; without one it is drawn");
+           "seed of the sampler; the same seed gives the same answer (default: random)");
   DeclareRules(command);
   DeclareAdapter(command, request->mutable_adapter())->check(utf8);
   AddChoice(
       command, "--cache", kCacheModes,
       [request](int mode) { request->set_cache(static_cast<v1::CacheMode>(mode)); },
-      "default, read, write or off");
+      "use of the cache for this request");
   command
       ->add_option("--kv-cache", *request->mutable_kv_cache(),
-                   "keep keys and values by this strategy, as hearth-worker --kv-cache has it")
+                   "KV cache strategy (see hearth-worker --kv-cache)")
       ->check(utf8);
   command
       ->add_option("--kv-quantization", *request->mutable_kv_quantization(),
-                   "options of the strategy quantized, as hearth-worker has them")
+                   "options of the quantized strategy (see hearth-worker --kv-quantization)")
       ->check(utf8);
   AddField(command, "--speculate", request, &Request::set_speculate,
-           "tokens guessed from the text for one step to verify; 0 is off");
+           "tokens to guess from the text and verify in one step; 0 is off");
   AddChoice(
       command, "--durability", kDurabilities,
       [request](int level) { request->set_durability(static_cast<v1::Durability>(level)); },
-      "of what is published: memory, disk or sync");
+      "durability of the published prefix (see hearth-store --durability; shared: in Redis)");
   DeclareHint(command, &hint_);
   command->add_option_function<uint32_t>(
       "--logprobs",
@@ -144,37 +145,37 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
         sampling->set_report_logprobs(true);
         sampling->set_logprobs(alternatives);
       },
-      "report log probabilities and N alternatives");
+      "report log probabilities of each token and N alternatives");
   command->add_flag_callback(
       "--logits-sha256", [request] { request->set_hash_logits(true); },
-      "report a SHA-256 of all tokens' logits, not of the first one's alone");
+      "also report a SHA-256 of the logits of all tokens");
 }
 
 void GenerationFlags::DeclareRules(CLI::App* command) {
   using Sampling = v1::SamplingParams;
   Sampling* const sampling = request_.mutable_sampling();
   AddField(command, "--min-p", sampling, &Sampling::set_min_p,
-           "sample none that is less than p times as likely as the likeliest");
+           "exclude tokens less than p times as likely as the most likely token");
   AddField(command, "--repetition-penalty", sampling, &Sampling::set_repetition_penalty,
-           "divide logits of tokens that stand in prompt or answer; 1 is off");
+           "divide the logits of tokens that occur in the prompt or answer; 1 is off");
   AddField(command, "--presence-penalty", sampling, &Sampling::set_presence_penalty,
-           "take this off the logits of tokens that stand in the answer");
+           "subtract this from the logits of tokens that occur in the answer");
   AddField(command, "--frequency-penalty", sampling, &Sampling::set_frequency_penalty,
-           "likewise, each time that they do");
+           "subtract this from the logits of tokens in the answer, once per occurrence");
   const auto add_bias = [sampling](const std::string& text) {
     const auto [id, bias] = BiasFrom(text);
     (*sampling->mutable_logit_bias())[id] = bias;
   };
   AddList<std::string>(command, "--logit-bias", add_bias,
-                       "ID=BIAS: add to a token's logit; may be repeated");
+                       "ID=BIAS: add BIAS to the logit of token ID; may be repeated");
   AddList<uint32_t>(
       command, "--stop-token-id", [sampling](uint32_t id) { sampling->add_stop_token_ids(id); },
-      "end before this token; may be repeated");
+      "stop before this token; may be repeated");
   AddList<uint32_t>(
       command, "--bad-token-id", [sampling](uint32_t id) { sampling->add_bad_token_ids(id); },
-      "never draw this token; may be repeated");
+      "never generate this token; may be repeated");
   AddField(command, "--min-tokens", sampling, &Sampling::set_min_tokens,
-           "do not end before so many tokens");
+           "minimum number of tokens to generate");
 }
 
 void GenerationFlags::Apply(v1::GenerateRequest* request) const {

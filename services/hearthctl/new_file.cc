@@ -15,7 +15,7 @@ namespace hearth {
 namespace {
 
 absl::Status Exists(const std::string& path) {
-  return absl::AlreadyExistsError(absl::StrCat(path, " exists: --force replaces it"));
+  return absl::AlreadyExistsError(absl::StrCat(path, " exists; --force replaces it"));
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path
   if (!replaces && ::lstat(path.c_str(), &info) == 0) return Exists(path);
   std::string temporary = path + ".partial-XXXXXX";
   const int file = ::mkstemp(temporary.data());
-  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write beside ", path));
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write next to ", path));
   return std::unique_ptr<NewFile>(new NewFile(path, std::move(temporary), file, replaces));
 }
 
@@ -55,7 +55,7 @@ absl::Status NewFile::Commit(mode_t mode) {
                      (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
                                 : ::link(temporary_.c_str(), path_.c_str())) == 0;
   if (!named && errno == EEXIST) return Exists(path_);
-  if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot finish ", path_));
+  if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename to ", path_));
   if (!replaces_) ::unlink(temporary_.c_str());
   temporary_.clear();
   return absl::OkStatus();

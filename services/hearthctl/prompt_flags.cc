@@ -21,8 +21,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
        absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(item, &id)) {
-      return absl::InvalidArgumentError(absl::StrCat("token_ids[", ids.size(), "] is \"",
-                                                     item.substr(0, 40), "\", not a token id"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token_ids[", ids.size(), "] must be a token id; got \"", item.substr(0, 40), "\""));
     }
     ids.push_back(id);
   }
@@ -31,9 +31,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
 }
 
 CLI::Option* DeclareAdapter(CLI::App* command, std::string* adapter) {
-  return command->add_option(
-      "--adapter", *adapter,
-      "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
+  return command->add_option("--adapter", *adapter,
+                             "use this adapter of the worker (hearth-worker --adapter NAME=DIR)");
 }
 
 void DeclareHint(CLI::App* command, KeepHint* hint) {
@@ -43,31 +42,32 @@ void DeclareHint(CLI::App* command, KeepHint* hint) {
         hint->keep_s = static_cast<uint32_t>(
             absl::ToInt64Seconds(std::min(keep, absl::Seconds(kMaxKeepSeconds))));
       },
-      "what is kept goes after all else of the tenant for so long: 10m; 1h at most");
+      "evict the prompt's entries last (within the tenant) for this long: 10m (at most 1h)");
   command
       ->add_option("--priority", hint->priority,
-                   "each step doubles the worth of what is kept beside all else of the tenant")
+                   "weight against eviction (within the tenant); each step doubles the value of "
+                   "the prompt's entries")
       ->check(CLI::Range(double{-kMaxPriority}, double{kMaxPriority}));
 }
 
 void PromptFlags::Declare(CLI::App* command, bool takes_word) {
-  CLI::Option_group* const group = command->add_option_group("prompt", "What to read");
+  CLI::Option_group* const group = command->add_option_group("prompt", "Prompt (exactly one)");
   group->require_option(1);
   const auto mark = [this](const std::string&) { has_prompt_ = true; };
   if (takes_word) group->add_option("text", prompt_, "the same as --prompt")->each(mark);
-  group->add_option("--prompt", prompt_, "text; <bos> is put in front")->each(mark);
+  group->add_option("--prompt", prompt_, "text of the prompt; <bos> is added in front")->each(mark);
   group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
-  group->add_option("--chat", chat_file_, "a JSON file: a list of role and content");
+  group->add_option("--chat", chat_file_, "a JSON file: a list of messages with role and content");
   group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
   group->add_option("--token-ids-file", token_ids_file_,
                     "a file of token ids; - is standard input");
   command
       ->add_option("--breakpoint", breakpoints_,
-                   "a boundary worth keeping: a token position for token ids, a byte offset for "
-                   "text; may be repeated (a chat carries its own, as cache_breakpoint)")
+                   "store the prompt up to here: a token position for token ids, a byte offset for "
+                   "text; may be repeated (a chat has cache_breakpoint instead)")
       ->allow_extra_args(false);
   command->add_flag("--omit-generation-prompt", omit_generation_prompt_,
-                    "a chat's last message is unfinished: do not ask for an answer yet");
+                    "do not start the model's turn: the last message of the chat is unfinished");
 }
 
 absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {

@@ -18,7 +18,7 @@ constexpr size_t kIdDigits = 2 * sizeof(Digest);
 }  // namespace
 
 CLI::Option* AddPoint(CLI::App* command, std::string* id) {
-  return command->add_option("id", *id, "restore point, see ls");
+  return command->add_option("id", *id, "id of a restore point, or its first digits (see ls)");
 }
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
@@ -48,8 +48,8 @@ absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlag
                                   [](unsigned char c) { return absl::ascii_isxdigit(c); });
   if (!is_hex || wanted.size() < kMinIdDigits || wanted.size() > kIdDigits) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not a restore point: give ", kMinIdDigits, " to ",
-                     kIdDigits, " hexadecimal digits, as hearthctl ls prints them"));
+        absl::StrCat("\"", text, "\" is not the id of a restore point: give ", kMinIdDigits, " to ",
+                     kIdDigits, " hexadecimal digits of an id that hearthctl ls prints"));
   }
   // A whole one names a restore point, stored or not.
   if (wanted.size() == kIdDigits) return absl::HexStringToBytes(wanted);

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Create(
       ::posix_fallocate(writer->file_->descriptor(), 0, static_cast<off_t>(writer->file_bytes()));
   if (error != 0) {
     return absl::ErrnoToStatus(
-        error, absl::StrCat("no room for ", writer->file_bytes(), " bytes at ", path));
+        error, absl::StrCat("cannot reserve ", writer->file_bytes(), " bytes at ", path));
   }
   absl::Status status = writer->file_->WriteAt(0, *bytes);
   if (!status.ok()) return status;
@@ -44,7 +44,7 @@ SnapshotWriter::SnapshotWriter(std::unique_ptr<NewFile> file, SnapshotHeader hea
 absl::Status SnapshotWriter::WriteSlice(size_t object, uint32_t layer, uint64_t offset,
                                         absl::string_view data) {
   if (object >= first_slice_.size()) {
-    return absl::DataLossError(absl::StrCat("slice of the unknown object ", object));
+    return absl::DataLossError(absl::StrCat("store sent a slice of the unknown object ", object));
   }
   const ObjectId& id = header_.manifest.objects[object].id;
   const std::vector<uint32_t> layers = header_.layout.LayersOf(id.group);
@@ -52,8 +52,8 @@ absl::Status SnapshotWriter::WriteSlice(size_t object, uint32_t layer, uint64_t 
   const uint64_t slice_bytes = header_.layout.SliceBytes(id.tokens);
   if (found == layers.end() || *found != layer || offset > slice_bytes ||
       data.size() > slice_bytes - offset) {
-    return absl::DataLossError(absl::StrCat("object ", object, " has no place for layer ", layer,
-                                            ", bytes ", offset, " to ", offset + data.size()));
+    return absl::DataLossError(absl::StrCat("object ", object, " has no layer ", layer, ", bytes ",
+                                            offset, " to ", offset + data.size()));
   }
   const size_t slice = first_slice_[object] + static_cast<size_t>(found - layers.begin());
   return file_->WriteAt(header_.slice_offsets[slice] + offset, data);

@@ -20,8 +20,8 @@ namespace {
 
 void CheckKeys(const YAML::Node& node, const std::string& what,
                std::initializer_list<const char*> known) {
-  const std::string may_be = absl::StrCat("; its keys may be ", absl::StrJoin(known, ", "));
-  if (!node.IsMap()) Refuse(node, absl::StrCat(what, " is not a map", may_be));
+  const std::string may_be = absl::StrCat("; known keys: ", absl::StrJoin(known, ", "));
+  if (!node.IsMap()) Refuse(node, absl::StrCat(what, " must be a map", may_be));
   for (const auto& item : node) {
     const std::string key = item.first.as<std::string>();
     const bool is_known =
@@ -42,7 +42,7 @@ void ReadPrompt(const YAML::Node& node, const std::string& folder, WarmEntry* en
     entry->prompt.set_text(node["text"].as<std::string>());
   } else if (node["text_file"]) {
     const std::string path = node["text_file"].as<std::string>();
-    if (path.empty()) Refuse(node["text_file"], "text_file names no file");
+    if (path.empty()) Refuse(node["text_file"], "text_file must not be empty");
     auto text = ReadTextFile(path.front() == '/' ? path : folder + "/" + path);
     if (!text.ok()) Refuse(node["text_file"], std::string(text.status().message()));
     entry->prompt.set_text(*text);
@@ -72,7 +72,7 @@ void ReadMessage(const YAML::Node& node, v1::ChatMessage* message) {
     message->add_parts()->set_text(node["content"].as<std::string>());
   }
   if (BoolOr(node["cache_breakpoint"], false)) {
-    if (message->parts().empty()) Refuse(node, "cache_breakpoint on an empty message");
+    if (message->parts().empty()) Refuse(node, "cache_breakpoint needs a text in its message");
     message->mutable_parts(message->parts_size() - 1)->set_cache_breakpoint(true);
   }
 }
@@ -90,7 +90,7 @@ void ReadChat(const YAML::Node& node, WarmEntry* entry) {
 void ReadEntries(const YAML::Node& list, const std::string& what, const std::string& folder,
                  std::vector<WarmEntry>* entries) {
   if (!list) return;
-  if (!list.IsSequence()) Refuse(list, what + " is not a list");
+  if (!list.IsSequence()) Refuse(list, what + " must be a list");
   for (size_t i = 0; i < list.size(); ++i) {
     const YAML::Node& node = list[i];
     WarmEntry entry;
@@ -119,8 +119,8 @@ absl::StatusOr<uint32_t> ParseTtl(const std::string& text) {
       ttl <= absl::Seconds(UINT32_MAX)) {
     return static_cast<uint32_t>(absl::ToInt64Seconds(ttl));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("ttl: \"", text, "\" is not a time of 1s and more, like 90m or 36h"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ttl: must be a duration of at least 1s, such as 90m or 36h; got \"", text, "\""));
 }
 
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
@@ -128,14 +128,14 @@ absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
   std::vector<WarmEntry> entries;
   try {
     const YAML::Node root = YAML::Load(yaml);
-    if (root.IsNull()) return absl::InvalidArgumentError("it is empty");
+    if (root.IsNull()) return absl::InvalidArgumentError("the file is empty");
     CheckKeys(root, "the file", {"prompts", "chats"});
     ReadEntries(root["prompts"], "prompts", folder, &entries);
     ReadEntries(root["chats"], "chats", folder, &entries);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("line ", error.mark.line + 1, ": ", error.msg));
   }
-  if (entries.empty()) return absl::InvalidArgumentError("it has neither prompts nor chats");
+  if (entries.empty()) return absl::InvalidArgumentError("the file has no prompts and no chats");
   return entries;
 }
 

@@ -72,11 +72,11 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   const double unit_bytes = BytesOf(unit);
   if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) || unit_bytes == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no size; write bytes or 512MiB, 4GiB, 1TB"));
+        absl::StrCat("must be bytes, or a size such as 512MiB, 4GiB or 1TB; got \"", text, "\""));
   }
   const double bytes = number * unit_bytes;
   if (bytes > kMaxByteSize) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is over 8 PiB"));
+    return absl::InvalidArgumentError(absl::StrCat("must be at most 8 PiB; got \"", text, "\""));
   }
   return static_cast<uint64_t>(std::llround(bytes));
 }
@@ -145,11 +145,12 @@ void FlagSet::AddNamed(const std::string& name, std::map<std::string, std::strin
     for (const std::string& text : texts) {
       const size_t equals = text.find('=');
       if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
-        throw CLI::ValidationError("--" + name, absl::StrCat("\"", text, "\" is not NAME=TEXT"));
+        throw CLI::ValidationError("--" + name,
+                                   absl::StrCat("must be NAME=TEXT; got \"", text, "\""));
       }
       if (!value->emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
         throw CLI::ValidationError("--" + name,
-                                   absl::StrCat(text.substr(0, equals), " is there twice"));
+                                   absl::StrCat(text.substr(0, equals), " is given twice"));
       }
     }
     return true;
@@ -183,40 +184,40 @@ void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<
 
 void FlagSet::AddServerFlags(ServerFlags* flags) {
   mistyped_ = &flags->mistyped_variables;
-  AddText("listen", &flags->listen,
-          "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
+  AddText("listen", &flags->listen, "Serve gRPC on HOST:PORT (port 0: any free port) or unix:PATH");
   AddText("address-file", &flags->address_file,
-          "Write the address to this file, whole, once the server is ready");
+          "Write the gRPC address to this file, atomically, once the server is ready");
   AddText("metrics-listen", &flags->metrics_listen,
           "Serve Prometheus metrics over HTTP on HOST:PORT; empty: off");
   AddText("metrics-address-file", &flags->metrics_address_file,
-          "Write the metrics' address to this file");
+          "Write the metrics address to this file");
   AddText("metrics-hosts", &flags->metrics_hosts,
           "Comma-separated names by which callers reach the metrics, in addition to localhost, IP "
           "addresses and the name in --metrics-listen; *: all");
   AddChoice("log-level", &flags->log_level, {"debug", "info", "warning", "error"},
-            "Least level that is logged, to stderr");
+            "Lowest level of the log lines written to stderr");
   AddChoice("log-format", &flags->log_format, {"text", "json"},
-            "One line an event: key=value, or an object");
+            "One line per event. text: key=value; json: a JSON object");
   AddDuration("drain-timeout", &flags->drain_timeout,
-              "After SIGTERM, running requests may take this long to finish");
-  AddUint("max-connections", &flags->max_connections,
-          "TCP connections at a time; one more takes the place of an idle one, or is closed");
+              "Maximum time for running requests to finish after SIGTERM");
+  AddUint(
+      "max-connections", &flags->max_connections,
+      "Most open TCP connections; a connection over the limit replaces an idle one, or is closed");
   AddBytes("unfinished-bytes", &flags->unfinished_bytes,
-           "Memory for requests that have not come whole; the HTTP port has as much again; beyond, "
-           "connections are closed");
+           "Memory for partially received requests, all connections together (the HTTP port has "
+           "the same amount again); connections over the limit are closed");
   AccessFlags* const access = &flags->access;
   AddText("tls-cert", &access->tls_cert,
           "Serve TLS with this certificate chain (PEM); empty: no TLS");
-  AddText("tls-key", &access->tls_key, "The private key of --tls-cert (PEM)");
+  AddText("tls-key", &access->tls_key, "Private key of --tls-cert (PEM)");
   AddText("tls-client-ca", &access->tls_client_ca,
-          "Callers show a certificate that this authority (PEM) signed, or a token. Without "
+          "Callers must show a certificate that this authority (PEM) signed, or a token. Without "
           "--identities-file the certificate's name is the caller's tenant");
   AddText("identities-file", &access->identities_file,
           "JSON file of the callers: name, role, tenant, and certificate or SHA-256 of a token; "
-          "read again when it changes. Empty, and no --tls-client-ca: one tenant, `default`");
+          "reloaded when it changes. Empty and no --tls-client-ca: one tenant, `default`");
   AddChoice("plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
-            "Take tokens without TLS on an address that other hosts reach");
+            "Accept tokens without TLS on an address that other hosts can reach");
 }
 
 // CLI11 lets a file win over the environment; here a variable stands for the flag it names, unless
@@ -245,7 +246,7 @@ std::string FlagSet::WhatIsWrong(const std::string& parser_message) const {
     for (const CLI::Option* option : app_->get_options()) {
       known.push_back(dashes + option->get_lnames().front());
     }
-    return absl::StrCat(flag, " is no flag of ", app_->get_name(), DidYouMean(flag, known));
+    return absl::StrCat("unknown flag ", flag, DidYouMean(flag, known));
   };
   for (const std::string& word : app_->remaining()) {
     if (word.size() < 2 || word[0] != '-') continue;
@@ -282,7 +283,7 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
       std::fputs(page_.c_str(), stdout);
       *exit_code = page_.empty() ? app_->exit(error) : 0;
     } else {
-      std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(),
+      std::fprintf(stderr, "%s: %s (see --help)\n", app_->get_name().c_str(),
                    WhatIsWrong(error.what()).c_str());
       *exit_code = 2;
     }

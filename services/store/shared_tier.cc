@@ -53,7 +53,8 @@ absl::StatusOr<RedisOptions> RedisOf(const SharedFlags& flags) {
   if (!redis.ok()) return Refuse(absl::StrCat("--shared: ", redis.status().message()));
   for (const FlagText& text : TextsOf(flags)) {
     if (!text.is_tls || text.text.empty() || redis->use_tls) continue;
-    return Refuse(absl::StrCat(text.flag, " ", text.text, ": TLS is with --shared rediss://"));
+    return Refuse(
+        absl::StrCat(text.flag, " ", text.text, " needs TLS: write --shared rediss://HOST:PORT"));
   }
   const auto needs = [](const char* flag, const std::string& text, const char* other) {
     return Refuse(absl::StrCat(flag, " ", text, " needs ", other));
@@ -89,26 +90,28 @@ absl::Status ByFlag(const SharedFlags& flags, const absl::Status& status) {
 
 void AddSharedFlags(FlagSet* set, SharedFlags* flags) {
   set->AddText("shared", &flags->url,
-               "Redis (7.0 or newer; a cluster, or one) that the stores of a fleet share: "
-               "redis://HOST:PORT[,HOST:PORT...], rediss:// with TLS; none");
-  set->AddText("shared-user", &flags->user, "Its user; empty: Redis's default user");
-  set->AddText("shared-password-file", &flags->password_file, "File with the user's password");
-  set->AddText("shared-ca", &flags->ca_file,
-               "Authority (PEM) of its certificates; empty: the system's");
-  set->AddText("shared-cert", &flags->certificate_file, "This store's certificate there (PEM)");
-  set->AddText("shared-key", &flags->key_file, "The certificate's key (PEM)");
+               "Redis (7.0 or newer; a server or a cluster) that the stores of a fleet share: "
+               "redis://HOST:PORT[,HOST:PORT...], or rediss:// for TLS; none: no shared tier");
+  set->AddText("shared-user", &flags->user, "Redis user; empty: Redis's default user");
+  set->AddText("shared-password-file", &flags->password_file,
+               "File with the password of the Redis user");
+  set->AddText(
+      "shared-ca", &flags->ca_file,
+      "Authority (PEM) that signed the Redis certificates; empty: the system's authorities");
+  set->AddText("shared-cert", &flags->certificate_file, "This store's certificate for Redis (PEM)");
+  set->AddText("shared-key", &flags->key_file, "Private key of --shared-cert (PEM)");
   set->AddDuration("shared-ttl", &flags->options.ttl,
-                   "How long a value stays there since its last use");
+                   "Time that a value stays in Redis after its last use");
   set->AddDuration("shared-fetch-budget", &flags->options.fetch_budget,
-                   "A lookup waits no longer for it, all in all");
+                   "Maximum total time that a lookup waits for Redis");
 }
 
 absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secret_file) {
   if (!flags.is_on()) return CheckUnused(flags);
   if (secret_file.empty()) {
     return Refuse(
-        "--shared needs --secret-file: each store would make keys of its own, and find nothing of "
-        "the others'");
+        "--shared needs --secret-file, the same file at all stores: with a secret of its own, a "
+        "store cannot find entries of the others");
   }
   if (absl::Status status = flags.options.Validate(); !status.ok()) {
     // "fetch_budget: ..."

@@ -146,7 +146,7 @@ class Worker(Logs):
         self.assertEqual(self.reachable(), 0)
         with self.assertRaises(ProcessFailed) as failed:
             self.cluster.ctl("doctor", "--no-probe", "--worker", worker.address)
-        self.assertIn(f"does not reach its store, {address}", str(failed.exception))
+        self.assertIn(f"cannot reach its store, {address}", str(failed.exception))
 
 
 if __name__ == "__main__":

@@ -12,18 +12,17 @@ namespace {
 
 constexpr char kBackupExamples[] =
     R"(  hearthctl backup --data-dir /var/lib/hearth --to /backup/hearth     (the store is stopped)
-  kill -USR1 PID                            (a running one, started with --backup-dir)
-Again into the same folder copies only what is new. The secret of the keys goes with it.
+  kill -USR1 PID                            (a running store, started with --backup-dir)
+A second backup into the same folder copies only new data. The secret of the keys is included.
 )";
 constexpr char kRestoreExamples[] =
     R"(  hearthctl restore --from /backup/hearth --data-dir /var/lib/hearth
   hearthctl restore --from /backup/hearth --data-dir /tmp/look --id 2
-Every byte is checked first; a damaged backup is refused, and the folder not made.
+Checks every byte first. If the backup is damaged, refuses it and creates no folder.
 )";
 constexpr char kKeepSecret[] =
-    "the secret of the keys is not in it (--secret-file): keep that file too, without it the "
-    "folder "
-    "cannot be opened";
+    "the backup does not have the secret of the keys (--secret-file): keep that file too, the "
+    "folder cannot be opened without it";
 
 struct BackupFlags {
   std::string data_dir, folder;
@@ -34,10 +33,10 @@ struct BackupFlags {
 int RunBackup(const BackupFlags& flags, Console& console) {
   const auto report = BackUpDataDir(flags.data_dir, flags.folder);
   if (!report.ok() && absl::StrContains(report.status().message(), "held by another process")) {
-    return Fail(console, absl::FailedPreconditionError(
-                             absl::StrCat(report.status().message(),
-                                          "; a running store that was started with "
-                                          "--backup-dir copies itself: kill -USR1 PID")));
+    return Fail(console,
+                absl::FailedPreconditionError(absl::StrCat(
+                    report.status().message(),
+                    "; if the store runs with --backup-dir, start its backup by kill -USR1 PID")));
   }
   if (!report.ok()) return Fail(console, report.status());
   if (flags.json) {
@@ -48,7 +47,7 @@ int RunBackup(const BackupFlags& flags, Console& console) {
                      console);
   }
   console.out << flags.folder << ": backup " << report->id << ", " << SizeText(report->bytes)
-              << ", of which " << SizeText(report->new_bytes) << " copied now\n";
+              << ", of which " << SizeText(report->new_bytes) << " new\n";
   if (!report->has_secret) console.out << kKeepSecret << "\n";
   console.out << std::flush;
   return kExitOk;
@@ -72,7 +71,7 @@ int RunRestore(const BackupFlags& flags, Console& console) {
               << " checked\n";
   if (!verified.ok()) {
     console.out << verified.problem_count
-                << " objects had rotted before they were backed up; they are not served\n";
+                << " objects were damaged before the backup; the store does not serve them\n";
   }
   if (!report->has_secret) console.out << kKeepSecret << "\n";
   console.out << std::flush;
@@ -89,10 +88,10 @@ void AddBackupCommands(CommandLine* line) {
   AddJson(command, &backup->json);
 
   const auto [other, restore] = line->Add<BackupFlags>(
-      "restore", "Make a data folder from a backup", kRestoreExamples, RunRestore);
+      "restore", "Create a data folder from a backup", kRestoreExamples, RunRestore);
   other->add_option("--from", restore->folder, "the backup folder")->required();
-  other->add_option("--data-dir", restore->data_dir, "the data folder to be made")->required();
-  other->add_option("--id", restore->id, "which backup (default: the newest)");
+  other->add_option("--data-dir", restore->data_dir, "the data folder to create")->required();
+  other->add_option("--id", restore->id, "number of the backup (default: the newest)");
   AddJson(other, &restore->json);
 }
 

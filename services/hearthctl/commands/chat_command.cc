@@ -24,22 +24,22 @@ namespace {
 
 constexpr char kChatExamples[] =
     R"(  hearthctl chat --system "You answer in one sentence."
-  hearthctl chat --history talk.json        (goes on from a list of role and content)
-  hearthctl chat --worker 127.0.0.1:7070 --worker 127.0.0.1:7071   (one that dies is replaced)
-An empty line does nothing; /help lists the commands (/save, /load, /clear, /exit); Ctrl-C stops an
-answer, or leaves, as end of input (Ctrl-D) does. At a terminal lines can be edited, Up brings back
-earlier ones, and what is pasted is one turn. Below each answer: tokens taken from the cache, and
-time to first token; dimmed, unless NO_COLOR is set.
+  hearthctl chat --history talk.json        (continues a saved conversation)
+  hearthctl chat --worker 127.0.0.1:7070 --worker 127.0.0.1:7071   (failover)
+/help lists the commands (/save, /load, /clear, /exit). Ctrl-C stops an answer; Ctrl-C without an
+answer, or Ctrl-D, ends the chat. At a terminal lines can be edited, Up shows earlier lines, and a
+pasted text is one turn. Below each answer: tokens taken from the cache, and time to first token;
+dimmed unless NO_COLOR is set.
 )";
 
 constexpr char kCommands[] =
     "/help          this list\n"
-    "/clear         forget the conversation, but for the system text (also /reset)\n"
-    "/save FILE     write the conversation, as chat --history takes it\n"
-    "/load FILE     go on with a conversation that was saved\n"
-    "/exit          leave, as Ctrl-C and Ctrl-D do\n"
+    "/clear         forget the conversation except the system text (also /reset)\n"
+    "/save FILE     write the conversation to a file for /load and chat --history\n"
+    "/load FILE     continue a saved conversation\n"
+    "/exit          end the chat, like Ctrl-C and Ctrl-D\n"
     "Keys: arrows, Home, End; Up and Ctrl-R for earlier lines; Ctrl-C stops an answer.\n"
-    "What is pasted is one turn, whatever line ends it has.";
+    "A pasted text is one turn, line ends included.";
 
 // "/save" of "/save FILE"; empty: the line is a question. "/etc/passwd is what?" is one.
 std::string CommandWord(const std::string& line) {
@@ -161,7 +161,7 @@ class Conversation {
     } else if (word == "/load") {
       Load(path);
     } else {
-      Tell(absl::StrCat("there is no ", word, "; /help lists what there is"));
+      Tell(absl::StrCat("unknown command ", word, "; /help lists the commands"));
     }
     return true;
   }
@@ -171,7 +171,7 @@ class Conversation {
     absl::Status status = file.ok() ? (*file)->WriteAt(0, ChatText(chat_)) : file.status();
     if (status.ok()) status = (*file)->Commit();
     if (absl::IsAlreadyExists(status)) {
-      status = absl::AlreadyExistsError(absl::StrCat(path, " exists: name another file"));
+      status = absl::AlreadyExistsError(absl::StrCat(path, " exists; choose another file"));
     }
     if (!status.ok()) {
       Fail(*console_, status);
@@ -299,13 +299,15 @@ int RunChat(const ChatFlags& flags, Console& console) {
 }  // namespace
 
 void AddChatCommand(CommandLine* line) {
-  const auto [command, flags] = line->Add<ChatFlags>(
-      "chat", "A conversation that reuses its earlier turns", kChatExamples, RunChat);
+  const auto [command, flags] =
+      line->Add<ChatFlags>("chat", "Hold a conversation; earlier turns are reused from the cache",
+                           kChatExamples, RunChat);
   flags->worker.DeclareSeveral(command, &flags->workers);
   command->add_option("--system", flags->system, "the system text");
-  command->add_option("--history", flags->history_file, "a JSON file to go on from");
+  command->add_option("--history", flags->history_file,
+                      "continue the conversation in this JSON file");
   flags->generation.Declare(command, 512);
-  AddJson(command, &flags->json, " for each answer, no prompt sign");
+  AddJson(command, &flags->json, " per answer, and no \"you>\"");
 }
 
 }  // namespace hearth

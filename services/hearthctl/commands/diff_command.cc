@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kDiffExamples[] = R"(  hearthctl diff cold.snapshot warm.snapshot
   hearthctl diff a.snapshot b.snapshot --json
-Compares the model's fields, tokens, cuts, and every slice both files have. Exit code 1 when they
-differ, or one of them is missing or damaged.
+Compares the model's fields, tokens, cuts, and every slice that both files have. Exit code 1 if they
+differ, or if a file is missing or damaged.
 )";
 
 struct DiffFlags {
@@ -135,7 +135,7 @@ void AddDiffCommand(CommandLine* line) {
   command->add_option("a", flags->left, "a snapshot file")->required();
   command->add_option("b", flags->right, "the other")->required();
   AddJson(command, &flags->json,
-          " for each difference: part, name, a, b; last: equal, differences");
+          " per difference: part, name, a, b; then one with equal, differences");
 }
 
 }  // namespace hearth

@@ -21,13 +21,13 @@ namespace {
 constexpr char kDoctorExamples[] =
     R"(  hearthctl doctor
   hearthctl doctor --store unix:/run/s --worker unix:/run/w1 --worker unix:/run/w2
-Checks that all are reached and of one version; that the workers' fingerprints are equal, or which
-field differs; how full the store is and what it complains of; and, with a prompt of two chunks that
-is dropped again, that what one worker stores the next restores, by which way, and with the same
-bits (--no-probe leaves that out). Exit code 1 when something is wrong.
+Checks that all servers answer and have one version; that the workers' fingerprints are equal, or
+which field differs; how full the store is, and its error counters. Then one worker stores a prompt
+of two chunks and the others restore it: from where, and with the same bits or not. The prompt is
+dropped at the end (--no-probe skips this). Exit code 1 if something is wrong.
 )";
 
-constexpr char kLookAtDisk[] = "look at the disk and at the store's log";
+constexpr char kLookAtDisk[] = "check the disk and the store's log";
 constexpr double kFullShare = 0.95;
 
 struct DoctorFlags {
@@ -78,9 +78,9 @@ struct Worker {
 
 void CheckVersion(const std::string& who, const std::string& version, Findings* findings) {
   if (version == kVersion) return findings->Good("reached", absl::StrCat(who, ", ", version));
-  findings->Odd(
-      "version", absl::StrCat(who, " is of version ", version, ", hearthctl of ", kVersion),
-      "run one version everywhere: snapshots and calls of others are not tested together");
+  findings->Odd("version",
+                absl::StrCat(who, " has version ", version, ", hearthctl has ", kVersion),
+                "run the same version everywhere: mixed versions are not tested together");
 }
 
 std::vector<Worker> ReachWorkers(const DoctorFlags& flags, Findings* findings) {
@@ -97,14 +97,14 @@ std::vector<Worker> ReachWorkers(const DoctorFlags& flags, Findings* findings) {
     CheckVersion(absl::StrCat("worker at ", address), worker.model.version(), findings);
     if (!worker.model.unreachable_store().empty()) {
       findings->Bad("store",
-                    absl::StrCat("worker at ", address, " does not reach its store, ",
+                    absl::StrCat("worker at ", address, " cannot reach its store, ",
                                  worker.model.unreachable_store()),
-                    "start it, or look at the worker's log: it says why");
+                    "start the store, or read the reason in the worker's log");
     }
     if (!worker.model.why_not_invariant().empty()) {
       findings->Odd(
           "exactness",
-          absl::StrCat("worker at ", address, " is of the class ", worker.model.exactness()),
+          absl::StrCat("worker at ", address, " has the class ", worker.model.exactness()),
           worker.model.why_not_invariant());
     }
     reached.push_back(std::move(worker));
@@ -126,7 +126,7 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
           "fingerprint",
           absl::StrCat(field.field, " is \"", field.ours, "\" at ", workers[0].peer.address,
                        " and \"", field.theirs, "\" at ", workers[i].peer.address),
-          "these workers share nothing: give both the same model, flags and class");
+          "these workers share no prefixes: give both the same model, flags and class");
     }
   }
   if (equal) {
@@ -137,16 +137,16 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
 // Counters above 0 that somebody should look at.
 void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
   static const auto& advice = *new std::map<std::string, const char*>{
-      {"publishes_refused_full", "raise --disk-bytes, or unpin"},
+      {"publishes_refused_full", "raise --disk-bytes, or unpin restore points"},
       {"publishes_refused_quota", "raise the tenant's limits (--tenants-file)"},
       {"publishes_refused_staged", "raise --max-staged-bytes"},
       {"write_behind_failed", kLookAtDisk},
       {"tier_errors", kLookAtDisk},
-      {"quarantined_objects", "bytes rotted: look at the disk and the memory"},
-      {"recovery_damage", "a start gave up what was damaged: look at the disk"},
-      {"recovery_lost_restore_points", "acknowledged points were lost: look at the disk"},
-      {"shared_unreachable_shards", "look at Redis, and at the store's log"},
-      {"nondeterminism", "one worker computes other bits: hearthctl explain, docs/security.md"},
+      {"quarantined_objects", "stored bytes were damaged: check the disk and the memory"},
+      {"recovery_damage", "the last start dropped damaged entries: check the disk"},
+      {"recovery_lost_restore_points", "acknowledged restore points were lost: check the disk"},
+      {"shared_unreachable_shards", "check Redis and the store's log"},
+      {"nondeterminism", "one worker computes wrong values: see docs/security.md"},
   };
   for (const auto& [name, what] : advice) {
     const auto counter = stats.counters().find(name);
@@ -175,8 +175,8 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
       findings->Good("room", text);
     } else {
       findings->Odd("room", absl::StrCat(text, ", ", tier.evicted_restore_points(), " evicted"),
-                    absl::StrCat("hearth-simulate says what more --", TierText(tier.tier()),
-                                 "-bytes would bring"));
+                    absl::StrCat("hearth-simulate predicts the gain of more --",
+                                 TierText(tier.tier()), "-bytes"));
     }
   }
   ReadCounters(*stats, findings);
@@ -213,28 +213,30 @@ void JudgeRestore(const Worker& first, const GenerationResult& stored, const Wor
                   const GenerationResult& restored, Findings* findings) {
   const v1::Load& load = restored.started.load();
   const std::string who =
-      absl::StrCat(next.peer.address, " of what ", first.peer.address, " stored");
+      absl::StrCat(next.peer.address, ", prefix stored by ", first.peer.address);
   if (restored.started.cached_tokens() == 0 && load.decision() == "compute") {
-    findings->Good("sharing", absl::StrCat(who, ": it is there; computing so little is faster"));
+    findings->Good("sharing", absl::StrCat(who, ": it is stored, but computing it is faster"));
   } else if (restored.started.cached_tokens() == 0) {
-    findings->Bad("sharing", absl::StrCat(who, ": nothing was restored"),
-                  "hearthctl explain with one prompt at both workers says why; is it one store?");
+    findings->Bad(
+        "sharing", absl::StrCat(who, ": nothing was restored"),
+        "run hearthctl explain with the same prompt at both workers; do both use the same store?");
     return;
   } else {
     findings->Good("sharing", absl::StrCat(who, ": ", restored.started.cached_tokens(),
-                                           " tokens restored, by ", load.source(), ", in ",
+                                           " tokens restored from ", load.source(), ", in ",
                                            MsText(load.took_ms())));
   }
   const bool is_local = absl::StartsWith(next.peer.address, "unix:") ||
                         absl::StartsWith(next.peer.address, "127.0.0.1:");
   if (is_local && absl::StartsWith(load.source(), "wire")) {
-    findings->Odd("memory", absl::StrCat(next.peer.address, " does not reach the shared memory"),
-                  "if the store is on its machine: one user for both, and --shared-memory of the "
-                  "store where both see it");
+    findings->Odd("memory",
+                  absl::StrCat(next.peer.address, " cannot map the store's shared memory"),
+                  "if the store is on the same machine, run both as one user and put the socket of "
+                  "--shared-memory where both can open it");
   }
   if (restored.finished.first_logits_sha256() != stored.finished.first_logits_sha256()) {
     findings->Bad("bits", absl::StrCat("the first token's logits differ: ", who),
-                  "docs/security.md: one of the two computes wrongly");
+                  "one of the two workers computes wrong values: see docs/security.md");
   }
 }
 
@@ -263,7 +265,7 @@ void Probe(const std::vector<Worker>& workers, const v1::GenerateRequest& reques
     findings->Bad("publish",
                   absl::StrCat(who, " stored nothing",
                                stored->published ? ": " + stored->published->note() : ""),
-                  "its --store must be the store that is looked at, and reachable");
+                  "the --store of this worker must be the store of this check, and reachable");
     return;
   }
   findings->Good("publish",
@@ -298,13 +300,14 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
 
 void AddDoctorCommand(CommandLine* line) {
   const auto [command, flags] = line->Add<DoctorFlags>(
-      "doctor", "Check a running set-up, and say what to change", kDoctorExamples, RunDoctor);
+      "doctor", "Check running servers, and print what to change", kDoctorExamples, RunDoctor);
   flags->worker.DeclareSeveral(command, &flags->workers);
   flags->store.access = flags->worker.access;
   flags->store.address = kDefaultStoreAddress;
-  flags->store.DeclareOptional(command, "that these workers share")->envname("HEARTHCTL_STORE");
-  command->add_flag("--no-probe", flags->no_probe, "ask no worker to compute anything");
-  AddJson(command, &flags->json, " for each finding");
+  flags->store.DeclareOptional(command, "shared by these workers")->envname("HEARTHCTL_STORE");
+  command->add_flag("--no-probe", flags->no_probe,
+                    "do not make the workers store and restore a prompt");
+  AddJson(command, &flags->json, " per finding");
 }
 
 }  // namespace hearth

@@ -14,9 +14,9 @@ namespace {
 constexpr char kExplainExamples[] =
     R"(  hearthctl explain --prompt-file system.txt
   hearthctl explain --chat chat.json --json
-Shows, for each boundary of the prompt, what the worker's store holds and where, or why it cannot be
-used: never stored; evicted, dropped or quarantined, when and by what; its local layers' tail or the
-global layers before it gone; other cuts; another model or dtype (with the field that differs).
+Shows, for each boundary of the prompt, whether the worker's store has it and in which tier, or why
+it cannot be used: never stored; evicted, dropped or quarantined, when and why; the tail of its
+local layers or earlier global layers gone; other cuts; another model or dtype (with the field).
 )";
 
 struct ExplainFlags {
@@ -40,7 +40,7 @@ std::string Note(const v1::BoundaryInfo& boundary) {
   if (boundary.from_public()) return "from the public namespace";
   // Its tail never was there: only tails of boundaries that are worth keeping are stored.
   if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
-    return "not kept: nobody asked for this boundary";
+    return "not kept: no request asked for this boundary";
   }
   return boundary.reason();
 }
@@ -83,12 +83,12 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
   const bool only_first = response.usable_tokens() == 0 &&
                           response.matched_tokens() == kFirstToken &&
                           response.boundaries_size() == 0;
-  console.out << (only_first ? "miss: nothing that is stored begins like this prompt"
+  console.out << (only_first ? "miss: no stored prompt has a prefix in common with this prompt"
                              : response.summary())
               << "\n";
   PrintBoundaries(response, console);
   if (response.omitted_boundaries() > 0) {
-    console.out << "  " << response.omitted_boundaries() << " more, never stored\n";
+    console.out << "  " << response.omitted_boundaries() << " more boundaries, never stored\n";
   }
   for (const auto& other : response.other_fingerprints()) {
     if (other.matched_tokens() <= kFirstToken) continue;
@@ -115,8 +115,9 @@ int RunExplain(const ExplainFlags& flags, Console& console) {
 }  // namespace
 
 void AddExplainCommand(CommandLine* line) {
-  const auto [command, flags] = line->Add<ExplainFlags>(
-      "explain", "Say what is stored of a prompt, and why not", kExplainExamples, RunExplain);
+  const auto [command, flags] =
+      line->Add<ExplainFlags>("explain", "Show which parts of a prompt are stored, or why not",
+                              kExplainExamples, RunExplain);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   DeclareAdapter(command, &flags->adapter);

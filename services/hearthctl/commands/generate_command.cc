@@ -17,16 +17,16 @@ constexpr char kGenerateExamples[] =
   hearthctl generate --prompt "Once" --temperature 1 --n 4 --max-new-tokens 32
   hearthctl generate "Once" --generation-config auto --min-p 0.05 --repetition-penalty 1.1
   hearthctl generate "The capital of France is" --beams 4 --max-new-tokens 16
-      (the likeliest answer that 4 beams find; nothing of it can be shown before the search ends)
+      (the most likely answer that 4 beams find; it is printed when the search ends)
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
-seed (unless greedy), ttft_ms (from the RPC's start to the first token, by this clock), total_ms,
-first_logits_sha256, finish_reason, computed_tokens, kv_bytes (held at the end), kv_cache (how),
-exactness, decode_steps, drafted_tokens (guessed), accepted_tokens (of these: right),
+seed (unless greedy), ttft_ms (from the RPC's start to the first token, measured here), total_ms,
+first_logits_sha256, finish_reason, computed_tokens, kv_bytes (at the end), kv_cache (strategy),
+exactness, decode_steps, drafted_tokens (guessed), accepted_tokens (guessed right),
 load_decision (none, miss, load, compute or abandoned) with load_estimate_ms, compute_estimate_ms,
-load_ms and load_source where these are known; with --logprobs also logprobs, one a token; with
+load_ms and load_source if known; with --logprobs also logprobs, one per token; with
 --logits-sha256 also logits_sha256; with --n also samples, each with its token_ids, text and
-finish_reason (those above are the first one's); with --beams also beam_score; with
+finish_reason (the fields above are of the first sample); with --beams also beam_score; with
 --wait-published also published_tokens and durable.
 )";
 
@@ -121,15 +121,16 @@ int PrintGeneration(const GenerateFlags& flags, const GenerationResult& result, 
   if (flags.samples > 1) PrintSamples(console, result);
   PrintSummary(console, result);
   if (flags.beams > 1) {
-    console.err << "-- score " << ScoreOf(result) << ", the best that " << flags.beams
-                << " beams found" << std::endl;
+    console.err << "-- score " << ScoreOf(result) << ", the best of " << flags.beams << " beams"
+                << std::endl;
   }
   return kExitOk;
 }
 
 int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (flags.deadline == absl::ZeroDuration()) {
-    return FailUsage(console, "--deadline: must be above 0; without it there is none");
+    return FailUsage(console,
+                     "--deadline: must be above 0; got 0 (leave the flag out for no deadline)");
   }
   v1::GenerateRequest request;
   auto prompt = flags.prompt.Build();
@@ -153,8 +154,8 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (result.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return Fail(console,
                 absl::DeadlineExceededError(absl::StrCat(
-                    "the answer was not whole after ", absl::FormatDuration(flags.deadline),
-                    ", as --deadline has it: give it more, or ask for fewer tokens")));
+                    "the answer was not complete after ", absl::FormatDuration(flags.deadline),
+                    " (--deadline): raise it, or ask for fewer tokens")));
   }
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   return PrintGeneration(flags, result, console);
@@ -168,27 +169,27 @@ void AddGenerateCommand(CommandLine* line) {
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
-  command->add_option("--n", flags->samples, "so many answers to the prompt, 1 to 16")
+  command->add_option("--n", flags->samples, "number of answers to the prompt, 1 to 16")
       ->check(CLI::Range(1.0, 16.0))
       ->capture_default_str();
   command
-      ->add_option(
-          "--beams", flags->beams,
-          "search for the likeliest answer with so many beams, 1 to 16; it is shown at its end")
+      ->add_option("--beams", flags->beams,
+                   "search for the most likely answer with this number of beams, 1 to 16; printed "
+                   "at the end")
       ->check(CLI::Range(1.0, 16.0))
       ->capture_default_str();
   command
       ->add_option("--length-penalty", flags->length_penalty,
-                   "with --beams: a score is divided by the number of tokens to this power")
+                   "with --beams: divide scores by the number of tokens to this power")
       ->capture_default_str();
   command->add_flag("--early-stopping", flags->early_stopping,
-                    "with --beams: end with as many complete answers as beams");
+                    "with --beams: end once there are as many complete answers as beams");
   AddDuration(
       command, "--deadline", [to = flags](absl::Duration given) { to->deadline = given; },
       "give up after this long: 30s, 500ms");
   command->add_flag("--wait-published", flags->wait_published,
-                    "end only when the prefix is stored, and say what was");
-  AddJson(command, &flags->json, " a line, the result last");
+                    "wait until the prefix is stored, and print how many tokens were");
+  AddJson(command, &flags->json, " per line, the result last");
 }
 
 }  // namespace hearth

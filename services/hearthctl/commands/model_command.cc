@@ -10,9 +10,9 @@ namespace {
 constexpr char kModelExamples[] =
     R"(  hearthctl model
   hearthctl model --worker worker:7070 --json
-  hearthctl model --against saved.snapshot   (exit code 1 when they differ, field by field)
-What a worker serves, in which class of bits, and the fields of its fingerprint, which decide the
-bytes of its KV: workers share prefixes when their fingerprints are equal.
+  hearthctl model --against saved.snapshot   (prints the fields that differ; exit code 1 if any)
+Shows the model, its exactness class, and the fields of the fingerprint, which decide the bytes of
+keys and values. Workers share prefixes if their fingerprints are equal.
 )";
 
 struct ModelFlags {
@@ -58,13 +58,12 @@ int RunModel(const ModelFlags& flags, Console& console) {
 }  // namespace
 
 void AddModelCommand(CommandLine* line) {
-  const auto [command, flags] =
-      line->Add<ModelFlags>("model", "What a worker serves, in which class, and its fingerprint",
-                            kModelExamples, RunModel);
+  const auto [command, flags] = line->Add<ModelFlags>(
+      "model", "Show a worker's model, exactness class and fingerprint", kModelExamples, RunModel);
   flags->worker.Declare(command);
   command->add_option("--against", flags->against, "a snapshot file to compare with");
   AddJson(command, &flags->json,
-          ": exactness, fingerprint, fields, ...; with --against one for each difference, and last "
+          ": exactness, fingerprint, fields, ...; with --against one per difference, then one with "
           "equal, differences");
 }
 

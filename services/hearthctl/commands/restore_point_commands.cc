@@ -13,20 +13,19 @@ namespace {
 
 constexpr char kListExamples[] =
     R"(  hearthctl ls
-  hearthctl ls --tenant '*'                                       (for administrators: all tenants')
+  hearthctl ls --tenant '*'                                       (all tenants; administrators only)
   hearthctl ls --json | jq -c 'select(.tokens > 4096 and .age_s > 3600)'
   hearthctl ls --json | jq -sc 'sort_by(-.bytes)[:10][]'          (the largest)
-Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
-the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
-the time it has left to live, for how long it goes after the tenant's others, its priority, and its
-last token ids; those first that were used last.
+Columns: id (other commands accept its first digits), tokens covered, bytes, the fastest tier that
+holds all of it, whether it is durable and pinned, time since last use, hits, time to live left, how
+long it is evicted last in its tenant (kept), priority, and the last token ids. Last used first.
 )";
 constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evicted until unpinned)
   hearthctl unpin 3fa94c1200aa
 )";
 constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
   hearthctl drop --all            (every restore point; refused while one is pinned)
-  hearthctl drop --all --force    (pinned ones too)
+  hearthctl drop --all --force    (drop pinned restore points too)
 )";
 
 struct StoreFlags {
@@ -66,7 +65,7 @@ int RunList(const StoreFlags& flags, Console& console) {
   const bool is_of_all = flags.store.tenant == kAllTenants;
   if (!flags.json) {
     if (!tenant.empty() && !is_of_all) {
-      console.out << "restore points of tenant " << tenant << "; --tenant '*' lists all tenants'\n";
+      console.out << "restore points of tenant " << tenant << "; --tenant '*' lists all tenants\n";
     }
     PrintHeader(console);
   }
@@ -104,7 +103,7 @@ int RunPin(const StoreFlags& flags, Console& console) {
 
 int RunDrop(const StoreFlags& flags, Console& console) {
   if (flags.all == !flags.id.empty()) {
-    return FailUsage(console, "drop takes either an id or --all");
+    return FailUsage(console, "drop needs either an id or --all");
   }
   const auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
@@ -122,8 +121,9 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) PrintJson(MessageJson(*response), console);
   if (response->kept_pinned() > 0) {
-    return Fail(console, absl::FailedPreconditionError(absl::StrCat(
-                             flags.id, " is pinned and was kept: unpin it first, or --force")));
+    return Fail(console,
+                absl::FailedPreconditionError(absl::StrCat(
+                    flags.id, " is pinned and was not dropped: unpin it first, or pass --force")));
   }
   if (flags.json) return kExitOk;
   console.out << "dropped " << response->dropped() << " restore points, "
@@ -138,20 +138,20 @@ void AddRestorePointCommands(CommandLine* line) {
   const auto add = [line](const char* name, const char* what, const char* examples, auto run) {
     const auto added = line->Add<StoreFlags>(name, what, examples, run);
     added.second->store.Declare(added.first);
-    AddJson(added.first, &added.second->json, " a line");
+    AddJson(added.first, &added.second->json, " per line");
     return added;
   };
   add("ls", "List the store's restore points", kListExamples, RunList);
   const auto [pin, pinned] =
-      add("pin", "Keep a restore point whatever happens", kPinExamples, RunPin<true>);
+      add("pin", "Protect a restore point from eviction", kPinExamples, RunPin<true>);
   AddPoint(pin, &pinned->id)->required();
   const auto [unpin, unpinned] =
-      add("unpin", "Let a restore point be evicted again", kPinExamples, RunPin<false>);
+      add("unpin", "Allow eviction of a pinned restore point", kPinExamples, RunPin<false>);
   AddPoint(unpin, &unpinned->id)->required();
   const auto [drop, dropped] = add("drop", "Remove restore points", kDropExamples, RunDrop);
   AddPoint(drop, &dropped->id);
-  drop->add_flag("--all", dropped->all, "all of them");
-  AddForce(drop, &dropped->force, "pinned ones too");
+  drop->add_flag("--all", dropped->all, "drop all restore points");
+  AddForce(drop, &dropped->force, "drop pinned restore points too");
 }
 
 }  // namespace hearth

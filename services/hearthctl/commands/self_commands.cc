@@ -9,16 +9,16 @@ namespace {
 constexpr char kCompletionExamples[] =
     R"(  source <(hearthctl completion bash)                             (this shell)
   hearthctl completion bash > ~/.local/share/bash-completion/completions/hearthctl
-  source <(hearthctl completion zsh)                   (in ~/.zshrc, behind compinit)
+  source <(hearthctl completion zsh)                   (in ~/.zshrc, after compinit)
 )";
 constexpr char kManExamples[] =
     R"(  hearthctl man | man -l -
-  hearth-store --man | man -l -          (the servers have a flag for it)
+  hearth-store --man | man -l -          (servers: a flag)
 )";
 
 constexpr char kReferenceExamples[] =
     R"(  hearthctl reference
-  hearth-store --reference               (the others have a flag for it)
+  hearth-store --reference               (servers: a flag)
 )";
 
 // Which page about the whole program to print.
@@ -40,12 +40,13 @@ void AddSelfCommands(CommandLine* line) {
     *added.second = {line, page};
     return added;
   };
-  const auto completion =
-      add("completion", "Print what bash or zsh completes by", kCompletionExamples, BashCompletion);
+  const auto completion = add("completion", "Print the completion script for bash or zsh",
+                              kCompletionExamples, BashCompletion);
   const auto choose = [flags = completion.second](int is_zsh) {
     if (is_zsh == 1) flags->page = ZshCompletion;
   };
-  AddChoice(completion.first, "shell", {{"bash", 0}, {"zsh", 1}}, choose, "whose completion")
+  AddChoice(completion.first, "shell", {{"bash", 0}, {"zsh", 1}}, choose,
+            "shell to generate completion for")
       ->required();
   add("man", "Print the manual page, in troff", kManExamples,
       [](const ProgramText& program) { return ManPage(program, "1"); });

@@ -18,11 +18,10 @@ namespace hearth {
 namespace {
 
 constexpr char kVerifyExamples[] =
-    R"(  hearthctl verify saved.snapshot        (a file: its header, every slice against its digest)
+    R"(  hearthctl verify saved.snapshot        (a file: its header, and the digest of every slice)
   hearthctl verify /var/lib/hearth       (a store's data folder)
-A folder may be in use: the store is not disturbed, but what it changes meanwhile can look damaged,
-and the answer then says which process has it open.
-Exit code 1 when anything is damaged.
+The folder may be in use: the store is not disturbed, but files that it changes meanwhile can look
+damaged; the output names the process that has the folder open. Exit code 1 if anything is damaged.
 )";
 
 struct FileFlags {
@@ -83,7 +82,7 @@ int VerifyFile(const FileFlags& flags, Console& console) {
   }
   if (!status.ok()) return Fail(console, About(flags.path, status));
   if (!flags.json) {
-    console.out << flags.path << ": whole, " << SizeText((*file)->bytes().size()) << std::endl;
+    console.out << flags.path << ": complete, " << SizeText((*file)->bytes().size()) << std::endl;
   }
   return kExitOk;
 }
@@ -109,11 +108,11 @@ Json ReportJson(const std::string& dir, const VerifyReport& report,
 int CheckDataDir(const std::string& dir, bool json, Console& console) {
   // Looking does a running store no harm; what it changes meanwhile may look damaged.
   const std::optional<pid_t> holder = FolderHolder(dir);
-  const std::string open =
-      holder.has_value() ? absl::StrCat("; process ", *holder,
-                                        " has it open, and what that changes meanwhile can look "
-                                        "damaged: stop it, and verify again")
-                         : "";
+  const std::string open = holder.has_value()
+                               ? absl::StrCat("; process ", *holder,
+                                              " has it open, and files that it changes meanwhile "
+                                              "can look damaged: stop it and verify again")
+                               : "";
   auto report = VerifyDataDir(dir);
   if (!report.ok()) {
     return Fail(console, absl::Status(report.status().code(),
@@ -129,17 +128,18 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
     console.out << "\n";
     for (const std::string& problem : report->problems) console.out << "  " << problem << "\n";
     if (report->misread_count > 0) {
-      console.out << report->misread_count << " reads were wrong, and differed when repeated: "
-                  << "no damage, but look at the disk and its cable\n";
+      console.out << report->misread_count << " reads gave other bytes when repeated: "
+                  << "the files are not damaged, but check the disk and its cable\n";
     }
     for (const std::string& misread : report->misreads) console.out << "  " << misread << "\n";
     console.out << std::flush;
   }
   if (report->ok()) return kExitOk;
-  return Fail(console,
-              absl::DataLossError(absl::StrCat(
-                  dir, ": ", report->problem_count, " problems; a store that opens it ",
-                  "serves none of them, and computes and stores those prefixes again", open)));
+  return Fail(
+      console,
+      absl::DataLossError(absl::StrCat(
+          dir, ": ", report->problem_count, " problems; a store that opens the folder ",
+          "does not serve damaged entries, and workers compute those prefixes again", open)));
 }
 
 int RunVerify(const FileFlags& flags, Console& console) {

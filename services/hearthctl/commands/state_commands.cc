@@ -15,14 +15,14 @@ namespace {
 constexpr char kSaveExamples[] =
     R"(  hearthctl state save half.state --prompt "Water boils at" --max-new-tokens 8
   hearthctl state save --worker a:7070 half.state --chat chat.json --temperature 0.7 --seed 1
-Generates, then saves the inference: its keys and values, tokens and sampler. A file that exists
-stays as it is without --force; it is written whole or not at all.
+Generates, then saves the inference: its keys and values, tokens and sampler. Replaces an existing
+file only with --force. Writes the whole file or no file.
 )";
 constexpr char kLoadExamples[] =
     R"(  hearthctl state load half.state --max-new-tokens 8
   hearthctl state load --worker b:7070 half.state --max-new-tokens 8 --json
-Goes on token for token with the saved sampler. The worker needs the same model, adapter and
-kernels; otherwise it names the part that differs. With --json token_ids are the new ones.
+Continues token for token with the saved sampler. The worker needs the same model, adapter and
+kernels; otherwise it names the part that differs. With --json, token_ids has only new tokens.
 )";
 
 // What gRPC is given at a time.
@@ -149,7 +149,7 @@ int RunLoad(const LoadFlags& flags, Console& console) {
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   if (flags.json) return PrintJson(result.ToJson(), console);
   console.out << std::endl;
-  console.err << "-- went on for " << result.finished.generated_tokens() << " tokens, "
+  console.err << "-- continued for " << result.finished.generated_tokens() << " tokens, "
               << CacheSentence(result) << std::endl;
   return kExitOk;
 }
@@ -158,16 +158,16 @@ int RunLoad(const LoadFlags& flags, Console& console) {
 
 void AddStateCommands(CommandLine* line) {
   const auto [save, saved] = line->Add<SaveFlags>(
-      "state save", "Generate, then save the inference as a file", kSaveExamples, RunSave);
+      "state save", "Generate, then save the inference to a file", kSaveExamples, RunSave);
   saved->worker.Declare(save);
-  save->add_option("file", saved->path, "the file to be made")->required();
+  save->add_option("file", saved->path, "the file to write")->required();
   saved->prompt.Declare(save, /*takes_word=*/false);
   saved->generation.Declare(save, 128);
   AddForce(save, &saved->force);
   AddJson(save, &saved->json);
 
   const auto [load, loaded] =
-      line->Add<LoadFlags>("state load", "Go on with a saved inference", kLoadExamples, RunLoad);
+      line->Add<LoadFlags>("state load", "Continue a saved inference", kLoadExamples, RunLoad);
   loaded->worker.Declare(load);
   load->add_option("file", loaded->path, "a file that state save made")->required();
   loaded->generation.DeclareEnd(load, 128);

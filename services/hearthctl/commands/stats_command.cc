@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kStatsExamples[] =
     R"(  hearthctl stats
-  hearthctl stats --tenant team-a            (what it holds, and may hold)
+  hearthctl stats --tenant team-a            (one tenant's bytes and limits)
 )";
 
 struct StatsFlags {
@@ -25,8 +25,8 @@ std::string LimitText(uint64_t limit, const std::string& text) {
 
 void PrintTenant(const v1::TenantStats& tenant, Console& console) {
   console.out << "  tenant " << tenant.tenant() << ": " << SizeText(tenant.bytes())
-              << "; may hold: " << LimitText(tenant.max_bytes(), SizeText(tenant.max_bytes()))
-              << ", objects: "
+              << " stored; limits: bytes: "
+              << LimitText(tenant.max_bytes(), SizeText(tenant.max_bytes())) << ", objects: "
               << LimitText(tenant.max_objects(), std::to_string(tenant.max_objects()))
               << ", pinned: "
               << LimitText(tenant.max_pinned_bytes(), SizeText(tenant.max_pinned_bytes()))
@@ -38,8 +38,8 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
               << stats.restore_points() << " restore points, " << stats.objects() << " objects, "
               << SizeText(stats.pinned_bytes()) << " pinned\n";
   if (stats.has_tenant()) return PrintTenant(stats.tenant(), console);
-  console.out << "  of the host tier's capacity, the restore points take "
-              << SizeText(stats.point_bytes()) << " beside their keys and values\n";
+  console.out << "  records of restore points use " << SizeText(stats.point_bytes())
+              << " of the host tier's capacity\n";
   console.out << "  tier         used   capacity   objects  evicted  tokens served       read    "
                  "written  never read\n";
   for (const auto& tier : stats.tiers()) {
@@ -78,7 +78,7 @@ int RunStats(const StatsFlags& flags, Console& console) {
 
 void AddStatsCommand(CommandLine* line) {
   const auto [command, flags] = line->Add<StatsFlags>(
-      "stats", "How full a store is and what it did", kStatsExamples, RunStats);
+      "stats", "Show a store's tiers, limits and counters", kStatsExamples, RunStats);
   flags->store.Declare(command);
   AddJson(command, &flags->json);
 }

@@ -13,13 +13,13 @@ namespace hearth {
 namespace {
 
 constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out saved.snapshot
-The file is self-contained: tokens, model fields, every slice with its digest. It appears only
-when it is whole, and replaces no other without --force.
+The file is self-contained: tokens, model fields, every slice with its digest. The file appears only
+when it is complete, and replaces an existing file only with --force.
 )";
 constexpr char kImportExamples[] =
     R"(  hearthctl import saved.snapshot
   hearthctl import saved.snapshot --worker 127.0.0.1:7070
-      (first compares all six parts of the saved state with the model that this worker runs)
+      (first compares all six parts of the saved state with the model of this worker)
 )";
 
 struct TransferFlags {
@@ -96,8 +96,7 @@ int RunExport(const TransferFlags& flags, Console& console) {
   const auto bytes = Export(store.get(), flags, *id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
-    return PrintJson({{"id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}},
-                     console);
+    return PrintJson({{"id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}}, console);
   }
   console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
   return kExitOk;
@@ -179,13 +178,14 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const Transfe
   if (!status.ok()) return RpcFailure(status, flags.store);
   if (!whole) {
     return absl::InternalError(
-        absl::StrCat("store at ", flags.store.address, " broke the order of messages"));
+        absl::StrCat("store at ", flags.store.address, " sent messages in a wrong order"));
   }
   for (uint32_t boundary : ack.boundaries()) {
     if (boundary == header.manifest.token_count) return ack;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "store at ", flags.store.address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
+  return absl::FailedPreconditionError(
+      absl::StrCat("store at ", flags.store.address,
+                   " did not store the restore point: ", absl::StrJoin(ack.notes(), "; ")));
 }
 
 // All six parts, against the worker's model when one is given, else against the file's own.
@@ -219,7 +219,7 @@ int RunImport(const TransferFlags& flags, Console& console) {
   }
   console.out << "stored " << header->manifest.token_count << " tokens ("
               << DurabilityText(ack->durable()) << "), " << SizeText(ack->bytes_received())
-              << " were new" << std::endl;
+              << " sent" << std::endl;
   return kExitOk;
 }
 
@@ -230,15 +230,15 @@ void AddTransferCommands(CommandLine* line) {
       "export", "Write a restore point to a file", kExportExamples, RunExport);
   flags->store.Declare(command);
   AddPoint(command, &flags->id)->required();
-  command->add_option("--out,-o", flags->path, "file to write")->required();
+  command->add_option("--out,-o", flags->path, "the file to write")->required();
   AddForce(command, &flags->force);
   AddJson(command, &flags->json);
 
   const auto [other, import] = line->Add<TransferFlags>(
-      "import", "Put a file's restore point into a store", kImportExamples, RunImport);
+      "import", "Store the restore point of a file", kImportExamples, RunImport);
   import->store.Declare(other);
   import->worker.access = import->store.access;
-  import->worker.DeclareOptional(other, "compare with the model it runs");
+  import->worker.DeclareOptional(other, "compare the file with the model of this worker first");
   other->add_option("file", import->path, "a snapshot file")->required();
   AddJson(other, &import->json);
 }

@@ -24,7 +24,7 @@ constexpr char kWarmExamples[] =
     R"(  hearthctl warm --file prompts.yaml
   hearthctl warm --file prompts.yaml --pin --store 127.0.0.1:7080 --min-coverage 0.9
 
-  prompts:                             # what to keep warm
+  prompts:                             # prompts to keep in the store
     - name: handbook
       text_file: handbook.txt          # or text: "...", or token_ids: [2, 10, 11]
       breakpoints: [120]               # byte offsets for text, token positions for token_ids
@@ -34,15 +34,15 @@ constexpr char kWarmExamples[] =
         - role: system
           content: "You are brief."    # or a list of {text, cache_breakpoint}
           cache_breakpoint: true
-      generation_prompt: false         # the last message goes on later
+      generation_prompt: false         # the last message is unfinished
       pin: true                        # needs --store
-      ttl: 36h                         # how long it is kept; else as the store has it
-      adapter: legal                   # one of the worker's; else none
+      ttl: 36h                         # time to live; else the store's default
+      adapter: legal                   # adapter of the worker; else none
 
-Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
+Computes prompts that are not stored, checks that they are stored now, and prints the coverage: the
 share of the boundaries worth keeping that can be restored. A second run computes nothing. A pin
-holds each of them. Exit code 1 below --min-coverage, when nothing in the file is worth keeping, or
-when a prompt failed or cannot be pinned.
+protects each of these boundaries. Exit code 1 if the coverage is below --min-coverage, nothing in
+the file is worth keeping, or a prompt failed or cannot be pinned.
 )";
 
 struct WarmFlags {
@@ -207,7 +207,7 @@ class Warmer {
     assert(store_ != nullptr);
     if (boundary.pinned()) return absl::OkStatus();
     if (boundary.restore_point_id().empty()) {
-      return absl::NotFoundError("it has no restore point of its own");
+      return absl::NotFoundError("no restore point ends there");
     }
     v1::PinRequest request;
     request.set_tenant(flags_.store.tenant);
@@ -342,7 +342,7 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   const bool pins = flags.pin || std::any_of(entries->begin(), entries->end(),
                                              [](const WarmEntry& entry) { return entry.pin; });
   if (pins && flags.store.address.empty()) {
-    return FailUsage(console, "pins are asked for: pass --store ADDR, the store that keeps them");
+    return FailUsage(console, "pins need --store ADDR, the store to pin in");
   }
   auto channel = Connect(flags.worker);
   if (!channel.ok()) return Fail(console, channel.status());
@@ -361,15 +361,14 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   PrintTotals(flags, totals, console);
   if (totals.failed > 0) return kExitFailed;
   if (flags.min_coverage > 0 && totals.wanted == 0) {
-    return Fail(console,
-                absl::FailedPreconditionError(absl::StrCat(
-                    flags.file, ": nothing in it is worth keeping, so that nothing is kept warm; ",
-                    "--min-coverage 0 takes that")));
+    return Fail(console, absl::FailedPreconditionError(absl::StrCat(
+                             flags.file, ": no prompt in it has a boundary worth keeping; ",
+                             "pass --min-coverage 0 to accept that")));
   }
   if (totals.coverage().value_or(1.0) < flags.min_coverage) {
-    return Fail(console, absl::FailedPreconditionError(
-                             absl::StrCat("coverage ", CoverageText(totals), " is below ",
-                                          flags.min_coverage, "; the notes above say why")));
+    return Fail(console, absl::FailedPreconditionError(absl::StrCat(
+                             "coverage ", CoverageText(totals), " is below ", flags.min_coverage,
+                             "; the notes above give the reasons")));
   }
   return kExitOk;
 }
@@ -378,20 +377,20 @@ int RunWarm(const WarmFlags& flags, Console& console) {
 
 void AddWarmCommand(CommandLine* line) {
   const auto [command, flags] = line->Add<WarmFlags>(
-      "warm", "Compute and store prompts before they are asked", kWarmExamples, RunWarm);
+      "warm", "Compute and store prompts ahead of requests", kWarmExamples, RunWarm);
   flags->worker.Declare(command);
   flags->store.access = flags->worker.access;
   flags->store.DeclareOptional(command, "needed to pin");
   command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();
-  command->add_option("--min-coverage", flags->min_coverage, "lowest coverage that is a success")
+  command->add_option("--min-coverage", flags->min_coverage, "exit with 1 if the coverage is lower")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_flag("--pin", flags->pin, "pin every prompt of the file");
   command->add_option("--ttl", flags->ttl,
-                      "how long what is stored may be served, and what is there already from now "
-                      "on: 90m, 36h; of prompts that say nothing else");
+                      "time to live of the stored entries (90m, 36h), for prompts without a ttl; "
+                      "also extends existing entries");
   DeclareHint(command, &flags->hint);
-  AddJson(command, &flags->json, " a prompt, the coverage last");
+  AddJson(command, &flags->json, " per prompt, the coverage last");
 }
 
 }  // namespace hearth

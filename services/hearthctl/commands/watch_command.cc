@@ -12,12 +12,12 @@ namespace {
 
 constexpr char kWatchExamples[] =
     R"(  hearthctl watch                 (until Ctrl-C)
-  hearthctl watch --once          (up to now, and end)
+  hearthctl watch --once          (what is stored now, then end)
   hearthctl watch --json --no-snapshot
-  hearthctl watch --since 41 --incarnation 9270913   (go on where an earlier watch ended)
-First every restore point that is stored, then each change with its number: stored, durable
-(on disk now), pinned, unpinned, evicted, dropped, quarantined, and why one left. Numbers have no
-gap: "lost" says that the store could not keep up with this reader, and up to where.
+  hearthctl watch --since 41 --incarnation 9270913   (resume an earlier watch)
+Prints every stored restore point, then each change with its number: stored, durable (now on disk),
+pinned, unpinned, evicted, dropped or quarantined, and why. Change numbers have no gaps. "lost":
+this reader was too slow, and missed the changes up to that number.
 )";
 
 struct WatchFlags {
@@ -47,15 +47,15 @@ std::string ReasonText(const std::string& reason) {
   if (reason == "host_full") return "RAM was full";
   if (reason == "disk_full") return "the disk was full";
   if (reason == "quota") return "its tenant's quota was reached";
-  if (reason == "expired") return "its time was over";
-  if (reason == "quarantined") return "bytes of it failed verification";
+  if (reason == "expired") return "its time to live ended";
+  if (reason == "quarantined") return "its bytes failed verification";
   return reason == "dropped" ? "on request" : reason;
 }
 
 void PrintEvent(const v1::WatchEvent& event, Console& console) {
   switch (event.kind()) {
     case v1::WatchEvent::START:
-      console.out << (event.resumed() ? "going on after change " : "watching from change ")
+      console.out << (event.resumed() ? "resumed after change " : "watching from change ")
                   << event.sequence() << " of incarnation " << event.incarnation() << "\n"
                   << "  change  what         id              tokens       size  tier    why\n";
       return;
@@ -64,7 +64,7 @@ void PrintEvent(const v1::WatchEvent& event, Console& console) {
       return;
     case v1::WatchEvent::LOST:
       console.out << "  changes up to " << event.sequence()
-                  << " were lost: this reader is too slow; watch anew for a snapshot\n";
+                  << " were lost: this reader is too slow; run watch again for a snapshot\n";
       return;
     default:
       break;
@@ -83,7 +83,7 @@ void PrintEvent(const v1::WatchEvent& event, Console& console) {
 
 int RunWatch(const WatchFlags& flags, Console& console) {
   if (flags.since > 0 && flags.incarnation == 0) {
-    return FailUsage(console, "--since needs --incarnation, from the same earlier watch");
+    return FailUsage(console, "--since needs --incarnation of the same earlier watch");
   }
   auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
@@ -98,9 +98,9 @@ int RunWatch(const WatchFlags& flags, Console& console) {
   while (reader->Read(&event)) {
     const bool is_start = event.kind() == v1::WatchEvent::START;
     if (is_start && flags.since > 0 && !event.resumed() && !flags.json) {
-      console.out << "cannot go on after change " << flags.since << " of incarnation "
+      console.out << "cannot resume after change " << flags.since << " of incarnation "
                   << flags.incarnation
-                  << ": the store was opened anew, or no longer has what came next\n";
+                  << ": the store was restarted, or no longer has the next changes\n";
     }
     if (flags.json) {
       PrintJson(EventJson(event), console);
@@ -123,13 +123,14 @@ int RunWatch(const WatchFlags& flags, Console& console) {
 
 void AddWatchCommand(CommandLine* line) {
   const auto [command, flags] = line->Add<WatchFlags>(
-      "watch", "Follow what is stored and what leaves", kWatchExamples, RunWatch);
+      "watch", "Follow changes of the stored restore points", kWatchExamples, RunWatch);
   flags->store.Declare(command);
-  command->add_flag("--once", flags->once, "end once up to date");
-  command->add_flag("--no-snapshot", flags->no_snapshot, "changes only");
-  command->add_option("--since", flags->since, "number of the last change seen");
-  command->add_option("--incarnation", flags->incarnation, "the store's, as that watch showed it");
-  AddJson(command, &flags->json, " a line");
+  command->add_flag("--once", flags->once, "end when up to date");
+  command->add_flag("--no-snapshot", flags->no_snapshot, "print changes only");
+  command->add_option("--since", flags->since, "resume after this change number");
+  command->add_option("--incarnation", flags->incarnation,
+                      "incarnation of the store that the earlier watch printed");
+  AddJson(command, &flags->json, " per line");
 }
 
 }  // namespace hearth

@@ -100,7 +100,7 @@ TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
   ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   ASSERT_EQ(Run({"import", tiny_}, Certificate("caller-b")).code, kExitOk);
   EXPECT_THAT(Run({"ls"}, Token("token-ops"), false).out,
-              StartsWith("restore points of tenant default; --tenant '*' lists all tenants'\nid"));
+              StartsWith("restore points of tenant default; --tenant '*' lists all tenants\nid"));
   EXPECT_THAT(Run({"ls", "--tenant", "a"}, Token("token-ops"), false).out,
               StartsWith("restore points of tenant a;"));
   EXPECT_THAT(Run({"ls"}, Token("token-a"), false).out, StartsWith("id"));

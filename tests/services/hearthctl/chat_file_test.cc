@@ -46,18 +46,18 @@ TEST(ChatFileTest, AMessagesBreakpointIsAtItsEnd) {
 
 TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
   EXPECT_THAT(ErrorOf("{"), HasSubstr("must be JSON; at byte 1"));
-  EXPECT_THAT(ErrorOf("{}"), HasSubstr("not a list"));
-  EXPECT_THAT(ErrorOf("[1]"), HasSubstr("messages[0] is not an object"));
+  EXPECT_THAT(ErrorOf("{}"), HasSubstr("the chat must be a list"));
+  EXPECT_THAT(ErrorOf("[1]"), HasSubstr("messages[0] must be an object"));
   EXPECT_THAT(ErrorOf(R"([{"content": "a"}])"), HasSubstr("messages[0] has no role"));
   EXPECT_THAT(ErrorOf(R"([{"role": "user"}])"), HasSubstr("messages[0] has no content"));
-  EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": 1}])"), HasSubstr("no string and no list"));
+  EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": 1}])"), HasSubstr("a string or a list"));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [{"text": "a", "cache": true}]}])"),
-              HasSubstr("messages[0].content[0] has the field \"cache\""));
+              HasSubstr("messages[0].content[0] has the unknown or wrongly typed field \"cache\""));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [{}]}])"), HasSubstr("has no text"));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": "a", "cache_breakpoint": 1}])"),
-              HasSubstr("messages[0] has a cache_breakpoint that is not true or false"));
+              HasSubstr("messages[0] has a wrong cache_breakpoint: must be true or false"));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [], "cache_breakpoint": true}])"),
-              HasSubstr("messages[0] has a cache_breakpoint and nothing before it"));
+              HasSubstr("messages[0] has a cache_breakpoint but no text before it"));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": "a", "cache_brakpoint": true}])"),
               HasSubstr("messages[0] has the unknown field \"cache_brakpoint\""));
 }

@@ -83,8 +83,8 @@ TEST_F(CommandLineTest, AChoiceIsOneOfItsWordsAndARefusalNamesThem) {
   EXPECT_EQ(chosen, 9);
   for (const char* wrong : {"huge", "Large", "9", ""}) {
     EXPECT_EQ(Parse({"paint", "--size", wrong}), kExitUsage) << wrong;
-    EXPECT_THAT(err_,
-                HasSubstr("--size: \"" + std::string(wrong) + "\" is not one of large, small"));
+    EXPECT_THAT(
+        err_, HasSubstr("--size: must be one of large, small; got \"" + std::string(wrong) + "\""));
   }
   EXPECT_EQ(chosen, 9);
 }

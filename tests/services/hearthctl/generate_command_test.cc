@@ -16,7 +16,7 @@ TEST(GenerateCommandTest, ARequestThatIsTooLongIsRefusedWithTheLimit) {
   const CliResult result =
       RunCli({"generate", "--worker", worker.address(), "--prompt-file", path});
   EXPECT_EQ(result.code, kExitUsage);
-  EXPECT_THAT(result.err, HasSubstr("the request is too long: 3 MiB are the most that a worker"));
+  EXPECT_THAT(result.err, HasSubstr("the request is too large: a worker takes at most 3 MiB"));
 }
 
 TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {

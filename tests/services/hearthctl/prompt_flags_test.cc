@@ -16,7 +16,8 @@ TEST(ParseTokenIdsTest, ReadsCommasSpacesLinesAndJsonLists) {
 }
 
 TEST(ParseTokenIdsTest, NamesTheItemThatIsNoId) {
-  EXPECT_THAT(ParseTokenIds("2,x").status().message(), HasSubstr("token_ids[1] is \"x\""));
+  EXPECT_THAT(ParseTokenIds("2,x").status().message(),
+              HasSubstr("token_ids[1] must be a token id; got \"x\""));
   EXPECT_THAT(ParseTokenIds("2,-1").status().message(), HasSubstr("\"-1\""));
   EXPECT_THAT(ParseTokenIds("4294967296").status().message(), HasSubstr("token_ids[0]"));
   EXPECT_THAT(ParseTokenIds("").status().message(), HasSubstr("empty"));

@@ -126,11 +126,11 @@ TEST(TerminalTest, APasteThatNoRequestTakesIsLeftOut) {
   terminal.Type("a\x1b[200~" + std::string(EditedLines::kMaxPasteBytes + 5000, 'x') +
                 "\x1b[201~b\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
-  EXPECT_EQ(LastQuestion(worker), "a[a paste of more than 1 MiB: left out]b");
+  EXPECT_EQ(LastQuestion(worker), "a[a paste of more than 1 MiB was ignored]b");
   ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("a\x1b[200~\xFF\x1b[201~b\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
-  EXPECT_EQ(LastQuestion(worker), "a[a paste that is not UTF-8: left out]b");
+  EXPECT_EQ(LastQuestion(worker), "a[a paste that is not UTF-8 was ignored]b");
 }
 
 TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {

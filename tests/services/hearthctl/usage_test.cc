@@ -51,7 +51,7 @@ TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {
   const CliResult mistyped = RunCli({"verify", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   ::unsetenv("HEARTHCTL_STOR");
   EXPECT_EQ(mistyped.code, kExitOk) << "a warning";
-  EXPECT_THAT(mistyped.err, AllOf(HasSubstr("HEARTHCTL_STOR is no variable of hearthctl"),
+  EXPECT_THAT(mistyped.err, AllOf(HasSubstr("HEARTHCTL_STOR is not a variable of hearthctl"),
                                   HasSubstr("did you mean HEARTHCTL_STORE?")));
   ASSERT_EQ(::setenv("HEARTHCTL_STORE", "unix:a", 1), 0);
   const CliResult right = RunCli({"verify", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
@@ -71,7 +71,7 @@ TEST(UsageTest, AHostThatNobodyIsCalledIsNotToBeStarted) {
   // RFC 6761: never resolves.
   const CliResult result = RunCli({"ls", "--store", "store.invalid:7080"});
   EXPECT_EQ(result.code, kExitUnreachable);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("no host is called store.invalid"),
+  EXPECT_THAT(result.err, AllOf(HasSubstr("unknown host name store.invalid"),
                                 Not(HasSubstr("hearth-store --data-dir"))));
 }
 

@@ -94,7 +94,7 @@ TEST_F(WarmCommandTest, ABoundaryThatCannotBePinnedFailsTheRunAndTheOthersArePin
   const CliResult nameless = Warm(kPinned, {"--store", store.address()});
   EXPECT_EQ(nameless.code, kExitFailed);
   EXPECT_EQ(nameless.objects.at(0)["pinned_boundaries"], (std::vector<uint32_t>{5}));
-  EXPECT_THAT(nameless.err, HasSubstr("not pinned at boundary 32: it has no restore point"));
+  EXPECT_THAT(nameless.err, HasSubstr("not pinned at boundary 32: no restore point ends"));
 }
 
 }  // namespace

@@ -58,16 +58,16 @@ chats:
 TEST(WarmFileTest, SaysWhatIsWrongInWhichLine) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("empty"));
   EXPECT_THAT(ErrorOf("a: [1"), HasSubstr("line"));
-  EXPECT_THAT(ErrorOf("prompts: []"), HasSubstr("neither prompts nor chats"));
+  EXPECT_THAT(ErrorOf("prompts: []"), HasSubstr("no prompts and no chats"));
   EXPECT_THAT(ErrorOf("prompt:\n  - text: a\n"), HasSubstr("line 1: unknown key \"prompt\""));
   EXPECT_THAT(ErrorOf("prompts:\n  - text: a\n    pinn: true\n"),
               HasSubstr("line 3: unknown key \"pinn\""));
   EXPECT_THAT(ErrorOf("prompts:\n  - name: a\n"), HasSubstr("line 2: a prompt needs exactly one"));
   EXPECT_THAT(ErrorOf("prompts:\n  - token_ids: [a]\n"), HasSubstr("line 2"));
   EXPECT_THAT(ErrorOf("prompts:\n  - text_file: nowhere.txt\n"), HasSubstr("nowhere.txt"));
-  EXPECT_THAT(ErrorOf("prompts:\n  - text_file: \"\"\n"), HasSubstr("line 2: text_file names no"));
+  EXPECT_THAT(ErrorOf("prompts:\n  - text_file: \"\"\n"), HasSubstr("line 2: text_file must not"));
   EXPECT_THAT(ErrorOf("prompts:\n  - text: a\n    ttl: soon\n"),
-              HasSubstr("line 3: ttl: \"soon\" is not a time"));
+              HasSubstr("line 3: ttl: must be a duration of at least 1s"));
   EXPECT_THAT(ErrorOf("chats:\n  - name: a\n"), HasSubstr("needs a list of messages"));
   EXPECT_THAT(ErrorOf("chats:\n  - messages:\n    - {role: user}\n"),
               HasSubstr("role and content"));

@@ -134,9 +134,9 @@ TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
   const std::pair<std::string, std::string> files[] = {
       // It is written with a dash.
       {"# Sizes\ncount = 2\n  host_bytes = \"1MiB\"\n",
-       ":3: host_bytes is no flag of hearth-test; did you mean host-bytes?"},
+       ":3: unknown flag host_bytes; did you mean host-bytes?"},
       // It begins another one.
-      {"host-bytes = \"1MiB\"\ncount = 2\nhost = \"a\"\n", ":3: host is no flag"}};
+      {"host-bytes = \"1MiB\"\ncount = 2\nhost = \"a\"\n", ":3: unknown flag host;"}};
   for (const auto& [text, wrong] : files) {
     const std::string path = folder.Write("flags.toml", text);
     TestFlags flags;
@@ -177,8 +177,8 @@ TEST(FlagSet, NamesAMistypedFlagAndOneNearIt) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(Parse({"--host-byte", "3", "--count", "2"}, &flags), 2);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "hearth-test: --host-byte is no flag of hearth-test; did you mean --host-bytes? "
-            "(--help tells more)\n");
+            "hearth-test: unknown flag --host-byte; did you mean --host-bytes? "
+            "(see --help)\n");
 }
 
 TEST(MistypedVariables, AreThoseOfTheProgramAndThoseNearIts) {
@@ -198,9 +198,10 @@ TEST(MistypedVariables, AreThoseOfTheProgramAndThoseNearIts) {
       MistypedVariables(environment, "hearth-store", "HEARTH_STORE_",
                         {"HEARTH_STORE_HOST_BYTES", "HEARTH_STORE_LISTEN"});
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_EQ(found[0],
-            "environment: HEARTH_STORE_HOST_BYTE is no variable of hearth-store and was not read; "
-            "did you mean HEARTH_STORE_HOST_BYTES?");
+  EXPECT_EQ(
+      found[0],
+      "environment: HEARTH_STORE_HOST_BYTE is not a variable of hearth-store and was ignored; "
+      "did you mean HEARTH_STORE_HOST_BYTES?");
   EXPECT_NE(found[1].find("HEARTH_STOR_LISTEN"), std::string::npos);
   EXPECT_NE(found[2].find("HEARTHSTORE_LISTEN"), std::string::npos);
 }

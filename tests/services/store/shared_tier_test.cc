@@ -56,7 +56,8 @@ TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {
   SharedFlags flags;
   flags.url = "redis://127.0.0.1:1";
   flags.ca_file = "our-ca.pem";
-  EXPECT_EQ(Refusal(flags, "secret"), "--shared-ca our-ca.pem: TLS is with --shared rediss://");
+  EXPECT_EQ(Refusal(flags, "secret"),
+            "--shared-ca our-ca.pem needs TLS: write --shared rediss://HOST:PORT");
   flags.url = "rediss://127.0.0.1:1";
   EXPECT_EQ(Refusal(flags, "secret"), "");
   flags.key_file = "our.key";
