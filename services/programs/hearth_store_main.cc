@@ -34,19 +34,17 @@ namespace {
 constexpr char kProgram[] = "hearth-store";
 constexpr char kAbout[] =
     "Keeps the keys and values of prompt prefixes in RAM and on disk, and serves them to workers.\n"
-    "Everything kept on disk is there again after a restart.";
+    "Entries on disk survive a restart.";
 constexpr char kExamples[] =
-    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the "
-    "file\n"
-    "of --config (host-bytes = \"8GiB\"); the command line wins over the environment, that over "
-    "the "
-    "file.\n\n"
+    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the\n"
+    "file of --config (host-bytes = \"8GiB\"). The command line overrides the environment, and\n"
+    "the environment overrides the file.\n\n"
     "Examples:\n"
     "  hearth-store --data-dir /var/lib/hearth\n"
     "  hearth-store --data-dir /var/lib/hearth --host-bytes 16GiB --disk-bytes 500GiB\n"
     "  hearth-store --listen 127.0.0.1:0 --address-file store.address   # any free port\n"
-    "  hearth-store --identities-file callers.json                      # who may see what\n"
-    "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, gone at exit\n";
+    "  hearth-store --identities-file callers.json                      # authenticate callers\n"
+    "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, lost at exit\n";
 
 struct StoreFlags {
   ServerFlags server;
@@ -64,44 +62,46 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   FlagSet set(kProgram, "HEARTH_STORE_", kAbout, kExamples);
   set.AddServerFlags(&flags->server);
   set.AddText("data-dir", &flags->store.data_dir,
-              "Folder of the disk tier, made when absent; empty: no disk tier");
-  set.AddBytes(
-      "host-bytes", &flags->store.host_bytes,
-      "RAM for keys and values, and for the bookkeeping of restore points (about 1 KB each, at "
-      "most half)");
+              "Folder of the disk tier, created if missing; empty: no disk tier");
+  set.AddBytes("host-bytes", &flags->store.host_bytes,
+               "RAM for keys and values, and for records of restore points (about 1 KB each, at "
+               "most half of the RAM)");
   set.AddBytes("gpu-bytes", &flags->gpu_bytes,
-               "Copies kept on CUDA device 0 for workers of this host that compute there; 0: none");
+               "Memory of CUDA device 0 for copies of entries, read by workers of this host that "
+               "compute on it; 0: none");
   set.AddBytes("disk-bytes", &flags->store.disk_bytes,
-               "Keys and values kept on disk; fewer on a volume that has no room for them");
-  set.AddBytes("max-staged-bytes", &flags->store.max_staged_bytes,
-               "Publishes being received, all together and each alone; beyond, they are refused");
+               "Disk space for keys and values; lowered if the volume has less room");
+  set.AddBytes(
+      "max-staged-bytes", &flags->store.max_staged_bytes,
+      "Memory for publishes that are being received; a publish that does not fit is refused");
   set.AddChoice("durability", &flags->store.default_durability,
                 {"default", "memory", "disk", "sync"},
-                "What a publish that asks for nothing else survives: memory: nothing; disk: the "
-                "process's death; sync: the machine's");
+                "Durability of publishes that do not set one. memory: acknowledged in RAM, may be "
+                "lost; disk: survives a crash of the store; sync: survives a crash of the machine");
   set.AddChoice("retention", &flags->store.retention, {"default", "lru"},
-                "What goes first when room is needed: default: what has least to expect, learnt "
-                "from what came back; lru: what was used longest ago");
+                "Eviction policy. default: evict entries with the lowest predicted reuse; lru: "
+                "evict the least recently used");
   set.AddDuration("default-ttl", &flags->store.default_ttl,
-                  "How long restore points live that are published without a time to live, where "
-                  "the tenants file has no default_ttl_s; 0s: until room is needed");
+                  "Time to live of restore points that are published without one, if the tenants "
+                  "file sets no default_ttl_s; 0s: until evicted");
   set.AddText("shared-memory", &flags->shared_memory,
-              "Workers of this host and user read RAM slices from shared memory instead of the "
-              "socket: auto, off, or where its unix socket is (a path, or @NAME)");
+              "Share RAM with workers of this host and user, who then read slices from it instead "
+              "of the socket: auto, off, or the unix socket to offer it on (a path, or @NAME)");
   set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "auto", "on"},
-                "Ask the kernel for huge pages under --host-bytes; on: warn where it has none");
+                "Ask the kernel for huge pages for --host-bytes; on: warn if it has none");
   set.AddText("tenants-file", &flags->tenants_file,
-              "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
+              "JSON file of the limits and guaranteed bytes of each tenant; empty: no limits");
   set.AddText("backup-dir", &flags->backup_dir,
-              "SIGUSR1 copies what is on disk to this folder, beside everything else; empty: not");
-  set.AddBytes("background-disk-rate", &flags->store.background_disk_bytes_per_s,
-               "Bytes a second written to disk in the background, backups included; 0: no limit");
+              "Backup folder; SIGUSR1 starts a backup of the disk tier. Empty: disabled");
+  set.AddBytes(
+      "background-disk-rate", &flags->store.background_disk_bytes_per_s,
+      "Most bytes per second written to disk in the background, backups included; 0: no limit");
   set.AddBytes("scrub-rate", &flags->store.scrub.bytes_per_s,
-               "Bytes a second read again from disk to find what rots; 0: none");
+               "Bytes per second read from disk to find damaged entries; 0: no scrub");
   set.AddDuration("scrub-period", &flags->store.scrub.period,
-                  "All of the disk is read again at most this often");
+                  "Minimum time from one full scrub of the disk to the next");
   set.AddText("secret-file", &flags->store.secret_file,
-              "File with the secret of the keys; empty: made once, kept in the data folder");
+              "File with the secret of the keys; empty: created once in the data folder");
   AddSharedFlags(&set, &flags->shared);
   return set.Parse(argc, argv, exit_code);
 }
@@ -147,8 +147,8 @@ Shared Share(const StoreFlags& flags, uint64_t incarnation, const StoreAdmin& st
     offer.device_socket = shared.device->name();
   }
   if (shared.device == nullptr && flags.store.device != nullptr) {
-    Log(LogLevel::kWarning, "the gpu tier is of no use",
-        {{"reason", "it cannot be shared, or --shared-memory is off"}});
+    Log(LogLevel::kWarning, "GPU tier is enabled but no worker can map it",
+        {{"reason", "its memory cannot be shared, or --shared-memory is off"}});
   }
   service->Offer(std::move(offer));
   return shared;
@@ -170,7 +170,7 @@ void BackUp(StoreAdmin* store, const std::string& folder) {
        {"id", report->id},
        {"bytes", report->bytes},
        {"new_bytes", report->new_bytes},
-       {"has_secret", report->has_secret ? "yes" : "no: keep the file of --secret-file too"},
+       {"has_secret", report->has_secret ? "yes" : "no: back up the file of --secret-file too"},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
 }
 
@@ -259,8 +259,7 @@ int Main(int argc, char** argv) {
       flags.server, {{"hearth.v1.CacheStore", &service}}, &admission, &metrics, *access,
       [opened](absl::Time deadline) {
         if (absl::Status status = opened->Flush(deadline); !status.ok()) {
-          Log(LogLevel::kWarning, "not all was flushed",
-              {{"reason", std::string(status.message())}});
+          Log(LogLevel::kWarning, "flush incomplete", {{"reason", std::string(status.message())}});
         }
       },
       &stopped);

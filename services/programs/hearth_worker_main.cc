@@ -36,12 +36,12 @@ namespace {
 
 constexpr char kProgram[] = "hearth-worker";
 constexpr char kAbout[] =
-    "Serves a Gemma 3 model over gRPC. Prefixes that any worker computed before are restored from "
-    "the\nstore instead of being computed again, with the same answer bit for bit.";
+    "Serves a Gemma 3 model over gRPC. Prefixes that any worker computed before are restored from\n"
+    "the store instead of computed again; the answer is the same, bit for bit.";
 constexpr char kExamples[] =
     "Every flag can also come from the environment (HEARTH_WORKER_MODEL=DIR) or from the file of\n"
-    "--config (model = \"DIR\"); the command line wins over the environment, that over the "
-    "file.\n\n"
+    "--config (model = \"DIR\"). The command line overrides the environment, and the environment\n"
+    "overrides the file.\n\n"
     "Examples:\n"
     "  hearth-worker --model models/gemma-3-270m.gguf --store 127.0.0.1:7080\n"
     "  hearth-worker --model models/gemma-3-270m.gguf --store embedded:data   # one machine\n"
@@ -76,18 +76,17 @@ std::string DefaultDigestCache() {
 // What the class invariant multiplies.
 void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
   set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "q8_0", "q4_0"},
-                 "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
-                 "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
-                 "auto: stored");
+                 "Form of the weights (class invariant). stored: the checkpoint's bits; float32: "
+                 "widened, same answers; q8_0, q4_0: 8 or 4 bits, other answers, prefixes shared "
+                 "only with the same form; auto: stored");
   set->AddChoice("arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
-                 "Class invariant, what products multiply: float32 (the answers of versions before "
-                 "this flag); int8: integers where a matrix is in blocks (a GGUF file's, or by "
-                 "--weights), shared with the same arithmetic only; auto: int8 where there is such "
-                 "a matrix");
+                 "Numbers that matrix products multiply (class invariant). float32; int8: integers "
+                 "for matrices in blocks (of a GGUF file, or by --weights), prefixes shared only "
+                 "with the same arithmetic; auto: int8 if the model has such a matrix");
   set->AddChoice("kv-dtype", &engine->kv_dtype, {"float32", "bfloat16", "auto"},
-                 "Class invariant, how keys and values are stored: float32; bfloat16: rounded when "
-                 "they are written, in half the bytes, other answers, shared with bfloat16 only; "
-                 "auto: bfloat16 where products multiply integers");
+                 "Type of keys and values (class invariant). float32; bfloat16: rounded when "
+                 "written, half the bytes, other answers, prefixes shared only with bfloat16; "
+                 "auto: bfloat16 if products multiply integers");
 }
 
 constexpr char kDeviceHelp[] =
@@ -100,92 +99,93 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
   set->AddText("device", &engine->device, kDeviceHelp);
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
-  set->AddUint("chunk-tokens", &engine->chunk_tokens,
-               "Tokens a chunk, a power of two from 16 to 1024; equal on all workers of a store");
+  set->AddUint(
+      "chunk-tokens", &engine->chunk_tokens,
+      "Tokens per chunk, a power of two from 16 to 1024; must be equal on all workers of a store");
   set->AddChoice(
       "exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
-      "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
-      "with the cache as without, shared by equal machines; portable: within rounding, "
-      "shared by all; auto: invariant on a CPU where it holds, else exact; on cuda invariant "
-      "takes a checkpoint in bfloat16 and computes in float32, and auto is exact");
+      "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits with the "
+      "cache as without, shared by equal machines; portable: equal within rounding, shared by all; "
+      "auto: invariant on a CPU that supports it, else exact. On cuda, invariant needs a bfloat16 "
+      "checkpoint and computes in float32, and auto is exact");
   AddInvariantFlags(set, engine);
-  set->AddText(
-      "kv-cache", &engine->kv.cache,
-      "How keys and values are kept of requests that do not say: dynamic; static: all "
-      "memory is taken with a request's first step; quantized: whole chunks in fewer bits, "
-      "other answers; offloaded: as dynamic; offloaded_static: as static; empty: as the "
-      "model's generation_config.json says, else dynamic");
+  set->AddText("kv-cache", &engine->kv.cache,
+               "KV cache strategy of requests that set none. dynamic; static: all memory is "
+               "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
+               "answers; offloaded: same as dynamic; offloaded_static: same as static; empty: from "
+               "the model's generation_config.json, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
-               "Options of the strategy quantized: bits=4,group=64,axis_key=-1,axis_value=0,"
-               "residual=128 (a chunk)");
+               "Options of the quantized strategy: "
+               "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
   set->AddNamed("adapter", &engine->adapters,
-                "NAME=DIR, repeatable: a LoRA adapter as PEFT saves one, which requests choose by "
-                "its name; class invariant");
-  set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
+                "NAME=DIR, repeatable: a LoRA adapter in the format of PEFT; requests select it by "
+                "NAME (class invariant)");
+  set->AddUint("threads", &flags->threads, "Compute threads; 0: one for each core");
   set->AddBytes(
       "kv-bytes", &engine->memory.kv_bytes,
-      "Keys and values of running requests; 0: in the class invariant half of the memory, "
-      "less weights and pool; on a device three quarters of what it has free");
+      "Memory for keys and values of running requests. 0: in the class invariant, half of the "
+      "memory minus weights and pool; on a device, three quarters of its free memory");
   set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
-                "Without effect: offloaded requests are kept in kv-bytes");
+                "No effect: offloaded requests are kept in --kv-bytes");
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
-                "Restored prefixes kept in the worker; 0: none");
+                "Memory for restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,
-               "Requests computed at the same time; 0: 16 in the class invariant, else 8");
+               "Most requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
-               "Tokens of a step while requests decode, class invariant: fewer let their tokens "
-               "come closer together, more let prompts through sooner; 0: a chunk");
+               "Most tokens of a step while requests decode (class invariant). Fewer: less time "
+               "between two tokens of an answer; more: prompts finish sooner; 0: one chunk");
   set->AddUint(
       "speculate", &engine->speculate,
-      "Tokens that a request which does not say guesses from its text, at most 15, for one "
-      "step to verify, class invariant: same answers, fewer steps where they repeat; 0: "
-      "none");
-  set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
-  set->AddBytes("staging-bytes", &engine->memory.staging_bytes,
-                "Prefixes waiting to be published; 0: two tails of the model, at least 1 GiB");
+      "Tokens to guess from the text and verify in one step, at most 15, for requests that set "
+      "none (class invariant). Same answers, fewer steps if the text repeats; 0: none");
+  set->AddUint("max-queue", &engine->max_queued,
+               "Most waiting requests; requests over the limit are refused");
+  set->AddBytes(
+      "staging-bytes", &engine->memory.staging_bytes,
+      "Memory for prefixes that wait to be published; 0: two tails of the model, at least 1 GiB");
   set->AddDuration("fetch-budget", &engine->cache.fetch_budget,
-                   "A fetch that takes longer is given up and the prefix computed");
+                   "Time limit of a fetch from the store; after it, the prefix is computed");
   set->AddChoice("load", &engine->cache.load, {"auto", "always", "never"},
-                 "auto: what the store has is loaded where that takes less time than computing it; "
-                 "always; never: it is computed, and published");
+                 "auto: load a stored prefix if that is predicted to be faster than computing it; "
+                 "always: load it; never: compute and publish it");
   set->AddDuration(
       "compute-wait", &engine->cache.compute.wait,
-      "Wait this long for another worker that computes the same prefix; 0s: compute it");
+      "Maximum wait for another worker that computes the same prefix; 0s: compute it at once");
   set->AddDuration("compute-lease", &engine->cache.compute.lease,
-                   "Others wait this long for what this worker computes; 0s: not at all");
+                   "Maximum time that other workers wait for a prefix that this worker computes; "
+                   "0s: they do not wait");
   set->AddUint("compute-min-tokens", &engine->cache.compute.min_tokens,
-               "Fewer tokens are computed without asking who else does");
+               "Compute shorter prefixes without asking whether another worker computes them");
   set->AddShare("audit-rate", &engine->cache.audit_rate,
-                "The share, 0 to 1, of what the store gave that is computed again when idle, and "
-                "quarantined where it is wrong");
-  set->AddDuration("publish-timeout", &engine->cache.publish_timeout,
-                   "A publish may take this long");
+                "Share (0 to 1) of the restored prefixes that an idle worker computes again; wrong "
+                "ones are quarantined in the store");
+  set->AddDuration("publish-timeout", &engine->cache.publish_timeout, "Time limit of a publish");
   set->AddText("digest-cache", &engine->digest_cache_dir,
-               "Folder of remembered weight digests; empty: computed at each start");
+               "Folder of cached weight digests; empty: compute them at each start");
 }
 
 void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddText("http-listen", &flags->http_listen,
                "Serve OpenAI's API and a chat page over HTTP on HOST:PORT, with the certificate of "
                "--tls-cert; empty: off");
-  set->AddText("http-address-file", &flags->http_address_file, "Write that address to this file");
-  set->AddText("http-model", &flags->http_model,
-               "The model's name there; empty: that of its folder, or of its file without .gguf");
-  set->AddChoice(
-      "generation-config", &flags->ignores_generation_config, {"auto", "none"},
-      "Temperature, top_k and top_p of requests over HTTP that leave them open: auto: as "
-      "the model's generation_config.json says, else OpenAI's; none: OpenAI's; over "
-      "gRPC, unless a request asks for the same, 0: greedy");
+  set->AddText("http-address-file", &flags->http_address_file,
+               "Write the HTTP address to this file");
   set->AddText(
-      "default-sampling", &flags->default_sampling,
-      "What these requests get before either: temperature=0.7,top_k=40,top_p=0.9, or some of "
-      "the three");
+      "http-model", &flags->http_model,
+      "Name of the model over HTTP; empty: the name of its folder, or of its file without .gguf");
+  set->AddChoice("generation-config", &flags->ignores_generation_config, {"auto", "none"},
+                 "Default temperature, top_k and top_p of HTTP requests. auto: from the model's "
+                 "generation_config.json, else OpenAI's; none: OpenAI's. A gRPC request is greedy "
+                 "unless it asks for these defaults");
+  set->AddText("default-sampling", &flags->default_sampling,
+               "Overrides of the defaults of --generation-config, one or more: "
+               "temperature=0.7,top_k=40,top_p=0.9");
   set->AddText("http-hosts", &flags->http_hosts,
-               "Comma-separated names by which callers reach it and the metrics, in addition to "
+               "Comma-separated names by which callers reach HTTP and the metrics, in addition to "
                "localhost, IP addresses and the name in --http-listen; *: all");
   set->AddText("http-origins", &flags->http_origins,
-               "Sites, parted by commas, whose pages may call it (https://chat.example.com), "
-               "besides its own; *: all");
+               "Comma-separated sites whose pages may call the HTTP API "
+               "(https://chat.example.com), in addition to the worker's own; *: all");
   set->AddText("trusted-proxies", &flags->trusted_proxies,
                "Comma-separated CIDR blocks (10.0.0.0/8,fd00::/8) of proxies in front of "
                "--http-listen; their connections are not closed to make room for others");
@@ -199,31 +199,32 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   AddHttpFlags(&set, flags);
   AddEngineFlags(&set, flags);
   set.AddText("store", &flags->store,
-              "The cache node's address; embedded:DIR: a store in this process; none");
+              "Address of the store; embedded:DIR: a store in this process; none: no store");
   ClientAccess* access = &flags->store_access;
   set.AddText("store-tls-ca", &access->tls_ca,
-              "Reach the store by TLS, its certificate signed by this authority (PEM)");
+              "Connect to the store by TLS; this authority (PEM) signed the store's certificate");
   set.AddText("store-tls-cert", &access->tls_cert, "This worker's certificate for the store (PEM)");
-  set.AddText("store-tls-key", &access->tls_key, "The private key of --store-tls-cert (PEM)");
-  set.AddText(
-      "store-token-file", &access->token_file,
-      "File with the token that the store knows this worker by; read again when it changes");
+  set.AddText("store-tls-key", &access->tls_key, "Private key of --store-tls-cert (PEM)");
+  set.AddText("store-token-file", &access->token_file,
+              "File with this worker's token for the store; reloaded when it changes");
   set.AddChoice("store-plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
                 "Send the token without TLS to a store on another host");
-  set.AddChoice("chat-template", &flags->chat_template, {"auto", "gemma"},
-                "auto: chats are refused if the model has a chat template that is not known to "
-                "render as Gemma's; gemma: they are rendered by Gemma's, whatever it has");
-  set.AddChoice("strict-chats", &flags->strict_chats, {"off", "on"},
-                "Control tokens in chat messages are text, whatever the request says");
+  set.AddChoice(
+      "chat-template", &flags->chat_template, {"auto", "gemma"},
+      "auto: refuse chats if the model has a chat template that is not known to render as Gemma's; "
+      "gemma: render chats with Gemma's template, whatever template the model has");
+  set.AddChoice(
+      "strict-chats", &flags->strict_chats, {"off", "on"},
+      "Treat control tokens in chat messages as text; overrides the `strict` of requests");
   set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
-                "Read from the memory that a store of this host and user shares");
-  set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
-  set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
+                "Read from the shared memory of a store of this host and user");
+  set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM limit of an embedded store");
+  set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk limit of an embedded store");
   set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
-               "Publishes an embedded store is taking in, all together and each alone");
+               "Memory for publishes that an embedded store is receiving");
   set.AddDuration("store-default-ttl", &flags->embedded.default_ttl,
-                  "How long restore points of an embedded store live that are published without a "
-                  "time to live; 0s: until room is needed");
+                  "Time to live of restore points of an embedded store that are published without "
+                  "one; 0s: until evicted");
   if (!set.Parse(argc, argv, exit_code)) return false;
   absl::StrAppend(&flags->server.metrics_hosts, ",", flags->http_hosts);
   flags->engine.threads = static_cast<int>(flags->threads);
@@ -252,10 +253,10 @@ absl::Status CheckStart(const WorkerFlags& flags) {
   struct stat info {};
   const std::string& model = flags.engine.model_dir;
   if (!IsGgufFile(model) && (stat(model.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))) {
-    return absl::NotFoundError(absl::StrCat(
-        "--model: ", model,
-        " is no folder and no GGUF file; if a hub knows a model by this id, download its files (hf "
-        "download), and give the folder they are in"));
+    return absl::NotFoundError(
+        absl::StrCat("--model: ", model,
+                     " is not a folder or a GGUF file; if it is a model id of a hub, download the "
+                     "model (hf download) and pass its folder"));
   }
   const auto sampling = ParseDefaultSampling(flags.default_sampling);
   if (!sampling.ok()) {

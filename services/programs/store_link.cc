@@ -94,8 +94,8 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     return link;
   }
   if (!absl::StrContains(spec, ':')) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("store: \"", spec, "\" is none of HOST:PORT, unix:PATH, embedded:DIR, none"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--store: must be HOST:PORT, unix:PATH, embedded:DIR or none; got \"", spec, "\""));
   }
   auto channel = ConnectToStore(spec, options.access);
   if (!channel.ok()) return channel.status();
@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
         const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
         const bool is_lost = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
         if (is_lost || state == GRPC_CHANNEL_READY) {
-          reachability->Note(!is_lost, "it cannot be connected to");
+          reachability->Note(!is_lost, "the connection fails");
         }
         return kLookAtStore;
       });
@@ -134,7 +134,7 @@ void StoreLink::AddMetrics(Metrics* metrics) const {
 void StoreLink::Flush(absl::Time deadline) const {
   if (embedded_ == nullptr) return;
   if (absl::Status status = embedded_->store->Flush(deadline); !status.ok()) {
-    Log(LogLevel::kWarning, "not all was flushed", {{"reason", std::string(status.message())}});
+    Log(LogLevel::kWarning, "flush incomplete", {{"reason", std::string(status.message())}});
   }
 }
 
