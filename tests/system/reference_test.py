@@ -21,7 +21,8 @@ page; without the variable the test compares it. [HTTP fields](http-fields.md) i
 [Python](../python.md#programs) has the flags of the Python package's programs.
 
 A server reads each flag `--some-name` also from the file of `--config` (TOML or INI), as
-`some-name = "..."`. The command line overrides the environment, and the environment overrides the file.
+`some-name = "..."`. The command line overrides the environment, and the environment overrides
+the file.
 
 Exit codes of hearthctl and hearth-simulate: 0 done; 1 failed, or a difference or damage was found;
 2 wrong usage; 3 the server was not reached; 130 interrupted. Exit codes of the servers: 0 after a
