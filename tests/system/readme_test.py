@@ -29,6 +29,7 @@ NOT_RUN = {
     "README.md": {
         "git clone <this repository> hearth && cd hearth": "the tree under test is that clone",
         "./hearth demo": SETS_UP,
+        "./hearth test": "runs this test",
     },
     "docs/quickstart.md": {
         "./hearth demo": SETS_UP,
