@@ -63,7 +63,7 @@ class RandomRequests {
       requests.models_.push_back(*std::move(model));
     }
     if (device == nullptr) return requests;
-    InvariantGemmaOptions options{1, chunk};
+    InvariantGemmaOptions options{2, chunk};
     options.device = std::move(device);
     auto model = InvariantGemma::Load(model_dir, options);
     if (!model.ok()) return model.status();

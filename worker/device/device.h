@@ -58,6 +58,10 @@ class Device {
   // Whether blocks of later launches may start while the launch before them ends, where the device
   // can: programs then overlap by what they do before WaitForEarlier. Off at first.
   virtual void SetOverlap(bool) {}
+  // Threads that an emulation may use: `run` calls its argument's second with each number below the
+  // first, on `threads` threads.
+  using RunParts = std::function<void(int64_t parts, const std::function<void(int64_t part)>&)>;
+  virtual void UseThreads(int, RunParts) {}
   // Records what `launches` launches instead of running it.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Returns when all launches are done.

@@ -76,24 +76,20 @@ void RunInTurn(const Program& program, int blocks, int first, int step) {
 }
 
 template <class Program>
-void RunBlocks(const void* arguments, int blocks, int threads) {
+void RunBlocks(const void* arguments, int blocks, int threads, const Device::RunParts& run) {
   if constexpr (std::is_same_v<Program, NoProgram>) {
     assert(false);  // no step launches it
   } else {
     Program program;
     std::memcpy(static_cast<void*>(&program), arguments, sizeof program);
-    const int step = std::min(threads, blocks);
-    std::vector<std::thread> others;
-    for (int first = 1; first < step; ++first) {
-      others.emplace_back([&, first] { RunInTurn(program, blocks, first, step); });
-    }
-    RunInTurn(program, blocks, 0, step);
-    for (std::thread& other : others) other.join();
+    if (threads == 1) return RunInTurn(program, blocks, 0, 1);
+    const int parts = std::min(4 * threads, blocks);
+    run(parts, [&](int64_t part) { RunInTurn(program, blocks, static_cast<int>(part), parts); });
   }
 }
 
 struct Entry {
-  void (*run)(const void* arguments, int blocks, int threads);
+  void (*run)(const void* arguments, int blocks, int threads, const Device::RunParts& run);
   size_t bytes;
 };
 
@@ -115,9 +111,7 @@ class EmulatedDevice::Graph : public DeviceGraph {
   std::vector<Recorded> launches;
 };
 
-EmulatedDevice::EmulatedDevice(bool late, int threads) : threads_(threads) {
-  LateCopies::SetLate(late);
-}
+EmulatedDevice::EmulatedDevice(bool late) { LateCopies::SetLate(late); }
 
 void* EmulatedDevice::Allocate(size_t bytes) {
   void* memory = Aligned(bytes);
@@ -155,7 +149,7 @@ std::unique_ptr<DeviceGraph> EmulatedDevice::Capture(const std::function<void()>
 }
 
 void EmulatedDevice::Run(int program, const void* arguments, int blocks) const {
-  if (error().empty()) EntryOf(ProgramList(), program).run(arguments, blocks, threads_);
+  if (error().empty()) EntryOf(ProgramList(), program).run(arguments, blocks, threads_, run_parts_);
 }
 
 }  // namespace hearth

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "worker/device/device.h"
@@ -18,9 +19,8 @@ namespace hearth {
 
 class EmulatedDevice : public Device {
  public:
-  // `late`: asynchronous copies land when they are waited for, not at once. `threads`: which share
-  // the blocks of a launch.
-  explicit EmulatedDevice(bool late = false, int threads = 1);
+  // `late`: asynchronous copies land when they are waited for, not at once.
+  explicit EmulatedDevice(bool late = false);
 
   const char* kind() const override { return "emulated"; }
   int processors() const override { return 3; }
@@ -32,6 +32,11 @@ class EmulatedDevice : public Device {
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
+  // Threads share the blocks of a launch.
+  void UseThreads(int threads, RunParts run) override {
+    threads_ = threads;
+    run_parts_ = std::move(run);
+  }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override {}
 
@@ -48,7 +53,8 @@ class EmulatedDevice : public Device {
 
   void Run(int program, const void* arguments, int blocks) const;
 
-  const int threads_;
+  int threads_ = 1;
+  RunParts run_parts_;  // on them; null: on the caller's
   std::map<void*, std::unique_ptr<void, Release>> memory_;
   std::vector<Recorded>* recording_ = nullptr;
 };

@@ -12,8 +12,8 @@
 
 namespace hearth {
 
-absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name, int threads) {
-  if (name == kEmulatedDevice) return std::make_shared<EmulatedDevice>(false, threads);
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name) {
+  if (name == kEmulatedDevice) return std::make_shared<EmulatedDevice>();
   absl::string_view rest = name;
   int number = 0;
   if (!absl::ConsumePrefix(&rest, "cuda") ||

@@ -16,8 +16,7 @@ inline constexpr char kEmulatedDevice[] = "emulated";
 
 // `name`: emulated, cuda or cuda:N. kInvalidArgument: another name; kUnimplemented: this build has
 // no such device; kUnavailable: the device cannot be used, and why.
-// `threads`: of the emulation.
-absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name, int threads = 1);
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);
 
 }  // namespace hearth
 

@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
   if (on_device) {
-    auto device = OpenDevice(options.device, gemma_options.threads);
+    auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
     gemma_options.device = *std::move(device);
   } else if (options.arithmetic != ArithmeticChoice::kFloat32) {

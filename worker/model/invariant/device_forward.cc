@@ -157,6 +157,9 @@ DeviceForward::DeviceForward(std::shared_ptr<Device> device, const InvariantWeig
       layout_(layout),
       pool_(pool),
       arena_(device_.get()) {
+  device_->UseThreads(pool->threads(), [pool](int64_t parts, const auto& body) {
+    pool->Run(parts, [&body](int64_t part, int) { body(part); });
+  });
   const int positions = weights->config().max_position_embeddings;
   const int chunk = static_cast<int>(layout.chunk_tokens);
   limits_.rows = std::max(IsEmulated(*device_) ? kEmulatedRows : kGpuRows, chunk);
