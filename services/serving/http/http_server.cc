@@ -190,7 +190,11 @@ class HttpServer::Rep {
         acceptor->accept(socket, error);
         if (error == asio::error::would_block) return;
         if (!error) {
-          Take(std::move(socket));
+          // Not here: a connection that this loop took may have been answered already, but would
+          // count as busy, as the end of its write waits for this loop to end.
+          asio::post(*io_, [this, socket = std::move(socket)]() mutable {
+            if (!finished_) Take(std::move(socket));
+          });
         } else if (!IsOfOneConnection(error)) {
           return Rest(error);
         }
