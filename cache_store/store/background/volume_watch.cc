@@ -58,9 +58,8 @@ void VolumeWatch::Step() {
     GiveBack(ample, last_reclaim);  // a reclaim may have failed since the reserve was given up
     return;
   }
-  const Stopwatch stopwatch;
   const std::optional<DiskRoom> room = core_->tiers.disk->Room();
-  next_ = now + PauseAfter(absl::FromChrono(stopwatch.Elapsed()));
+  next_ = now + PauseAfter(core_->clock->Now() - now);
   if (!room.has_value()) return;
   budget_.Update(*room, now);
   SetLimit(*room);
