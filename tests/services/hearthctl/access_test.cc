@@ -117,6 +117,21 @@ TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
               HasSubstr("is all tenants"));
 }
 
+TEST_F(AccessTest, WithoutIdentitiesAListOfAllHasNoOtherTenantsPoints) {
+  const StoreOptions options = StoreServer::SmallStore(folder_.File("data"));
+  server_ = std::make_unique<StoreServer>(options, access_);
+  ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
+  ASSERT_EQ(Run({"ls", "--tenant", "*"}, Token("token-ops")).objects.size(), 1u);
+  server_.reset();
+  server_ = std::make_unique<StoreServer>(options);
+  const CliResult all = RunCli({"ls", "--tenant", "*", "--store", server_->address(), "--json"});
+  EXPECT_EQ(all.code, kExitOk) << all.err;
+  EXPECT_EQ(all.objects.size(), 0u) << all.out;
+  server_.reset();
+  server_ = std::make_unique<StoreServer>(options, access_);
+  EXPECT_EQ(Run({"ls", "--tenant", "*"}, Token("token-ops")).objects.size(), 1u);
+}
+
 TEST_F(AccessTest, AnAdministratorPublishesForAll) {
   ASSERT_EQ(Run({"import", tiny_, "--tenant", "public"}, Token("token-ops")).code, kExitOk);
   EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-ops")).objects.size(), 1u);
