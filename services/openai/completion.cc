@@ -43,7 +43,7 @@ struct Echo {
   size_t logged_bytes = 0;  // of the text of its tokens so far
 };
 
-// An error's message with the path that the body has for the field that it begins with.
+// The message names a field of the gRPC API first. Returns it with the field's path in the body.
 std::string InWordsOfTheBody(absl::string_view message) {
   constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
       {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};

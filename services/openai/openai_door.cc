@@ -110,7 +110,7 @@ void SendJson(const Json& value, HttpAnswer* answer) {
   answer->Send(200, {{"Content-Type", "application/json"}}, JsonLine(value));
 }
 
-// To a browser that asks before a page's request. CheckHead refuses pages that may not call.
+// Answers a browser's preflight request. CheckHead has refused pages that may not call.
 void AllowWhatIsAsked(const HttpRequest& request, HttpAnswer* answer) {
   HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
                          {"Access-Control-Max-Age", "7200"}};

@@ -13,8 +13,8 @@ absl::string_view TokenText(const Tokenizer* tokenizer, int32_t id) {
 
 namespace {
 
-// What a token is called where each needs a name of its own: its text, or "bytes:\\xe2" if it is a
-// byte, as in OpenAI's API; "token_id:7" if it has no text, as in vLLM.
+// A name that no other token has: the token's text; "bytes:\\xe2" for a byte, as in OpenAI's API;
+// "token_id:7" for a token without text, as in vLLM.
 std::string NameOf(const Tokenizer* tokenizer, int32_t id) {
   const absl::string_view text = TokenText(tokenizer, id);
   if (text.empty()) return absl::StrCat("token_id:", id);

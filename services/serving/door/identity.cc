@@ -184,7 +184,7 @@ absl::Status CheckTenantName(const std::string& tenant) {
                                  [](unsigned char c) { return c > 0x20 && c != 0x7f; });
   if (tenant == kAllTenants) {
     return absl::InvalidArgumentError(
-        "tenant: \"*\" is all tenants, whose restore points an administrator may list");
+        "tenant: \"*\" is all tenants, which only a list of restore points takes; name one tenant");
   }
   if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,

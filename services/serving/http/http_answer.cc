@@ -153,8 +153,8 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
   bool is_first = false;
   {
     absl::MutexLock lock(&mutex_);
-    // What is due in a silence may come after the stream was taken back.
-    if (ended_ || gone_ || (!is_stream_ && part == Part::kNext)) {
+    // After TakeBack there is no stream, but another thread may still write its head or a part.
+    if (ended_ || gone_ || (!is_stream_ && part != Part::kLast)) {
       if (fits) account_->Shrink(size);
       return false;
     }
@@ -174,17 +174,16 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
 }
 
 void HttpAnswer::Fail() {
-  bool begun = false;
+  const bool begun = !TakeBack();
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || gone_) return;
-    begun = is_broken_ = begun_;
+    is_broken_ = begun;
   }
   try {
     if (begun) {
       Put("", Part::kLast);
     } else {
-      TakeBack();
       Send(500, JsonHeaders(), HttpErrorBody(500, "no answer was made"));
     }
     return;

@@ -91,6 +91,13 @@ class OpenAiDoorTest : public ::testing::Test {
                         "X-Api-Key: right\r\nContent-Type: application/json\r\n",
                         "Content-Length: ", body.size(), "\r\n\r\n", body);
   }
+  // The caller's stream ends with an error, and its call has ended.
+  void ExpectStreamFails(HttpCaller* caller, const std::string& why) {
+    const std::string rest = caller->HearUntil("data: [DONE]");
+    EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
+    EXPECT_THAT(rest, HasSubstr(why));
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  }
   void Open() {
     auto door = OpenAiDoor::Open(options_);
     ASSERT_TRUE(door.ok()) << door.status();
@@ -602,10 +609,7 @@ TEST_F(OpenAiDoorTest, QueuedStreamBeginsBeforeItsPlaceIsFree) {
   EXPECT_THAT(refused.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 429"));
   server_->admission()->Close();
   server_->admission()->CutOff();
-  const std::string rest = queued.HearUntil("data: [DONE]");
-  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
-  EXPECT_THAT(rest, HasSubstr("the server is shutting down"));
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  ExpectStreamFails(&queued, "the server is shutting down");
 }
 
 TEST_F(OpenAiDoorTest, SaysWhenToAskAgainWhereTheQueueIsFull) {
@@ -697,10 +701,7 @@ TEST_F(OpenAiDoorTest, RevokedTokenEndsItsStream) {
   caller.Say(LongRequest(/*streams=*/true));
   EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   WriteIdentity("another");
-  const std::string rest = caller.HearUntil("data: [DONE]");
-  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
-  EXPECT_THAT(rest, HasSubstr("no valid identity"));
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  ExpectStreamFails(&caller, "no valid identity");
 }
 
 TEST_F(OpenAiDoorTest, EndOfADrainTellsTheCallerOfAStream) {
@@ -710,10 +711,7 @@ TEST_F(OpenAiDoorTest, EndOfADrainTellsTheCallerOfAStream) {
   EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   server_->admission()->Close();
   server_->admission()->CutOff();
-  const std::string rest = caller.HearUntil("data: [DONE]");
-  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
-  EXPECT_THAT(rest, HasSubstr("the server is shutting down"));
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  ExpectStreamFails(&caller, "the server is shutting down");
 }
 
 TEST_F(OpenAiDoorTest, RecordsItsCallsAsThoseOverGrpc) {
