@@ -112,7 +112,7 @@ absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   const absl::StatusOr<Json> json = ParseModelJson(*text);
   if (!json.ok()) return Bad(path, absl::StrCat("has no weight_map: ", json.status().message()));
   const Json& map = JsonAt(*json, {"weight_map"});
-  if (!map.is_object()) return Bad(path, "has no weight_map");
+  if (!map.is_object() || map.empty()) return Bad(path, "has no weight_map");
   std::set<std::string> files;
   for (const auto& [tensor, file] : map.items()) {
     const auto* name = file.get_ptr<const std::string*>();
@@ -136,16 +136,17 @@ absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
     const std::vector<std::string> words = absl::StrSplit(name, absl::ByAnyChar("-."));
     int parts = 0;
     if (words.size() != 5 || words[0] != "model" || words[2] != "of" || words[3].size() != 5 ||
-        words[4] != "safetensors" || !absl::SimpleAtoi(words[3], &parts) || files.count(name) > 0) {
+        words[4] != "safetensors" || !absl::SimpleAtoi(words[3], &parts) || parts < 1) {
       continue;
     }
-    if (!files.empty())
+    const bool is_first = files.empty();
+    for (int part = 1; is_first && part <= parts; ++part)
+      files.insert(absl::StrCat("model-", absl::Dec(part, absl::kZeroPad5), "-of-", words[3],
+                                ".safetensors"));
+    if (files.count(name) == 0)
       return Bad(absl::StrCat(folder, "/", name),
                  absl::StrCat("is not a part of the checkpoint that ", *files.begin(),
                               " is of: remove one of the two, or add an index"));
-    for (int part = 1; part <= parts; ++part)
-      files.insert(absl::StrCat("model-", absl::Dec(part, absl::kZeroPad5), "-of-", words[3],
-                                ".safetensors"));
   }
   return files;
 }

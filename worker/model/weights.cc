@@ -59,8 +59,8 @@ class Finder {
   void Take(const std::string& name, std::vector<int64_t> shape, TensorView* out) {
     const TensorView* view = Remove(name);
     if (view == nullptr) {
-      return Refuse(absl::StrCat(files_.files().empty() ? "" : files_.files().front()->path,
-                                 ": tensor ", name == kHead ? "" : "model.", name, " is missing"));
+      return Refuse(absl::StrCat(files_.files().front()->path, ": tensor ",
+                                 name == kHead ? "" : "model.", name, " is missing"));
     }
     if (view->shape != shape) {
       return Refuse(absl::StrCat(view->file, ": tensor ", view->name, " has shape ",

@@ -43,7 +43,8 @@ struct ModelTensors {
 };
 
 // Names the first tensor that is missing or misshapen, that the text model does not have, or that
-// two tensors of the file claim to be. Notes name the tensors outside the text model.
+// two tensors of the file claim to be. Notes count the tensors outside the text model, and name the
+// first of them, except those of the vision tower.
 absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelConfig& config);
 
 // WeightsReader: reads the tensors of a checkpoint, each once, into memory of their own, and makes

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/model_file.h"
 #include "worker/model/model_json.h"
-#include "worker/text/vocabulary.h"
 
 namespace hearth {
 namespace {

@@ -95,7 +95,7 @@ class Vocabulary {
                             (first == kSpaceMark[0] && normalized_.Starts(first))
                       : matcher_.Starts(first);
   }
-  // The most bytes of a text that a normalized piece takes; 0: there is none.
+  // No normalized piece takes more bytes of a text than this; 0: there is none.
   size_t longest_normalized_bytes() const { return longest_normalized_bytes_; }
   const SpaceRuns& space_runs() const { return space_runs_; }
   // A piece that merging makes.

@@ -165,8 +165,11 @@ TEST_F(ShardedTest, PartsWithoutAnIndexAreFoundByTheirNames) {
   const auto files = TensorFiles::Open(dir_);
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(files->tensors().size(), SafetensorsParts(single_).header.size());
-  WriteAll(part(1, 3), "of another save");
-  EXPECT_THAT(OpenError(), HasSubstr("is not a part of the checkpoint that"));
+  for (const std::string& other : {part(1, 3), part(3, 2)}) {
+    WriteAll(other, "of another save");
+    EXPECT_THAT(OpenError(), HasSubstr("is not a part of the checkpoint that")) << other;
+    std::filesystem::remove(other);
+  }
 }
 
 TEST_F(ShardedTest, NamesATensorThatIsInTwoFiles) {
@@ -185,7 +188,8 @@ TEST_F(ShardedTest, KeepsToItsFolder) {
 }
 
 TEST_F(ShardedTest, RefusesAnIndexThatIsNone) {
-  for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {"a": 3}})"}) {
+  for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {}})",
+                           R"({"weight_map": {"a": 3}})"}) {
     WriteAll(index_, text);
     EXPECT_THAT(OpenError(), AllOf(HasSubstr(index_), HasSubstr("weight_map"))) << text;
   }
