@@ -46,8 +46,8 @@ class RandomRequests {
 
   // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
   // `form`: what the weights are made into; where that is in blocks, they multiply in integers.
-  // `device`: that every second request is computed on, and what the others are restored from; may
-  // be null.
+  // `device`: null, or the device that requests of odd numbers are computed on and requests of even
+  // numbers are restored from. Each third request is restored from where it is computed.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
                                              uint64_t first, WeightForm form = WeightForm::kStored,
                                              KvDtype kv_dtype = KvDtype::kFloat32,
@@ -88,8 +88,10 @@ class RandomRequests {
     }
     const InvariantGemma* at = models_[static_cast<size_t>(Draw(kThreads))].get();
     const InvariantGemma* from = &first;
-    if (on_device_ != nullptr) (seed_ % 2 == 0 ? from : at) = on_device_.get();
-    if (on_device_ != nullptr && seed_ % 3 == 0) from = at;
+    if (on_device_ != nullptr) {
+      (seed_ % 2 == 0 ? from : at) = on_device_.get();
+      if (seed_ % 3 == 0) from = at;
+    }
     const InvariantGemma& model = *at;
     const std::vector<KernelTarget> targets = FastTargets();
     const KernelTarget target =

@@ -14,7 +14,7 @@ NEW_TOKENS = 3
 class DeviceTest(SystemTest):
 
     def check(self, model, chunk, vocabulary_step=1):
-        """What one of two workers publishes the other restores, and the first has in its pool."""
+        """One of two workers publishes a prompt: the other restores it, the first has it pooled."""
         store = self.cluster.store(self.folder / "data")
         options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
         device = self.worker(model, store.address, "--device", "emulated", **options)
@@ -42,7 +42,7 @@ class TinyModels(DeviceTest):
         self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
 
     def test_unsupported_flags_end_the_start_with_one_line(self):
-        model, wide = self.model("wide", dtype="bfloat16"), self.model("narrow")
+        model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("leave --exactness at auto", model, "--exactness", "exact"),
                 ("adapter legal: device emulated does not compute adapters", model, "--adapter",
@@ -55,7 +55,7 @@ class TinyModels(DeviceTest):
                 ("kv-dtype: bfloat16 is computed on the CPU", model, "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 is computed on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
-                ("has values that are no bfloat16", wide)):
+                ("has values that are no bfloat16", float32)):
             with self.subTest(said):
                 self.assertIn(said, self.fails_to_start("hearth-worker", "--model", path,
                                                         "--listen", "127.0.0.1:0", "--device",

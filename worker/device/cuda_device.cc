@@ -117,7 +117,7 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   if (!Use()) return;
   constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                        cudaMemcpyDeviceToDevice};
-  // A pitch says nothing of a single run, and may then not be shorter than it.
+  // A single run has no strides, and CUDA refuses a pitch that is shorter than a run.
   const size_t from_pitch = runs.count > 1 ? runs.from_stride : runs.bytes;
   const size_t to_pitch = runs.count > 1 ? runs.to_stride : runs.bytes;
   Check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, runs.bytes, runs.count,

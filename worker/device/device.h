@@ -58,10 +58,11 @@ class Device {
   // Whether blocks of later launches may start while the launch before them ends, where the device
   // can: programs then overlap by what they do before WaitForEarlier. Off at first.
   virtual void SetOverlap(bool) {}
-  // Threads that an emulation may use: `run` calls its argument's second with each number below the
-  // first, on `threads` threads.
-  using RunParts = std::function<void(int64_t parts, const std::function<void(int64_t part)>&)>;
-  virtual void UseThreads(int, RunParts) {}
+  // Gives an emulation threads: run(parts, body) calls body(part) for each part from 0 to parts - 1
+  // on `threads` threads, and returns when all are done. Other devices ignore it.
+  using RunParts =
+      std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
+  virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
   // Records what `launches` launches instead of running it.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Returns when all launches are done.

@@ -15,6 +15,7 @@
 #include "worker/engine/staging.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
 
@@ -60,9 +61,9 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
   if (bytes <= budget) return absl::OkStatus();
   if (is_chosen_here) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "kv-bytes: weights and pool leave ", budget, " bytes of the memory, and one chunk of ",
+        "kv-bytes: ", budget, " bytes are left for keys and values, and one chunk of ",
         layout.chunk_tokens, " tokens takes ", bytes,
-        ": lower --pool-bytes, or give the process more memory"));
+        ": lower --pool-bytes, give the process more memory, or free memory of the device"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
@@ -219,7 +220,7 @@ absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
   if (is_auto) {
     const absl::Status may = AutoIsInvariant(options.device, options.dtype);
     if (!may.ok()) return LoadExact(options, std::string(may.message()));
-    if (ChosenTarget() == KernelTarget::kPlain) {
+    if (options.device == "cpu" && ChosenTarget() == KernelTarget::kPlain) {
       return LoadExact(options,
                        "exactness: this CPU has no instructions that invariant is fast by");
     }

@@ -5,6 +5,7 @@
 #ifndef HEARTH_WORKER_MODEL_KV_CHOICE_H_
 #define HEARTH_WORKER_MODEL_KV_CHOICE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -52,6 +53,10 @@ absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
 // `field` and the strategies that it has.
 absl::Status MayKeepOn(const std::string& device, const std::string& field,
                        const std::string& name);
+
+// The --kv-bytes of a worker that is not told, of a device with `free_bytes` beside the weights: a
+// step's activations have the rest.
+inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 4 * 3; }
 
 // What a model's generation_config.json says, for sequences of this layout: also a name that says
 // only what layers look like, `hybrid` or `sliding_window`, as of sliding layers every strategy

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 CMAKE = (ROOT / "worker/device/CMakeLists.txt").read_text()
 # As the build calls it.
 FLAGS = re.search(r"NVCC_EXECUTABLE\} (.*) \$\{generations\}", CMAKE).group(1).split()
-GENERATIONS = re.search(r"(?:generation|names) (\d[\da ]+)\)", CMAKE).group(1).split()
+GENERATIONS = re.search(r"names (\d[\da ]+)\)", CMAKE).group(1).split()
 # Operations that round, or that PTX has as an approximation. `.rn` rounds to nearest; ptxas may
 # contract an operation without it. What follows .rn may only be the type: .ftz loses subnormals.
 ROUNDS = re.compile(r"^\s+(?:@\S+ )?((?:add|sub|mul|mad|fma|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh"

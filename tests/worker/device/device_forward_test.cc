@@ -67,7 +67,7 @@ class FaultyDevice : public EmulatedDevice {
     if (flips) static_cast<unsigned char*>(to)[bytes / 2] ^= 1;
   }
   void* Allocate(size_t bytes) override {
-    return bytes > most_bytes ? nullptr : EmulatedDevice::Allocate(bytes);
+    return bytes > most_bytes || !error().empty() ? nullptr : EmulatedDevice::Allocate(bytes);
   }
   bool fails = false, flips = false;
   size_t most_bytes = SIZE_MAX;
@@ -158,8 +158,9 @@ TEST(DeviceForward, DeviceThatFails_EndsTheStepAndAllLaterOnes) {
   ASSERT_TRUE((*gemma)->Step(&kv, {1, 2, 3}, 1, &logits).ok());
   const uint64_t used = (*gemma)->kv_blocks().used_bytes();
   device->fails = true;
-  for (int i = 0; i < 2; ++i) {
-    const absl::Status step = (*gemma)->Step(&kv, std::vector<int32_t>(40, 5), 1, &logits);
+  // The second step needs more memory than the first one gave back.
+  for (const size_t tokens : {size_t{40}, size_t{100}}) {
+    const absl::Status step = (*gemma)->Step(&kv, std::vector<int32_t>(tokens, 5), 1, &logits);
     EXPECT_EQ(step.code(), absl::StatusCode::kInternal);
     EXPECT_EQ(step.message(),
               "device: the programs' end: an illegal memory access was encountered");

@@ -59,13 +59,14 @@ absl::Status EngineOptions::Validate() const {
                                                    " is not a power of two in [", kMinChunkTokens,
                                                    ", ", kMaxChunkTokens, "]"));
   }
-  if (exactness == ExactnessChoice::kInvariant) {
-    if (absl::Status may = MayBeInvariant(dtype); !may.ok()) return may;
-  }
-  if (device == kEmulatedDevice &&
+  const bool is_emulated = device == kEmulatedDevice;
+  if (is_emulated &&
       (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable)) {
     return absl::InvalidArgumentError(
         "device: emulated computes the class invariant alone: leave --exactness at auto");
+  }
+  if (is_emulated || exactness == ExactnessChoice::kInvariant) {
+    if (absl::Status may = MayBeInvariant(dtype); !may.ok()) return may;
   }
   for (const auto& [flag, value] : ChoicesOfInvariant()) {
     if (absl::Status may = MayHave(flag, value, exactness, device, dtype); !may.ok()) return may;

@@ -49,8 +49,6 @@ uint64_t MemoryBytes(const std::string& root = "");
 // The --kv-bytes of a worker that is not told: half of the memory less the weights and the pool,
 // but no less than a quarter of what these leave.
 uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes);
-// Of a device, with `free_bytes` beside the weights: a step's activations have the rest.
-inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 4 * 3; }
 
 }  // namespace hearth
 

@@ -26,16 +26,23 @@ class OnDevice : public BlockMemory {
   bool is_on_device() const override { return true; }
   std::byte* Allocate(size_t bytes) override {
     void* memory = device_->Allocate(bytes);
-    if (memory == nullptr) throw std::bad_alloc();
+    if (memory == nullptr) {
+      ThrowIfFailed();
+      throw std::bad_alloc();
+    }
     return static_cast<std::byte*>(memory);
   }
   void Free(std::byte* memory) override { device_->Free(memory); }
   void Copy(CopyWay way, std::byte* to, const std::byte* from, const CopyRuns& runs) override {
     device_->Copy(way, to, from, runs);
-    if (!device_->error().empty()) throw DeviceError("device: " + device_->error());
+    ThrowIfFailed();
   }
 
  private:
+  void ThrowIfFailed() const {
+    if (!device_->error().empty()) throw DeviceError("device: " + device_->error());
+  }
+
   const std::shared_ptr<Device> device_;
 };
 

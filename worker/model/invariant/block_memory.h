@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// A copy from or to a device that failed: the engine ends the request, as it does for a library
+// Use of a device that failed: the engine ends the request, as it does for a library
 // that throws.
 class DeviceError : public std::runtime_error {
  public:

@@ -161,9 +161,8 @@ DeviceForward::DeviceForward(std::shared_ptr<Device> device, const InvariantWeig
     pool->Run(parts, [&body](int64_t part, int) { body(part); });
   });
   const int positions = weights->config().max_position_embeddings;
-  const int chunk = static_cast<int>(layout.chunk_tokens);
-  limits_.rows = std::max(IsEmulated(*device_) ? kEmulatedRows : kGpuRows, chunk);
-  limits_.blocks = std::max(limits_.blocks, positions / chunk + 1);
+  limits_.rows = IsEmulated(*device_) ? kEmulatedRows : kGpuRows;
+  limits_.blocks = std::max(limits_.blocks, positions / static_cast<int>(layout.chunk_tokens) + 1);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Make(std::shared_ptr<Device> device,
@@ -219,7 +218,8 @@ absl::Status DeviceForward::Upload() {
   step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
   if (device_->error().empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("device: ", device_->kind(), " cannot hold the model: ", device_->error()));
+      absl::StrCat("device: ", device_->kind(), " cannot hold the model: ", device_->error(),
+                   ": free memory of the device, or use --device cpu"));
 }
 
 // A captured graph has the tables' addresses, so that they have room for all positions at once.
@@ -382,18 +382,18 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     model.shape.is_global.push_back(!config.is_local(layer));
   }
   ExtendRotations(rows);
-  DeviceStep step(device_.get(), &model, {rows, 32, 1024, 2 * rows});
+  DeviceStep step(device_.get(), &model, {rows, limits_.wanted, 1024, 2 * rows});
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const std::vector<std::byte*> local = on_device.BlocksOf(LayerGroup::kLocal),
                                 global = on_device.BlocksOf(LayerGroup::kGlobal);
-  const size_t row_bytes = static_cast<size_t>(config.vocab_size) * sizeof(float);
-  std::vector<float> logits(32 * static_cast<size_t>(config.vocab_size));
+  const auto vocabulary = static_cast<size_t>(config.vocab_size);
+  std::vector<float> logits(static_cast<size_t>(limits_.wanted) * vocabulary);
   steps.insert(steps.begin(), rows - compared);
   int passes = 0;
   for (const int size : steps) {
     const int begin = on_device.length(), count = std::min(size, rows - begin);
     if (count == 0) continue;
-    const int wanted = begin + count <= rows - compared ? 0 : std::min(count, 32);
+    const int wanted = begin + count <= rows - compared ? 0 : std::min(count, limits_.wanted);
     const DevicePart part = {
         absl::MakeSpan(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
         begin,
@@ -405,8 +405,8 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     on_device.Advance(count);
     ++passes;
     const auto first = static_cast<size_t>(begin + count - wanted - (rows - compared));
-    if (std::memcmp(logits.data(), want.data() + first * row_bytes / sizeof(float),
-                    static_cast<size_t>(wanted) * row_bytes) != 0) {
+    if (std::memcmp(logits.data(), want.data() + first * vocabulary,
+                    static_cast<size_t>(wanted) * vocabulary * sizeof(float)) != 0) {
       return OtherBits(absl::StrCat("logits of a step of ", count, " rows"));
     }
   }

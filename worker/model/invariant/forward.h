@@ -24,8 +24,9 @@ class Forward {
   // Computes the parts' tokens and gives their logits; the caller advances the sequences. Errors:
   // the device's. REQUIRES: PrepareParts took the parts.
   virtual absl::Status Run(Parts parts) = 0;
-  // Checks that this machine computes what the class promises in steps up to `limits`. Returns the
-  // number of steps that it took; kFailedPrecondition names the first difference.
+  // Checks that this machine computes what the class promises: on the CPU in steps up to `limits`,
+  // on a device in steps of its own. Returns the number of steps that it took; kFailedPrecondition
+  // names the first difference.
   virtual absl::StatusOr<int> SelfTest(const StepLimits& limits) = 0;
   // Where the keys and values of the parts lie.
   virtual std::shared_ptr<BlockMemory> memory() const = 0;

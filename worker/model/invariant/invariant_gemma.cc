@@ -13,6 +13,7 @@
 #include "worker/kernels/row_kernels.h"
 #include "worker/model/invariant/device_forward.h"
 #include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/model_file.h"
 
 namespace hearth {
@@ -105,7 +106,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     auto on_device = DeviceForward::Make(options.device, weights->get(), *layout, pool.get());
     if (!on_device.ok()) return on_device.status();
     forward = *std::move(on_device);
-    if (kv_bytes == 0) kv_bytes = options.device->free_bytes() / 4 * 3;
+    if (kv_bytes == 0) kv_bytes = DefaultDeviceKvBytes(options.device->free_bytes());
   }
   return std::unique_ptr<InvariantGemma>(new InvariantGemma(
       layout, kv_bytes, std::move(pool), *std::move(weights), std::move(forward)));

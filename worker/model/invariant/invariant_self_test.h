@@ -82,7 +82,7 @@ class InvariantSelfTest {
   absl::Status status_;
 };
 
-// The first local and the first global layer, which `layout` becomes that of.
+// Returns the first local and the first global layer, and makes `layout` the layout of these alone.
 std::vector<int> TestedLayers(const ModelConfig& config, KvLayout* layout);
 // A window, a chunk and a row; a window that is too long for a start counts in part.
 int TestedRows(const ModelConfig& config, const KvLayout& layout);

@@ -102,15 +102,21 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     // Free memory of another size must not keep the machine from having this one.
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
+  absl::Status allocated;
   try {
     for (size_t i = 0; i < sizes.size(); ++i) {
       if (memory[i] == nullptr) memory[i].reset(source->Allocate(sizes[i]));
     }
   } catch (const std::bad_alloc&) {
+    allocated = absl::UnavailableError(
+        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+  } catch (const DeviceError& error) {
+    allocated = absl::InternalError(error.what());
+  }
+  if (!allocated.ok()) {
     const std::lock_guard<std::mutex> lock(account_->mu);
     account_->GiveBack(bytes);
-    return absl::UnavailableError(
-        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+    return allocated;
   }
   std::vector<KvBlock> blocks;
   blocks.reserve(sizes.size());

@@ -9,7 +9,7 @@
 // Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
 // Of a device's memory Take is called by the device's thread alone; blocks may be dropped anywhere.
 // Errors, before anything is taken: kResourceExhausted where the budget has no room, kUnavailable
-// where the machine has none.
+// where the machine has none, kInternal where the device failed.
 // Invariant: the bytes of blocks that live are within the budget together.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
