@@ -19,7 +19,7 @@ constexpr Named kNames[] = {
     {"misses_no_restore_point", "Misses: a common prefix, but no complete restore point in it"},
     {"misses_not_above", "Misses: only restore points that the caller already has"},
     {"held_tokens", "Tokens that the callers of lookups without a hit had already"},
-    {"saved_us", "Microseconds that callers would have computed restored and held tokens"},
+    {"saved_us", "Microseconds that callers would have needed to compute restored and held tokens"},
     {"public_hits", "Hits in another namespace than the tenant's own"},
     {"refetches", "Lookups of callers that could not use what they got"},
     {"implicit_hits", "Hits at a boundary that nobody published by itself"},

@@ -275,14 +275,15 @@ bool Catalog::PointName::operator<(const PointName& other) const {
 std::vector<Catalog::PointName> Catalog::NamesOf(const std::string& tenant) const {
   std::vector<PointName> names;
   const auto add = [&names](const OwnedPoints& points) {
-    names.reserve(names.size() + points.size());
     for (const auto& point : points) {
       names.push_back({point->uses.tick, point->tokens(), point->number, point->id()});
     }
   };
   if (tenant == kAllTenants) {
+    names.reserve(size_);
     for (const auto& [owner, points] : points_of_) add(points);
   } else if (const auto found = points_of_.find(tenant); found != points_of_.end()) {
+    names.reserve(found->second.size());
     add(found->second);
   }
   return names;

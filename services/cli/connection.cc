@@ -91,7 +91,9 @@ void PeerFlags::Declare(CLI::App* command) {
       ->capture_default_str();
   DeclareWait(command);
   if (kind == PeerKind::kStore) {
-    command->add_option("--tenant", tenant, "tenant to act for (workers and administrators only)")
+    command
+        ->add_option("--tenant", tenant,
+                     "tenant to act for, if your role may name another (default: your own)")
         ->envname("HEARTHCTL_TENANT")
         ->group("Access");
   }

@@ -108,7 +108,7 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   AddChoice(
       command, "--generation-config", {{"none", 0}, {"auto", 1}},
       [sampling](int choice) { sampling->set_server_defaults(choice == 1); },
-      "defaults of temperature, top-k and top-p. auto: the model's (see hearthctl model); none "
+      "defaults of temperature, top-k and top-p. auto: the worker's (see hearthctl model); none "
       "(the default): greedy");
   AddField(command, "--temperature", sampling, &Sampling::set_temperature,
            "0 is greedy (the default)");
@@ -137,7 +137,8 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   AddChoice(
       command, "--durability", kDurabilities,
       [request](int level) { request->set_durability(static_cast<v1::Durability>(level)); },
-      "durability of the published prefix (see hearth-store --durability; shared: in Redis)");
+      "durability of the published prefix (see hearth-store --durability; shared: disk, and in "
+      "Redis)");
   DeclareHint(command, &hint_);
   command->add_option_function<uint32_t>(
       "--logprobs",

@@ -55,7 +55,7 @@ absl::Status NewFile::Commit(mode_t mode) {
                      (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
                                 : ::link(temporary_.c_str(), path_.c_str())) == 0;
   if (!named && errno == EEXIST) return Exists(path_);
-  if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot rename to ", path_));
+  if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
   if (!replaces_) ::unlink(temporary_.c_str());
   temporary_.clear();
   return absl::OkStatus();

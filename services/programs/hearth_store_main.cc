@@ -64,8 +64,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddText("data-dir", &flags->store.data_dir,
               "Folder of the disk tier, created if missing; empty: no disk tier");
   set.AddBytes("host-bytes", &flags->store.host_bytes,
-               "RAM for keys and values, and for records of restore points (about 1 KB each, at "
-               "most half of the RAM)");
+               "RAM for keys and values, and for records of restore points (about 1 KB each, "
+               "together at most half of --host-bytes)");
   set.AddBytes("gpu-bytes", &flags->gpu_bytes,
                "Memory of CUDA device 0 for copies of entries, read by workers of this host that "
                "compute on it; 0: none");
@@ -93,9 +93,9 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "JSON file of the limits and guaranteed bytes of each tenant; empty: no limits");
   set.AddText("backup-dir", &flags->backup_dir,
               "Backup folder; SIGUSR1 starts a backup of the disk tier. Empty: disabled");
-  set.AddBytes(
-      "background-disk-rate", &flags->store.background_disk_bytes_per_s,
-      "Most bytes per second written to disk in the background, backups included; 0: no limit");
+  set.AddBytes("background-disk-rate", &flags->store.background_disk_bytes_per_s,
+               "Maximum bytes per second written to disk in the background, backups included; "
+               "0: no limit");
   set.AddBytes("scrub-rate", &flags->store.scrub.bytes_per_s,
                "Bytes per second read from disk to find damaged entries; 0: no scrub");
   set.AddDuration("scrub-period", &flags->store.scrub.period,

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kListExamples[] =
     R"(  hearthctl ls
-  hearthctl ls --tenant '*'                                       (all tenants; administrators only)
+  hearthctl ls --tenant '*'                                       (all tenants; for administrators)
   hearthctl ls --json | jq -c 'select(.tokens > 4096 and .age_s > 3600)'
   hearthctl ls --json | jq -sc 'sort_by(-.bytes)[:10][]'          (the largest)
 Columns: id (other commands accept its first digits), tokens covered, bytes, the fastest tier that
