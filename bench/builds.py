@@ -77,7 +77,8 @@ def main():
     parser.add_argument("--bar", type=float, default=0.99)
     args = parser.parse_args()
     if args.only != "door" and not any(row.startswith(args.only) for row in ENGINE_ROWS):
-        parser.error(f"--only {args.only}: is door or the beginning of: {', '.join(ENGINE_ROWS)}")
+        parser.error(f"--only {args.only}: must be door or the beginning of one of: "
+                     f"{', '.join(ENGINE_ROWS)}")
     pairs = []
     for number in range(args.pairs):
         order = ("before", "after") if number % 2 == 0 else ("after", "before")

@@ -22,11 +22,16 @@ def row(name, unit, *values):
     print(json.dumps({"row": name, "unit": unit, "values": values}), flush=True)
 
 
+def not_run(why):
+    print(why)
+    sys.exit(77)
+
+
 def tokens(folder, device, kit):
     try:
         import transformers
     except ImportError:
-        sys.exit("this Python has no transformers")
+        not_run("this Python has no transformers")
     import torch
     sys.path.insert(0, str(kit / "tests/worker/model"))
     import model_oracle
@@ -60,8 +65,7 @@ def worker_of(cluster, folder, store, *flags):
     try:
         return cluster.worker(folder, store.address, "--load", "always", *flags)
     except ProcessFailed as failed:
-        print(" ".join(map(str, failed.args[0].split())))
-        sys.exit(77)
+        not_run(" ".join(failed.args[0].split()))
 
 
 def ids_of(folder, seed):
