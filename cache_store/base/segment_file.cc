@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<SegmentFile>> SegmentFile::Create(SegmentLayout l
   // From here on only this mapping writes, and whoever maps the file may rely on its size.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (fcntl(file->fd_, F_ADD_SEALS, seals) != 0) {
-    return SegmentError("a kernel before 5.1 cannot seal it");
+    return SegmentError("sealing it needs Linux 5.1 or newer");
   }
   return file;
 }

@@ -32,7 +32,7 @@ uint64_t ShareOf(const TenantQuota& quota) {
 absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
   if (others.floor_bytes != 0) {
     return absl::InvalidArgumentError(
-        "default.floor_bytes: a guarantee must name its tenant, since their number has no limit");
+        "default.floor_bytes: must be 0; guarantee bytes to tenants by name");
   }
   if (absl::Status status = CheckTtl(others, "default"); !status.ok()) return status;
   uint64_t floors = 0;
@@ -45,9 +45,9 @@ absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
                                                      " is above its max_bytes, ", quota.max_bytes));
     }
     if (quota.floor_bytes > capacity_bytes - floors) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tenants.", tenant, ".floor_bytes: all floors together are above the ",
-                       capacity_bytes, " bytes that the store keeps"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tenants.", tenant, ".floor_bytes: the floor_bytes of all tenants together exceed the ",
+          capacity_bytes, " bytes of the store"));
     }
     floors += quota.floor_bytes;
   }
@@ -95,7 +95,7 @@ absl::Status TenantLedger::NoRoom(const std::string& tenant, uint64_t bytes,
   return absl::ResourceExhaustedError(
       absl::StrCat("quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's ",
                    quota.max_bytes, " bytes and ", quota.max_objects,
-                   " objects (0: no limit), beside what it has pinned or in use"));
+                   " objects (0: no limit) while its pinned entries and entries in use stay"));
 }
 
 bool TenantLedger::MayPin(const std::string& tenant, uint64_t more_bytes) const {
@@ -139,8 +139,8 @@ PinRoom PinRoomOf(const TenantQuotas& quotas, uint64_t capacity_bytes, double ma
 absl::Status ValidatePins(const PinRoom& room) {
   if (room.shares_bytes <= room.bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "tenants.*.max_pinned_bytes: beyond the floors they are ", room.shares_bytes,
-      " bytes together, and ", room.bytes, " may be pinned; a tenant's is kept for it alone"));
+      "tenants.*.max_pinned_bytes: must be at most ", room.bytes,
+      " bytes together above floor_bytes, the most that may be pinned; got ", room.shares_bytes));
 }
 
 absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, const PinRoom& room,
@@ -160,9 +160,9 @@ absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, cons
   const uint64_t beyond = Above(share, own + more_bytes) - Above(share, own);
   if (beyond == 0 || taken + beyond <= room.common_bytes()) return absl::OkStatus();
   // The share may have been taken by others.
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "pinning ", more_bytes, " bytes more would exceed the limit of what may be pinned, ",
-      room.common_bytes(), " bytes for all who have no max_pinned_bytes of their own"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("pinning ", more_bytes, " bytes more would exceed the ", room.common_bytes(),
+                   " bytes that all tenants without a max_pinned_bytes may pin together"));
 }
 
 }  // namespace hearth

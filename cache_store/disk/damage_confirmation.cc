@@ -45,7 +45,7 @@ bool DamageConfirmation::Pause(absl::string_view wrong) {
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);
   if (waits_ == 1 && warnings_ != nullptr) {
     warnings_->Say("damage",
-                   absl::StrCat("data folder ", dir_, " reads wrong, and is read again in ",
+                   absl::StrCat("data folder ", dir_, " has wrong bytes; reading it again in ",
                                 absl::FormatDuration(pause), ": ", wrong.substr(0, kSaidBytes)));
   }
   wait_ ? wait_(pause) : absl::SleepFor(pause);
@@ -56,7 +56,7 @@ bool DamageConfirmation::Pause(absl::string_view wrong) {
 absl::Status ReadsDifferently(const std::string& dir, absl::string_view wrong) {
   return absl::UnavailableError(
       absl::StrCat("data folder ", dir, kReadsDifferently,
-                   ", and nothing of it is given up; start again when the disk is well: ", wrong));
+                   "; nothing was deleted; check the disk, then start again: ", wrong));
 }
 
 }  // namespace hearth

@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 absl::Status CheckEntry(const std::string& path, mode_t kind) {
   struct stat is {};
   if (::lstat(path.c_str(), &is) != 0 || (is.st_mode & S_IFMT) == kind) return absl::OkStatus();
-  const char* const advice = S_ISLNK(is.st_mode)
-                                 ? ": replace the link by what it leads to: move that here, or "
-                                   "mount it here; do not delete it"
-                                 : ": move it out of the folder";
+  const char* const advice =
+      S_ISLNK(is.st_mode)
+          ? ": do not delete the link's target; move it here in place of the link, or mount it here"
+          : ": move it out of the folder";
   return absl::FailedPreconditionError(
       absl::StrCat(path, " must be ", FileKind(kind), "; it is ", FileKind(is.st_mode), advice));
 }
@@ -77,10 +77,10 @@ absl::Status CheckHasDatabase(const std::string& dir) {
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
     const std::string kind = entry.path().extension().string();
     if (kind != ".sst" && kind != ".log") continue;
-    return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; a start of the store mends ",
+    return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; starting the store repairs ",
                                             dir, ", or begins with an empty database"));
   }
-  return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
+  return absl::FailedPreconditionError(absl::StrCat(dir, " is not a data folder of a store"));
 }
 
 absl::Status CheckIsFree(const std::string& dir) {
@@ -88,11 +88,11 @@ absl::Status CheckIsFree(const std::string& dir) {
   if (::statx(AT_FDCWD, dir.c_str(), 0, STATX_BASIC_STATS, &info) == 0 &&
       (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(dir, " is a mount point: name a folder in it"));
+        absl::StrCat(dir, " is a mount point; name a folder inside it"));
   }
   if (IsEmptyFolder(dir)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(dir, " is not empty; name a folder that is, or is not there"));
+      absl::StrCat(dir, " is not empty; name an empty or a new folder"));
 }
 
 std::string MakePrivate(const std::string& dir) {
@@ -115,7 +115,7 @@ std::string MakePrivate(const std::string& dir) {
         path, " can be read by every user of this machine (mode ",
         absl::Hex((info.st_mode >> 6 & 7) << 8 | (info.st_mode >> 3 & 7) << 4 | (info.st_mode & 7)),
         ", owner ", info.st_uid, ", not this process's user ", ::geteuid(),
-        "): prompts are in it; chmod o-rwx it");
+        "); it contains prompts: run chmod o-rwx on it");
   }
   return readable;
 }

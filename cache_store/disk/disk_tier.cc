@@ -60,7 +60,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   if (contents->drops < before.drops) {  // an empty one, which has seen all drops
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
-    if (!noted.ok()) return FromRocks(noted, "write of the number of drops");
+    if (!noted.ok()) return FromRocks(noted, "writing the drop count");
   }
   // So that no later start finds them torn. There may be no room for it.
   if (!(*db)->cut_logs().empty()) {
@@ -99,7 +99,7 @@ class RocksDiskTier : public DiskTier {
   absl::Status MayAdd() override {
     if (!is_cramped_.load()) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        "write: No space left on device: the last room is kept for erases");
+        "write: No space left on device: the remaining space is reserved for erasing");
   }
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
@@ -113,7 +113,7 @@ class RocksDiskTier : public DiskTier {
         }
       });
     }
-    constexpr char kWhat[] = "write of a table";
+    constexpr char kWhat[] = "writing a table";
     if (absl::Status ready = Ready(kWhat); !ready.ok()) return ready;
     return WithOwnDb([&] {
       std::string path;
@@ -124,7 +124,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteObject(const ObjectRecord& object) override {
-    return Put("write of an object record", kObjects, NumberKey(object.number),
+    return Put("writing an object record", kObjects, NumberKey(object.number),
                SerializeObject(object));
   }
 
@@ -151,7 +151,7 @@ class RocksDiskTier : public DiskTier {
     }
     // With `sync` the whole log up to here, slices included.
     const absl::Status written =
-        WriteBatch("write of manifests", sync, [&](rocksdb::WriteBatch* batch) {
+        WriteBatch("writing manifests", sync, [&](rocksdb::WriteBatch* batch) {
           for (const ManifestRecord& record : manifests) {
             batch->Put(db_->family(kManifests), NumberKey(record.number),
                        SerializeManifestRecord(record));
@@ -166,7 +166,7 @@ class RocksDiskTier : public DiskTier {
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
     const std::vector<uint64_t> counted = count_->Remove(manifests);
     const absl::Status erased =
-        WriteBatch("erase of manifests", false, [&](rocksdb::WriteBatch* batch) {
+        WriteBatch("erasing manifests", false, [&](rocksdb::WriteBatch* batch) {
           for (const uint64_t number : manifests) {
             batch->Delete(db_->family(kManifests), NumberKey(number));
             batch->Delete(db_->family(kMeta), PinKey(number));
@@ -184,7 +184,7 @@ class RocksDiskTier : public DiskTier {
     if (settled_drops_ >= mine) return absl::OkStatus();
     const uint64_t all = begun_drops_.load();
     const uint64_t drops = count_->noted().drops + 1;
-    absl::Status settled = Put("end of a drop", kManifests, kDropsKey, absl::StrCat(drops));
+    absl::Status settled = Put("ending a drop", kManifests, kDropsKey, absl::StrCat(drops));
     if (settled.ok()) settled = WithOwnDb([this] { return Flush(); });
     if (settled.ok()) settled = count_->NoteDrops(drops);
     if (settled.ok()) settled_drops_ = all;
@@ -192,16 +192,16 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
-    return WriteBatch(pinned ? "pin" : "end of a pin", false, [&](rocksdb::WriteBatch* batch) {
+    return WriteBatch(pinned ? "pinning" : "unpinning", false, [&](rocksdb::WriteBatch* batch) {
       pinned ? batch->Put(db_->family(kMeta), PinKey(manifest), "")
              : batch->Delete(db_->family(kMeta), PinKey(manifest));
     });
   }
 
   absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
-    if (failed_.load()) return absl::UnavailableError("the last change failed");
+    if (failed_.load()) return absl::UnavailableError("the last write failed");
     if (absl::Status has_room = MayAdd(); !has_room.ok()) return has_room;
-    return WriteBatch("write of last uses", false, [&](rocksdb::WriteBatch* batch) {
+    return WriteBatch("writing last uses", false, [&](rocksdb::WriteBatch* batch) {
       for (const auto& [manifest, used] : uses) {
         batch->Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));
       }
@@ -231,7 +231,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteNote(const std::string& name, const std::string& text) override {
-    return Put("write of a note", kMeta, absl::StrCat(kNotePrefix, name), text);
+    return Put("writing a note", kMeta, absl::StrCat(kNotePrefix, name), text);
   }
 
   DiskContents Load() override { return std::move(contents_); }
@@ -323,7 +323,7 @@ class RocksDiskTier : public DiskTier {
       if (!opened.ok() && !OpenToServe(opened)) return opened;
     }
     const absl::ReaderMutexLock lock(&db_mu_);
-    if (db_ == nullptr) return absl::UnavailableError("the database is being opened again");
+    if (db_ == nullptr) return absl::UnavailableError("the database is being reopened");
     return use();
   }
 
@@ -401,7 +401,7 @@ class RocksDiskTier : public DiskTier {
     const bool flushes = !is_cramped_.load();
     if (absl::Status works = Database::TryDisk(dir_, options_, flushes); !works.ok()) return works;
     if (backups_ > 0) {
-      return absl::UnavailableError("the database is opened again when the backup is made");
+      return absl::UnavailableError("the database is reopened after the backup");
     }
     StopCompactions();
     const absl::MutexLock lock(&db_mu_);
@@ -496,7 +496,7 @@ class RocksDiskTier : public DiskTier {
     std::string bytes;
     const absl::Status status = WithDb([&] {
       return FromRocks((*db_)->Get(VerifiedReads(), db_->family(family), key, &bytes),
-                       "read of a record");
+                       "reading a record");
     });
     if (!status.ok()) return status;
     return bytes;

@@ -73,18 +73,18 @@ std::string OthersText(const std::vector<rocksdb::BackupInfo>& infos, uint32_t i
   for (const rocksdb::BackupInfo& info : infos) {
     if (info.backup_id != id) others.push_back(info.backup_id);
   }
-  if (others.empty()) return "; there is no other one in it";
-  return absl::StrCat("; others that may be whole: --id ", absl::StrJoin(others, ", --id "));
+  if (others.empty()) return "; the folder has no other backup";
+  return absl::StrCat("; other backups to try: --id ", absl::StrJoin(others, ", --id "));
 }
 
 // What is wrong, in our words. RocksDB's text is searched for the path of a file of the backup.
 std::string DamageText(const rocksdb::Status& status, const std::string& from) {
   const std::string text = status.ToString();
   const size_t begin = text.find(from + "/");
-  if (begin == text.npos) return "bytes of it are not those that were written";
+  if (begin == text.npos) return "it has other bytes than were written";
   const std::string path = text.substr(begin, text.find_first_of(" ;,", begin) - begin);
   std::error_code error;
-  return fs::exists(path, error) ? absl::StrCat(path, " is not as it was written")
+  return fs::exists(path, error) ? absl::StrCat(path, " has other bytes than were written")
                                  : absl::StrCat(path, " is missing");
 }
 
@@ -171,8 +171,8 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   // After a reboot, too: a start forgives what was not synced, but may have synced this.
   if (damage.empty() && contents->manifests.size() < noted.points) damage = db->cut_logs();
   if (!damage.empty()) {
-    return absl::DataLossError(absl::StrCat("no backup was made: ", damage[0],
-                                            "; a start of the store gives up what is lost"));
+    return absl::DataLossError(absl::StrCat("no backup, because data is damaged: ", damage[0],
+                                            "; start the store to drop the lost entries"));
   }
   return BackUpDatabase(*db, dir, to);
 }

@@ -113,7 +113,7 @@ class DatabaseLog : public rocksdb::Logger {
     if (IsDropped(text)) {
       absl::MutexLock lock(&mu_);
       const std::string line =
-          absl::StrCat("the log is damaged, what was written after is lost: ", text);
+          absl::StrCat("the log is damaged; entries written after the damage are lost: ", text);
       // An opening that is tried again says the same again.
       const bool is_new = std::find(dropped_.begin(), dropped_.end(), line) == dropped_.end();
       if (is_new && dropped_.size() < kMaxDropped) dropped_.push_back(line);
@@ -269,19 +269,19 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
     const bool is_other = absl::StrContains(text, "While lock file");
     const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
     return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir, " is held by another process (",
-                     holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
+        absl::StrCat("data folder ", dir, " is in use by another process (",
+                     holder.has_value() ? absl::StrCat("process id ", *holder) : text, ")"));
   }
   if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir, " was written by another version of this program (", text,
-                     "); empty it (rm -r ", DatabasePath(dir), "), or use that version"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " was written by another version of this program (", text,
+        "); delete the database (rm -r ", DatabasePath(dir), "), or use that version"));
   }
   if (IsMisread(status)) return ReadsDifferently(dir, text);
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
   if (status.IsCorruption() || status.IsPathNotFound()) {
     return absl::DataLossError(
-        absl::StrCat(message, "; a start of the store mends it, or begins with an empty one"));
+        absl::StrCat(message, "; starting the store repairs it, or begins with an empty one"));
   }
   return absl::Status(FromRocks(status, "").code(), message);
 }
@@ -466,7 +466,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     handles_.clear();
     // Of a database that lost the name of its manifest RocksDB would make an empty one.
     if (absl::IsDataLoss(CheckHasDatabase(dir))) {
-      return rocksdb::Status::Corruption("CURRENT is gone");
+      return rocksdb::Status::Corruption("CURRENT is missing");
     }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!absl::IsResourceExhausted(FromRocks(opened, "")) || !reserve_->GiveUp()) return opened;
@@ -505,7 +505,7 @@ rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
     status = open();
     if (IsDamage(status) && mending_->failure().empty()) {
       rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options->info_log,
-                   "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
+                   "damaged; RocksDB repairs it, which may take minutes: %s", why.c_str());
       const absl::Status mended = RecoverInChild(*options, path, families, *mending_);
       if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
       if (absl::IsAborted(mended)) status = Misread(path, mended.message());
@@ -519,8 +519,8 @@ rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
     mending_->End();
   } while (OpensAgain(status, &confirmation));
   if (status.ok() && went_back) {
-    found_.push_back(absl::StrCat("the database's manifest was damaged: RocksDB went back to the ",
-                                  "newest state that is whole: ", why));
+    found_.push_back(absl::StrCat(
+        "damaged manifest of the database; RocksDB took the newest complete state: ", why));
   }
   if (!IsDamage(status)) return status;
   if (!confirmation.confirmed()) return Misread(path, status.ToString());

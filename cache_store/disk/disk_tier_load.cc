@@ -71,7 +71,7 @@ absl::Status ForEach(const Database& db, Family family, const Numbers& numbers, 
   }
   if (it->status().ok()) return absl::OkStatus();
   if (!it->status().IsCorruption()) {
-    return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+    return FromRocks(it->status(), absl::StrCat("reading ", kFamilyNames[family]));
   }
   damage->push_back(absl::StrCat("records of ", kFamilyNames[family],
                                  " are damaged: ", it->status().ToString(),
@@ -189,8 +189,8 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   if (!absl::SimpleAtoi(version, &number) || number != DiskTier::kFormatVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("data folder ", dir, " has format version ", version, "; this program reads ",
-                     DiskTier::kFormatVersion, " alone: empty it (rm -r ", DatabasePath(dir),
-                     "), or use the ", "program that wrote it"));
+                     DiskTier::kFormatVersion, " only; delete the database (rm -r ",
+                     DatabasePath(dir), "), or use the program that wrote it"));
   }
   return absl::OkStatus();
 }
@@ -217,13 +217,13 @@ absl::Status CheckMeta(const Database& db, const std::string& dir, const std::st
     batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
     rocksdb::WriteOptions options;
     options.sync = true;
-    return FromRocks(db->Write(options, &batch), "write of the version");
+    return FromRocks(db->Write(options, &batch), "writing the version");
   }
-  if (!status.ok()) return FromRocks(status, "read of the version");
+  if (!status.ok()) return FromRocks(status, "reading the version");
   if (check == secret_check) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("data folder ", dir,
-                   " was written with another secret; give it the old one, or an empty folder"));
+                   " was written with another secret; use that secret, or an empty folder"));
 }
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
@@ -237,19 +237,19 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
     wrong = Wrong(db, *contents);
     read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
     if (read.IsCorruption()) {
-      absl::StrAppend(&wrong, "; the number of drops: ", read.ToString());
+      absl::StrAppend(&wrong, "; the drop count: ", read.ToString());
     }
   } while (confirmation != nullptr && !wrong.empty() && confirmation->ReadAgain(wrong));
   if (confirmation != nullptr && !wrong.empty() && !confirmation->confirmed())
     return ReadsDifferently(confirmation->dir(), wrong);
   if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
-    return FromRocks(read, "read of the number of drops");
+    return FromRocks(read, "reading the drop count");
   }
   if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
   // Where its block has rotten the number says nothing.
   const bool is_known = !read.IsCorruption() || !db.found().empty();
   if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
-    return absl::DataLossError("it is from before restore points were dropped");
+    return absl::DataLossError("the database is older than the last drop of restore points");
   }
   FindLostTables(db, &*contents);
   const uint64_t found = contents->manifests.size();
@@ -280,14 +280,14 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const std::string key = NumberKey(number);
     if (it->Valid()) it->Next();
     if (!it->Valid() || ToView(it->key()) != key) it->Seek(key);
-    absl::Status status = FromRocks(it->status(), "read of manifests");
+    absl::Status status = FromRocks(it->status(), "reading manifests");
     if (!status.ok() && !absl::IsDataLoss(status)) return status;
     std::string again;
     absl::string_view value;
     if (!status.ok()) {
       // It may have been written again, elsewhere than in the block that is damaged.
       status = FromRocks(db->Get(VerifiedReads(), db.family(kManifests), key, &again),
-                         "read of a manifest");
+                         "reading a manifest");
       if (absl::IsDataLoss(status) || absl::IsNotFound(status)) continue;
       if (!status.ok()) return status;
       value = again;

@@ -66,7 +66,7 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
   const pid_t child = ::fork();
   if (child < 0) {
     return absl::UnavailableError(absl::StrCat(
-        "no process that mends the database: ", std::strerror(errno), "; start again"));
+        "cannot start a process to repair the database: ", std::strerror(errno), "; start again"));
   }
   if (child == 0) {
     // It holds the database's lock: it does not outlive a parent that is told to stop.
@@ -88,9 +88,9 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
   if (WIFEXITED(status) && WEXITSTATUS(status) == kExitMisread) {
-    return absl::AbortedError("a read failed, or two reads differed, while RocksDB mended it");
+    return absl::AbortedError("a read failed, or two reads differed, during RocksDB's repair");
   }
-  return absl::DataLossError("RocksDB cannot mend the database");
+  return absl::DataLossError("RocksDB cannot repair the database");
 }
 
 void FindLostTables(const Database& db, DiskContents* contents) {
@@ -106,8 +106,8 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     const uint64_t first = ParseNumberKey(file.smallestkey).value_or(0);
     const uint64_t last = ParseNumberKey(file.largestkey).value_or(0);
     contents->damage.push_back(absl::StrCat("table ", path, ", numbers ", first, " to ", last,
-                                            found.ok() ? ", was cut" : ", is gone",
-                                            "; what it held is lost"));
+                                            found.ok() ? ", was truncated" : ", is missing",
+                                            "; its entries are lost"));
     // RocksDB looks for 000001.ldb, too.
     const std::string name =
         absl::StrCat("/", file.relative_filename.substr(0, file.relative_filename.find('.') + 1));
@@ -148,9 +148,9 @@ absl::Status SetAside(const std::string& dir, const std::string& why,
                                             to.string(), ": ", error.message()));
   }
   fs::last_write_time(to, fs::file_time_type::clock::now(), error);
-  lines->push_back(absl::StrCat("the database cannot be opened: ", why, "; it is set aside as ",
+  lines->push_back(absl::StrCat("the database cannot be opened: ", why, "; it was moved to ",
                                 to.string(),
-                                " for a week, and the store begins with an empty one"));
+                                ", kept there for a week, and the store begins with an empty one"));
   return absl::OkStatus();
 }
 

@@ -51,7 +51,7 @@ absl::Status CountLive(const Database& db, Table* table) {
     if (object.ok() && object->in_table != (table->family == kTables)) continue;
     table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
-  return FromRocks(it->status(), "read of object records");
+  return FromRocks(it->status(), "reading object records");
 }
 
 absl::StatusOr<std::vector<Table>> ListTables(const Database& db, Family family) {
@@ -96,7 +96,7 @@ absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
     if (!table.is_flushed || table.live_bytes > 0) continue;
     const rocksdb::Status status = db->DeleteFile(table.name);
     if (status.IsInvalidArgument()) break;
-    if (!status.ok()) return FromRocks(status, "drop of a dead table");
+    if (!status.ok()) return FromRocks(status, "deleting an unused table");
   }
   return absl::OkStatus();
 }
@@ -121,7 +121,7 @@ absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   if (ranges.empty()) return absl::OkStatus();
   const rocksdb::Status status = rocksdb::DeleteFilesInRanges(
       db.get(), db.family(family), ranges.data(), ranges.size(), /*include_end=*/true);
-  return FromRocks(status, "drop of dead tables");
+  return FromRocks(status, "deleting unused tables");
 }
 
 // That the ends of a new table can be read (disk_tier_files.h says why).
@@ -273,7 +273,7 @@ absl::Status SliceTables::Reclaim(uint64_t max_bytes) {
     const rocksdb::Slice first(table.first), last(table.last);
     const rocksdb::Status status =
         (*db_)->CompactRange(options, db_->family(table.family), &first, &last);
-    if (!status.ok()) return FromRocks(status, "rewriting of a table");
+    if (!status.ok()) return FromRocks(status, "rewriting a table");
     left_bytes -= std::min(left_bytes, table.dead_bytes());
   }
   return absl::OkStatus();

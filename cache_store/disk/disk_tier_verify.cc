@@ -55,7 +55,7 @@ class Verifier {
     }
     misreads.merge(last);
     Name(problems, "", &report_.problem_count, &report_.problems);
-    Name(misreads, "; another read gave other bytes", &report_.misread_count, &report_.misreads);
+    Name(misreads, "; a second read gave other bytes", &report_.misread_count, &report_.misreads);
     report_.problem_count += unnamed_;
     return std::move(report_);
   }
@@ -151,7 +151,7 @@ class Verifier {
       const ObjectRecord& object = it->second.record;
       const ManifestObject& wanted = record.manifest.objects[i];
       if (!(object.id == wanted.id) || object.slice_digests != wanted.slice_digests) {
-        Problem(absl::StrCat(name, ": object ", record.objects[i], " is not the one it names"));
+        Problem(absl::StrCat(name, ": object ", record.objects[i], " is not the named object"));
       }
     }
   }
@@ -174,7 +174,7 @@ class Verifier {
       if (value.size() != object.slice_bytes) {
         wrong(i, absl::StrCat(value.size(), " bytes, expected ", object.slice_bytes));
       } else if (digest != object.slice_digests[i]) {
-        wrong(i, absl::StrCat("bytes do not match their digest, but have ",
+        wrong(i, absl::StrCat("bytes do not match their digest; their digest is ",
                               absl::Hex(digest, absl::kZeroPad16)));
       }
     }

@@ -97,7 +97,7 @@ absl::Status PointCount::Write() {
   AppendDigest(&bytes);
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), 0);
   if (written == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "write of the count of restore points");
+  return absl::ErrnoToStatus(errno, "writing the count of restore points");
 }
 
 }  // namespace hearth

@@ -51,7 +51,7 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (group > 1) reader.Refuse("object record: unknown group");
   object.id.group = static_cast<LayerGroup>(group);
   object.slice_bytes = reader.U64("slice bytes");
-  object.in_table = ReadFlag(&reader, "object record: whether it is in a table");
+  object.in_table = ReadFlag(&reader, "object record: in-table flag");
   const uint32_t layers = reader.U32("layer count");
   if (layers > kMaxRecordLayers) reader.Refuse("object record: too many layers");
   object.layers = reader.U32Array(layers, "layers");
@@ -85,7 +85,7 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   record.number = reader.U64("manifest number");
   record.created_unix_s = reader.U64("time of creation");
   record.expires_unix_s = reader.U64("time of expiry");
-  record.inherited = ReadFlag(&reader, "manifest record: whether it was inherited");
+  record.inherited = ReadFlag(&reader, "manifest record: inherited flag");
   const uint32_t tenant_bytes = reader.U32("tenant length");
   if (tenant_bytes > kMaxTenantBytes) reader.Refuse("manifest record: tenant too long");
   record.tenant = std::string(reader.Bytes(tenant_bytes, "tenant"));

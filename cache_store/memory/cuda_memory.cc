@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t
   }
   if (index < 0 || index >= count) {
     return absl::FailedPreconditionError(
-        absl::StrCat("no CUDA device ", index, ": there are ", count));
+        absl::StrCat("no CUDA device ", index, ": number of devices: ", count));
   }
   cudaDeviceProp properties;
   error = cudaGetDeviceProperties(&properties, index);

@@ -128,8 +128,8 @@ absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices
   assert(bytes > 0);
   DeviceRef copy = Reserve(bytes);
   if (copy == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes, " of ",
-                                                     pool_->memory->size_bytes(), " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("gpu tier full: ", bytes, " bytes; it has ", pool_->memory->size_bytes()));
   }
   uint64_t at = copy->range.offset;
   absl::Status status;
@@ -155,7 +155,7 @@ absl::Status DeviceTier::Verify(const DeviceCopy& copy, absl::Span<const SliceWr
     if (!status.ok()) return status;
     if (SliceDigest(read_back_.data(), bytes) != write.slice.digest) {
       return absl::DataLossError(absl::StrCat("gpu tier: a slice of layer ", write.slice.layer,
-                                              " came back from the device with other bytes"));
+                                              " has other bytes on the device"));
     }
     at += bytes;
   }

@@ -30,12 +30,12 @@ absl::Status NoRoomFor(const SegmentLayout& layout, const absl::Status& why) {
   const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return absl::Status(
       why.code(),
-      absl::StrCat(why.message(),
-                   "; --host-bytes (--store-host-bytes for an embedded store) and "
-                   "the publishes being received need ",
-                   layout.data_bytes, " bytes of address space",
-                   is_limited ? absl::StrCat(", and ulimit -v allows ", limit.rlim_cur) : "",
-                   ": lower the flag, or raise the limit"));
+      absl::StrCat(
+          why.message(),
+          "; --host-bytes (--store-host-bytes for an embedded store) and incoming publishes need ",
+          layout.data_bytes, " bytes of address space",
+          is_limited ? absl::StrCat(", and ulimit -v allows ", limit.rlim_cur) : "",
+          ": lower the flag, or raise the limit"));
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void HostArena::AskForHugePages() {
   if (options_.huge_pages != HugePages::kOn) return;
   if (!asked) {
     Warn(absl::StrCat("no huge pages for the RAM tier: madvise: ", strerror(errno),
-                      "; `--huge-pages auto` goes on without a word"));
+                      "; `--huge-pages auto` avoids this warning"));
     return;
   }
   const std::string path =
@@ -99,10 +99,9 @@ void HostArena::AskForHugePages() {
   std::ifstream file(path);
   const std::string setting((std::istreambuf_iterator<char>(file)), {});
   if (!absl::StrContains(setting, "[never]") && !absl::StrContains(setting, "[deny]")) return;
-  Warn(absl::StrCat(
-      "no huge pages for the RAM tier: the kernel's ", path, " forbids them; `echo ",
-      options_.shared ? "advise" : "madvise", " > ", path,
-      "` as root and a restart allow them, `--huge-pages auto` goes on without a word"));
+  Warn(absl::StrCat("no huge pages for the RAM tier: the kernel's ", path, " forbids them; `echo ",
+                    options_.shared ? "advise" : "madvise", " > ", path,
+                    "` as root and a restart allow them; `--huge-pages auto` avoids this warning"));
 }
 
 bool HostArena::Lacks(uint64_t bytes) const {
@@ -134,9 +133,9 @@ void HostArena::Grow() {
     }
     absl::Status grown = MakeResident(offset, options_.slab_bytes);
     if (!grown.ok() && !std::exchange(warned, true)) {
-      Warn(absl::StrCat(grown.message(), ", ", offset, " of ", layout_.data_bytes,
-                        " bytes are: what does not fit lies in memory that no worker can map; "
-                        "lower --host-bytes or raise the container's memory"));
+      Warn(absl::StrCat(grown.message(), "; ", offset, " of ", layout_.data_bytes,
+                        " bytes are resident, and further entries go to memory that no worker can "
+                        "map; lower --host-bytes or raise the container's memory"));
     }
     absl::MutexLock lock(&mu_);
     growth_ = grown;

@@ -103,7 +103,7 @@ std::string SharedShape::TextOf(uint32_t part, const SharedFacts& facts,
 }
 
 absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const {
-  if (text.size() < head_bytes()) return absl::DataLossError("no whole head of a shared object");
+  if (text.size() < head_bytes()) return absl::DataLossError("a shared object's head is cut short");
   ByteReader reader(text);
   reader.Bytes(kFixedBytes - sizeof(uint64_t), "shape");
   SharedFacts facts;
@@ -112,7 +112,7 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   facts.slice_digests = reader.U64Array(slices, "digests");
   // The names are hashes of the shape: compared, so that not even a collision is believed.
   if (text.substr(0, head_bytes()) == Head(facts)) return facts;
-  return absl::DataLossError("the head of another shared object");
+  return absl::DataLossError("the head belongs to another shared object");
 }
 
 std::vector<absl::Span<std::byte>> SharedShape::PiecesOf(

@@ -54,7 +54,7 @@ std::string Hkdf(absl::string_view secret, std::string info, size_t bytes) {
   return out;
 }
 
-absl::Status OtherLength() { return absl::DataLossError("a shared value of another length"); }
+absl::Status OtherLength() { return absl::DataLossError("a shared value has a wrong length"); }
 
 // One for each thread: making one costs as much as sealing some kilobytes.
 EVP_CIPHER_CTX* CipherContext() {
@@ -164,8 +164,8 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
                                    absl::Span<const absl::Span<std::byte>> pieces,
                                    Opened opened) const {
   if (value.size() < kSealBytes || value.size() > kMaxValueBytes) {
-    return absl::DataLossError(absl::StrCat("a shared value of ", value.size(), " bytes: it has ",
-                                            kSealBytes, " to ", kMaxValueBytes));
+    return absl::DataLossError(absl::StrCat("a shared value must have ", kSealBytes, " to ",
+                                            kMaxValueBytes, " bytes; got ", value.size()));
   }
   size_t left = value.size() - kSealBytes;
   for (const absl::Span<std::byte> piece : pieces) {
@@ -175,7 +175,7 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
   if (left > 0) return OtherLength();
   ByteReader reader(value);
   if (reader.U32("magic") != kValueMagic) {
-    return absl::DataLossError("no shared value of version 1");
+    return absl::DataLossError("a shared value is not of format version 1");
   }
   const absl::string_view nonce = reader.Bytes(kNonceBytes, "nonce");
   const std::string data = AssociatedData(name);
@@ -200,7 +200,7 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
   MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
   unsigned char rest[16];
   if (EVP_DecryptFinal_ex(context, rest, &size) == 1) return absl::OkStatus();
-  return absl::DataLossError("a shared value that was not sealed for its name");
+  return absl::DataLossError("a shared value failed verification under its name");
 }
 
 }  // namespace hearth

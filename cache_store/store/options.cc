@@ -6,15 +6,14 @@ namespace hearth {
 
 absl::Status StoreOptions::Validate() const {
   if (host_bytes == 0 && !has_disk()) {
-    return absl::InvalidArgumentError(
-        "host_bytes is 0 and there is no disk tier: nothing to store in");
+    return absl::InvalidArgumentError("host_bytes must be above 0 in a store without a disk tier");
   }
   if (default_durability == Durability::kDefault) {
     return absl::InvalidArgumentError("default_durability must be memory, disk or sync");
   }
   if (!(max_pinned_fraction >= 0.0 && max_pinned_fraction <= 1.0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_pinned_fraction must be in [0, 1], got ", max_pinned_fraction));
+        absl::StrCat("max_pinned_fraction must be in [0, 1]; got ", max_pinned_fraction));
   }
   if (default_ttl < absl::ZeroDuration() || default_ttl > absl::Seconds(kMaxTtlSeconds)) {
     return absl::InvalidArgumentError(

@@ -61,8 +61,8 @@ constexpr char kCommitLatency[] = "publish_commit";
 
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts) {
   if (token_ids.empty() || token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_ids: ", token_ids.size(), " tokens, must be 1 to ", kMaxPromptTokens));
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: must have 1 to ", kMaxPromptTokens,
+                                                   " tokens; got ", token_ids.size()));
   }
   return ValidateCuts(cuts, static_cast<uint32_t>(token_ids.size()));
 }
@@ -104,11 +104,11 @@ absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, s
   if (!read.ok()) return OfDisk(read.status());
   if (read->has_value() && object.IsIntact(slice, **read)) return **read;
   const std::string what = absl::StrCat("disk tier: a slice of layer ", object.layers()[slice]);
-  if (!read->has_value()) return absl::DataLossError(absl::StrCat(what, " is gone"));
+  if (!read->has_value()) return absl::DataLossError(absl::StrCat(what, " is missing"));
   const absl::Span<const std::byte> bytes = (*read)->bytes;
-  return absl::DataLossError(
-      absl::StrCat(what, " is not what was written: ", bytes.size(), " bytes of digest ",
-                   absl::Hex(SliceDigest(bytes.data(), bytes.size()), absl::kZeroPad16)));
+  return absl::DataLossError(absl::StrCat(
+      what, " has other bytes than were written: ", bytes.size(), " bytes with digest ",
+      absl::Hex(SliceDigest(bytes.data(), bytes.size()), absl::kZeroPad16)));
 }
 
 bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
@@ -120,21 +120,21 @@ bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
 std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device,
                                                   bool has_shared) const {
   std::vector<LatencySeries> series = {
-      {kLookupLatency, "Time to find the longest restore point of a prompt, bytes not included.",
+      {kLookupLatency, "Time to find the longest restore point of a prompt, without reading it.",
        "", "", lookups.Read()}};
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDisk && !has_disk) continue;
-    series.push_back({kSliceReadLatency,
-                      "Time to read one slice, and to verify it where the caller does not, by the "
-                      "tier that had it.",
-                      "tier", TierName(tier), slice_reads[Of(tier)].Read()});
+    series.push_back(
+        {kSliceReadLatency,
+         "Time to read one slice from a tier, including verification unless the caller verifies.",
+         "tier", TierName(tier), slice_reads[Of(tier)].Read()});
   }
   for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk, Tier::kShared}) {
     if ((tier == Tier::kDisk && !has_disk) || (tier == Tier::kGpu && !has_device)) continue;
     if (tier == Tier::kShared && !has_shared) continue;
     series.push_back({kFetchLatency,
                       "Time from a lookup's end until the last slice of its restore point was "
-                      "handed out, by the slowest tier.",
+                      "sent, by slowest tier.",
                       "tier", TierName(tier), fetches[Of(tier)].Read()});
   }
   for (const Durability level : {Durability::kMemory, Durability::kDisk, Durability::kSync}) {

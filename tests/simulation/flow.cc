@@ -37,7 +37,7 @@ void Flow::Start() {
   gives_up_ = dice_.Chance(2);
   if (dice_.Chance(4)) trickle_ = dice_.Between(absl::Milliseconds(10), absl::Seconds(3));
   if (!peer_->breaker.Allows(began_)) {
-    return Fail(absl::UnavailableError("the store did not answer lately"));
+    return Fail(absl::UnavailableError("the store did not answer recently"));
   }
   SetDeadline(Budget());
   ToNode([self = shared_from_this()] { self->Enter(); });

@@ -77,9 +77,9 @@ class TableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
         FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
     if (!status.ok()) return status;
     if (OnlySliceBlocks::wanted() && !IsSliceBlock(*result)) {
-      return rocksdb::IOStatus::Corruption("not a slice's block");
+      return rocksdb::IOStatus::Corruption("not a block of slices");
     }
-    if (IsWrongProperties(*result)) return rocksdb::IOStatus::Corruption("a table's properties");
+    if (IsWrongProperties(*result)) return rocksdb::IOStatus::Corruption("wrong table properties");
     return status;
   }
 };

@@ -111,7 +111,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
   template <typename F>
   rocksdb::IOStatus Write(F write) {
     rocksdb::IOStatus status;
-    if (has_failed_) status = rocksdb::IOStatus::IOError("the file could not be written before");
+    if (has_failed_) status = rocksdb::IOStatus::IOError("an earlier write to this file failed");
     if (status.ok() && file_ == nullptr) status = make_(&file_);
     if (status.ok()) status = write();
     has_failed_ = !status.ok();
@@ -180,7 +180,7 @@ inline bool IsReadOnce(absl::string_view path) {
   const absl::string_view name = path.substr(path.rfind('/') + 1);
   return absl::EndsWith(name, ".log") || absl::StartsWith(name, "MANIFEST-") || name == "CURRENT";
 }
-inline constexpr absl::string_view kReadsDifferently = " reads differently each time";
+inline constexpr absl::string_view kReadsDifferently = " gives different bytes on each read";
 
 // A file that was read before.
 class ReadFile : public rocksdb::FSSequentialFile {
@@ -279,10 +279,9 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     if (!status.ok()) return status;
     const size_t common = std::min(bytes.size(), again.size());  // it may be written meanwhile
     if (std::memcmp(bytes.data(), again.data(), common) != 0) {
-      return rocksdb::IOStatus::IOError(absl::StrCat(path, kReadsDifferently, ": bytes of digest ",
-                                                     absl::Hex(SliceDigest(bytes.data(), common)),
-                                                     ", then of ",
-                                                     absl::Hex(SliceDigest(again.data(), common))));
+      return rocksdb::IOStatus::IOError(absl::StrCat(
+          path, kReadsDifferently, ": digest ", absl::Hex(SliceDigest(bytes.data(), common)),
+          ", then ", absl::Hex(SliceDigest(again.data(), common))));
     }
     *out = std::make_unique<ReadFile>(std::move(bytes));
     return status;

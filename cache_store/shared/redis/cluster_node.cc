@@ -71,7 +71,7 @@ void ClusterNode::Attempt() {
   if (attempts_++ > 0) ++parts_->counters.reconnects;
   connection_ = std::make_shared<Connection>(parts_);
   attempt_timer_ = parts_->loop.At(Now() + parts_->options.connect_wait, [this] {
-    Close(absl::UnavailableError("no connection in time"));
+    Close(absl::UnavailableError("connecting timed out"));
   });
   parts_->resolver.Resolve(address_,
                            [this, of = std::weak_ptr<Connection>(connection_)](auto addresses) {
@@ -316,7 +316,7 @@ void ClusterNode::TakeReplies() {
     if (connection_ == nullptr) return;
   }
   if (awaited.empty() && held->reader.HasBytes()) {
-    Close(absl::DataLossError("it answers what nobody asked"));
+    Close(absl::DataLossError("the server sent a reply without a request"));
   }
 }
 
@@ -333,7 +333,7 @@ void ClusterNode::Look() {
     if (Now() - progress >= kHeartbeat) SendText(FormatCommand({"PING"}), {}, 0, nullptr);
     return;
   }
-  if (IsSilent()) Close(absl::UnavailableError("it does not answer"));
+  if (IsSilent()) Close(absl::UnavailableError("the server does not answer"));
 }
 
 }  // namespace hearth

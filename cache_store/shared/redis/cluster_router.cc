@@ -16,7 +16,7 @@ constexpr absl::Duration kMapPause = absl::Milliseconds(250);
 constexpr absl::Duration kMapWait = absl::Seconds(1);
 constexpr absl::Duration kMapLife = absl::Seconds(30);  // then it is asked for anyway
 
-absl::Status NoNode() { return absl::UnavailableError("redis: no node of it is reached"); }
+absl::Status NoNode() { return absl::UnavailableError("redis: no node can be reached"); }
 
 absl::StatusOr<SlotMap> MapOf(const NodeAddress& teller, const absl::StatusOr<RedisReply>& reply) {
   if (!reply.ok()) return reply.status();
@@ -122,7 +122,7 @@ void ClusterRouter::Send(const KeyRequest& request) {
   const NodeAddress* owner = map_->Owner(request.batch->slot(request.index));
   if (owner != nullptr) return SendTo(*owner, request);
   WantMap();
-  Finish(request, absl::UnavailableError("redis: no node has this key's slot"));
+  Finish(request, absl::UnavailableError("redis: no node serves this key's slot"));
 }
 
 void ClusterRouter::SendTo(const NodeAddress& address, const KeyRequest& request) {
@@ -166,7 +166,7 @@ void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::s
   if (!tries_again) return Finish(request, StatusOfError(error));
   ++parts_->counters.redirections;
   if (request.batch->CountTry(request.index) > kTriesMax) {
-    return Finish(request, absl::UnavailableError("redis: its nodes send a key back and forth"));
+    return Finish(request, absl::UnavailableError("redis: nodes redirect a key back and forth"));
   }
   request.asks = false;
   if (!is_moved && meaning != ErrorMeaning::kAsk) return SendLater(request);
@@ -228,7 +228,7 @@ void ClusterRouter::AskForMap() {
   const uint64_t question = ++question_;
   map_timer_ = parts_->loop.At(Now() + kMapWait, [this, question] {
     map_timer_.reset();
-    if (question == question_) OnMap({}, absl::DeadlineExceededError("no map in time"));
+    if (question == question_) OnMap({}, absl::DeadlineExceededError("no slot map in time"));
   });
   node->AskForSlots([this, question, teller = node->address()](absl::StatusOr<RedisReply> reply) {
     if (question == question_ && asks_for_map_) OnMap(teller, std::move(reply));

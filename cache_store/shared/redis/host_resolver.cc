@@ -24,7 +24,7 @@ absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) 
       getaddrinfo(node.host.c_str(), absl::StrCat(node.port).c_str(), &hints, &found);
   if (result != 0) {
     return absl::UnavailableError(
-        absl::StrCat("redis: no address of ", node.host, ": ", gai_strerror(result)));
+        absl::StrCat("redis: cannot resolve ", node.host, ": ", gai_strerror(result)));
   }
   HostResolver::Addresses addresses;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
@@ -61,8 +61,8 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
     return;
   }
   if (waiting_.size() >= kMaxNames) {
-    return done(absl::UnavailableError(
-        absl::StrCat("redis: ", node.host, " is not looked up: ", kMaxNames, " other names are")));
+    return done(absl::UnavailableError(absl::StrCat("redis: cannot resolve ", node.host, ": ",
+                                                    kMaxNames, " other names are being resolved")));
   }
   try {
     std::thread([asker = asker_, node] {
@@ -76,7 +76,7 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
     }).detach();
   } catch (const std::system_error& error) {
     return done(absl::UnavailableError(
-        absl::StrCat("redis: no thread to look ", node.host, " up: ", error.what())));
+        absl::StrCat("redis: cannot start a thread to resolve ", node.host, ": ", error.what())));
   }
   waiting_[node].push_back(std::move(done));
 }

@@ -19,7 +19,7 @@ constexpr absl::Duration kWaitMax = absl::Hours(1);  // of a deadline that is no
 // What Redis itself takes for a value; more would be longer than the protocol's numbers.
 constexpr uint64_t kValueBytesMax = uint64_t{512} << 20;
 
-absl::Status WrongKind() { return absl::DataLossError("redis: an answer of the wrong kind"); }
+absl::Status WrongKind() { return absl::DataLossError("redis: the reply has the wrong type"); }
 
 // Each takes an answer out of its batch, which the loop's thread may destroy.
 absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
@@ -57,9 +57,9 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
   absl::StatusOr<RedisReply>& reply = *taken;
   if (!reply.ok()) return std::move(reply).status();
   if (reply->kind != Kind::kText) return WrongKind();
-  if (reply->text.empty()) return absl::NotFoundError("redis has no such key");
+  if (reply->text.empty()) return absl::NotFoundError("redis: no such key");
   if (reply->text.size() > max_bytes) {
-    return absl::DataLossError(absl::StrCat("redis: a value of more than ", max_bytes, " bytes"));
+    return absl::DataLossError(absl::StrCat("redis: a value is longer than ", max_bytes, " bytes"));
   }
 
   return std::move(reply->text);

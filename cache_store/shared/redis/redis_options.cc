@@ -45,7 +45,7 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
   if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
       port < 1 || port > UINT16_MAX) {
     return absl::InvalidArgumentError(
-        absl::StrCat("an address is HOST:PORT: ", absl::CHexEscape(text.substr(0, 300))));
+        absl::StrCat("an address must be HOST:PORT; got ", absl::CHexEscape(text.substr(0, 300))));
   }
   absl::string_view host = text.substr(0, colon);
   if (host.empty()) {
@@ -55,7 +55,7 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
   }
   if (!IsHostName(host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no host name: ", absl::CHexEscape(text.substr(0, 300))));
+        absl::StrCat("not a host name: ", absl::CHexEscape(text.substr(0, 300))));
   }
   return NodeAddress{std::string(host), static_cast<uint16_t>(port)};
 }
@@ -80,11 +80,11 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {
   if (absl::ConsumePrefix(&url, "rediss://")) {
     options.use_tls = true;
   } else if (!absl::ConsumePrefix(&url, "redis://")) {
-    return Refuse("begins with redis:// or rediss://");
+    return Refuse("must begin with redis:// or rediss://");
   }
   // Not repeated: a command line is read by many.
   if (absl::StrContains(url, '@')) {
-    return Refuse("has no user or password: a name and a file of their own say these");
+    return Refuse("must not have a user or password; use --shared-user and --shared-password-file");
   }
   absl::ConsumeSuffix(&url, "/");
   for (const absl::string_view text : absl::StrSplit(url, ',')) {
@@ -93,7 +93,7 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {
     options.addresses.push_back(*std::move(address));
   }
   if (options.addresses.size() > kAddressesMax) {
-    return Refuse(absl::StrCat("names more than ", kAddressesMax, " addresses"));
+    return Refuse(absl::StrCat("must name at most ", kAddressesMax, " addresses"));
   }
   return options;
 }

@@ -19,11 +19,9 @@ constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
 constexpr int kDepthMax = 8;          // of arrays in arrays; a map of slots has 4
 
-absl::Status TooLong() {
-  return absl::DataLossError("an answer of Redis is longer than its limit");
-}
+absl::Status TooLong() { return absl::DataLossError("a reply of Redis is longer than its limit"); }
 
-absl::Status NoAnswer() { return absl::DataLossError("not an answer of Redis"); }
+absl::Status NoAnswer() { return absl::DataLossError("not a reply of Redis"); }
 
 constexpr size_t kShownBytes = 200;
 

@@ -20,16 +20,16 @@ absl::Status NoMap(absl::string_view why) {
 
 // [host or nil, port, id, ...]. A nil or empty host: as the teller's.
 absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& teller) {
-  if (node.kind != Kind::kArray || node.elements.size() < 2) return NoMap("a node is no list");
+  if (node.kind != Kind::kArray || node.elements.size() < 2) return NoMap("a node is not a list");
   const RedisReply& host = node.elements[0];
   const RedisReply& port = node.elements[1];
   const bool has_host = host.kind == Kind::kText && !host.text.empty();
   if (!has_host && host.kind != Kind::kNil && host.kind != Kind::kText) {
-    return NoMap("a host is no text");
+    return NoMap("a host is not text");
   }
-  if (has_host && !IsHostName(host.text)) return NoMap("a host has no such name");
+  if (has_host && !IsHostName(host.text)) return NoMap("a host has an invalid name");
   if (port.kind != Kind::kInteger || port.integer < 1 || port.integer > UINT16_MAX) {
-    return NoMap("a port is none");
+    return NoMap("a port is not a port number");
   }
   return NodeAddress{has_host ? host.text : teller.host, static_cast<uint16_t>(port.integer)};
 }
@@ -74,15 +74,15 @@ SlotMap SlotMap::Single(const NodeAddress& node) {
 }
 
 absl::StatusOr<SlotMap> SlotMap::FromReply(const RedisReply& reply, const NodeAddress& teller) {
-  if (reply.kind != Kind::kArray || reply.elements.empty()) return NoMap("no list");
+  if (reply.kind != Kind::kArray || reply.elements.empty()) return NoMap("it is not a list");
   SlotMap map;
   for (const RedisReply& range : reply.elements) {
-    if (range.kind != Kind::kArray || range.elements.size() < 3) return NoMap("a range is none");
+    if (range.kind != Kind::kArray || range.elements.size() < 3) return NoMap("a range is no list");
     const RedisReply& first = range.elements[0];
     const RedisReply& last = range.elements[1];
     if (first.kind != Kind::kInteger || last.kind != Kind::kInteger || first.integer < 0 ||
         last.integer < first.integer || last.integer >= int64_t{kHashSlots}) {
-      return NoMap("a range has no such slots");
+      return NoMap("a range has invalid slots");
     }
     // The primary comes first, its replicas behind it.
     absl::StatusOr<NodeAddress> node = NodeOf(range.elements[2], teller);

@@ -151,7 +151,7 @@ absl::StatusOr<bool> Transport::Establish() {
   if (again.ok()) return false;
   const long verified = SSL_get_verify_result(ssl_.get());
   if (verified == X509_V_OK) return again.status();
-  return absl::PermissionDeniedError(absl::StrCat("the server's certificate is refused: ",
+  return absl::PermissionDeniedError(absl::StrCat("the server's certificate failed verification: ",
                                                   X509_verify_cert_error_string(verified)));
 }
 

@@ -28,7 +28,7 @@ uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
   return bytes;
 }
 
-absl::Status BeginningLeft() { return absl::NotFoundError("its beginning has left the store"); }
+absl::Status BeginningLeft() { return absl::NotFoundError("its first tokens have left the store"); }
 
 }  // namespace
 
@@ -234,7 +234,7 @@ class SharedLookup::Loading {
       object->facts = *std::move(facts);
       const uint64_t ends = object->facts.expires_unix_s;
       if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= core_->clock->Now()) {
-        return absl::NotFoundError("its end has come");
+        return absl::NotFoundError("it has expired");
       }
     }
     --object->parts_left;
@@ -482,7 +482,7 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
       object = {id, it->second.facts.slice_digests, false};
       if (const uint64_t ends = it->second.facts.expires_unix_s; ends > 0) {
         const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(ends)) - now;
-        if (left <= absl::ZeroDuration()) return absl::NotFoundError("its time is over");
+        if (left <= absl::ZeroDuration()) return absl::NotFoundError("it has expired");
         spec.ttl = spec.ttl > absl::ZeroDuration() ? std::min(spec.ttl, left) : left;
       }
     }

@@ -60,7 +60,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       KnownOf(tenant).heard_at = steady_->Now();
     }
     const SharedNumbers ours = Join(tenant, told->numbers, begins);
-    if (ours.generation == 0) return absl::NotFoundError("the engine has nothing of the tenant");
+    if (ours.generation == 0) return absl::NotFoundError("the tenant has no shared entries");
     if (ours == told->numbers) return Adopt(tenant, ours);
     if (told->numbers.generation > 0) {
       Set(plain, ours, false, deadline).IgnoreError();  // or at the next look
@@ -70,7 +70,8 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     if (!set.ok()) return set.status();
     if (*set) return Adopt(tenant, ours);
   }
-  return absl::UnavailableError("the tenant's numbers in the engine come and go");
+  return absl::UnavailableError(
+      "concurrent updates of the tenant's generation in Redis; try again");
 }
 
 SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers& told,

@@ -10,8 +10,8 @@ namespace {
 
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
-      what,
-      " here, but maybe not in the shared tier, from which it may come back: ", why.message()));
+      what, " in this store, but perhaps not in the shared tier, from which it may come back: ",
+      why.message()));
 }
 
 }  // namespace
@@ -19,12 +19,12 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
 absl::Status SharedOptions::Validate() const {
   if (fetch_budget < absl::Milliseconds(1) || fetch_budget > absl::Minutes(1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("fetch_budget: ", absl::FormatDuration(fetch_budget), ", must be 1ms to 1m"));
+        absl::StrCat("fetch_budget: must be 1ms to 1m; got ", absl::FormatDuration(fetch_budget)));
   }
   // A year: Redis counts milliseconds in 64 bits, and nothing here should outlive its secret.
   if (ttl < absl::Seconds(1) || ttl > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ttl: ", absl::FormatDuration(ttl), ", must be 1s to 8784h"));
+        absl::StrCat("ttl: must be 1s to 8784h; got ", absl::FormatDuration(ttl)));
   }
   return absl::OkStatus();
 }
@@ -174,9 +174,9 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   }
   if (usable <= report->usable_tokens) return report;
   report->usable_tokens = usable;
-  report->summary = absl::StrCat("hit: ", usable, " of ", tokens,
-                                 " tokens can be restored from the shared tier; of this store, ",
-                                 report->summary);
+  report->summary = absl::StrCat(
+      "hit: ", usable, " of ", tokens,
+      " tokens can be restored from the shared tier; this store alone: ", report->summary);
   return report;
 }
 
@@ -188,7 +188,7 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   if (ids.empty()) return absl::OkStatus();
   if (model == nullptr) {
     return absl::FailedPreconditionError(
-        "the fields of the model's fingerprint are not known; send them with the request");
+        "the store does not know the fields of this fingerprint; send them with the request");
   }
   const absl::StatusOr<SharedSpaces::SpacePtr> space =
       core_.spaces.Of(tenant, core_.WriteDeadline());
@@ -234,7 +234,7 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
   if (absl::IsFailedPrecondition(dropped.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(dropped.status().message(),
-                     ". What other stores have pinned is not known here, and goes with the rest"));
+                     "; what other stores have pinned is not known here and is dropped as well"));
   }
   if (!dropped.ok()) return dropped;
   if (!told.ok()) return NotEverywhere("dropped", told);
@@ -275,7 +275,7 @@ absl::Status SharedStore::Flush(absl::Time deadline) {
   const bool is_idle = writer_.WaitIdle(deadline);
   if (absl::Status status = core_.store->Flush(deadline); !status.ok()) return status;
   return is_idle ? absl::OkStatus()
-                 : absl::DeadlineExceededError("not all was written to the shared tier in time");
+                 : absl::DeadlineExceededError("writing to the shared tier did not finish in time");
 }
 
 }  // namespace hearth

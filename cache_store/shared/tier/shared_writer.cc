@@ -116,7 +116,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   std::vector<std::string> written;
   absl::Status sent;
   for (size_t i = 0; i < objects.size() && sent.ok(); ++i) {
-    if (stopping_) return absl::CancelledError("the store ends");
+    if (stopping_) return absl::CancelledError("the store is shutting down");
     if (!there[i].ok()) {
       core_->Count(Counter::kSharedWritesFailed);
       sent = there[i].status();
@@ -186,7 +186,7 @@ void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> 
   const bool accepted = waiting_->TrySchedule(1, [this, shared, done] { done(Write(*shared)); });
   if (accepted) return;
   core_->Count(Counter::kSharedWritesSkipped);
-  done(absl::ResourceExhaustedError("too many publishes wait for it"));
+  done(absl::ResourceExhaustedError("too many publishes wait for the shared tier"));
 }
 
 bool SharedWriter::RunBeside(std::function<void()> job) {

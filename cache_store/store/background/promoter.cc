@@ -120,7 +120,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     core_->objects.Hold(object);
   }
   // Verified as they are read; a copy that rotted is for the next reader to quarantine.
-  absl::StatusOr<DeviceRef> copy = absl::DataLossError("no whole copy in RAM");
+  absl::StatusOr<DeviceRef> copy = absl::DataLossError("RAM has no intact copy");
   if (const HostCopy in_ram = core_->IntactCopy(object); in_ram != nullptr) {
     std::vector<SliceWrite> slices;
     object->AddWrites(in_ram, &slices);

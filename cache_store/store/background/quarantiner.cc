@@ -25,8 +25,9 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
   std::set<uint32_t> ends;
   for (const ObjectId& id : objects) {
     if (id.begin + id.tokens > tokens) {
-      return absl::InvalidArgumentError(absl::StrCat("objects: one ends at ", id.begin + id.tokens,
-                                                     ", past the ", tokens, " tokens"));
+      return absl::InvalidArgumentError(absl::StrCat("objects: an object ends at ",
+                                                     id.begin + id.tokens, ", after the prompt's ",
+                                                     tokens, " tokens"));
     }
     ends.insert(id.begin + id.tokens);
   }
@@ -116,15 +117,15 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
   }
   if (many_fail) {
     core_->warnings.Say("disk", absl::StrCat("reads of more than ", kMaxFailing,
-                                             " objects failed within a minute: no object is given "
-                                             "up until fewer fail; the last error: ",
+                                             " objects failed within a minute; no object is "
+                                             "quarantined until fewer reads fail; the last error: ",
                                              why.message()));
   }
   if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
   if (pause > kFirstPause) return;  // said before
   core_->warnings.Say(
       "reads", absl::StrCat("object ", object->number,
-                            " cannot be read, and is not served for a moment: ", why.message()));
+                            " cannot be read; not served until a retry succeeds: ", why.message()));
 }
 
 void Quarantiner::NoteRead(StoredObject* object) {
@@ -160,10 +161,10 @@ void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why
     is_new = QuarantineLocked(object);
   }
   if (is_new) {
-    core_->warnings.Say("damage", absl::StrCat("object ", object->number,
-                                               " is quarantined with all that "
-                                               "names it: ",
-                                               why.message()));
+    core_->warnings.Say(
+        "damage",
+        absl::StrCat("object ", object->number,
+                     " is quarantined with all restore points that need it: ", why.message()));
   }
 }
 

@@ -155,7 +155,7 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
 
 absl::Status Scrubber::WriteAgain(StoredObject* object) {
   const HostCopy copy = core_->IntactCopy(object);
-  if (copy == nullptr) return absl::NotFoundError("it is not in RAM");
+  if (copy == nullptr) return absl::NotFoundError("the object is not in RAM");
   std::vector<SliceWrite> slices;
   object->AddWrites(copy, &slices);
   return core_->tiers.disk_slices->WriteAll(slices);

@@ -92,27 +92,29 @@ void VolumeWatch::SayLimit(const DiskRoom& room, uint64_t stored_bytes) {
   const bool stays = budget_.is_limited() && stored_bytes > limit;
   if (std::exchange(said_stays_, stays) != stays && stays) {
     core_->warnings.Say(
-        "disk", absl::StrCat("restore points of ", MiB(stored_bytes), " are pinned, in use or ",
-                             "guaranteed to tenants, which is more than the limit, ", MiB(limit),
-                             ": they stay, and publishes may be refused; make room on the volume, ",
-                             "end pins, or guarantee tenants less"));
+        "disk", absl::StrCat("pinned, used and guaranteed restore points have ", MiB(stored_bytes),
+                             ", more than the limit, ", MiB(limit),
+                             ": they stay, and publishes may be refused; make room on the volume, "
+                             "unpin, or lower floor_bytes"));
   }
   if (std::exchange(said_stuck_, budget_.is_stuck()) != budget_.is_stuck() && budget_.is_stuck()) {
-    core_->warnings.Say("disk", absl::StrCat(volume, " got no room from what was erased: nothing ",
-                                             "more is evicted; look for its snapshots, and for ",
-                                             "programs that fill it"));
+    core_->warnings.Say(
+        "disk", absl::StrCat(volume,
+                             " gained no free space from evictions, so evictions stopped; look for "
+                             "snapshots of the volume and for programs that fill it"));
   }
   if (!budget_.is_limited()) {
     said_bytes_ = 0;
     if (before == 0) return;
-    core_->warnings.Say("disk", absl::StrCat(volume, " has room for --disk-bytes again: the ",
-                                             "limit is ", MiB(limit)));
+    core_->warnings.Say(
+        "disk",
+        absl::StrCat(volume, " has room for --disk-bytes again; the limit is ", MiB(limit)));
   } else if (before == 0 || !IsNear(before, limit)) {
     said_bytes_ = limit;
     core_->warnings.Say(
         "disk", absl::StrCat(volume, " has room for ", MiB(room.own_bytes + room.free_bytes),
-                             " of files, which is too little for --disk-bytes, ",
-                             MiB(core_->options.disk_bytes), ": the limit is ", MiB(limit),
+                             " of files, too little for --disk-bytes, ",
+                             MiB(core_->options.disk_bytes), ": the limit is now ", MiB(limit),
                              ", so that files use at most ", MiB(budget_.files_bytes())));
   }
 }

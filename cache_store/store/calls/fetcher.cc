@@ -16,13 +16,13 @@ struct MissCause {
   const char* text;
 };
 constexpr MissCause kUnknownFingerprint = {Counter::kMissUnknownFingerprint,
-                                           "nothing stored for this fingerprint"};
+                                           "the tenant stored nothing under this fingerprint"};
 constexpr MissCause kNoCommonPrefix = {Counter::kMissNoCommonPrefix,
-                                       "nothing stored begins like this prompt"};
+                                       "no stored prompt begins like this prompt"};
 constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
-                                 "no restore point above what the caller has"};
+                                 "the caller already has every matching restore point"};
 constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
-                                       "no complete restore point in the common prefix"};
+                                       "the common prefix has no complete restore point"};
 
 // Callers may send any speed. At most a second a token is counted.
 void CountSaved(StoreCore* core, uint64_t tokens, uint64_t token_ns) {
@@ -325,7 +325,7 @@ absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) 
   const auto it = std::lower_bound(layers.begin(), layers.end(), layer);
   if (it == layers.end() || *it != layer) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer, " is not of this object's group"));
+        absl::StrCat("layer ", layer, " is not in this object's group"));
   }
   return static_cast<size_t>(it - layers.begin());
 }
@@ -346,7 +346,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
     quarantiner_->QuarantineHostCopy(stored);
   }
   if (core_->tiers.disk == nullptr) {
-    absl::Status gone = absl::DataLossError(absl::StrCat("a slice of layer ", layer, " is gone"));
+    absl::Status gone = absl::DataLossError(absl::StrCat("a slice of layer ", layer, " is lost"));
     quarantiner_->QuarantineObject(stored, gone);
     return gone;
   }

@@ -117,8 +117,9 @@ Recovery::Recovery(StoreCore* core, DamageConfirmation confirmation)
   for (const FingerprintRecord& record : contents_.fingerprints) {
     auto model = MakeKnown(record.fingerprint);
     if (model == nullptr) {
-      core->warnings.Say("damage", absl::StrCat("restore points of a model are dropped: ",
-                                                record.fingerprint.Layout().status().message()));
+      core->warnings.Say(
+          "damage", absl::StrCat("a fingerprint is not valid; its restore points are dropped: ",
+                                 record.fingerprint.Layout().status().message()));
       continue;
     }
     const Digest& digest = record.fingerprint.digest();
@@ -349,9 +350,9 @@ void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& po
 void Recovery::SayWhatIsLost() {
   if (unread_ > 0) {
     core_->Count(Counter::kRecoveryUnreadManifests, unread_);
-    core_->warnings.Say("damage", absl::StrCat(unread_,
-                                               " restore points cannot be read, and are "
-                                               "left alone until the next start"));
+    core_->warnings.Say(
+        "damage",
+        absl::StrCat(unread_, " restore points cannot be read; unused until the next start"));
   }
   std::string first;
   size_t lost = 0;
@@ -365,8 +366,8 @@ void Recovery::SayWhatIsLost() {
   }
   if (lost == 0) return;
   core_->warnings.Say("damage", absl::StrCat(lost,
-                                             " restore points that were acknowledged do not match "
-                                             "their objects and are lost, the first is ",
+                                             " acknowledged restore points are lost, because they "
+                                             "do not match their objects; the first is ",
                                              first));
 }
 
@@ -411,7 +412,7 @@ void Recovery::KeepLoadedPoints() {
                    " bytes of RAM, above its limit of ", limit, " (",
                    core_->options.host_bytes > 0 ? "half of --host-bytes"
                                                  : "--disk-bytes / 256 without --host-bytes",
-                   "): all are kept, and a new restore point evicts others; set --host-bytes "
+                   "): all are kept, but each new restore point evicts others; set --host-bytes "
                    "(--store-host-bytes for an embedded store) to at least ",
                    2 * bytes));
 }
@@ -424,17 +425,17 @@ absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
     note = disk->ReadNote(DropNumbers::kNote);
   }
   if (!note.ok() && !absl::IsDataLoss(note.status())) {
-    return absl::Status(note.status().code(),
-                        absl::StrCat("data folder ", confirmation.dir(),
-                                     ": the numbers of tenants' drops cannot be read; start again "
-                                     "when the disk is well: ",
-                                     note.status().message()));
+    return absl::Status(
+        note.status().code(),
+        absl::StrCat("data folder ", confirmation.dir(),
+                     ": the tenants' drop counts cannot be read; check the disk, then restart: ",
+                     note.status().message()));
   }
   if (!note.ok() && !confirmation.confirmed()) {
     return ReadsDifferently(confirmation.dir(), note.status().message());
   }
   if (!note.ok()) {
-    core->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
+    core->warnings.Say("damage", absl::StrCat("the tenants' drop counts cannot be read: ",
                                               note.status().message()));
   }
   core->drop_numbers.Parse(note.value_or(""));

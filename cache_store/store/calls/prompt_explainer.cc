@@ -23,7 +23,7 @@ constexpr size_t kMaxSilentBoundaries = 16;
 constexpr size_t kMaxSilentDeclared = 4096;
 
 // Does not tell how far back the store remembers: that would tell of others' losses.
-constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
+constexpr char kNeverStored[] = "never stored, or removed too long ago to remember";
 
 std::string AgoText(absl::Duration ago) {
   ago = std::max(ago, absl::ZeroDuration());
@@ -79,9 +79,9 @@ std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limi
     case Removal::kDropped:
       return absl::StrCat("dropped ", when, " on request");
     case Removal::kQuarantined:
-      return absl::StrCat("quarantined ", when, ": bytes of it failed verification");
+      return absl::StrCat("quarantined ", when, ": its bytes failed verification");
     case Removal::kLost:
-      return absl::StrCat("lost: it was acknowledged, and damage of the disk took it; found ",
+      return absl::StrCat("lost: it was acknowledged, then lost by damage of the disk; found ",
                           when);
   }
   return "";
@@ -186,15 +186,15 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   } else if (!state.globals_present) {
     report->miss = MissReason::kGlobalsGone;
     if (lacks_globals_) gone = globals_departure_.has_value() ? &*globals_departure_ : nullptr;
-    subject = "global objects before it are gone";
+    subject = "global objects before it are missing";
   } else {
     report->miss = MissReason::kTailGone;
     gone = last_of_tail;
-    subject = absl::StrCat("tail gone: the local layers' last ", layout_.window - 1,
-                           " tokens are not stored here");
+    subject = absl::StrCat("tail missing: the last ", layout_.window - 1,
+                           " tokens of the local layers are not stored");
   }
   if (gone == nullptr) {
-    if (has_hidden_) absl::StrAppend(&subject, "; a read of it failed, and it is read again");
+    if (has_hidden_) absl::StrAppend(&subject, "; a read failed and will be retried");
     if (!subject.empty()) report->reason = subject;
     return;
   }
@@ -224,10 +224,9 @@ absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query)
   }
   const std::vector<std::string>& damage = core_->damage;
   if (!damage.empty()) {
-    absl::StrAppend(&report.summary,
-                    "; when the store started its disk was damaged, and what was "
-                    "stored there may be lost: ",
-                    damage[0]);
+    absl::StrAppend(
+        &report.summary,
+        "; the disk was damaged when the store started, so entries may be lost: ", damage[0]);
     if (damage.size() > 1) absl::StrAppend(&report.summary, " and ", damage.size() - 1, " more");
   }
   return report;
@@ -248,9 +247,10 @@ void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& 
   report->matched_tokens = std::max(report->matched_tokens, theirs.matched_tokens);
   if (theirs.usable_tokens <= report->usable_tokens) return;
   report->usable_tokens = theirs.usable_tokens;
-  report->summary = absl::StrCat("hit: ", theirs.usable_tokens, " of ", query.token_ids.size(),
-                                 " tokens can be restored from the public namespace \"",
-                                 query.public_tenant, "\"; of the tenant's own, ", report->summary);
+  report->summary =
+      absl::StrCat("hit: ", theirs.usable_tokens, " of ", query.token_ids.size(),
+                   " tokens can be restored from the public namespace \"", query.public_tenant,
+                   "\"; the tenant's own namespace: ", report->summary);
 }
 
 ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQuery& query) {
@@ -264,14 +264,14 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
   // The reasons of thousands of boundaries, without the lock.
   const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
-  const std::string never =
-      drop_number == 0 ? kNeverStored
-                       : absl::StrCat("not stored since all that the tenant had was dropped, ",
-                                      AgoText(core_->clock->Now() - dropped));
+  const std::string never = drop_number == 0
+                                ? kNeverStored
+                                : absl::StrCat("not stored since everything was dropped, ",
+                                               AgoText(core_->clock->Now() - dropped));
   const std::string otherwise =
       CutsAreKeyed(space.model->layout.exactness)
-          ? "these tokens are stored with other cuts, or were not kept up to here"
-          : "not kept up to here";
+          ? "these tokens are stored with other cuts, or without a restore point here"
+          : "no restore point was kept here";
   for (BoundaryReport& boundary : report.boundaries) {
     if (boundary.miss == MissReason::kNeverStored) boundary.reason = never;
     if (boundary.miss == MissReason::kOtherCuts) boundary.reason = otherwise;
@@ -281,11 +281,11 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
                                   " tokens can be restored, ", report.matched_tokens, " match");
   } else {
     report.summary = report.matched_tokens == 0
-                         ? absl::StrCat("miss: nothing that tenant \"", space.tenant,
-                                        "\" stored under this fingerprint begins like this "
-                                        "prompt; prefixes are each tenant's own")
+                         ? absl::StrCat("miss: no prompt that tenant \"", space.tenant,
+                                        "\" stored under this fingerprint begins like this prompt; "
+                                        "tenants do not share prefixes")
                          : absl::StrCat("miss: ", report.matched_tokens,
-                                        " tokens match, but no restore point in them is complete");
+                                        " tokens match, but they have no complete restore point");
     const auto last = std::find_if(
         report.boundaries.rbegin(), report.boundaries.rend(),
         [](const BoundaryReport& b) { return !b.usable && b.miss != MissReason::kNeverStored; });
@@ -346,7 +346,7 @@ void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& que
           .point;
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
   const std::string cuts = absl::StrJoin(CutsOf(stored, layout), ", ");
-  absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
+  absl::StrAppend(&report->summary, "; the same tokens are stored up to ", stored->end(),
                   cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
 }
 

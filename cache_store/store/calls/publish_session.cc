@@ -43,11 +43,11 @@ absl::Status CommittedAlready() {
 absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
   if (absl::Status status = CheckPrefix(spec.token_ids, spec.cuts); !status.ok()) return status;
   if (spec.tenant.empty() || spec.tenant.size() > kMaxTenantBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tenant: ", spec.tenant.size(), " bytes, must be 1 to ", kMaxTenantBytes));
+    return absl::InvalidArgumentError(absl::StrCat("tenant: must have 1 to ", kMaxTenantBytes,
+                                                   " bytes; got ", spec.tenant.size()));
   }
   const uint32_t tokens = static_cast<uint32_t>(spec.token_ids.size());
-  if (spec.boundaries.empty()) return absl::InvalidArgumentError("boundaries: none");
+  if (spec.boundaries.empty()) return absl::InvalidArgumentError("boundaries: must not be empty");
   const std::vector<uint32_t> ends = StepEnds(tokens, spec.cuts, layout.chunk_tokens);
   uint32_t previous = 0;
   uint64_t named = 0;
@@ -55,23 +55,23 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
     named += boundary / layout.chunk_tokens + 1;
     if (named > kMaxNamedObjects) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "boundaries: ", spec.boundaries.size(), " of them name more than ", kMaxNamedObjects,
+          "boundaries: ", spec.boundaries.size(), " boundaries need more than ", kMaxNamedObjects,
           " objects together; keep fewer, or choose a larger chunk"));
     }
     if (boundary <= previous || boundary > StoredTokens(tokens, layout)) {
-      return absl::InvalidArgumentError(absl::StrCat("boundaries: ", boundary, " must be above ",
-                                                     previous, " and at most ",
-                                                     StoredTokens(tokens, layout)));
+      return absl::InvalidArgumentError(absl::StrCat("boundaries: must be above ", previous,
+                                                     " and at most ", StoredTokens(tokens, layout),
+                                                     "; got ", boundary));
     }
     if (!layout.MayEndAt(boundary)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("boundaries: ", boundary, " is not a multiple of chunk_tokens, ",
-                       layout.chunk_tokens, ": pages are not divided"));
+          absl::StrCat("boundaries: ", boundary, " must be a multiple of chunk_tokens, ",
+                       layout.chunk_tokens, ", because pages cannot be split"));
     }
     if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
       return absl::InvalidArgumentError(
           absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
-                       " nor a cut nor the prompt's end"));
+                       ", a cut nor the prompt's end"));
     }
     previous = boundary;
   }
@@ -81,7 +81,7 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
 absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit_bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat(tier, " tier full: ", new_bytes, " bytes do not fit in ", tier, "_bytes, ",
-                   limit_bytes, ", beside what is pinned or in use"));
+                   limit_bytes, ", next to entries that are pinned or in use"));
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ absl::Status PublishSessionImpl::Prepare() {
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
   if (absl::Status status = Stage(BeginBytes(spec_)); !status.ok()) return status;
   if (spec_.drop_number.value_or(drop_number_) != drop_number_) {
-    return absl::CancelledError("all of the tenant was dropped meanwhile");
+    return absl::CancelledError("the tenant was dropped during the publish");
   }
   const Digest root =
       RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret, drop_number_);
@@ -111,7 +111,7 @@ absl::Status PublishSessionImpl::Prepare() {
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
     if (!announced.emplace(spec_.objects[i].id, i).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("objects: ", ObjectName(spec_.objects[i].id), " twice"));
+          absl::StrCat("objects: ", ObjectName(spec_.objects[i].id), " is announced twice"));
     }
   }
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
@@ -140,9 +140,9 @@ absl::Status PublishSessionImpl::Prepare() {
       item.slice_bytes = layout.SliceBytes(id.tokens);
       const bool without = object.absent && object.slice_digests.empty();
       if (!without && object.slice_digests.size() != item.layers->size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("objects: ", ObjectName(id), " has ", object.slice_digests.size(),
-                         " digests, its group has ", item.layers->size(), " layers"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "objects: ", ObjectName(id), " has ", object.slice_digests.size(),
+            " digests; must have one for each of its group's ", item.layers->size(), " layers"));
       }
     }
   }
@@ -190,17 +190,17 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   const auto it = std::lower_bound(item.layers->begin(), item.layers->end(), layer);
   if (it == item.layers->end() || *it != layer) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer, " is not of the group of object ", object));
+        absl::StrCat("layer ", layer, " is not in the group of object ", object));
   }
   const size_t place = static_cast<size_t>(it - item.layers->begin());
   if (item.whole != nullptr || item.staged[place].owner != nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("object ", object, ", layer ", layer, ": put twice"));
+        absl::StrCat("object ", object, ", layer ", layer, ": sent twice"));
   }
   if (slice.bytes.size() != item.slice_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("object ", object, ", layer ", layer, ": ",
-                                                   slice.bytes.size(), " bytes, must be ",
-                                                   item.slice_bytes));
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, ", layer ", layer,
+                                                   ": must have ", item.slice_bytes, " bytes; got ",
+                                                   slice.bytes.size()));
   }
   if (slice.owner == nullptr || std::exchange(allocated_, nullptr) != slice.owner.get()) {
     if (absl::Status status = Stage(slice.bytes.size()); !status.ok()) return status;
@@ -268,9 +268,9 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   if (needed_bytes + staged_bytes_ > core_->options.max_staged_bytes) {
     core_->Count(Counter::kPublishesRefusedStaged);
     // Not kResourceExhausted, which asks to come back: it will not fit later either.
-    return absl::InvalidArgumentError(absl::StrCat("publish of ", needed_bytes,
-                                                   " bytes is over max_staged_bytes, ",
-                                                   core_->options.max_staged_bytes));
+    return absl::InvalidArgumentError(absl::StrCat("publish: must have at most max_staged_bytes, ",
+                                                   core_->options.max_staged_bytes, "; got ",
+                                                   needed_bytes, " bytes"));
   }
   // Checked before a byte comes. The tenant's other points may go until the commit, which checks
   // again.
@@ -410,7 +410,7 @@ absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
   const SegmentNode* node = core_->catalog.index().Find(items_[i].segment->key);
   if (node == nullptr) return nullptr;
   if (!node->Is(*items_[i].segment, spec_.token_ids)) {
-    return absl::InternalError("another prompt is stored under the same key");
+    return absl::InternalError("key collision: another prompt is stored under the same key");
   }
   StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
   // Portable points agree within rounding: the first stays.
@@ -485,8 +485,8 @@ absl::Status PublishSessionImpl::MakeRoom() {
   if (has_disk && !plan_.may_evict && !core_->evictor.FitsOnDisk(work.reserved_bytes)) {
     core_->Count(Counter::kPublishesRefusedFull);
     return absl::ResourceExhaustedError(
-        "disk tier: No space left on device, and nothing is evicted while other programs' files "
-        "fill the volume; make room on it");
+        "disk tier: No space left on device: other programs' files fill the volume, so eviction "
+        "would not help; make room on it");
   }
   if (!has_disk || !core_->evictor.ReserveDisk(work.reserved_bytes, spec_.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
@@ -509,10 +509,11 @@ absl::Status PublishSessionImpl::ReservePoints() {
     if (!core_->evictor.ReservePoints(bytes - reserved, spec_.tenant)) {
       core_->Count(Counter::kPublishesRefusedFull);
       return absl::ResourceExhaustedError(absl::StrCat(
-          "host tier full: ", bytes, " bytes for restore points do not fit: ",
+          "host tier full: ", bytes, " bytes for a restore point's bookkeeping do not fit: ",
           core_->evictor.PointBytes() - reserved, " bytes are in use, at most ",
-          core_->evictor.limits().point_bytes, ", and too few of these can be evicted, since ",
-          "restore points are pinned or being read; raise host_bytes, ",
+          core_->evictor.limits().point_bytes,
+          ", and too few can be evicted, because restore points are pinned or being read; raise "
+          "host_bytes, ",
           core_->options.host_bytes));
     }
     reserved = bytes;
@@ -651,9 +652,9 @@ void PublishSessionImpl::Reveal() {
     if (kept.shown) {
       Show(kept);
     } else {
-      plan_.notes.push_back(absl::StrCat(
-          "boundary ", kept.boundary,
-          " left out: ", is_dropped ? "it was dropped meanwhile" : "an object was lost meanwhile"));
+      plan_.notes.push_back(absl::StrCat("boundary ", kept.boundary, " left out: ",
+                                         is_dropped ? "it was dropped during the publish"
+                                                    : "an object was lost during the publish"));
       if (kept.write) core_->objects.DiscardManifest(kept.manifest);
     }
     if (core_->Yield(kept.items.size())) {

@@ -254,8 +254,8 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
   const size_t count = ids.size();
   ids.resize(std::min(count, kShownPins));
   return absl::FailedPreconditionError(
-      absl::StrCat(count, " pinned here: ", absl::StrJoin(ids, ", "),
-                   count > ids.size() ? ", ..." : "", "; unpin them first, or drop by force"));
+      absl::StrCat(count, " pinned in this store: ", absl::StrJoin(ids, ", "),
+                   count > ids.size() ? ", ..." : "", "; unpin them first, or use force"));
 }
 
 DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
@@ -414,9 +414,8 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   }
   if (!core_->damage.empty()) {
     return absl::DataLossError(absl::StrCat(
-        "no backup was made: ", core_->damage[0],
-        "; this start found it, and older backups may have what is lost: start the store again to "
-        "back up what is left"));
+        "no backup was made, because the last start found damage: ", core_->damage[0],
+        "; older backups may have the lost entries; to back up the rest, start the store again"));
   }
   // A full disk takes no erase, and may still be backed up.
   core_->EraseFromDisk().IgnoreError();

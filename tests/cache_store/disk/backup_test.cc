@@ -142,7 +142,7 @@ TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   };
   refused(BackUpDataDir(At("data"), At("full")).status(), "neither empty nor a backup");
-  refused(BackUpDataDir(At("full"), At("backup")).status(), "not a store's data folder");
+  refused(BackUpDataDir(At("full"), At("backup")).status(), "not a data folder of a store");
   refused(BackUpDataDir(At("data"), At("no/such/parent")).status(), "No such file");
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   refused(BackUpDataDir(At("other"), At("backup")).status(), "another store");
@@ -152,7 +152,7 @@ TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
   EXPECT_FALSE(fs::exists(At("again"))) << "a refusal leaves nothing behind";
   EXPECT_FALSE(fs::exists(At("again.restoring")));
   const auto store = Open(At("data"));
-  refused(BackUpDataDir(At("data"), At("backup")).status(), "held by another process");
+  refused(BackUpDataDir(At("data"), At("backup")).status(), "in use by another process");
 }
 
 TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
@@ -186,7 +186,7 @@ TEST_F(Backup, DamagedBackupIsReportedInOurWords) {
     const std::string text(refused.message());
     EXPECT_THAT(text, AllOf(HasSubstr("backup 1 in "), HasSubstr("is damaged: "),
                             Not(HasSubstr("Corruption")), Not(HasSubstr("checksum is")),
-                            HasSubstr("no other one")));
+                            HasSubstr("the folder has no other backup")));
     return text;
   };
   fs::path table;
@@ -194,11 +194,11 @@ TEST_F(Backup, DamagedBackupIsReportedInOurWords) {
     table = entry.path();
   }
   FlipABitOf(table);
-  EXPECT_THAT(refusal(), HasSubstr("bytes of it are not those that were written"));
+  EXPECT_THAT(refusal(), HasSubstr("it has other bytes than were written"));
   fs::remove(table);
   EXPECT_THAT(refusal(), HasSubstr(table.string() + " is missing"));
   std::ofstream(At("backup") + "/meta/1") << "xx";
-  EXPECT_THAT(refusal(), HasSubstr("/meta/1 is not as it was written"));
+  EXPECT_THAT(refusal(), HasSubstr("/meta/1 has other bytes than were written"));
 }
 
 TEST_F(Backup, TakesAPathThatIsRelativeToTheWorkingFolder) {

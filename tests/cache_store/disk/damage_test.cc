@@ -103,7 +103,7 @@ TEST_F(Damage, ABitInTheFirstBytesOfATablesBlockIsAnErrorAndNoAbort) {
     EXPECT_TRUE(absl::IsDataLoss(Fetch(seed, true).status()));
     EXPECT_EQ(Fetch(seed, true).value(), 0u);
   }
-  EXPECT_THAT(lines_, Contains(HasSubstr("cannot be read, and is not served for a moment")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("cannot be read; not served until a retry succeeds")));
   for (int i = 0; i < 4; ++i) {
     clock_.Advance(StoredObject::kLongestHidden);
     for (uint64_t seed = 1; seed <= 4; ++seed) Fetch(seed, true).IgnoreError();
@@ -185,7 +185,7 @@ TEST_F(Damage, ATableThatIsGoneOrCutCostsItsOwnObjectsAndNotTheStart) {
     EXPECT_EQ(Fetch(3, true).value(), 64u);
     EXPECT_EQ(Fetch(4).value(), 64u);
   }
-  EXPECT_THAT(lines_, Contains(HasSubstr("what it held is lost")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("its entries are lost")));
   EXPECT_TRUE(Publish(1, true).ok());
   EXPECT_EQ(Fetch(1, true).value(), 64u);
 }
@@ -201,11 +201,11 @@ TEST_F(Damage, ADatabaseThatLostATableOfRecordsIsSetAsideAndTheLossIsCounted) {
     Open();
     EXPECT_EQ(Fetch(1).value(), 0u);
     EXPECT_EQ(Counted("recovery_lost_restore_points"), 1u);
-    EXPECT_THAT(lines_, Contains(HasSubstr("is set aside as " + folder_.path() + "/db.damaged")));
+    EXPECT_THAT(lines_, Contains(HasSubstr("was moved to " + folder_.path() + "/db.damaged")));
     EXPECT_THAT(lines_, Contains(HasSubstr("1 of 1 restore points are lost")));
     EXPECT_EQ(Aside().size(), 1u);
     const auto explained = store_->Explain(KitQuery(model_, Prompt(1))).value();
-    EXPECT_THAT(explained.summary, HasSubstr("its disk was damaged"));
+    EXPECT_THAT(explained.summary, HasSubstr("the disk was damaged"));
     EXPECT_TRUE(Publish(1).ok());
     Open();
     EXPECT_EQ(Fetch(1).value(), 64u);

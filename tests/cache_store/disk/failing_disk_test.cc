@@ -215,10 +215,10 @@ TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
   disk_.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(Publish(4).ok());
   const absl::Status refused = Publish(4);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("a start of the store mends it"));
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("starting the store repairs it"));
   EXPECT_EQ(Fetch(1), 64u) << "from memory";
   Open(4 << 20);
-  EXPECT_THAT(lines_, testing::Contains(testing::HasSubstr("it is set aside as")));
+  EXPECT_THAT(lines_, testing::Contains(testing::HasSubstr("it was moved to")));
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 3u);
   EXPECT_TRUE(Publish(4).ok());
 }

@@ -172,7 +172,7 @@ TEST_P(Misread, StartInABadMomentLosesNothing) {
     ExpectAllServed();
     EXPECT_TRUE(Publish().ok());
   }
-  EXPECT_THAT(lines_, Not(Contains(HasSubstr("set aside"))));
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("it was moved to"))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Moments, Misread, ::testing::ValuesIn(kBadMoments),
@@ -234,7 +234,7 @@ TEST_F(Misreads, DiskThatFailsManyObjectsKeepsThem) {
   };
   for (int i = 0; i < 20; ++i) fetch_all();
   EXPECT_EQ(Counted("quarantined_objects"), 0u);
-  EXPECT_THAT(lines_, Contains(HasSubstr("no object is given up")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("no object is quarantined")));
   for (const uint64_t seed : acknowledged_) {
     std::string rotten = SliceOf(seed);
     rotten[rotten.size() / 2] ^= 0x10;
@@ -296,7 +296,7 @@ TEST_F(Misreads, FetchOfAMisreadPointNeverSaysThatItIsGone) {
         } else {
           ++hidden;
           EXPECT_THAT(store_->Explain(KitQuery(model_, Prompt(seed))).value().summary,
-                      HasSubstr("a read of it failed, and it is read again"));
+                      HasSubstr("a read failed and will be retried"));
         }
       }
       for (const RestorePoint& point : points) {
@@ -333,7 +333,7 @@ TEST_F(Misreads, VerifyTellsMisreadsFromDamage) {
     const absl::StatusOr<VerifyReport> misread = verify();
     ASSERT_TRUE(misread.ok()) << misread.status();
     EXPECT_GT(misread->misread_count, 0u);
-    EXPECT_THAT(misread->misreads, Each(HasSubstr("another read gave other bytes")));
+    EXPECT_THAT(misread->misreads, Each(HasSubstr("a second read gave other bytes")));
     Heal();
     const absl::StatusOr<VerifyReport> sound = verify();
     ASSERT_TRUE(sound.ok()) << sound.status();
@@ -344,7 +344,8 @@ TEST_F(Misreads, VerifyTellsMisreadsFromDamage) {
       EXPECT_EQ(report.slices, sound->slices);
     }
     if (is_rotten) {
-      EXPECT_THAT(sound->problems, ElementsAre(HasSubstr("do not match their digest, but have")));
+      EXPECT_THAT(sound->problems,
+                  ElementsAre(HasSubstr("do not match their digest; their digest is")));
     }
   }
 }
@@ -386,7 +387,7 @@ TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
     ASSERT_EQ(Counted("recovery_lost_restore_points"), 0u) << nth;
     for (const uint64_t seed : acknowledged_) ASSERT_EQ(Fetch(seed), 64u) << nth << ": " << seed;
   }
-  EXPECT_THAT(lines_, Not(Contains(HasSubstr("set aside"))));
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("it was moved to"))));
 }
 
 // As of a disk that begins to read wrong after the database is open, too.

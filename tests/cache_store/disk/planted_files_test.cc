@@ -78,7 +78,7 @@ TEST_F(PlantedFiles, LinkedDatabaseIsNotToBeDeleted) {
   fs::rename(dir_ + "/db", folder_.File("elsewhere"));
   fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
   const std::string message(Start(dir_).message());
-  EXPECT_THAT(message, HasSubstr("move that here, or mount it here; do not delete it"));
+  EXPECT_THAT(message, HasSubstr("move it here in place of the link, or mount it here"));
   EXPECT_THAT(message, Not(HasSubstr("remove")));
   fs::remove(dir_ + "/db");
   fs::rename(folder_.File("elsewhere"), dir_ + "/db");

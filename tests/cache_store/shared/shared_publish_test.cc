@@ -57,7 +57,8 @@ TEST_F(SharedPublishTest, AsynchronousCommitHoldsNoThreadForTheEngine) {
   const auto refused = commit(3, Durability::kShared);
   ASSERT_TRUE(refused->has_value());
   EXPECT_EQ((*refused)->durable, Durability::kMemory);
-  EXPECT_EQ((*refused)->notes.back(), "not in the shared tier: too many publishes wait for it");
+  EXPECT_EQ((*refused)->notes.back(),
+            "not in the shared tier: too many publishes wait for the shared tier");
   EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
 }
 

@@ -75,8 +75,7 @@ TEST(SharedValues, ComeBackAsTheyWereWhateverTheirLength) {
       ASSERT_TRUE(space.OpenInto(name, value, pieces, see).ok());
       EXPECT_TRUE(seen == *opened);
       pieces.pop_back();
-      EXPECT_TRUE(absl::IsDataLoss(space.OpenInto(name, value, pieces, see)))
-          << "of another length";
+      EXPECT_TRUE(absl::IsDataLoss(space.OpenInto(name, value, pieces, see))) << "wrong length";
     }
     for (uint32_t slice = 0; slice < 2; ++slice) {
       EXPECT_TRUE(std::equal(slices[slice].begin(), slices[slice].end(), views[slice].bytes.begin(),

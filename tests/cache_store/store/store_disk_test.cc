@@ -121,7 +121,7 @@ TEST_F(DiskStore, AFlippedBitOnDiskIsNeverServedAndVerifyNamesIt) {
   EXPECT_TRUE(absl::IsDataLoss(KitFetch(store.get(), model_, prompt_).status()));
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
   const auto explained = store->Explain(KitQuery(model_, prompt_)).value();
-  EXPECT_THAT(explained.summary, HasSubstr("a read of it failed, and it is read again"));
+  EXPECT_THAT(explained.summary, HasSubstr("a read failed and will be retried"));
 }
 
 TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollected) {
@@ -221,7 +221,8 @@ TEST_F(DiskStore, AnotherFormatIsRefusedWithTheWayOut) {
     const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(refused.message()), HasSubstr("format version " + other));
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("reads 9 alone: empty it (rm -r "));
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("reads 9 only; delete the database (rm -r "));
     EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
   }
 }
@@ -276,7 +277,7 @@ TEST_F(DiskStore, StagedBytesAreBounded) {
       refused = KitPutAll(sessions.back().get(), spec, model_, small);
     }
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("max_staged_bytes 7000"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("max_staged_bytes, 7000"));
     EXPECT_GT(sessions.size(), 1u);
   }
   EXPECT_TRUE(KitPublish(store.get(), model_, small, {64}).ok());

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
+constexpr char kNeverStored[] = "never stored, or removed too long ago to remember";
 
 // C = 16, W = 24: a boundary needs the local objects of its last two chunks.
 class StoreExplain : public FaultyTierFixture, public ::testing::Test {
@@ -135,12 +135,12 @@ TEST_F(StoreExplain, Quarantined) {
   Publish(prompt_, {64});
   disk_faults_.Arm(Fault::kBitFlip, 1);
   EXPECT_TRUE(absl::IsDataLoss(KitFetch(store_.get(), model_, prompt_).status()));
-  EXPECT_THAT(At(prompt_, 64).reason, HasSubstr("a read of it failed, and it is read again"));
+  EXPECT_THAT(At(prompt_, 64).reason, HasSubstr("a read failed and will be retried"));
   disk_faults_.Arm(Fault::kBitFlip, 1000);
   FetchAgain(store_.get(), model_, prompt_, &clock_, 4);
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.removed, Removal::kQuarantined);
-  EXPECT_THAT(report.reason, HasSubstr("bytes of it failed verification"));
+  EXPECT_THAT(report.reason, HasSubstr("its bytes failed verification"));
 }
 
 TEST_F(StoreExplain, ATailThatWasNeverKept) {
@@ -149,7 +149,7 @@ TEST_F(StoreExplain, ATailThatWasNeverKept) {
   const BoundaryReport report = At(prompt_, 32);
   EXPECT_EQ(report.miss, MissReason::kTailGone);
   EXPECT_FALSE(report.removed.has_value());
-  EXPECT_THAT(report.reason, HasSubstr("tail gone: the local layers' last 23 tokens"));
+  EXPECT_THAT(report.reason, HasSubstr("tail missing: the last 23 tokens"));
 }
 
 TEST_F(StoreExplain, ATailThatLeftIsToldByWhat) {
@@ -161,7 +161,7 @@ TEST_F(StoreExplain, ATailThatLeftIsToldByWhat) {
     const BoundaryReport report = At(prompt_, boundary);
     EXPECT_EQ(report.miss, MissReason::kTailGone) << boundary;
     EXPECT_EQ(report.removed, Removal::kDropped);
-    EXPECT_THAT(report.reason, AllOf(HasSubstr("tail gone"), HasSubstr("dropped 1m30s ago")));
+    EXPECT_THAT(report.reason, AllOf(HasSubstr("tail missing"), HasSubstr("dropped 1m30s ago")));
   }
 }
 
@@ -182,7 +182,7 @@ TEST_F(StoreExplain, GlobalObjectsThatAreGoneBeforeIt) {
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.miss, MissReason::kGlobalsGone);
   EXPECT_EQ(report.removed, Removal::kQuarantined);
-  EXPECT_THAT(report.reason, HasSubstr("global objects before it are gone; quarantined"));
+  EXPECT_THAT(report.reason, HasSubstr("global objects before it are missing; quarantined"));
 }
 
 TEST_F(StoreExplain, OtherCuts) {
@@ -200,8 +200,9 @@ TEST_F(StoreExplain, ExplainNamesPointsThatReachFurtherThanAHit) {
   Publish(prompt_, {16});
   ExplainReport report = Explain(prompt_);
   EXPECT_EQ(report.usable_tokens, 16u);
-  EXPECT_THAT(report.summary, AllOf(HasSubstr("hit: 16 of 65"),
-                                    HasSubstr("the same tokens are stored to 64 with cuts at 10")));
+  EXPECT_THAT(report.summary,
+              AllOf(HasSubstr("hit: 16 of 65"),
+                    HasSubstr("the same tokens are stored up to 64 with cuts at 10")));
   KitModel other;
   other.weights = "w1";
   const KitPrompt longer{KitTokens(1, 129), {}};
@@ -270,8 +271,9 @@ TEST_F(StoreExplain, PrefixesAreEachTenantsOwnWhetherOrNotAnotherHasThem) {
   const ExplainReport before = Explain(prompt_);
   Publish(theirs, {64});
   const ExplainReport after = Explain(prompt_);
-  EXPECT_THAT(after.summary, AllOf(HasSubstr("tenant \"default\""), HasSubstr("tenant's own"),
-                                   Not(HasSubstr("acme"))));
+  EXPECT_THAT(after.summary,
+              AllOf(HasSubstr("tenant \"default\""), HasSubstr("tenants do not share prefixes"),
+                    Not(HasSubstr("acme"))));
   EXPECT_EQ(after.summary, before.summary) << "says nothing of what others store";
   EXPECT_EQ(after.boundaries.size(), before.boundaries.size());
   EXPECT_EQ(At(prompt_, 64).miss, MissReason::kNeverStored);
@@ -299,7 +301,7 @@ TEST(RemovalText, HasWordsForEveryRemoval) {
   EXPECT_EQ(text(Removal::kQuota), "evicted 1h1m ago: the tenant's quota was reached");
   EXPECT_EQ(text(Removal::kExpired), "expired 1h1m ago");
   EXPECT_EQ(text(Removal::kDropped), "dropped 1h1m ago on request");
-  EXPECT_EQ(text(Removal::kQuarantined), "quarantined 1h1m ago: bytes of it failed verification");
+  EXPECT_EQ(text(Removal::kQuarantined), "quarantined 1h1m ago: its bytes failed verification");
 }
 
 TEST(History, ForgetsTheOldest) {

@@ -31,7 +31,7 @@ TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOw
     EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u) << "a miss from then on";
     auto report = store_->Explain(KitQuery(model_, prompt_)).value();
     EXPECT_THAT(report.summary, HasSubstr("miss"));
-    EXPECT_THAT(report.boundaries.at(3).reason, HasSubstr("it is read again"));
+    EXPECT_THAT(report.boundaries.at(3).reason, HasSubstr("will be retried"));
     EXPECT_EQ(KitFetch(store_.get(), model_, other_).value(), 64u);
     disk_faults_.Arm(fault, 1000);
     FetchAgain(store_.get(), model_, prompt_, &clock_, 3);
@@ -227,7 +227,7 @@ TEST_F(StoreFaults, ExplainNamesAgeTierAndPin) {
   EXPECT_TRUE(boundary.usable && boundary.pinned);
   EXPECT_EQ(boundary.age, absl::Seconds(90));
   EXPECT_EQ(boundary.slowest_tier, Tier::kDisk);
-  EXPECT_THAT(report.boundaries.at(0).reason, HasSubstr("tail gone"));
+  EXPECT_THAT(report.boundaries.at(0).reason, HasSubstr("tail missing"));
 }
 
 TEST_F(StoreFaults, ExplainNamesTheFieldThatDiffers) {

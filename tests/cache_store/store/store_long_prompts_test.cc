@@ -98,7 +98,7 @@ TEST_F(StoreLongPrompts, TheFirst8192ChunksOfALongerPromptAreStored) {
   beyond.boundaries = {kMost + 16};
   const absl::Status refused = store_->Publish(beyond).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_EQ(refused.message(), "boundaries: 131088 must be above 0 and at most 131072");
+  EXPECT_EQ(refused.message(), "boundaries: must be above 0 and at most 131072; got 131088");
   Publish(longer, kMost);
   const PrefixQuery query = KitQuery(model_, longer);
   EXPECT_EQ(store_->Fetch(query, 0, 0).value()->plan().usable_tokens, kMost);

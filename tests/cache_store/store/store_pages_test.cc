@@ -60,7 +60,7 @@ TEST_F(StorePages, ABoundaryInsideABlockIsRefusedByName) {
   const auto refused = store_->Publish(KitSpec(engine_, prompt_, {90}));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.status().message(),
-            "boundaries: 90 is not a multiple of chunk_tokens, 16: pages are not divided");
+            "boundaries: 90 must be a multiple of chunk_tokens, 16, because pages cannot be split");
 }
 
 // The largest pages of the most layers there may be: in sum 2^41 bytes a block.
@@ -77,7 +77,7 @@ TEST_F(StorePages, PagesThatDoNotFitAreRefusedBeforeTheyCome) {
   const auto refused = store_->Publish(spec);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("publish of 17179869184 bytes is over max_staged_bytes"));
+              HasSubstr("must have at most max_staged_bytes, 1073741824; got 17179869184"));
 }
 
 TEST_F(StorePages, ExplainNamesWhatAnotherEngineHasOtherwise) {

@@ -159,7 +159,8 @@ TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
     return pinned.status();
   };
   ASSERT_TRUE(pin("a", 0).ok());
-  EXPECT_THAT(std::string(pin("a", 1).message()), HasSubstr("the limit of what may be pinned"));
+  EXPECT_THAT(std::string(pin("a", 1).message()),
+              HasSubstr("that all tenants without a max_pinned_bytes may pin"));
   EXPECT_TRUE(pin("b", 0).ok());
   EXPECT_TRUE(pin("b", 1).ok());
   EXPECT_TRUE(pin("floored", 0).ok()) << "its floor, which nobody else could have had";
@@ -173,9 +174,8 @@ TEST_F(QuotaTest, SharesOfPinsMustFitTogether) {
   quotas.by_tenant["a"].max_pinned_bytes = quotas.by_tenant["b"].max_pinned_bytes = 300;
   EXPECT_TRUE(ValidatePins(PinRoomOf(quotas, 1200, 0.5)).ok());
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 0u);
-  EXPECT_THAT(
-      std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
-      HasSubstr("max_pinned_bytes: beyond the floors they are 600 bytes together, and 599"));
+  EXPECT_THAT(std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
+              HasSubstr("max_pinned_bytes: must be at most 599 bytes together"));
   quotas.by_tenant["a"].floor_bytes = 200;  // of it, 100 are beyond the floor
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 100u);
 }

@@ -54,7 +54,7 @@ TEST_F(StoreStopped, AskedAndNotStoppedItAnswersAsEver) {
   query.stopped = [this] { return ++asked_ < 0; };
   const auto session = store_->Fetch(query, 0, 0);
   ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ((*session)->plan().miss_reason, "nothing stored for this fingerprint");
+  EXPECT_EQ((*session)->plan().miss_reason, "the tenant stored nothing under this fingerprint");
   EXPECT_GT(asked_, 1);
 }
 

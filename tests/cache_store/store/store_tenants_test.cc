@@ -91,7 +91,7 @@ TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
   const ExplainReport report = store_->Explain(QueryOfA(1, kPointTokens + 9)).value();
   EXPECT_EQ(report.usable_tokens, kPointTokens);
   EXPECT_THAT(report.summary, AllOf(HasSubstr("public namespace \"public\""),
-                                    HasSubstr("of the tenant's own, hit: 32")));
+                                    HasSubstr("the tenant's own namespace: hit: 32")));
   uint32_t previous = 0;
   for (const BoundaryReport& boundary : report.boundaries) {
     EXPECT_GT(boundary.boundary, previous);
@@ -174,7 +174,7 @@ TEST_F(StoreTenants, APublishOfTooManyBoundariesIsRefusedBeforeTheWork) {
   const auto refused = store_->Publish(spec);
   ASSERT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("boundaries: 301 of them name more than 1048576 objects"));
+              HasSubstr("boundaries: 301 boundaries need more than 1048576 objects"));
   spec.boundaries = {4096 * 16};
   EXPECT_THAT(std::string(store_->Publish(spec).status().message()), HasSubstr("not announced"));
 }
