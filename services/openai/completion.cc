@@ -415,7 +415,7 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
   Fail(is_full ? WithReason(absl::InvalidArgumentError(
                                 "prompt: fills the model's context, but max_tokens 0 needs room "
-                                "for one token; send one token less"),
+                                "for one token; shorten it by one token"),
                             kContextLengthExceeded)
                : status);
 }

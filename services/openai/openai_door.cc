@@ -41,7 +41,7 @@ absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
   const std::string token = key == nullptr ? bearer : *key;
   if (token.empty() || IsTokenText(token)) return token;
   return absl::UnauthenticatedError(
-      "the token must be visible ASCII characters without spaces; it has another byte");
+      "the token must be visible ASCII characters without spaces; it has another character");
 }
 
 absl::Status NoModel(absl::string_view name) {
@@ -79,7 +79,7 @@ bool IsOpen(const HttpRequest& request) {
 absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
   if (request->bad_words.empty()) return absl::OkStatus();
   if (tokenizer == nullptr) {
-    return absl::FailedPreconditionError("bad_words: without a tokenizer there are no words");
+    return absl::FailedPreconditionError("bad_words: this server has no tokenizer");
   }
   auto* const ids = request->common.mutable_sampling()->mutable_bad_token_ids();
   for (const std::string& word : request->bad_words) {
@@ -88,7 +88,8 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
     const std::vector<int32_t> alone = tokenizer->Encode(bare);
     if (alone.size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat("bad_words: must be words of one token; ",
-                                                     Quoted(word), " has ", alone.size()));
+                                                     Quoted(word), " has ", alone.size(),
+                                                     " tokens"));
     }
     ids->Add(static_cast<uint32_t>(alone[0]));
     if (stripped.empty()) continue;  // the word is white space itself
@@ -202,9 +203,9 @@ HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
       origin == nullptr || (host != nullptr && (*origin == absl::StrCat("http://", *host) ||
                                                 *origin == absl::StrCat("https://", *host)));
   if (!is_own && !IsListed(*origin)) {
-    return refuse(403, absl::StrCat("Origin: pages of ", Quoted(*origin),
-                                    " may not call this server; --http-origins lists the sites "
-                                    "that may"));
+    return refuse(
+        403, absl::StrCat("Origin: pages of ", Quoted(*origin),
+                          " may not call this server; --http-origins lists the allowed sites"));
   }
   if (head.method == "POST") {
     const std::string* type = head.Header("content-type");
@@ -263,9 +264,7 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
   if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), answer.get());
   const bool is_ours = IsApi(absl::StrCat("/v1", path)) || IsApi(absl::StripPrefix(path, "/v1"));
   error(404, absl::StrCat("there is no ", Quoted(path),
-                          is_ours ? "; the path begins with /v1 once: a client's base URL is "
-                                    "http://HOST:PORT/v1"
-                                  : ""));
+                          is_ours ? "; the client's base URL must be http://HOST:PORT/v1" : ""));
 }
 
 // What lm-eval asks of a server whose tokenizer it uses.
@@ -331,7 +330,7 @@ void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers)
       absl::MutexLock lock(&unknown_mutex_);
       if (unknown_.size() == kMaxLoggedFields || !unknown_.insert(name).second) continue;
     }
-    Log(LogLevel::kWarning, "a request has an unknown field, which is ignored", {{"field", name}});
+    Log(LogLevel::kWarning, "ignored an unknown request field", {{"field", name}});
   }
 }
 
@@ -399,7 +398,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, const Answer& answer) co
   const auto refuse = [&](const absl::Status& status) { SendError(status, headers, answer.get()); };
   const Tokenizer* const tokenizer = tokenizer_;
   if (tokenizer == nullptr) {
-    return refuse(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"));
+    return refuse(absl::FailedPreconditionError("tokens: this server has no tokenizer"));
   }
   HttpHold held(answer.get());  // until Send; the text that it sends is held on its own
   const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };

@@ -16,20 +16,20 @@ constexpr uint16_t kAnswer = kInChat | kInCompletion;
 constexpr uint16_t kEmpty = kFalse | kEmptyText | kEmptyList | kEmptyObject;
 
 // Notes of several rows.
-constexpr char kAsBreakpoint[] = "as prompt_cache_breakpoint";
-constexpr char kCallerNote[] = "a note of the caller";
+constexpr char kAsBreakpoint[] = "same as prompt_cache_breakpoint";
+constexpr char kCallerNote[] = "a note for the caller's own use";
 constexpr char kNeedsBeams[] = "no effect without use_beam_search";
 constexpr char kNeedsDry[] = "no effect without dry_multiplier";
 constexpr char kNeedsGrammar[] = "no effect without grammar or tools";
 constexpr char kNeedsGuide[] = "no effect without another guided field";
 constexpr char kNeedsMirostat[] = "no effect without mirostat";
-constexpr char kNoPart[] = "no part of the answer";
+constexpr char kNoPart[] = "does not change the answer";
 constexpr char kNoReasoning[] = "answers have no reasoning part";
 constexpr char kNoReasoningInChat[] = "Gemma's chats have no reasoning part";
 constexpr char kNoShift[] = "a context is never shifted";
-constexpr char kOfImages[] = "of images only";
-constexpr char kOnlyTime[] = "a hint that only saves time";
-constexpr char kOnlyWhen[] = "when the request runs";
+constexpr char kOfImages[] = "for images only";
+constexpr char kOnlyTime[] = "a hint that changes only speed";
+constexpr char kOnlyWhen[] = "changes only when the request runs";
 constexpr char kPutInside[] = "put it into a message or a content part";
 
 // Columns as in OpenAiField. A field is ignored only if it cannot change the tokens of an answer,
@@ -38,22 +38,22 @@ constexpr OpenAiField kFields[] = {
     {"adaptive_decay", kAnswer, FieldUse::kIgnored, 0, "no effect without adaptive_target"},
     {"adaptive_target", kAnswer, FieldUse::kRefused, kMinusOne},
     {"add_generation_prompt", kInChat | kInTokenize, FieldUse::kServed, kTrue,
-     "false: only if the last message is an answer"},
+     "false: only if the last message is the assistant's"},
     {"add_special", kInTokenize, FieldUse::kRefused, kTrue, "send add_special_tokens"},
-    {"add_special_tokens", kInChat, FieldUse::kRefused, kFalse, "a chat begins with <bos> once"},
+    {"add_special_tokens", kInChat, FieldUse::kRefused, kFalse, "the template adds <bos>"},
     {"add_special_tokens", kInCompletion, FieldUse::kServed, kTrue, "false: without <bos>"},
     {"add_special_tokens", kInTokenize, FieldUse::kServed, 0,
      "false: without <bos>; not with messages"},
     {"allowed_token_ids", kAnswer, FieldUse::kRefused, kEmpty, "send logit_bias or bad_token_ids"},
     {"annotations", kInMessage, FieldUse::kIgnored, 0,
-     "of an earlier answer, not a part of the prompt"},
+     "part of an earlier answer, not of the prompt"},
     {"audio", kAnswer | kInMessage, FieldUse::kRefused, kEmpty},
     {"audio_embeds", kInPart, FieldUse::kRefused, kEmpty},
     {"audio_url", kInPart, FieldUse::kRefused, kEmpty},
-    {"backend_sampling", kAnswer, FieldUse::kIgnored, 0, "where tokens are drawn"},
+    {"backend_sampling", kAnswer, FieldUse::kIgnored, 0, "changes only where tokens are drawn"},
     {"bad_token_ids", kAnswer, FieldUse::kServed, kEmptyList},
     {"bad_words", kAnswer, FieldUse::kServed, kEmptyList | kEmptyText | kEmptyTexts,
-     "words of one token"},
+     "each word must be one token"},
     {"best_of", kAnswer, FieldUse::kServed, 0, "must equal n"},
     {"cache_breakpoint", kAnswer, FieldUse::kRefused, kFalse, kPutInside},
     {"cache_breakpoint", kInMessage | kInPart, FieldUse::kServed, kFalse, kAsBreakpoint},
@@ -61,22 +61,22 @@ constexpr OpenAiField kFields[] = {
     {"cache_control", kInMessage | kInPart, FieldUse::kServed, kFalse, kAsBreakpoint,
      kInCacheControl},
     {"cache_prompt", kAnswer, FieldUse::kServed, kTrue,
-     "false: the request reads and keeps nothing"},
+     "false: neither reads nor writes the cache"},
     {"cache_salt", kAnswer, FieldUse::kRefused, kEmptyText,
-     "callers are kept apart by their identity (--identities-file), not by a salt"},
+     "identities separate callers (--identities-file), not a salt"},
     {"chat_format", kAnswer, FieldUse::kRefused, kEmpty},
     {"chat_parser", kAnswer, FieldUse::kRefused, kEmpty},
     {"chat_template", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"chat_template_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty,
-     "null and false ask for nothing", kInTemplate},
+     "null and false are ignored", kInTemplate},
     {"content", kInTokenize, FieldUse::kRefused, kEmpty, "send prompt"},
-    {"content", kInMessage, FieldUse::kServed, 0, "an assistant's may be null"},
+    {"content", kInMessage, FieldUse::kServed, 0, "may be null in an assistant's message"},
     {"continue_final_message", kInChat | kInTokenize, FieldUse::kServed, kFalse,
-     "the last message is an answer, and is continued"},
+     "the answer continues the last message"},
     {"continue_final_message", kInCompletion, FieldUse::kRefused, kFalse,
-     "the prompt is continued"},
+     "the answer always continues the prompt"},
     {"continuous_usage_stats", kInStreamOptions, FieldUse::kIgnored, 0,
-     "the last event has the usage"},
+     "the last event always has the usage"},
     {"documents", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"dry_allowed_length", kAnswer, FieldUse::kIgnored, 0, kNeedsDry},
     {"dry_base", kAnswer, FieldUse::kIgnored, 0, kNeedsDry},
@@ -89,7 +89,7 @@ constexpr OpenAiField kFields[] = {
     {"ebnf", kAnswer, FieldUse::kRefused, kEmpty},
     {"ec_transfer_params", kAnswer, FieldUse::kRefused, kEmpty},
     {"echo", kInChat, FieldUse::kRefused, kFalse},
-    {"echo", kInCompletion, FieldUse::kServed, kFalse, "with max_tokens 0: the prompt alone"},
+    {"echo", kInCompletion, FieldUse::kServed, kFalse, "with max_tokens 0: only the prompt"},
     {"enable_thinking", kInTemplate, FieldUse::kIgnored, 0, kNoReasoningInChat},
     {"file", kInPart, FieldUse::kRefused, kEmpty},
     {"frequency_penalty", kAnswer, FieldUse::kServed},
@@ -108,11 +108,11 @@ constexpr OpenAiField kFields[] = {
     {"guided_json_object", kAnswer, FieldUse::kRefused, kEmpty},
     {"guided_regex", kAnswer, FieldUse::kRefused, kEmpty},
     {"guided_whitespace_pattern", kAnswer, FieldUse::kIgnored, 0, kNeedsGuide},
-    {"id_slot", kAnswer, FieldUse::kIgnored, 0, "where the request runs"},
+    {"id_slot", kAnswer, FieldUse::kIgnored, 0, "changes only where the request runs"},
     {"ignore_eos", kAnswer, FieldUse::kServed, kFalse},
     {"image_embeds", kInPart, FieldUse::kRefused, kEmpty},
     {"image_url", kInPart, FieldUse::kRefused, kEmpty},
-    {"include_obfuscation", kInStreamOptions, FieldUse::kIgnored, 0, "padding of events"},
+    {"include_obfuscation", kInStreamOptions, FieldUse::kIgnored, 0, "controls padding of events"},
     {"include_reasoning", kAnswer, FieldUse::kIgnored, 0, kNoReasoning},
     {"include_stop_str_in_output", kAnswer, FieldUse::kRefused, kFalse},
     {"include_usage", kInStreamOptions, FieldUse::kServed, kFalse},
@@ -122,12 +122,12 @@ constexpr OpenAiField kFields[] = {
     {"keep", kInCacheOptions, FieldUse::kServed},
     {"kv_transfer_params", kAnswer, FieldUse::kRefused, kEmpty},
     {"length_penalty", kAnswer, FieldUse::kIgnored, 0, kNeedsBeams},
-    {"logit_bias", kAnswer, FieldUse::kServed, kEmptyList | kEmptyObject, "also a list of pairs"},
+    {"logit_bias", kAnswer, FieldUse::kServed, kEmptyList | kEmptyObject, "or a list of pairs"},
     {"logits_processors", kAnswer, FieldUse::kRefused, kEmpty},
     {"logprob_token_ids", kAnswer, FieldUse::kRefused, kEmpty},
     {"logprobs", kInChat, FieldUse::kServed, kFalse | kZero, "true or false"},
     {"logprobs", kInCompletion, FieldUse::kServed, kFalse, "a number"},
-    {"lora", kAnswer, FieldUse::kRefused, kEmpty, "name an adapter as the model"},
+    {"lora", kAnswer, FieldUse::kRefused, kEmpty, "name the adapter in model"},
     {"max_completion_tokens", kAnswer, FieldUse::kServed, kMinusOne},
     {"max_tokens", kAnswer, FieldUse::kServed, kMinusOne},
     {"media_io_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
@@ -142,18 +142,17 @@ constexpr OpenAiField kFields[] = {
     {"mirostat_tau", kAnswer, FieldUse::kIgnored, 0, kNeedsMirostat},
     {"mm_processor_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"modalities", kAnswer, FieldUse::kRefused, kEmpty | kWordList, "", 0, "text"},
-    {"mode", kInBreakpoint, FieldUse::kIgnored, 0, "a breakpoint is explicit"},
+    {"mode", kInBreakpoint, FieldUse::kIgnored, 0, "a breakpoint is always explicit"},
     {"mode", kInCacheOptions, FieldUse::kServed},
     {"model", kAnswer | kInTokenize | kInDetokenize, FieldUse::kServed, kEmptyText},
     {"moderation", kAnswer, FieldUse::kRefused, kEmpty},
     {"n", kAnswer, FieldUse::kServed},
-    {"n_cache_reuse", kAnswer, FieldUse::kIgnored, 0,
-     "what is restored does not change the answer"},
-    {"n_cmpl", kAnswer, FieldUse::kServed, 0, "as n"},
+    {"n_cache_reuse", kAnswer, FieldUse::kIgnored, 0, "restoring does not change the answer"},
+    {"n_cmpl", kAnswer, FieldUse::kServed, 0, "same as n"},
     {"n_discard", kAnswer, FieldUse::kIgnored, 0, kNoShift},
     {"n_indent", kAnswer, FieldUse::kRefused, kZero},
     {"n_keep", kAnswer, FieldUse::kIgnored, 0, kNoShift},
-    {"n_predict", kAnswer, FieldUse::kServed, kMinusOne, "as max_tokens"},
+    {"n_predict", kAnswer, FieldUse::kServed, kMinusOne, "same as max_tokens"},
     {"n_probs", kAnswer, FieldUse::kRefused, kZero, "send logprobs"},
     {"name", kInMessage, FieldUse::kIgnored, 0, "Gemma's chats have no names"},
     {"parallel_tool_calls", kAnswer, FieldUse::kIgnored, 0, "no effect without tools"},
@@ -171,10 +170,9 @@ constexpr OpenAiField kFields[] = {
     {"prompt", kInChat, FieldUse::kRefused, kEmpty, "send messages"},
     {"prompt", kInCompletion | kInTokenize, FieldUse::kServed},
     {"prompt_cache_breakpoint", kInMessage | kInPart, FieldUse::kServed, kFalse, "", kInBreakpoint},
-    {"prompt_cache_key", kAnswer, FieldUse::kServed, 0, "is given back"},
+    {"prompt_cache_key", kAnswer, FieldUse::kServed, 0, "returned in the answer"},
     {"prompt_cache_options", kAnswer, FieldUse::kServed, 0, "", kInCacheOptions},
-    {"prompt_cache_retention", kAnswer, FieldUse::kIgnored, 0,
-     "prompt_cache_options.ttl says how long prefixes are kept"},
+    {"prompt_cache_retention", kAnswer, FieldUse::kIgnored, 0, "use prompt_cache_options.ttl"},
     {"prompt_embeds", kAnswer | kInPart, FieldUse::kRefused, kEmpty},
     {"prompt_logprobs", kAnswer, FieldUse::kRefused, kFalse,
      "send echo with logprobs to /v1/completions"},
@@ -192,7 +190,7 @@ constexpr OpenAiField kFields[] = {
     {"regex", kAnswer, FieldUse::kRefused, kEmpty},
     {"repeat_last_n", kAnswer, FieldUse::kServed, kMinusOne,
      "must be -1 with a penalty: all tokens count"},
-    {"repeat_penalty", kAnswer, FieldUse::kServed, 0, "as repetition_penalty: of all tokens"},
+    {"repeat_penalty", kAnswer, FieldUse::kServed, 0, "same as repetition_penalty"},
     {"repetition_detection", kAnswer, FieldUse::kRefused, kEmpty},
     {"repetition_penalty", kAnswer, FieldUse::kServed},
     {"request_id", kAnswer, FieldUse::kIgnored, 0, "send the header X-Request-Id"},
@@ -211,7 +209,7 @@ constexpr OpenAiField kFields[] = {
     {"routed_experts_prompt_start", kAnswer, FieldUse::kIgnored, 0, "the model has no experts"},
     {"safety_identifier", kAnswer, FieldUse::kIgnored, 0, kCallerNote},
     {"samplers", kAnswer, FieldUse::kRefused, kEmpty | kAllWords,
-     "llama.cpp's own order asks for nothing", 0,
+     "llama.cpp's default order is accepted and ignored", 0,
      "penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperature"},
     {"schema", kInResponseFormat, FieldUse::kRefused, kEmpty},
     {"seed", kAnswer, FieldUse::kServed, kMinusOne},
@@ -228,7 +226,7 @@ constexpr OpenAiField kFields[] = {
     {"stop_token_ids", kAnswer, FieldUse::kServed, kEmptyList},
     {"store", kAnswer, FieldUse::kIgnored, 0, "answers are not stored"},
     {"stream", kAnswer, FieldUse::kServed, kFalse},
-    {"stream_interval", kAnswer, FieldUse::kIgnored, 0, "how the answer is cut into events"},
+    {"stream_interval", kAnswer, FieldUse::kIgnored, 0, "how the answer is split into events"},
     {"stream_options", kAnswer, FieldUse::kServed, kFalse, "", kInStreamOptions},
     {"structural_tag", kAnswer, FieldUse::kRefused, kEmpty},
     {"structured_outputs", kAnswer, FieldUse::kRefused, kEmpty},
@@ -246,15 +244,15 @@ constexpr OpenAiField kFields[] = {
     {"tool_calls", kInMessage, FieldUse::kRefused, kEmpty},
     {"tool_choice", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "", 0, "auto none"},
     {"tools", kAnswer | kInTokenize | kInMessage, FieldUse::kRefused, kEmpty},
-    {"top_k", kAnswer, FieldUse::kServed, 0, "0 and -1: all tokens"},
-    {"top_logprobs", kInChat, FieldUse::kServed, kZero, "with logprobs"},
+    {"top_k", kAnswer, FieldUse::kServed, 0, "0 and -1: no limit"},
+    {"top_logprobs", kInChat, FieldUse::kServed, kZero, "needs logprobs"},
     {"top_logprobs", kInCompletion, FieldUse::kRefused, kZero, "send logprobs as a number"},
     {"top_n_sigma", kAnswer, FieldUse::kRefused, kZero | kMinusOne},
     {"top_p", kAnswer, FieldUse::kServed},
     {"truncate_prompt_tokens", kInCompletion, FieldUse::kServed, 0,
-     "of a prompt of token ids; -1: what leaves room for the answer"},
+     "needs a prompt of token ids; -1: keep as many as leave room for the answer"},
     {"truncate_prompt_tokens", kInChat | kInTokenize, FieldUse::kRefused},
-    {"truncation_side", kInCompletion, FieldUse::kServed, 0, "left: the last tokens are kept"},
+    {"truncation_side", kInCompletion, FieldUse::kServed, 0, "left: drop the first tokens"},
     {"truncation_side", kInChat, FieldUse::kIgnored, 0, "no effect without truncate_prompt_tokens"},
     {"ttl", kInCacheOptions | kInBreakpoint | kInCacheControl, FieldUse::kServed},
     {"type", kInMessage, FieldUse::kIgnored, 0, "lm-eval sends it; content has the types"},
@@ -264,7 +262,7 @@ constexpr OpenAiField kFields[] = {
     {"user", kAnswer, FieldUse::kIgnored, 0, kCallerNote},
     {"uuid", kInPart, FieldUse::kIgnored, 0, kOfImages},
     {"verbose", kAnswer, FieldUse::kIgnored, 0, kNoPart},
-    {"verbosity", kAnswer, FieldUse::kIgnored, 0, "Gemma's chats have no such hint"},
+    {"verbosity", kAnswer, FieldUse::kIgnored, 0, "Gemma's chats have no verbosity setting"},
     {"video_embeds", kInPart, FieldUse::kRefused, kEmpty},
     {"video_url", kInPart, FieldUse::kRefused, kEmpty},
     {"vllm_xargs", kAnswer, FieldUse::kRefused, kEmpty},
@@ -276,7 +274,7 @@ constexpr OpenAiField kFields[] = {
 };
 
 constexpr OpenAiField kOnlyForAnswers = {"", kInTokenize | kInDetokenize, FieldUse::kIgnored, 0,
-                                         "only for answers"};
+                                         "applies only to answers"};
 
 constexpr size_t kRows = sizeof(kFields) / sizeof(kFields[0]);
 
@@ -311,7 +309,7 @@ bool IsWordOf(const OpenAiField& field, JsonValue value) {
 }
 
 absl::Status RefuseField(JsonValue value, absl::string_view note) {
-  return WithReason(value.Refuse(absl::StrCat("is not served by this server; leave it out",
+  return WithReason(value.Refuse(absl::StrCat("is not supported by this server; leave it out",
                                               note.empty() ? "" : ": ", note)),
                     kUnsupportedParameter);
 }

@@ -76,7 +76,7 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   }
   inner.Bool("prewarm", &request->prewarm);
   if (request->prewarm && !uses_cache) {
-    return inner.Find("prewarm")->Bad("false, because cache_prompt is false");
+    return inner.Find("prewarm")->Bad("false when cache_prompt is false");
   }
   uint32_t ttl_s = 0, keep_s = 0;
   inner.Add(ReadSeconds(inner.Find("ttl"), &ttl_s));
@@ -164,7 +164,7 @@ void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   const bool is_on =
       penalty != 1 || sampling->presence_penalty() != 0 || sampling->frequency_penalty() != 0;
   const std::optional<JsonValue> range = fields->Find("repeat_last_n");
-  if (range.has_value() && is_on) fields->Add(range->Bad("-1: a penalty is about all tokens"));
+  if (range.has_value() && is_on) fields->Add(range->Bad("-1: penalties count all tokens"));
 }
 
 // How tokens are drawn. The server fills in what the request leaves open.
@@ -281,12 +281,12 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   if (absl::Status s = CheckOpenAiFields(part, kInPart, unknown); !s.ok()) return s;
   const std::optional<JsonValue> type = part.Find("type"), text = part.Find("text");
   if (!type.has_value() || !type->Is("text")) {
-    return WithReason(part.Refuse(absl::StrCat("must be a part of type \"text\", all that this "
-                                               "server supports; got type ",
-                                               type.has_value() ? type->Quote() : "nothing")),
+    return WithReason(part.Refuse(absl::StrCat(
+                          "must be a part of type \"text\", the only supported type; got type ",
+                          type.has_value() ? type->Quote() : "nothing")),
                       kUnsupportedParameter);
   }
-  if (!text.has_value()) return part.Refuse("must have a text; it has none");
+  if (!text.has_value()) return part.Refuse("must have a text; got none");
   const absl::StatusOr<absl::string_view> said = text->Text();
   if (!said.ok()) return said.status();
   v1::ContentPart* out = made->add_parts();
@@ -573,10 +573,10 @@ absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tok
     return request;
   }
   if (const auto prompt = body.Find("prompt"); prompt.has_value()) {
-    return prompt->Refuse("must be absent where there are messages");
+    return prompt->Refuse("must be absent if messages are given");
   }
   if (says_special && adds_special) {
-    return fields.Find("add_special_tokens")->Bad("false: a chat begins with <bos> once");
+    return fields.Find("add_special_tokens")->Bad("false: the template adds <bos>");
   }
   if (absl::Status s = AddChat(&fields, /*keeps_system=*/true, &request); !s.ok()) return s;
   return request;

@@ -414,8 +414,8 @@ TEST(DefaultSampling, IsReadAndRefusedByWord) {
   const auto refusal = [](const char* text) {
     return std::string(ParseDefaultSampling(text).status().message());
   };
-  EXPECT_THAT(refusal("heat=1"), StartsWith("\"heat=1\" is none of temperature=NUMBER"));
-  EXPECT_THAT(refusal("top_k=a"), StartsWith("\"top_k=a\" is none of"));
+  EXPECT_THAT(refusal("heat=1"), StartsWith("\"heat=1\" must be temperature=NUMBER"));
+  EXPECT_THAT(refusal("top_k=a"), StartsWith("\"top_k=a\" must be"));
   EXPECT_THAT(refusal("top_p=2"), StartsWith("sampling.top_p: is 2"));
 }
 
@@ -524,7 +524,7 @@ TEST_F(OpenAiDoorTest, ErrorsHaveTheCodesAndPathsOfOpenAi) {
       {"/v1/completions", R"({"prompt": "a", "model": "other"})", 404, "model", "model_not_found",
        "model: there is no \"other\" here"},
       {"/v1/completions", R"({"prompt": "a", "suffix": "b"})", 400, "suffix",
-       "unsupported_parameter", "suffix: is not served"},
+       "unsupported_parameter", "suffix: is not supported"},
       {"/v1/completions", R"({"prompt": "a", "response_format": {"type": "json_object"}})", 400,
        "response_format", "unsupported_parameter", "response_format: must be"},
       {"/v1/chat/completions",
@@ -566,7 +566,8 @@ TEST_F(OpenAiDoorTest, PathThatHasNotV1OnceSaysSo) {
                            "/v1/v1/chat/completions", "/v1/v1/models"}) {
     for (const Reply& reply : {Get(path), Post(path, "{}")}) {
       EXPECT_EQ(reply.status, 404) << path;
-      EXPECT_THAT(reply.body, HasSubstr("a client's base URL is http://HOST:PORT/v1")) << path;
+      EXPECT_THAT(reply.body, HasSubstr("the client's base URL must be http://HOST:PORT/v1"))
+          << path;
     }
   }
   EXPECT_THAT(Get("/v1/nothing").body, Not(HasSubstr("base URL")));

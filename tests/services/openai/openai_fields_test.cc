@@ -216,7 +216,7 @@ TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
         break;
       case FieldUse::kRefused:
         EXPECT_THAT(asks, StartsWith("error: "));
-        EXPECT_THAT(asks, HasSubstr(": is not served by this server; leave it out"));
+        EXPECT_THAT(asks, HasSubstr(": is not supported by this server; leave it out"));
         EXPECT_THAT(asks, HasSubstr(field.name));
         break;
     }
@@ -302,7 +302,7 @@ TEST(OpenAiFields, EmptyValuesThatAskAreRefused) {
         R"({"cache_breakpoint": true})"}) {
     FieldsJson json = FieldsJson::parse(body);
     json["messages"] = {{{"role", "user"}, {"content", "a"}}};
-    EXPECT_THAT(Read(json, kInChat), HasSubstr("is not served by this server")) << body;
+    EXPECT_THAT(Read(json, kInChat), HasSubstr("is not supported by this server")) << body;
   }
 }
 
@@ -366,7 +366,7 @@ TEST_F(FieldsDoorTest, EveryKnownFieldIsAnsweredAsTheTableSays) {
       EXPECT_THAT(answer, testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
       if (refuses) {
         EXPECT_THAT(answer, HasSubstr(field.name));
-        EXPECT_THAT(answer, HasSubstr(": is not served by this server"));
+        EXPECT_THAT(answer, HasSubstr(": is not supported by this server"));
       }
     }
   }
@@ -396,7 +396,7 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreLoggedOnceAndAtMost256) {
     Post("/detokenize", body);
   }
   const std::vector<std::string> parts =
-      absl::StrSplit(testing::internal::GetCapturedStderr(), "an unknown field");
+      absl::StrSplit(testing::internal::GetCapturedStderr(), "an unknown request field");
   EXPECT_EQ(parts.size() - 1, OpenAiDoor::kMaxLoggedFields);
   const auto is_colour = [](const std::string& part) { return absl::StrContains(part, "colour"); };
   EXPECT_EQ(std::count_if(parts.begin(), parts.end(), is_colour), 1);
@@ -405,7 +405,7 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreLoggedOnceAndAtMost256) {
 TEST_F(FieldsDoorTest, EchoOfAFullContextSaysWhatToSend) {
   FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
-              testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("send one token less")));
+              testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("shorten it by one token")));
   body["prompt"] = std::vector<int>(63, 4);
   EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }

@@ -261,7 +261,7 @@ TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
               StartsWith("response_format: "));
   EXPECT_THAT(ChatError(R"("cache_salt": "x")"), HasSubstr("--identities-file"));
   EXPECT_THAT(ChatError(R"("messages": [{"role": "user", "content": [{"type": "image_url"}]}])"),
-              StartsWith("messages[0].content[0]: must be a part of type \"text\", all that"));
+              StartsWith("messages[0].content[0]: must be a part of type \"text\", the only"));
 }
 
 TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
@@ -386,7 +386,7 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"keep": "long"})"),
               StartsWith("prompt_cache_options.keep: must be \"5m\""));
   EXPECT_THAT(ChatError(R"("cache_prompt": false, "prompt_cache_options": {"prewarm": true})"),
-              StartsWith("prompt_cache_options.prewarm: must be false, because cache_prompt"));
+              StartsWith("prompt_cache_options.prewarm: must be false when cache_prompt"));
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"mode": "x"})"),
               StartsWith("prompt_cache_options.mode: "));
 }
