@@ -101,7 +101,7 @@ class BlockingStream {
     Wait();
     const bool is_cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
     if (is_cancelled && clock_->Now() >= deadline_) late_ = true;
-    if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
+    if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "the answer did not come in time"};
     return status;
   }
 

@@ -27,10 +27,10 @@ absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {
   if (status.ok()) return status;
   const bool silent = absl::IsDeadlineExceeded(status);
-  std::string why = silent ? "it did not answer" : std::string(status.message());
+  std::string why = silent ? "the store did not answer" : std::string(status.message());
   if (absl::IsUnavailable(status)) {
     const std::string tls = TlsMismatch(why, access);
-    why = tls.empty() ? absl::StrCat("it cannot be reached (", why, ")") : tls;
+    why = tls.empty() ? absl::StrCat("the store cannot be reached (", why, ")") : tls;
   }
   return absl::Status(silent ? absl::StatusCode::kUnavailable : status.code(),
                       absl::StrCat("explain: the worker's store at ", store, ": ", why));

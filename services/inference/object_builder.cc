@@ -25,8 +25,8 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
   for (size_t i = 0; i < needed.size(); ++i) {
     const size_t slices = builder.layers_[static_cast<int>(needed[i].group)].size();
     if (!(announced[i].id == needed[i]) || announced[i].slice_digests.size() != slices) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("plan: object ", i, " is not what ", boundary, " tokens need there"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "plan: object ", i, " is not the object that a prefix of ", boundary, " tokens needs"));
     }
     Slot slot;
     slot.filled_bytes.resize(slices);
@@ -91,7 +91,7 @@ uint64_t ObjectBuilder::DigestOf(const std::byte* slice, size_t bytes) const {
 }
 
 absl::Status ObjectBuilder::PutPiece() {
-  if (placed_ == nullptr) return absl::DataLossError("slice: a message without content");
+  if (placed_ == nullptr) return absl::DataLossError("slice: empty message");
   Slot& slot = *std::exchange(placed_, nullptr);
   const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
   slot.filled_bytes[placed_slice_] += placed_bytes_;
@@ -102,7 +102,7 @@ absl::Status ObjectBuilder::PutPiece() {
       slot.object->slice_digests[placed_slice_]) {
     return absl::DataLossError(absl::StrCat("slice ", placed_slice_, " of the object at ",
                                             slot.object->id.begin,
-                                            " does not have the digest that the plan announced"));
+                                            " does not match the digest that the plan announced"));
   }
   return absl::OkStatus();
 }
@@ -123,7 +123,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> ObjectBuilder::Take
     for (uint64_t filled : slot.filled_bytes) {
       if (filled != slice_bytes) {
         return absl::DataLossError(absl::StrCat("the stream ended after ", bytes_added_,
-                                                " bytes, before every slice had come"));
+                                                " bytes, before all slices arrived"));
       }
     }
     objects.push_back(std::move(slot.object));

@@ -53,7 +53,7 @@ absl::Status ReadTurn(BlockingStream* stream, v1::LeaseResponse* turn) {
   grpc::ByteBuffer bytes;
   if (stream->Read(&bytes)) return ParseMessage(bytes, turn);
   absl::Status failed = FromGrpcStatus(stream->Finish());
-  return failed.ok() ? absl::DataLossError("the lease ended before its answer") : failed;
+  return failed.ok() ? absl::DataLossError("the lease stream ended before its answer") : failed;
 }
 
 LoadSource SourceOf(const v1::FetchPlan& plan) {
@@ -83,7 +83,7 @@ absl::Status ReadSlices(BlockingStream* stream, bool stays_open, ObjectBuilder* 
                                              return builder->Place(header, data_bytes);
                                            });
     if (!taken.ok()) return taken;
-    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
+    if (message.has_plan()) return absl::DataLossError("the stream has a second plan");
     if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
   }
   return absl::OkStatus();
@@ -97,14 +97,14 @@ absl::Status Differs(const char* field, const Ours& ours, const Theirs& theirs) 
 
 absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& segment) {
   if (segment.layout().device.has_value()) {
-    return absl::FailedPreconditionError("plan: slices of the host in a device's segment");
+    return absl::FailedPreconditionError("plan: host slices refer to a device segment");
   }
   const int slices = shared.objects_size();
   if (shared.layers_size() == slices && shared.offsets_size() == slices &&
       shared.generations_size() == slices) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError("plan: the shared slices' lists differ in length");
+  return absl::FailedPreconditionError("plan: the lists of shared slices differ in length");
 }
 
 // Maps the segment that a store offers. OK when the next fetch can use it.
@@ -125,7 +125,7 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
                             std::vector<ObjectBuilder::Announced>* announced) {
   const int objects = shared.objects_size();
   if (shared.offsets_size() != objects || shared.generations_size() != objects) {
-    return absl::FailedPreconditionError("plan: the device objects' lists differ in length");
+    return absl::FailedPreconditionError("plan: the lists of device objects differ in length");
   }
   std::vector<SegmentRange> ranges;
   for (int i = 0; i < objects; ++i) {
@@ -257,7 +257,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
 
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(clock_->Now())) {
-    return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
+    return absl::UnavailableError("the store did not answer recently; calls pause for a while");
   }
   if (!connects_) return absl::OkStatus();
   // Asking also makes an idle channel connect, which is how a store that is back is noticed.
@@ -267,7 +267,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     const absl::Duration left = deadline - clock_->Now();
     const absl::Duration enough = absl::Milliseconds(kConnectWaitMs);
     if (channel_->WaitForConnected(MonotonicIn(std::min(left, enough)))) return absl::OkStatus();
-    if (left < enough) return absl::UnavailableError("there is no time to connect to the store");
+    if (left < enough) return absl::UnavailableError("no time left to connect to the store");
     // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
     if (is_silent) breaker_.OnSilence(clock_->Now());
@@ -521,7 +521,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
     return finish("publish: the stream ended before its ack");
   }
   if (!ParseMessage(answer, &response).ok() || !response.has_ack()) {
-    return absl::DataLossError("publish: no ack where one was due");
+    return absl::DataLossError("publish: expected an ack from the store; got another message");
   }
   if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
   ReadAck(response.ack(), &outcome);
@@ -577,7 +577,7 @@ bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
   v1::QuarantineResponse response;
   const absl::Status status =
       FromGrpcStatus(stub_->Quarantine(active.context(), request, &response));
-  Log(LogLevel::kWarning, "an audit found other bytes in the store than this worker computes",
+  Log(LogLevel::kWarning, "audit: the store has other bytes than this worker computes",
       {{"tenant", prefix.tenant},
        {"tokens", prefix.token_ids.size()},
        {"objects", objects.size()},

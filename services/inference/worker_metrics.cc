@@ -30,22 +30,22 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
   std::vector<MetricSample> samples = {
       MetricSample::Gauge("hearth_worker_running_requests", "Sequences that hold a KV cache.",
                           stats.running),
-      MetricSample::Gauge("hearth_worker_queued_requests", "Requests waiting for a place.",
+      MetricSample::Gauge("hearth_worker_queued_requests", "Requests that wait for a place to run.",
                           stats.queued),
       MetricSample::Gauge("hearth_worker_pool_bytes",
-                          "Bytes of restored prefixes kept in the worker.", stats.pool_bytes),
+                          "Bytes of prefixes kept in the worker's pool.", stats.pool_bytes),
       MetricSample::Gauge(
           "hearth_worker_kv_bytes",
-          "Keys and values of running requests and what shares them, class invariant.",
+          "Bytes of keys and values of running requests, with shared ones; class invariant.",
           stats.kv_used_bytes),
-      MetricSample::Gauge("hearth_worker_staged_bytes", "Bytes of tails waiting to be published.",
+      MetricSample::Gauge("hearth_worker_staged_bytes", "Bytes that wait to be published.",
                           stats.staged_bytes),
   };
   for (const auto& [name, value] : stats.counters) {
     if (const auto tier = TierOfCachedTokens(name)) {
-      samples.push_back(MetricSample::Count("hearth_worker_cached_tokens_total",
-                                            "Tokens restored instead of computed, by source.",
-                                            value, {{"tier", *tier}}));
+      samples.push_back(MetricSample::Count(
+          "hearth_worker_cached_tokens_total",
+          "Prompt tokens restored instead of computed, by source.", value, {{"tier", *tier}}));
       continue;
     }
     samples.push_back(MetricSample::Count(absl::StrCat("hearth_worker_", name, "_total"),
@@ -57,24 +57,24 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
   std::vector<MetricSample> samples = {
       MetricSample::Count("hearth_worker_store_fetched_bytes_total",
-                          "KV bytes taken from the store.", counts.bytes_fetched),
+                          "KV bytes fetched from the store.", counts.bytes_fetched),
       MetricSample::Count("hearth_worker_store_shared_bytes_total",
-                          "Of the fetched bytes, those copied out of the store's shared memory.",
+                          "Fetched bytes that were copied from the store's shared memory.",
                           counts.bytes_shared),
       MetricSample::Count("hearth_worker_store_device_bytes_total",
-                          "Of the fetched bytes, those copied out of the store's gpu tier.",
+                          "Fetched bytes that were copied from the store's gpu tier.",
                           counts.bytes_from_device),
       MetricSample::Count("hearth_worker_store_published_bytes_total",
-                          "KV bytes given to the store.", counts.bytes_published),
+                          "KV bytes published to the store.", counts.bytes_published),
   };
   AddCounts("hearth_worker_store_fetches_total",
-            "Fetches from the store, by outcome; all but hit are computed instead.", "outcome",
-            counts.fetches, &samples);
+            "Fetches from the store, by outcome; unless it is hit, the worker computes instead.",
+            "outcome", counts.fetches, &samples);
   AddCounts("hearth_worker_store_shared_fallbacks_total",
-            "Fetches that could not use the shared memory and went over the wire.", "reason",
+            "Fetches that could not use shared memory and used the network, by reason.", "reason",
             counts.shared_fallbacks, &samples);
   AddCounts("hearth_worker_store_leases_total",
-            "Times this worker asked whether another computes a prefix, by outcome.", "outcome",
+            "Lease requests (does another worker compute this prefix?), by outcome.", "outcome",
             counts.leases, &samples);
   AddCounts("hearth_worker_store_publishes_total", "Publishes to the store, by outcome.", "outcome",
             counts.publishes, &samples);

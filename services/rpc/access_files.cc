@@ -68,8 +68,8 @@ absl::Status ReadCertificates(const std::string& flag, const std::string& file,
   if (count > 0 && at_end) return absl::OkStatus();
   return absl::InvalidArgumentError(
       count == 0 ? absl::StrCat("--", flag, ": ", file, " holds no certificate (PEM)")
-                 : absl::StrCat("--", flag, ": ", file, ": what comes after ", count,
-                                " certificates is damaged"));
+                 : absl::StrCat("--", flag, ": ", file, ": the data after ", count,
+                                " certificates is not valid PEM"));
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
     ERR_clear_error();
     if (!is_pair) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--", files.key_flag, ": ", files.key, " is not the key of the certificate in --",
+          "--", files.key_flag, ": ", files.key, " does not belong to the certificate in --",
           files.certificate_flag, " ", files.certificate, ", ", SubjectOf(own.get())));
     }
     texts.certificate = *std::move(chain);
@@ -145,7 +145,7 @@ std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time
   }
   if (now >= life.not_after) {
     return absl::StrCat(what, "expired at ", date(life.not_after),
-                        ": whoever looks at it refuses the connection");
+                        "; peers that verify it refuse the connection");
   }
   if (now < life.not_after - kWarnBefore) return std::nullopt;
   return absl::StrCat(what, "expires at ", date(life.not_after));

@@ -26,8 +26,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string
   if (!text.ok()) return text.status();
   std::string token(absl::StripAsciiWhitespace(*text));
   if (IsTokenText(token)) return token;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, ": ", path, " must hold one token of printable characters, and nothing else"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": ", path, " must hold exactly one token of printable characters"));
 }
 
 // gRPC's own call credentials refuse loopback and unix sockets; metadata goes anywhere.
@@ -74,13 +74,13 @@ std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAcces
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const ClientAccess& access) {
   const std::string flag = access.prefix + "tls-";
   if (access.tls_cert.empty() != access.tls_key.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "cert and --", flag, "key go together; one is missing"));
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "cert and --", flag,
+                                                   "key must be given together; one is missing"));
   }
   if (access.tls_ca.empty()) {
     if (access.tls_cert.empty()) return grpc::InsecureChannelCredentials();
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, "cert needs --", flag,
-                                                   "ca, the authority that signed the server's"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, "cert needs --", flag, "ca, the authority of the server's certificate"));
   }
   absl::StatusOr<TlsTexts> texts =
       ReadTlsFiles({flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca",
@@ -106,10 +106,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
   }
   const std::string flag = access.prefix + "token-file";
   if (access.tls_ca.empty() && !access.plaintext_tokens && !StaysOnHost(address)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, ": the token would reach ", address, " in clear text; give --",
-                     access.prefix, "tls-ca, or --", access.prefix,
-                     "plaintext-tokens on where the network itself is encrypted"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, ": the token would reach ", address, " in clear text; give --", access.prefix,
+        "tls-ca, or --", access.prefix, "plaintext-tokens on if the network is encrypted"));
   }
   // As it changes: Kubernetes renews its tokens. What is no file is read once.
   const std::string path = access.token_file;
@@ -131,23 +130,23 @@ std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
   if (access.tls_ca.empty()) {
     // Our servers end a connection without TLS so; gRPC does not pass their message on, and tells
     // of the end alone where it saw that first.
-    const char* const end = says("goaway received")    ? "it ended the connection at once"
-                            : says("transport closed") ? "the connection ended"
+    const char* const end = says("goaway received")    ? "the server ended the connection at once"
+                            : says("transport closed") ? "the server ended the connection"
                                                        : nullptr;
     return end == nullptr ? ""
-                          : absl::StrCat(end, "; where it speaks TLS, pass ", flag,
+                          : absl::StrCat(end, "; if it uses TLS, pass ", flag,
                                          ", the authority of its certificate");
   }
   if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
       says("alert protocol version") || says("packet length too long")) {
-    return absl::StrCat("it speaks no TLS; leave out ", flag, ", or give the server --tls-cert");
+    return absl::StrCat("the server does not use TLS; leave out ", flag, ", or give it --tls-cert");
   }
   if (says("certificate verify failed")) {
-    return absl::StrCat("its certificate was not signed by the authority in ", flag,
+    return absl::StrCat("the server's certificate was not signed by the authority in ", flag,
                         ", or is not valid now (", error, ")");
   }
   if (says("peer name") || says("hostname")) {
-    return absl::StrCat("its certificate is not for this address (", error, ")");
+    return absl::StrCat("the server's certificate is not valid for this address (", error, ")");
   }
   return says("handshake") || says("ssl") ? absl::StrCat("TLS failed: ", error) : "";
 }

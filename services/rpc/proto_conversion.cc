@@ -80,9 +80,9 @@ absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto) {
     return absl::InvalidArgumentError("fingerprint.fields: missing; send the readable fields");
   }
   if (static_cast<size_t>(proto.fields_size()) > kMaxFingerprintFields) {
-    return absl::InvalidArgumentError(absl::StrCat("fingerprint.fields: ", proto.fields_size(),
-                                                   " of them; the limit is ",
-                                                   kMaxFingerprintFields));
+    return absl::InvalidArgumentError(absl::StrCat("fingerprint.fields: must have at most ",
+                                                   kMaxFingerprintFields, " fields; got ",
+                                                   proto.fields_size()));
   }
   std::vector<FingerprintField> fields;
   fields.reserve(proto.fields_size());
@@ -95,7 +95,7 @@ absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto) {
   if (!fingerprint.ok()) return fingerprint.status();
   if (!proto.digest().empty() && proto.digest() != DigestBytes(fingerprint->digest())) {
     return absl::InvalidArgumentError(
-        "fingerprint.digest: not the digest of fingerprint.fields, which is " +
+        "fingerprint.digest: must be the digest of fingerprint.fields, " +
         DigestHex(fingerprint->digest()));
   }
   return fingerprint;
@@ -108,8 +108,8 @@ absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto) {
     return fingerprint->digest();
   }
   if (proto.digest().size() != Digest{}.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("fingerprint.digest: ", proto.digest().size(),
-                                                   " bytes; it has ", Digest{}.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fingerprint.digest: must have ", Digest{}.size(), " bytes; got ", proto.digest().size()));
   }
   return DigestFromBytes(proto.digest());
 }
@@ -126,8 +126,8 @@ absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto) {
   if (proto.tokens() == 0 || proto.tokens() > kMaxChunkTokens ||
       proto.begin() > kMaxPromptTokens - proto.tokens()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "objects: [", proto.begin(), ", +", proto.tokens(), ") is no segment; a segment has 1..",
-        kMaxChunkTokens, " tokens and ends at most at ", kMaxPromptTokens));
+        "objects: a segment must have 1 to ", kMaxChunkTokens, " tokens and end at or before ",
+        kMaxPromptTokens, "; got [", proto.begin(), ", +", proto.tokens(), ")"));
   }
   return ObjectId{proto.begin(), proto.tokens(), *group};
 }
@@ -139,14 +139,13 @@ int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer) {
 }
 
 absl::Status UnknownValue(const char* field, int value, int last) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", value, " is unknown; the last is ", last));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": must be 0 to ", last, "; got ", value));
 }
 
 absl::Status CheckMessageBytes(size_t bytes) {
   if (bytes <= kMaxMessageBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("message: ", bytes, " bytes; the limit is ", kMaxMessageBytes, " (3 MiB)"));
+      absl::StrCat("message: must have at most ", kMaxMessageBytes, " bytes (3 MiB); got ", bytes));
 }
 
 }  // namespace hearth

@@ -88,8 +88,8 @@ absl::Status CheckElements(const grpc::ByteBuffer& buffer, const Descriptor& typ
   grpc::ProtoBufferReader reader(&shared);
   CodedInputStream in(&reader);
   if (ElementCount(&in, most).Count(&type, 0)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("what was sent has more than ", most,
-                                                 " elements, the limit of a ", type.full_name()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a ", type.full_name(), " must have at most ", most, " elements; got more"));
 }
 
 }  // namespace hearth

@@ -39,7 +39,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
   grpc::ProtoBufferReader reader(&shared);
   if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("what was sent is not a ", message->GetTypeName()));
+      absl::StrCat("request is not a valid ", message->GetTypeName(), " message"));
 }
 
 // The same on a pool's thread: kCancelled when the caller left while the job waited. `context` is a
@@ -55,9 +55,9 @@ absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer
 template <typename Message>
 absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
   if (buffer.Length() <= kMaxSmallMessageBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a ", Message::descriptor()->full_name(), " of ",
-                                                 buffer.Length(), " bytes; the limit is ",
-                                                 kMaxSmallMessageBytes));
+  return absl::InvalidArgumentError(absl::StrCat("a ", Message::descriptor()->full_name(),
+                                                 " must have at most ", kMaxSmallMessageBytes,
+                                                 " bytes; got ", buffer.Length()));
 }
 
 // ParseMessage, after CheckSmall.

@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
   segment->mapping_ = static_cast<const std::byte*>(mapping);
   if (import != nullptr) {
     if (!layout->device.has_value()) {
-      return absl::FailedPreconditionError("shared memory: not a device's");
+      return absl::FailedPreconditionError("shared memory: not a device's segment");
     }
     auto memory = import(*layout->device);
     if (!memory.ok()) return memory.status();
@@ -67,7 +67,7 @@ absl::Status MappedSegment::Check(const SegmentRange& range) const {
   // No load of a copy before this may move behind it.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (generation.load(std::memory_order_acquire) == range.generation) return absl::OkStatus();
-  return absl::AbortedError("shared memory: the range was used again before it was copied");
+  return absl::AbortedError("shared memory: the store reused the range before it was copied");
 }
 
 absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> SegmentClient::Cop
   if (absl::Status after = check(); !after.ok()) return after;
   // The memory of a process that is gone is nobody's to answer for.
   if (current().get() != &segment) {
-    return absl::AbortedError("shared memory: the store went away before it was copied");
+    return absl::AbortedError("shared memory: the store ended before the range was copied");
   }
   return copies;
 }

@@ -104,7 +104,7 @@ absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket) {
   if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
     return absl::UnavailableError(got == 0 ? "shared memory: the store refused this process's user"
-                                           : "shared memory: no segment came from the store");
+                                           : "shared memory: the store sent no segment");
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));

@@ -63,7 +63,7 @@ void AddHistogram(const HistogramSample& sample, prometheus::ClientMetric::Histo
 struct Metrics::Rep {
   void Answer(const HttpRequest& request, HttpAnswer* answer) const {
     if (request.method != "GET" && request.method != "HEAD") {
-      return answer->Send(405, PageHeaders("text/plain"), "GET and HEAD only\n");
+      return answer->Send(405, PageHeaders("text/plain"), "only GET and HEAD are supported\n");
     }
     const auto page = pages.find(request.path);
     if (page == pages.end()) return answer->Send(404, PageHeaders("text/plain"), "no such page\n");
@@ -82,11 +82,11 @@ struct Metrics::Rep {
 Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
   rep_->calls = &prometheus::BuildHistogram()
                      .Name(prefix + "_rpc_seconds")
-                     .Help("Time of finished RPCs, by method and status code.")
+                     .Help("Duration of finished RPCs, by method and status code.")
                      .Register(rep_->registry);
   rep_->generations = &prometheus::BuildHistogram()
                            .Name(prefix + "_generation_seconds")
-                           .Help("Parts of a generation: queue, fetch, prefill, ttft, total.")
+                           .Help("Duration by part: queue, fetch, prefill, ttft, total.")
                            .Register(rep_->registry);
 }
 

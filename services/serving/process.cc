@@ -65,7 +65,7 @@ void TakeStopSignals() {
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
     absl::MutexLock lock(&Stop().mutex);
     if (!Stop().is_kept) {
-      Log(LogLevel::kInfo, "stopped before it was ready", {{"signal", SignalName(signal)}});
+      Log(LogLevel::kInfo, "stopped during the start", {{"signal", SignalName(signal)}});
       _exit(0);
     }
     if (Stop().came != 0) _exit(1);
@@ -124,8 +124,8 @@ bool MayEndStart() {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) _exit(1);
   };
   say(Guard().program);
-  say(is_refusal ? ": the start was ended: the system refused memory or a thread ("
-                 : ": the start was ended by ");
+  say(is_refusal ? ": the start failed: the system refused memory or a thread ("
+                 : ": the start failed: ");
   say(what);
   say(is_refusal ? ")"
                  : "; unless a line above names the cause, the system refused memory or a thread");
@@ -173,7 +173,7 @@ void GuardStart(const std::string& program, const std::vector<std::string>& aske
   StartGuard& guard = Guard();
   const std::string advice = absl::StrCat(
       "; ", absl::StrJoin(asked, " "), " ask for memory, ulimit -v is ", LimitText(RLIMIT_AS, 1024),
-      " and ulimit -u ", LimitText(RLIMIT_NPROC, 1), ": lower the flags, or raise the limits\n");
+      " and ulimit -u ", LimitText(RLIMIT_NPROC, 1), "; lower the flags or raise the limits\n");
   std::snprintf(guard.program, sizeof(guard.program), "%s", program.c_str());
   std::snprintf(guard.advice, sizeof(guard.advice), "%s", advice.c_str());
   const bool is_memory_limited = LimitOf(RLIMIT_AS) != RLIM_INFINITY;

@@ -52,9 +52,9 @@ absl::Status TakeOut(TieredStore* store, const Identity& caller,
   absl::StatusOr<QuarantineResult> result = store->Quarantine(*query, objects);
   if (!result.ok()) return result.status();
   for (std::string& publisher : result->publishers) {
-    if (publisher.empty()) publisher = "somebody before this start";
+    if (publisher.empty()) publisher = "unknown (published before this start)";
   }
-  Log(LogLevel::kWarning, "quarantined: an audit found other bytes than its worker computes",
+  Log(LogLevel::kWarning, "quarantined: an audit found other bytes than the worker computes",
       {{"tenant", query->tenant},
        {"objects", result->objects},
        {"tokens", query->token_ids.size()},
@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes
   const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
                             FairPool::Job job) -> absl::Status {
     if (!caller.sees_all()) {
-      return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
+      return absl::PermissionDeniedError("quarantine: for workers and administrators; use drop");
     }
     return lookups_.SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };

@@ -246,9 +246,9 @@ void FetchCall::OnLeaseExpired() {
   if (stage_ >= Stage::kAllRead && ready() == 0 && !writing()) {
     EndLocked(absl::OkStatus());
   } else {
-    AbortLocked(absl::DeadlineExceededError(
-        absl::StrCat("fetch: not all was sent when the lease on shared memory was over, after ",
-                     absl::FormatDuration(service_->offer().lease))));
+    AbortLocked(absl::DeadlineExceededError(absl::StrCat(
+        "fetch: the lease on shared memory expired after ",
+        absl::FormatDuration(service_->offer().lease), ", before all slices were sent")));
   }
   WriteNext();
 }

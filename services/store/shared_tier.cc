@@ -130,7 +130,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   const auto unusable = std::make_shared<std::atomic<uint64_t>>(0);
   const FileReport report = [unusable](const absl::Status& why) {
     ++*unusable;
-    Log(LogLevel::kWarning, "a file of the shared tier cannot be used: the one before it is",
+    Log(LogLevel::kWarning, "reloading a file of the shared tier failed; keeping the previous file",
         {{"reason", std::string(why.message())}});
   };
   const absl::StatusOr<std::string> secret = ReadSecret(secret_file);
@@ -166,20 +166,20 @@ std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared) {
   const uint64_t unusable_files =
       shared.unusable_files == nullptr ? 0 : shared.unusable_files->load();
   return {
-      MetricSample::Gauge("hearth_store_shared_shards",
-                          "Primaries of the engine that stores share.", stats.shards),
+      MetricSample::Gauge("hearth_store_shared_shards", "Primaries of the shared tier.",
+                          stats.shards),
       MetricSample::Gauge("hearth_store_shared_reachable_shards",
-                          "Of those, the ones that a connection stands to.", stats.reachable),
-      MetricSample::Count("hearth_store_shared_round_trips_total", "Round trips to the engine.",
-                          stats.round_trips),
+                          "Primaries of the shared tier with an open connection.", stats.reachable),
+      MetricSample::Count("hearth_store_shared_round_trips_total",
+                          "Round trips to the shared tier.", stats.round_trips),
       MetricSample::Count("hearth_store_shared_redirections_total",
-                          "Keys that the engine sent elsewhere.", stats.redirections),
+                          "Keys that a node redirected to another node.", stats.redirections),
       MetricSample::Count("hearth_store_shared_reconnects_total",
-                          "Connections to the engine made anew.", stats.reconnects),
-      MetricSample::Count("hearth_store_shared_failed_total", "Keys that the engine did not serve.",
-                          stats.failed),
+                          "Reconnects to nodes of the shared tier.", stats.reconnects),
+      MetricSample::Count("hearth_store_shared_failed_total",
+                          "Keys whose requests to the shared tier failed.", stats.failed),
       MetricSample::Count("hearth_store_shared_unusable_files_total",
-                          "Changed passwords and certificates that could not be used.",
+                          "Failed reloads of the shared tier's password and certificates.",
                           unusable_files),
   };
 }

@@ -39,12 +39,12 @@ SliceAssembler::SliceAssembler(const PublishSpec& spec, const KvLayout& layout,
 
 absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const SliceHeader& piece) const {
   if (piece.object >= objects_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("slice.object: ", piece.object, "; begin named ",
-                                                   objects_.size(), " objects"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slice.object: ", piece.object, "; begin announced ", objects_.size(), " objects"));
   }
   if (!needed_[piece.object]) {
     return absl::InvalidArgumentError(
-        absl::StrCat("slice.object: ", piece.object, " was not asked for by the plan"));
+        absl::StrCat("slice.object: ", piece.object, " was not requested by the plan"));
   }
   const ObjectId& id = objects_[piece.object];
   if (SliceIndex(layers_[static_cast<int>(id.group)], piece.layer) < 0) {
@@ -57,7 +57,7 @@ absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const SliceHeader& piece) c
 absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_t bytes) {
   if (bytes == 0 || bytes > kMaxSlicePieceBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("slice.data: ", bytes, " bytes; a piece has 1..", kMaxSlicePieceBytes));
+        absl::StrCat("slice.data: must have 1 to ", kMaxSlicePieceBytes, " bytes; got ", bytes));
   }
   if (open_bytes_ == 0) {
     absl::StatusOr<size_t> whole = ExpectedBytes(piece);
@@ -83,7 +83,7 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
 }
 
 absl::Status SliceAssembler::PutPiece() {
-  if (pending_bytes_ == 0) return absl::InvalidArgumentError("publish: a message without content");
+  if (pending_bytes_ == 0) return absl::InvalidArgumentError("publish: empty message");
   placed_bytes_ += std::exchange(pending_bytes_, 0);
   assert(buffer_ != nullptr && placed_bytes_ <= open_bytes_);
   if (placed_bytes_ < open_bytes_) return absl::OkStatus();

@@ -15,10 +15,10 @@ constexpr int kMaxBoundaries = kMaxPromptTokens / kMinChunkTokens;
 
 absl::Status CheckTokens(const v1::Prefix& proto) {
   const size_t tokens = proto.token_ids_size();
-  if (tokens == 0) return absl::InvalidArgumentError("prefix.token_ids: empty");
+  if (tokens == 0) return absl::InvalidArgumentError("prefix.token_ids: must not be empty");
   if (tokens > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prefix.token_ids: ", tokens, " of them; the limit is ", kMaxPromptTokens));
+    return absl::InvalidArgumentError(absl::StrCat("prefix.token_ids: must have at most ",
+                                                   kMaxPromptTokens, " tokens; got ", tokens));
   }
   return ValidateCuts(proto.cuts(), tokens);
 }
@@ -27,8 +27,8 @@ absl::Status CheckTokens(const v1::Prefix& proto) {
 
 absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
   if (bytes.size() != Digest{}.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("restore_point_id: ", bytes.size(), " bytes; it has ", Digest{}.size()));
+    return absl::InvalidArgumentError(absl::StrCat("restore_point_id: must have ", Digest{}.size(),
+                                                   " bytes; got ", bytes.size()));
   }
   return DigestFromBytes(bytes);
 }
@@ -51,8 +51,8 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identi
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller) {
   if (absl::Status status = CheckTokens(proto.prefix()); !status.ok()) return status;
   if (proto.boundaries_size() > kMaxBoundaries) {
-    return absl::InvalidArgumentError(absl::StrCat("boundaries: ", proto.boundaries_size(),
-                                                   " of them; the limit is ", kMaxBoundaries));
+    return absl::InvalidArgumentError(absl::StrCat("boundaries: must have at most ", kMaxBoundaries,
+                                                   "; got ", proto.boundaries_size()));
   }
   absl::StatusOr<Fingerprint> fingerprint = FromProto(proto.prefix().fingerprint());
   if (!fingerprint.ok()) return fingerprint.status();

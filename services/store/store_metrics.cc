@@ -40,34 +40,33 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
   };
   gauge("hearth_store_restore_points", "Restore points stored.", stats.restore_points);
   gauge("hearth_store_objects", "Objects stored.", stats.objects);
-  gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes);
+  gauge("hearth_store_pinned_bytes", "Bytes of pinned restore points.", stats.pinned_bytes);
   gauge("hearth_store_point_bytes",
-        "RAM of the restore points' bookkeeping, which counts into --host-bytes.",
+        "Bytes of RAM for the bookkeeping of restore points; part of --host-bytes.",
         stats.point_bytes);
-  gauge("hearth_store_host_resident_bytes",
-        "Memory of the host tier that is resident, used or ready for use.", stats.resident_bytes);
-  gauge("hearth_store_staged_bytes", "Memory of publishes that are being received.",
+  gauge("hearth_store_host_resident_bytes", "Resident bytes of the host tier, used or free.",
+        stats.resident_bytes);
+  gauge("hearth_store_staged_bytes", "Bytes of memory for publishes being received.",
         stats.staged_bytes);
   for (const TierUsage& usage : stats.tiers) {
     const MetricLabels tier = {{"tier", TierName(usage.tier)}};
     // The fill of what stores share is the engine's to tell.
     if (usage.tier != Tier::kShared) {
       gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
-      gauge("hearth_store_tier_capacity_bytes", "Most bytes that a tier may hold.",
-            usage.capacity_bytes, tier);
+      gauge("hearth_store_tier_capacity_bytes", "Maximum bytes of a tier.", usage.capacity_bytes,
+            tier);
       gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
       count("hearth_store_evicted_restore_points_total",
-            "Restore points that a tier evicted; of RAM beside a disk, copies of objects.",
+            "Restore points that a tier evicted; object copies for RAM with a disk tier.",
             usage.evicted_restore_points, tier);
     }
-    count("hearth_store_hit_tokens_total", "Tokens restored whose slowest tier this was.",
-          usage.hit_tokens, tier);
+    count("hearth_store_hit_tokens_total",
+          "Restored tokens, by the slowest tier that they were read from.", usage.hit_tokens, tier);
     count("hearth_store_read_bytes_total", "KV bytes read from a tier.", usage.read_bytes, tier);
     count("hearth_store_written_bytes_total", "KV bytes written to a tier.", usage.written_bytes,
           tier);
     count("hearth_store_unread_bytes_total",
-          "KV bytes that left a tier without ever having been read from it.", usage.unread_bytes,
-          tier);
+          "KV bytes that left a tier without being read from it.", usage.unread_bytes, tier);
   }
   for (const auto& [reason, left] : stats.removed) {
     count("hearth_store_removed_restore_points_total",

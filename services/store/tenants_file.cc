@@ -77,7 +77,7 @@ absl::StatusOr<TenantQuotas> QuotasFrom(JsonValue root) {
       }
     } else {
       return root.Refuse(
-          absl::StrCat(Quoted(field.name()), " is neither \"default\" nor an object \"tenants\""));
+          absl::StrCat(Quoted(field.name()), " must be \"default\" or an object \"tenants\""));
     }
   }
   return quotas;

@@ -58,7 +58,7 @@ class Store(Logs):
         self.addCleanup(peer.close)
         peer.socket.send(b"\x16\x03\x01\x02\x00\x01")
         said = self.wait_for(store, lambda line: line["event"] == "connection refused")
-        self.assertIn("it speaks TLS", said[0]["reason"])
+        self.assertIn("the client uses TLS", said[0]["reason"])
         self.cluster.ctl("stats", "--store", store.address)
 
     def test_handshakes_that_fail_and_certificates_that_end_are_said(self):
@@ -76,12 +76,12 @@ class Store(Logs):
                               capture_output=True, text=True, timeout=LONG_S, check=False)
         self.assertEqual(len(done.stderr.splitlines()), 1, "no lines of gRPC's: " + done.stderr)
         self.wait_for(store, lambda line: line["event"] == "TLS handshake failed")
-        with self.assertRaisesRegex(ProcessFailed, "where it speaks TLS, pass --tls-ca"):
+        with self.assertRaisesRegex(ProcessFailed, "if it uses TLS, pass --tls-ca"):
             self.cluster.ctl(*stats)
         said = self.wait_for(store, lambda line: line["event"] == "connection refused")
-        self.assertIn("it speaks no TLS", said[0]["reason"])
+        self.assertIn("the client does not use TLS", said[0]["reason"])
         store.popen.send_signal(signal.SIGHUP)
-        self.wait_for(store, lambda line: line["event"] == "certificates read anew")
+        self.wait_for(store, lambda line: line["event"] == "certificates reloaded")
         self.cluster.ctl(*stats, "--tls-ca", certificate)
 
 

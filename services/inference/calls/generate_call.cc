@@ -128,7 +128,7 @@ class GenerateCall final : public StreamCall, public GenerationSink {
       if (may_wait || ready_bytes() <= kMaxWaitingBytes) return true;
     }
     End(absl::ResourceExhaustedError(
-        absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
+        absl::StrCat("the caller does not read: more than ", kMaxWaitingBytes, " unread bytes")));
     cancel()->Cancel();
     return false;
   }

@@ -187,7 +187,7 @@ void Generation::GiveEnd() {
   if (wait_published_ && writes_) return;
   if (wait_published_) {
     PublishOutcome nothing;
-    nothing.note = "the request's cache mode does not write";
+    nothing.note = "the request's cache mode does not publish";
     sink_->OnPublished(nothing);
   }
   sink_->OnEnd(absl::OkStatus());
@@ -350,8 +350,8 @@ void PrefillRun::OnError(const absl::Status& status) {
       lock.Release();
       return sink_->OnEnd(status);
     }
-    AddNote(absl::StrCat(missing_.size() + 1, " boundaries not kept, from ", computing_,
-                         " on: ", status.message()));
+    AddNote(absl::StrCat(missing_.size() + 1, " boundaries not kept, starting at token ",
+                         computing_, ": ", status.message()));
   }
   Answer();
 }
@@ -383,7 +383,7 @@ absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text) {
     }
     if (!is_number) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", word, "\" is none of temperature=NUMBER, top_k=NUMBER, top_p=NUMBER"));
+          absl::StrCat("\"", word, "\" must be temperature=NUMBER, top_k=NUMBER or top_p=NUMBER"));
     }
   }
   checked.temperature = made.temperature.value_or(0);
@@ -451,15 +451,15 @@ absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& 
   }
   if (!request.stop().empty() && options_.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("stop: ", options_.why_no_tokenizer, ", so there is no text to look in"));
+        absl::StrCat("stop: ", options_.why_no_tokenizer, ", so the answer has no text to search"));
   }
   if (request.max_new_tokens() == 0) {
-    return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
+    return absl::InvalidArgumentError("max_new_tokens: must be at least 1; got 0");
   }
   if (request.first_draw() > kMaxDraws - request.max_new_tokens()) {
-    return absl::InvalidArgumentError(absl::StrCat("first_draw: ", request.first_draw(), " and ",
-                                                   request.max_new_tokens(), " more are over ",
-                                                   kMaxDraws));
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_draw: must be at most ", kMaxDraws, " minus max_new_tokens, ",
+                     request.max_new_tokens(), "; got ", request.first_draw()));
   }
   EngineRequest made;
   made.sampling = *sampling;

@@ -82,11 +82,11 @@ absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
       source.input = ChatFromProto(proto.chat());
       break;
     case v1::PromptInput::INPUT_NOT_SET:
-      return absl::InvalidArgumentError("prompt: none of text, token_ids and chat is set");
+      return absl::InvalidArgumentError("prompt: must have text, token_ids or chat; got none");
   }
   source.omit_bos = proto.omit_bos();
   if (source.omit_bos && !proto.has_text()) {
-    return absl::InvalidArgumentError("prompt.omit_bos: only a text may be without <bos>");
+    return absl::InvalidArgumentError("prompt.omit_bos: must be false unless prompt.text is set");
   }
   source.breakpoints.assign(proto.breakpoints().begin(), proto.breakpoints().end());
   return source;
@@ -129,7 +129,7 @@ absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto) {
   if (search.beams > 1 || (!proto.has_length_penalty() && !search.early_stopping)) return search;
   return absl::InvalidArgumentError(
       absl::StrCat(search.early_stopping ? "early_stopping" : "length_penalty",
-                   ": is of a search with several beams; beams is ", proto.beams()));
+                   ": needs beams above 1; got beams ", proto.beams()));
 }
 
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {

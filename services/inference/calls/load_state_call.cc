@@ -21,7 +21,7 @@ namespace {
 
 absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
   return absl::DataLossError(
-      absl::StrCat("state announces ", announced, " bytes, there are ", seen, " or more"));
+      absl::StrCat("state: must have ", announced, " bytes, as announced; got ", seen, " or more"));
 }
 
 // Of one message: gRPC's own thread parses it.
@@ -126,7 +126,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
       file_.reserve(file_bytes_);
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("the machine has no memory to receive ", file_bytes_, " bytes of a state"));
+          absl::StrCat("not enough memory to receive a state of ", file_bytes_, " bytes"));
     }
     return absl::OkStatus();
   }
@@ -136,7 +136,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (file_bytes_ == 0 || file_.size() < file_bytes_) {
       return absl::DataLossError(
           absl::StrCat("state ends after ", file_.size(), " bytes of ",
-                       file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
+                       file_bytes_ == 0 ? "its header" : absl::StrCat(file_bytes_)));
     }
     // Nothing is read or written until it ends, so the call is there and nobody else uses it.
     return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {

@@ -139,7 +139,7 @@ class SaveStateCall final : public StreamCall {
     const auto answer = generator_->recent()->Find(tenant, parsed.request_id());
     if (answer == nullptr) {
       return absl::NotFoundError(
-          "request_id: this worker has no such request of this caller's among its last ones");
+          "request_id: not found among the caller's recent requests to this worker");
     }
     absl::StatusOr<EngineRequest> computed = Prepare(*answer);
     if (!computed.ok()) return computed.status();
@@ -158,17 +158,16 @@ class SaveStateCall final : public StreamCall {
     if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
     if (answer.request().searches()) {
       return absl::FailedPreconditionError(
-          "a search with beams has no saved states: nothing of its answer is known before its end");
+          "a beam search cannot be saved: its answer is not known before it ends");
     }
     rest_ = answer.Rest();
     prompt_tokens_ = answer.request().token_ids.size();
     if (rest_.token_ids.size() < 2) {
-      return absl::FailedPreconditionError("the inference has computed nothing yet: one token");
+      return absl::FailedPreconditionError("the inference has computed nothing to save yet");
     }
     if (!(answer.request().kv.quantization == layout.quantization)) {
       return absl::FailedPreconditionError(
-          "the inference kept its keys and values in another class than the worker's: it has no "
-          "saved state");
+          "the inference cannot be saved: its kv_cache differs from the worker's own");
     }
     // All tokens but the last, which the rest begins with.
     EngineRequest computed;

@@ -76,9 +76,9 @@ absl::Status Admission::CheckShare(const Limit& limit, const std::string& tenant
   };
   const int own = places_of(tenant);
   if (IsFairShare(own, weight, taken.all - places_of(""), limit.all)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(limit.kind, ": ", own, " streams of tenant \"",
-                                                   tenant,
-                                                   "\" are open, its share; try again later"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(limit.kind, ": tenant \"", tenant, "\" has ", own,
+                   " open streams, its share of the limit; try again later"));
 }
 
 absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& caller, int weight) {
@@ -87,8 +87,8 @@ absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& call
   absl::MutexLock lock(&admission_->mutex_);
   Taken& taken = admission_->kinds_[limit.kind];
   if (limit.all > 0 && taken.all + weight > limit.all) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        limit.kind, ": ", limit.all, " streams are open, which is the limit; try again later"));
+    return absl::ResourceExhaustedError(absl::StrCat(limit.kind, ": limit of ", limit.all,
+                                                     " open streams reached; try again later"));
   }
   absl::Status status = admission_->CheckShare(limit, tenant, weight);
   if (!status.ok()) return status;
@@ -125,9 +125,9 @@ absl::Status Admission::Call::Reserve(uint64_t bytes, uint64_t most) {
   const uint64_t others = taken - bytes_;
   most = std::max(most, bytes);
   if (most > limit_.bytes - others) {
-    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", most, " bytes; ", others,
-                                                     " of ", limit_.bytes, " are in use (",
-                                                     limit_.bytes_are, ")"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(limit_.kind, ": needs ", most, " bytes; other calls use ", others,
+                     " of the limit, ", limit_.bytes, " (", limit_.bytes_are, ")"));
   }
   taken = others + bytes;
   bytes_ = bytes;
@@ -164,8 +164,8 @@ absl::Status Admission::Call::PaceAt(absl::Time now) {
   is_slow_ = waits && (hurries || moved < limit_.least_bytes);
   if (!is_slow_) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat(limit_.kind.empty() ? method_ : limit_.kind, ": its caller moved ", moved,
-                   " bytes in ", absl::FormatDuration(passed), "; the least is ",
+      absl::StrCat(limit_.kind.empty() ? method_ : limit_.kind, ": the caller transferred ", moved,
+                   " bytes in ", absl::FormatDuration(passed), "; must be at least ",
                    limit_.least_bytes, " in ", absl::FormatDuration(admission_->patience_)));
 }
 
@@ -223,7 +223,7 @@ absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials creden
 }
 
 absl::Status Admission::ClosedError() {
-  return absl::UnavailableError("the server is shutting down; ask another one");
+  return absl::UnavailableError("the server is shutting down; call another server");
 }
 
 void Admission::Close() {

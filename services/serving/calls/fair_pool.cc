@@ -32,16 +32,16 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
   const auto it = tenants_.find(tenant);
   const size_t own = it == tenants_.end() ? 0 : it->second.waiting.size();
   const uint64_t own_bytes = it == tenants_.end() ? 0 : it->second.bytes;
-  if (waiting_ >= options_.max_waiting) return refuse(waiting_, " wait, which is the limit");
+  if (waiting_ >= options_.max_waiting) return refuse(waiting_, " requests wait, the limit");
   if (!IsFairShare(own, 1, waiting_, options_.max_waiting)) {
-    return refuse(own, " of tenant \"", tenant, "\" wait, its share");
+    return refuse("tenant \"", tenant, "\" has ", own, " waiting requests, its share");
   }
   // A job that is too large by itself is let in alone.
   if (bytes_ > 0 && bytes_ + bytes > options_.max_bytes) {
-    return refuse(bytes_, " bytes wait; the limit is ", options_.max_bytes);
+    return refuse("requests of ", bytes_, " bytes wait; the limit is ", options_.max_bytes);
   }
   if (own_bytes > 0 && !IsFairShare(own_bytes, bytes, bytes_, options_.max_bytes)) {
-    return refuse(own_bytes, " bytes of tenant \"", tenant, "\" wait, its share");
+    return refuse("tenant \"", tenant, "\" has ", own_bytes, " waiting bytes, its share");
   }
   return absl::OkStatus();
 }

@@ -174,11 +174,11 @@ void ConnectionDoor::Accept(int listener) {
   assert(is_new);  // one that was closed is no guest
   if (options_.ledger->connections() > options_.ledger->limits().connections) {
     const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*newcomer, now);
-    const std::string why = absl::StrCat("there are ", options_.ledger->limits().connections,
-                                         " connections, the limit");
+    const std::string why =
+        absl::StrCat("limit of ", options_.ledger->limits().connections, " connections reached");
     const auto it = goes != nullptr ? guests_.find(goes->fd()) : guests_.end();
     if (it == guests_.end()) return Refuse(fd, why);
-    options_.on_refused(goes->peer(), why + "; another one wants in, and this one is idle");
+    options_.on_refused(goes->peer(), why + ": closing the oldest idle connection");
     if (it->second.waits) {
       Close(goes->fd());
     } else {
@@ -190,7 +190,7 @@ void ConnectionDoor::Accept(int listener) {
 
 // Without a free descriptor or memory newcomers wait for the next look. Listeners stay ready.
 void ConnectionDoor::Rest() {
-  options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
+  options_.on_refused("", absl::StrCat("accept failed: ", std::strerror(errno)));
   rests_ = true;
   for (const int fd : listeners_.fds()) Watch(fd, 0, false);
 }
@@ -255,8 +255,8 @@ void ConnectionDoor::ShowOut(int fd, Guest* guest) {
                                        ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
                                        : absl::string_view(kTlsAlert, sizeof(kTlsAlert));
   options_.on_refused(guest->connection->peer(),
-                      options_.speaks_tls ? "it speaks no TLS, and this server nothing else"
-                                          : "it speaks TLS, and this server does not");
+                      options_.speaks_tls ? "the client does not use TLS; this server requires it"
+                                          : "the client uses TLS; this server does not");
   send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
   // Closed with something unread, the answer would be lost: the caller goes first, or its time is

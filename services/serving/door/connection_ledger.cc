@@ -73,11 +73,11 @@ std::string ConnectionLedger::WhatIsWrong(const Connection& connection, absl::Ti
   mutex_.AssertHeld();
   const uint64_t untaken = Untaken(connection);
   if (untaken > Allowance(connection)) {
-    return absl::StrCat(untaken, " bytes of unfinished messages; a connection may have ",
+    return absl::StrCat("unfinished messages of ", untaken, " bytes; the limit of a connection is ",
                         Allowance(connection));
   }
   if (untaken > limits_.slack_bytes && now - connection.mark_time_ > limits_.message_time) {
-    return absl::StrCat("messages are not whole after ",
+    return absl::StrCat("a message is still unfinished after ",
                         absl::FormatDuration(limits_.message_time));
   }
   return "";
@@ -118,8 +118,8 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Judge(absl::Time now, C
   for (const auto& [is_stranger, untaken, connection] : worst) {
     if (untaken_bytes_ <= limits_.all_bytes) break;
     untaken_bytes_ -= untaken;
-    close(connection, absl::StrCat("unfinished messages of all connections are over ",
-                                   limits_.all_bytes, " bytes, of which it has ", untaken));
+    close(connection, absl::StrCat("unfinished messages of all connections exceed ",
+                                   limits_.all_bytes, " bytes; this connection has ", untaken));
   }
   return verdicts;
 }

@@ -38,7 +38,7 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
   if (text == "worker") return Role::kWorker;
   if (text == "admin") return Role::kAdmin;
   return absl::InvalidArgumentError(
-      absl::StrCat(where, ".role: ", Quoted(text), " is not one of tenant, worker, admin"));
+      absl::StrCat(where, ".role: must be tenant, worker or admin; got ", Quoted(text)));
 }
 
 // Of one file: remembers what entries must not share.
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text
     if (field.name() == "identities") continue;
     if (field.name() != "public_tenant") {
       return absl::InvalidArgumentError(absl::StrCat(
-          file, ": ", Quoted(field.name()), " is neither \"identities\" nor \"public_tenant\""));
+          file, ": ", Quoted(field.name()), " must be \"identities\" or \"public_tenant\""));
     }
     const absl::StatusOr<std::string> shared = TextOf(field);
     const absl::Status fine = shared.ok() ? CheckTenantName(*shared) : shared.status();
@@ -110,7 +110,7 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
   identity.name = fields["name"];
   identity.public_tenant = public_tenant;
   if (identity.name.empty() || !names.insert(identity.name).second) {
-    return refuse(".name: must be there, and only once in the file");
+    return refuse(".name: must be given, and unique in the file");
   }
   absl::StatusOr<Role> role = RoleFrom(fields["role"], where);
   if (!role.ok()) return role.status();
@@ -124,11 +124,11 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
     return refuse(".publishes_public: the file has no \"public_tenant\"");
   }
   if (identity.tenant == public_tenant && !identity.publishes_public) {
-    return refuse(": its tenant is the public one, and it lacks \"publishes_public\": true");
+    return refuse(": needs \"publishes_public\": true, because its tenant is the public one");
   }
   entry.certificate = fields["certificate"];
   if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
-    return refuse(".certificate: another entry has it, so that it would be nobody's");
+    return refuse(".certificate: must be unique; another entry has it");
   }
   if (!fields["token_sha256"].empty()) {
     absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
@@ -137,11 +137,11 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
     }
     if (*digest == Sha256("")) {
       return refuse(
-          ".token_sha256: is the digest of nothing, as sha256sum gives for a token file that is "
-          "missing or empty; make the token first: head -c 32 /dev/urandom | base64 > token");
+          ".token_sha256: is the digest of an empty token, as sha256sum gives for a missing or "
+          "empty file; make the token first: head -c 32 /dev/urandom | base64 > token");
     }
     if (!tokens.insert(*digest).second) {
-      return refuse(".token_sha256: another entry has it; a token is one caller's");
+      return refuse(".token_sha256: must be unique; another entry has it");
     }
     entry.token_digest = *digest;
   }
@@ -184,10 +184,10 @@ absl::Status CheckTenantName(const std::string& tenant) {
                                  [](unsigned char c) { return c > 0x20 && c != 0x7f; });
   if (tenant == kAllTenants) {
     return absl::InvalidArgumentError(
-        "tenant: \"*\" is all tenants, which only a list of restore points takes; name one tenant");
+        "tenant: \"*\" means all tenants; only List accepts it: name one tenant");
   }
   if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,
+  return absl::InvalidArgumentError(absl::StrCat("tenant: a name must have 1 to ", kMaxTenantBytes,
                                                  " bytes, without spaces or control characters"));
 }
 
@@ -196,7 +196,7 @@ absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) cons
   if (role == Role::kNobody) {
     return absl::PermissionDeniedError(
         absl::StrCat("tenant: \"", asserted,
-                     "\" asserted by a peer without an identity; this store has one tenant, \"",
+                     "\" asserted by a peer without an identity; this store has only the tenant \"",
                      kDefaultTenant, "\""));
   }
   const bool is_public = !public_tenant.empty() && asserted == public_tenant;
@@ -204,12 +204,12 @@ absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) cons
   if (role == Role::kTenant) {
     return absl::PermissionDeniedError(
         absl::StrCat("tenant: \"", asserted, "\" asserted by \"", name, "\", whose tenant is \"",
-                     tenant, "\"; only the roles worker and admin may name another"));
+                     tenant, "\"; only the roles worker and admin may name another tenant"));
   }
   if (is_public) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "tenant: \"", asserted, "\" is the public namespace, which \"", name,
-        "\" reads beside others' but may not name: its entry lacks \"publishes_public\": true"));
+    return absl::PermissionDeniedError(
+        absl::StrCat("tenant: \"", asserted, "\" is the public namespace; to name it, \"", name,
+                     "\" needs \"publishes_public\": true in its entry"));
   }
   if (absl::Status status = CheckTenantName(asserted); !status.ok()) return status;
   return asserted;
@@ -262,10 +262,10 @@ void Identities::LoadAndLog(bool logs_again) {
   const absl::Status status = Load();
   if (std::exchange(last_, status) == status && !status.ok() && !logs_again) return;
   if (!status.ok()) {
-    return Log(LogLevel::kError, "identities stay as they were",
+    return Log(LogLevel::kError, "reloading the identities failed; keeping the previous ones",
                {{"reason", std::string(status.message())}});
   }
-  Log(LogLevel::kInfo, "identities read anew", {{"file", options_.file}});
+  Log(LogLevel::kInfo, "identities reloaded", {{"file", options_.file}});
 }
 
 Identities::Entries Identities::Current() const {
@@ -277,10 +277,8 @@ absl::Status Identities::CheckStillIs(const Credentials& credentials, const Iden
   const absl::StatusOr<Identity> is = Identify(credentials);
   if (!is.ok()) return is.status();
   if (*is == was) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("\"", was.name,
-                   "\" is another to the server than when this call began: its identities file was "
-                   "changed; call again"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      "\"", was.name, "\" changed in the server's identities file during this call; call again"));
 }
 
 uint64_t Identities::generation() const {

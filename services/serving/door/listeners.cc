@@ -48,7 +48,7 @@ absl::Status Listeners::Open() {
   const size_t colon = listen_.rfind(':');
   if (colon == std::string::npos) {
     return absl::UnavailableError(
-        absl::StrCat("listen: ", listen_, " is no address; write HOST:PORT or unix:PATH"));
+        absl::StrCat("listen: ", listen_, " is not an address; write HOST:PORT or unix:PATH"));
   }
   std::string host = listen_.substr(0, colon);
   if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
@@ -64,18 +64,18 @@ absl::Status Listeners::Check() {
 }
 
 absl::Status Listeners::Fail(const std::string& why) const {
-  return CannotListen(listen_, "; is the address this machine's, and the port free?", why);
+  return CannotListen(listen_, "; check that the address is local and the port free", why);
 }
 
 absl::Status Listeners::OpenLocal(const std::string& path) {
   const auto fail = [&](const std::string& why) {
-    return CannotListen(listen_, "; is the folder there, and may this user write to it?", why);
+    return CannotListen(listen_, "; check that the folder exists and is writable", why);
   };
   sockaddr_un address;
   std::memset(&address, 0, sizeof(address));
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return fail(absl::StrCat("a path of 1 to ", sizeof(address.sun_path) - 1, " bytes is wanted"));
+    return fail(absl::StrCat("the path must have 1 to ", sizeof(address.sun_path) - 1, " bytes"));
   }
   std::copy(path.begin(), path.end(), address.sun_path);
   struct stat there {};
@@ -97,7 +97,7 @@ absl::Status Listeners::OpenLocal(const std::string& path) {
 
 absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port) {
   if (int number = 0; !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
-    return Fail(absl::StrCat("\"", port, "\" is no port"));
+    return Fail(absl::StrCat("\"", port, "\" is not a port"));
   }
   // All addresses, of both kinds where the machine has both.
   const bool is_any = host.empty() || host == "0.0.0.0" || host == "::";

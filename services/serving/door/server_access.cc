@@ -13,7 +13,7 @@ namespace {
 // it, and a token may do instead. Null: no TLS.
 absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessFlags& flags) {
   if (flags.tls_cert.empty() != flags.tls_key.empty()) {
-    return absl::InvalidArgumentError("--tls-cert and --tls-key go together; one is missing");
+    return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");
   }
   if (flags.tls_cert.empty()) {
     if (flags.tls_client_ca.empty()) return nullptr;
@@ -46,10 +46,10 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
         flags.plaintext_tokens || address.empty() || StaysOnHost(address)) {
       continue;
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--identities-file: tokens would reach ", address,
-        " in clear text; give --tls-cert and --tls-key, or --plaintext-tokens on where the network "
-        "itself is encrypted"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--identities-file: tokens would reach ", address,
+                     " in clear text; give --tls-cert and --tls-key, or --plaintext-tokens on if "
+                     "the network is encrypted"));
   }
   return access;
 }
@@ -58,9 +58,9 @@ void ServerAccess::Reload() const {
   if (certificates != nullptr) {
     const absl::Status status = certificates->Reload();
     if (status.ok()) {
-      Log(LogLevel::kInfo, "certificates read anew");
+      Log(LogLevel::kInfo, "certificates reloaded");
     } else {
-      Log(LogLevel::kError, "certificates stay as they were",
+      Log(LogLevel::kError, "reloading the certificates failed; keeping the previous ones",
           {{"reason", std::string(status.message())}});
     }
   }

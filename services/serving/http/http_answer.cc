@@ -184,7 +184,7 @@ void HttpAnswer::Fail() {
     if (begun) {
       Put("", Part::kLast);
     } else {
-      Send(500, JsonHeaders(), HttpErrorBody(500, "no answer was made"));
+      Send(500, JsonHeaders(), HttpErrorBody(500, "the server made no answer"));
     }
     return;
   } catch (...) {

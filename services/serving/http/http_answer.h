@@ -157,7 +157,7 @@ class HttpHold {
 
 // The message of a 503 for lack of memory.
 inline constexpr char kNoHttpMemory[] =
-    "the server has no memory left for this request or its answer; try again later, with less";
+    "the server has no memory left for this request or its answer; try again later or send less";
 // The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
 // Without a `code` the status may say it.
 std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "",

@@ -57,7 +57,7 @@ std::string FaultOf(const HttpRequest& request, bool is_http11) {
   for (const absl::string_view name : kSingle) {
     const auto names = [name](const auto& header) { return header.first == name; };
     if (std::count_if(request.headers.begin(), request.headers.end(), names) > 1) {
-      return absl::StrCat(name, ": must be there once; got several");
+      return absl::StrCat(name, ": must be given once; got several");
     }
   }
   const std::string* length = request.Header("content-length");
@@ -66,7 +66,7 @@ std::string FaultOf(const HttpRequest& request, bool is_http11) {
   }
   const std::string* encoding = request.Header("transfer-encoding");
   if (encoding != nullptr && (!is_http11 || length != nullptr)) {
-    return "transfer-encoding: must not be in a request of HTTP/1.0, or with Content-Length";
+    return "transfer-encoding: must be absent in HTTP/1.0 and with Content-Length";
   }
   if (encoding != nullptr && !absl::EqualsIgnoreCase(*encoding, "chunked")) {
     return absl::StrCat("transfer-encoding: must be chunked; got ",
@@ -89,7 +89,7 @@ void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpReques
   } catch (...) {
   }
   answer->Fail();
-  LogSometimes(faults, LogLevel::kError, "an HTTP handler threw",
+  LogSometimes(faults, LogLevel::kError, "an HTTP handler threw an exception",
                {{"request", what}, {"error", why.substr(0, kMaxQuotedBytes)}});
 }
 
@@ -185,12 +185,12 @@ void HttpConnection::OnLate() {
   const HttpLimits& limits = server_->options.limits;
   const bool has_begun = header_bytes_ > 0 || !pending_.empty();
   if (stage_ == Stage::kHeader && has_begun) {
-    return RefuseWith(408,
-                      absl::StrCat("headers took over ", absl::FormatDuration(limits.header_time)));
+    return RefuseWith(
+        408, absl::StrCat("headers must arrive within ", absl::FormatDuration(limits.header_time)));
   }
   if (stage_ == Stage::kBody) {
-    return RefuseWith(408,
-                      absl::StrCat("a body took over ", absl::FormatDuration(limits.request_time)));
+    return RefuseWith(408, absl::StrCat("the body must arrive within ",
+                                        absl::FormatDuration(limits.request_time)));
   }
   Close();
 }
@@ -384,13 +384,13 @@ bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
 // Bounds what is not parsed: the rest of a header or of a chunk's header, or later requests.
 void HttpConnection::CheckPending() {
   const HttpLimits& limits = server_->options.limits;
-  const std::string over = absl::StrCat(" over ", limits.header_bytes, " bytes");
+  const std::string over = absl::StrCat(" must be at most ", limits.header_bytes, " bytes");
   if (stage_ == Stage::kHeader && header_bytes_ + pending_.size() > limits.header_bytes) {
     RefuseWith(431, "headers" + over);
   } else if (stage_ == Stage::kBody && pending_.size() > limits.header_bytes) {
-    RefuseWith(431, "a chunk's header, or the trailers," + over);
+    RefuseWith(431, "a chunk's header or the trailers" + over);
   } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
-    RefuseWith(413, absl::StrCat("chunk headers over ", limits.body_bytes, " bytes"));
+    RefuseWith(413, absl::StrCat("chunk headers must be at most ", limits.body_bytes, " bytes"));
   } else if (pending_.size() > limits.header_bytes) {
     DropPending();
   }
@@ -474,13 +474,13 @@ void HttpConnection::OnHead() {
 std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   const HttpServer::Options& options = server_->options;
   if (caller_.is_extra && request_.path != kHealth) {
-    if (server_->draining) return Refusal(503, "the server is draining; call another one");
-    return Refusal(503, absl::StrCat("the server has ", options.limits.connections,
-                                     " connections, which is the limit; try again later"));
+    if (server_->draining) return Refusal(503, "the server is draining; call another server");
+    return Refusal(503, absl::StrCat("limit of ", options.limits.connections,
+                                     " connections reached; try again later"));
   }
   const std::string* host = request_.Header("host");
   if (host == nullptr || host->empty()) {
-    if (is_http11_) return Refusal(400, "host: must be there; got none");
+    if (is_http11_) return Refusal(400, "host: must be given; got none");
     if (request_.Header("origin") != nullptr) {
       return Refusal(403, "origin: a page's request must have a Host; got none");
     }
@@ -489,10 +489,10 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
     LogSometimes(&server_->unknown_hosts, LogLevel::kWarning, "Host refused",
                  {{"host", HostOf(*host).substr(0, kMaxQuotedBytes)},
                   {"peer", caller_.peer},
-                  {"why", absl::StrCat("no name of this server's; to accept it, add it to ",
+                  {"why", absl::StrCat("not a name of this server; to accept it, add it to ",
                                        options.hosts_flag)}});
-    return Refusal(403, absl::StrCat("Host: ", name, " is no name of this server's; ",
-                                     options.hosts_flag, " lists those that are"));
+    return Refusal(403, absl::StrCat("Host: ", name, " is not a name of this server; ",
+                                     options.hosts_flag, " lists its names"));
   }
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);
@@ -543,13 +543,13 @@ void HttpConnection::RefuseFault(ErrorCode error) {
   const HttpLimits& limits = server_->options.limits;
   if (stage_ == Stage::kHeader) TakeHead();
   if (error == http::error::header_limit) {
-    return RefuseWith(431, absl::StrCat("headers over ", limits.header_bytes, " bytes"));
+    return RefuseWith(431, absl::StrCat("headers must be at most ", limits.header_bytes, " bytes"));
   }
   if (error == kTooManyFields) {
-    return RefuseWith(431, absl::StrCat("over ", limits.header_fields, " header fields"));
+    return RefuseWith(431, absl::StrCat("more than ", limits.header_fields, " header fields"));
   }
   if (error == http::error::body_limit) {
-    return RefuseWith(413, absl::StrCat("a body over ", limits.body_bytes, " bytes"));
+    return RefuseWith(413, absl::StrCat("the body must be at most ", limits.body_bytes, " bytes"));
   }
   RefuseWith(400, error.message());
 }

@@ -163,7 +163,7 @@ class HttpServer::Rep {
   }
 
   void LogFault(const char* why) {
-    LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step",
+    LogSometimes(&server_.faults, LogLevel::kError, "a step of the HTTP server failed",
                  {{"error", why}});
   }
 

@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   }
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
-    return absl::UnavailableError(absl::StrCat("listen: gRPC does not start on ", listen));
+    return absl::UnavailableError(absl::StrCat("listen: gRPC cannot start on ", listen));
   }
   const std::string address = DialAddress(listen, (*door)->port());
   std::unique_ptr<ServerRunner> runner(

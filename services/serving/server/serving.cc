@@ -23,12 +23,12 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
   limits.all_bytes = flags.unfinished_bytes;
   limits.each_bytes = std::min(limits.each_bytes, limits.all_bytes);
   if (flags.max_connections == 0) {
-    return absl::InvalidArgumentError("--max-connections: 0; at least 1");
+    return absl::InvalidArgumentError("--max-connections: must be at least 1; got 0");
   }
   if (flags.unfinished_bytes < kMaxGrpcMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--unfinished-bytes: ", flags.unfinished_bytes,
-                                                   "; at least ", kMaxGrpcMessageBytes,
-                                                   ", the largest message"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--unfinished-bytes: must be at least ", kMaxGrpcMessageBytes,
+                     ", the largest message; got ", flags.unfinished_bytes));
   }
   return limits;
 }

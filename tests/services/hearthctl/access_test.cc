@@ -114,7 +114,7 @@ TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
               UnorderedElementsAre("a", "b"));
   EXPECT_THAT(Run({"ls", "--tenant", "*"}, Token("token-a")).err, HasSubstr("may name another"));
   EXPECT_THAT(Run({"drop", "--all", "--tenant", "*"}, Token("token-ops")).err,
-              HasSubstr("is all tenants"));
+              HasSubstr("means all tenants"));
 }
 
 TEST_F(AccessTest, WithoutIdentitiesAListOfAllHasNoOtherTenantsPoints) {
@@ -141,13 +141,13 @@ TEST_F(AccessTest, AnAdministratorPublishesForAll) {
 TEST_F(AccessTest, TlsAtOneEndOnlyIsSaid) {
   const CliResult without = RunCli({"stats", "--store", server_->address()});
   EXPECT_EQ(without.code, kExitUnreachable);
-  EXPECT_THAT(without.err, HasSubstr("where it speaks TLS, pass --tls-ca"));
+  EXPECT_THAT(without.err, HasSubstr("if it uses TLS, pass --tls-ca"));
 
   StoreServer plain(StoreServer::SmallStore(""));
   const CliResult with =
       RunCli({"stats", "--store", plain.address(), "--tls-ca", access_.tls_client_ca});
   EXPECT_EQ(with.code, kExitUnreachable);
-  EXPECT_THAT(with.err, HasSubstr("it speaks no TLS; leave out --tls-ca"));
+  EXPECT_THAT(with.err, HasSubstr("the server does not use TLS; leave out --tls-ca"));
 
   TestAuthority other;
   const CliResult stranger = RunCli({"stats", "--store", server_->address(), "--tls-ca",

@@ -84,7 +84,7 @@ TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
   WaitForJobs(server.generator()->pool(), waiting);
   const Generation refused = server.Generate(TextRequest("the keeper"));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(absl::StrContains(refused.status.error_message(), "prompts: 128 of tenant"));
+  EXPECT_TRUE(absl::StrContains(refused.status.error_message(), "has 128 waiting requests"));
   blocked.LetGo();
   callers.Join();
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();

@@ -67,7 +67,7 @@ std::vector<BadRequest> BadRequests() {
     return Changed([&](auto* request) { change(request->mutable_sampling()); });
   };
   return {
-      {"prompt: none of", Changed([](auto* r) { r->clear_prompt(); })},
+      {"prompt: must have text", Changed([](auto* r) { r->clear_prompt(); })},
       {"empty", Changed([](auto* r) { r->mutable_prompt()->mutable_token_ids()->clear_ids(); })},
       {"token_ids",
        Changed([](auto* r) { r->mutable_prompt()->mutable_token_ids()->add_ids(1u << 31); })},
@@ -307,7 +307,7 @@ TEST(ErrorContract, ACorruptSliceIsNeverServedButHiddenCountedAndExplained) {
   grpc::ClientContext explain_context, stats_context;
   ASSERT_TRUE(store.stub()->Explain(&explain_context, explain, &explained).ok());
   EXPECT_EQ(explained.usable_tokens(), 0u);
-  EXPECT_TRUE(absl::StrContains(explained.DebugString(), "is read again"))
+  EXPECT_TRUE(absl::StrContains(explained.DebugString(), "will be retried"))
       << explained.DebugString();
   v1::StatsResponse stats;
   ASSERT_TRUE(store.stub()->Stats(&stats_context, {}, &stats).ok());

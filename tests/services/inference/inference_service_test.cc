@@ -105,7 +105,7 @@ TEST(InferenceService, DoesAsTheCacheModeSays) {
   const Generation reading = worker.server.Generate(request);
   ASSERT_TRUE(reading.status.ok());
   EXPECT_EQ(reading.published.published_tokens(), 0u);
-  EXPECT_TRUE(absl::StrContains(reading.published.note(), "does not write"));
+  EXPECT_TRUE(absl::StrContains(reading.published.note(), "does not publish"));
   request.set_cache(v1::CACHE_MODE_OFF);
   EXPECT_TRUE(worker.server.Generate(request).messages.back().has_published());
   EXPECT_TRUE(worker.cache->published().empty());

@@ -64,7 +64,7 @@ TEST(Prefill, AnswerNamesKeptBoundariesThoughTheRestIsRefused) {
   ASSERT_TRUE(more.ok()) << more.error_message();
   EXPECT_EQ(answer.published().published_tokens(), 200u);
   EXPECT_EQ(answer.published().note(),
-            "2 boundaries not kept, from 32 on: the worker is shutting down");
+            "2 boundaries not kept, starting at token 32: the worker is shutting down");
 }
 
 TEST(Prefill, ProgressNeverGoesBackWhereBreakpointsAreComputedLater) {

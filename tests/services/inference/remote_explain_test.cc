@@ -65,14 +65,14 @@ TEST(ExplainTest, AnExplanationThatTheStoreFailsNamesTheStore) {
   };
   const std::string store = "explain: the worker's store at store.example:7080: ";
   EXPECT_EQ(explain(absl::UnavailableError("connection refused")),
-            absl::UnavailableError(store + "it cannot be reached (connection refused)"));
+            absl::UnavailableError(store + "the store cannot be reached (connection refused)"));
   EXPECT_EQ(explain(absl::DeadlineExceededError("Deadline Exceeded")),
-            absl::UnavailableError(store + "it did not answer"));
+            absl::UnavailableError(store + "the store did not answer"));
   EXPECT_EQ(explain(absl::PermissionDeniedError("no valid identity")),
             absl::PermissionDeniedError(store + "no valid identity"));
   EXPECT_EQ(explain(absl::UnavailableError("GOAWAY received")),
-            absl::UnavailableError(store + "it ended the connection at once; where it speaks TLS, "
-                                           "pass --store-tls-ca, the authority of its "
+            absl::UnavailableError(store + "the server ended the connection at once; if it uses "
+                                           "TLS, pass --store-tls-ca, the authority of its "
                                            "certificate"));
 }
 

@@ -90,9 +90,9 @@ TEST(Search, ImpossibleSearchIsRefusedByItsField) {
       {"hash_logits", [](auto* r) { r->set_hash_logits(true); }},
       {"first_draw 1", [](auto* r) { r->set_first_draw(1); }},
       {"length_penalty: is 5", [](auto* r) { r->set_length_penalty(5); }},
-      {"length_penalty: is of a search with several beams; beams is 1",
+      {"length_penalty: needs beams above 1; got beams 1",
        [](auto* r) { r->set_beams(1), r->set_length_penalty(1); }},
-      {"early_stopping: is of a search",
+      {"early_stopping: needs beams above 1",
        [](auto* r) { r->clear_beams(), r->set_early_stopping(true); }}};
   for (const auto& [why, change] : wrong) {
     v1::GenerateRequest request = Searching(2, 4);

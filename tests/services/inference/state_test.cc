@@ -149,7 +149,7 @@ TEST_F(States, SearchHasNoState) {
   Generate(&first_, search, "search");
   const Saved saved = Save(&first_, "search");
   EXPECT_EQ(saved.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(saved.status.error_message(), HasSubstr("beams"));
+  EXPECT_THAT(saved.status.error_message(), HasSubstr("beam search"));
 }
 
 TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
@@ -243,7 +243,7 @@ TEST(StatesOfSlowCallers, AreGivenUp) {
   const auto writer = worker.stub()->LoadState(&context, &response);
   const grpc::Status status = writer->Finish();  // nothing was sent, nothing ended
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_THAT(status.error_message(), HasSubstr("state: its caller moved 0 bytes"));
+  EXPECT_THAT(status.error_message(), HasSubstr("state: the caller transferred 0 bytes"));
 }
 
 TEST_F(States, AnnouncedBytesTakeNoRoomBeforeTheyAreSent) {

@@ -39,7 +39,7 @@ TEST(RequestBytes, MessagesWithinAreCounted) {
   EXPECT_TRUE(CountIn(WithFields(98), 100).ok());
   const absl::Status refused = CountIn(WithFields(99), 100);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("more than 100 elements"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 100 elements"));
   EXPECT_FALSE(CountIn(WithFields(99), 100, 1).ok()) << "in slices of one byte";
 }
 
@@ -86,7 +86,8 @@ TEST(RequestBytes, BytesThatAreNoMessageAreLeftToTheParser) {
     EXPECT_TRUE(CountIn(bytes, 60).ok());
     v1::ExplainRequest parsed;
     const absl::Status status = ParseMessage(InSlices(bytes, 7), &parsed);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("is not a hearth.v1.ExplainRequest"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("is not a valid hearth.v1.ExplainRequest"));
   }
 }
 
@@ -97,7 +98,7 @@ TEST(RequestBytes, SmallRequestsAreSmall) {
   EXPECT_EQ(parsed.tenant(), "a");
   request.set_tenant(std::string(kMaxSmallMessageBytes, 'a'));
   const absl::Status refused = ParseSmallMessage(MessageBytes(request), &parsed);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("the limit is 65536"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("must have at most 65536 bytes"));
 }
 
 TEST(RequestBytes, ACancelledCallsRequestIsNotParsed) {

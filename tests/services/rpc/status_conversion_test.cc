@@ -47,9 +47,9 @@ TEST(StatusConversion, ARefusedFieldIsInTheDetailsWithItsLimits) {
 TEST(StatusConversion, FieldsArePathsAndWordsOfASentenceAreNot) {
   EXPECT_EQ(FieldOf("token_ids[7] is 9, limit 8"), "token_ids[7]");
   EXPECT_EQ(FieldOf("questions[3].text: empty"), "questions[3].text");
-  EXPECT_EQ(FieldOf("prompt: none of text, token_ids and chat is set"), "prompt");
+  EXPECT_EQ(FieldOf("prompt: must have text, token_ids or chat; got none"), "prompt");
   EXPECT_EQ(FieldOf("next_position is 3"), "next_position");
-  for (const char* none : {"it is empty", "publish: a message without content", "the manifest: no",
+  for (const char* none : {"it is empty", "publish: empty message", "the manifest: no",
                            "kv-bytes: too few", "Prompt: no", "3: no", "", ": no", "prompt"}) {
     EXPECT_EQ(FieldOf(none), "") << none;
   }

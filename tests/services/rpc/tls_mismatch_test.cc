@@ -12,7 +12,7 @@ TEST(TlsMismatch, AnEndedConnectionWithoutTlsNamesTheFlag) {
   ClientAccess access;
   access.prefix = "store-";
   for (const char* error : {"GOAWAY received; Error code: 0", "Transport closed"}) {
-    EXPECT_THAT(TlsMismatch(error, access), HasSubstr("where it speaks TLS, pass --store-tls-ca"));
+    EXPECT_THAT(TlsMismatch(error, access), HasSubstr("if it uses TLS, pass --store-tls-ca"));
   }
   EXPECT_EQ(TlsMismatch("Connection refused", access), "");
   access.tls_ca = "/ca.pem";
@@ -23,7 +23,7 @@ TEST(TlsMismatch, AServerWithoutTlsIsToldFromOneOfAnotherAuthority) {
   ClientAccess access;
   access.tls_ca = "/ca.pem";
   EXPECT_THAT(TlsMismatch("SSL routines::wrong version number", access),
-              HasSubstr("it speaks no TLS; leave out --tls-ca"));
+              HasSubstr("the server does not use TLS; leave out --tls-ca"));
   EXPECT_THAT(TlsMismatch("certificate verify failed", access),
               HasSubstr("not signed by the authority in --tls-ca"));
 }

@@ -159,7 +159,7 @@ TEST_F(AdmissionPlacesTest, AByteNowAndThenIsBelowTheFloor) {
   const auto trickles = Enter(Identity()), steady = Enter(Identity());
   for (int i = 0; i < 5; ++i) Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
   EXPECT_EQ(trickles->Ended().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(trickles->Ended().message()), HasSubstr("moved 2 bytes in 1m40s"));
+  EXPECT_THAT(std::string(trickles->Ended().message()), HasSubstr("transferred 2 bytes in 1m40s"));
   EXPECT_TRUE(steady->Ended().ok());
 }
 
@@ -189,7 +189,8 @@ TEST_F(AdmissionPlacesTest, ANewCallNeverEndsOneThatHasBegun) {
   const auto worker = Enter(Worker());
   Pass(absl::Seconds(59), {{slow, 10}});
   EXPECT_EQ(Enter(Tenant("c")), nullptr) << "all are full";
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("publish: 4 streams are open"));
+  EXPECT_THAT(std::string(refusal_.message()),
+              HasSubstr("publish: limit of 4 open streams reached"));
   admission_.Look();
   for (const auto& stream : {b, slow, slower, worker}) EXPECT_TRUE(stream->Ended().ok());
 }
@@ -197,7 +198,7 @@ TEST_F(AdmissionPlacesTest, ANewCallNeverEndsOneThatHasBegun) {
 TEST_F(AdmissionPlacesTest, TenantsShareThePlaces) {
   const auto first = Enter(Tenant("a")), second = Enter(Tenant("a"));
   EXPECT_EQ(Enter(Tenant("a")), nullptr) << "a lone tenant has half";
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\" are open"));
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("tenant \"a\" has 2 open streams"));
   const auto b = Enter(Tenant("b"));
   EXPECT_EQ(Enter(Tenant("b")), nullptr) << "the last place is for a tenant that has none";
   const auto c = Enter(Tenant("c"));
@@ -228,7 +229,7 @@ TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasItsShare) {
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
   const absl::Status refused = streams[2]->call->BelongsTo("a");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("2 streams of tenant \"a\" are open"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"a\" has 2 open streams"));
   EXPECT_TRUE(streams[3]->call->BelongsTo("b").ok());
   // All callers of a server without identities are one.
   streams.clear();
@@ -262,8 +263,10 @@ TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
   ASSERT_TRUE(second->TakePlace(limit, Tenant("b")).ok());
   EXPECT_TRUE(first->Reserve(80).ok());
   const absl::Status refused = second->Reserve(21);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("state: 21 bytes; 80 of 100 are in use (twice --pool-bytes)"));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr(
+          "state: needs 21 bytes; other calls use 80 of the limit, 100 (twice --pool-bytes)"));
   EXPECT_TRUE(second->Reserve(20).ok());
   EXPECT_TRUE(first->Reserve(10).ok()) << "fewer";
   EXPECT_TRUE(second->Reserve(90).ok());
@@ -275,7 +278,7 @@ TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
   EXPECT_TRUE(first->Reserve(10, 100).ok());
   EXPECT_TRUE(third->Reserve(90).ok());
   EXPECT_THAT(std::string(first->Reserve(10, 11).message()),
-              HasSubstr("state: 11 bytes; 90 of 100 are in use"));
+              HasSubstr("state: needs 11 bytes; other calls use 90"));
 }
 
 }  // namespace

@@ -235,7 +235,7 @@ TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
     caller.Connect(door_->port());
     caller.Say(kPreface);
     AwaitRefused(1);
-    EXPECT_THAT(refused(), Each(HasSubstr("waits outside: Too many open files")));
+    EXPECT_THAT(refused(), Each(HasSubstr("accept failed: Too many open files")));
     clock_.Advance(absl::Seconds(1));
     AwaitRefused(2);
   }

@@ -65,7 +65,7 @@ TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
   a->CallBegins(/*reads_on=*/true);
   EXPECT_TRUE(Judge().empty());
   a->CallEnds(/*reads_on=*/true);
-  EXPECT_THAT(Judge()["a"], HasSubstr("11000 bytes of unfinished messages"));
+  EXPECT_THAT(Judge()["a"], HasSubstr("unfinished messages of 11000 bytes"));
   EXPECT_EQ(ledger_.connections(), 0u);
 }
 
@@ -83,7 +83,7 @@ TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
   now_ += absl::Seconds(1);
   const auto named = Judge();
   ASSERT_EQ(named.size(), 1u);
-  EXPECT_THAT(named.at("slow"), HasSubstr("not whole after 30s"));
+  EXPECT_THAT(named.at("slow"), HasSubstr("unfinished after 30s"));
 }
 
 TEST_F(ConnectionLedgerTest, OverTheTotalStrangersGoFirstThenTheLargest) {

@@ -163,12 +163,13 @@ TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
   EXPECT_TRUE(pool.Submit("a", 0, nothing).ok());
   const absl::Status each = pool.Submit("a", 0, nothing);
   EXPECT_EQ(each.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 2 of tenant \"a\" wait")) << each;
+  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: tenant \"a\" has 2 waiting requests"))
+      << each;
   EXPECT_TRUE(pool.Submit("c", 0, nothing).ok());
   EXPECT_TRUE(pool.Submit("d", 0, nothing).ok());
   const absl::Status all = pool.Submit("e", 0, nothing);
   EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 4 wait")) << all;
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 4 requests wait")) << all;
   of_a.LetGo();
   of_b.LetGo();
 }
@@ -181,10 +182,11 @@ TEST(FairPool, RefusesBytesOverItsLimitsButForOneJobAlone) {
   const auto nothing = [] {};
   ASSERT_TRUE(pool.Submit("a", 120, large.job()).ok()) << "alone";
   const absl::Status each = pool.Submit("a", 1, nothing);
-  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 120 bytes of tenant \"a\"")) << each;
+  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: tenant \"a\" has 120 waiting bytes"))
+      << each;
   ASSERT_TRUE(pool.Submit("b", 30, of_b.job()).ok());
   const absl::Status all = pool.Submit("c", 1, nothing);
-  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 150 bytes wait")) << all;
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: requests of 150 bytes wait")) << all;
   large.LetGo();
   of_b.LetGo();
 }

@@ -186,7 +186,7 @@ TEST(HttpServer, RefusesWhatIsTooLargeOrTwoThingsAtOnce) {
               StartsWith("HTTP/1.1 431"));
   const std::string large = ask(absl::StrCat(post, "Content-Length: 11\r\n\r\nelevenbytes"));
   EXPECT_THAT(large, StartsWith("HTTP/1.1 413"));
-  EXPECT_THAT(large, HasSubstr(R"("message":"a body over 10 bytes")"));
+  EXPECT_THAT(large, HasSubstr(R"("message":"the body must be at most 10 bytes")"));
   EXPECT_THAT(large, HasSubstr("Connection: close"));
   EXPECT_THAT(ask(absl::StrCat(post, "Transfer-Encoding: chunked\r\n\r\nb\r\nelevenbytes\r\n")),
               StartsWith("HTTP/1.1 413"));

@@ -47,7 +47,7 @@ class ServerCertificatesTest : public testing::Test {
 TEST_F(ServerCertificatesTest, SayWhichFileIsWrongAndHow) {
   const TestAuthority::Pem own = first_.Issue("store"), other = first_.Issue("other");
   EXPECT_THAT(WrongWith(Flags({own.certificate, other.key})),
-              AllOf(HasSubstr("--tls-key: "), HasSubstr("server.key is not the key of"),
+              AllOf(HasSubstr("--tls-key: "), HasSubstr("server.key does not belong to"),
                     HasSubstr("--tls-cert"), HasSubstr("CN=store")));
   EXPECT_THAT(WrongWith(Flags({own.key, own.key})),
               AllOf(HasSubstr("--tls-cert: "), HasSubstr("server.pem holds no certificate")));
@@ -57,7 +57,7 @@ TEST_F(ServerCertificatesTest, SayWhichFileIsWrongAndHow) {
   EXPECT_THAT(WrongWith(Flags(own, own.key)),
               AllOf(HasSubstr("--tls-client-ca: "), HasSubstr("ca.pem holds no certificate")));
   const std::string half = other.certificate.substr(0, other.certificate.size() / 2);
-  EXPECT_THAT(WrongWith(Flags({own.certificate + half, own.key})), HasSubstr("is damaged"));
+  EXPECT_THAT(WrongWith(Flags({own.certificate + half, own.key})), HasSubstr("is not valid PEM"));
   AccessFlags missing = Flags(own);
   missing.tls_key = "/no/such/key";
   EXPECT_THAT(WrongWith(missing), HasSubstr("--tls-key: /no/such/key"));
@@ -73,7 +73,7 @@ TEST_F(ServerCertificatesTest, ClientsSayItTheSameWay) {
   access.tls_cert = folder_.Write("cert", own.certificate);
   access.tls_key = folder_.Write("key", first_.Issue("other").key);
   EXPECT_THAT(std::string(ConnectAs(access, "127.0.0.1:1", {}).status().message()),
-              AllOf(HasSubstr("--store-tls-key: "), HasSubstr("is not the key")));
+              AllOf(HasSubstr("--store-tls-key: "), HasSubstr("does not belong")));
 }
 
 TEST_F(ServerCertificatesTest, OthersAreTakenWhileItRuns) {

@@ -269,7 +269,7 @@ TEST_F(CacheServiceTest, NamesWhatIsWrongWithAPublish) {
       {"fingerprint.digest", bad_digest, {}},
       {"tenant", bad_tenant, {}},
       {"cut", bad_cuts, {}},
-      {"prefix.token_ids: empty", empty, {}},
+      {"prefix.token_ids: must not be empty", empty, {}},
       {"expected a slice or the commit", Begin(40), {Begin(40)}},
       {"slice.offset", Begin(40), gap},
       {"slice.layer", Begin(40), wrong_layer},

@@ -191,7 +191,7 @@ TEST_F(FetchCallTest, AllStreamsTogetherAreLimitedAndThoseOfAConnection) {
   Call refused(server_->stub(), request);
   const grpc::Status status = refused.End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(absl::StrContains(status.error_message(), "fetch: 512 streams are open"))
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "fetch: limit of 512 open streams"))
       << status.error_message();
   calls.pop_back();
   // The place is free once the server has noticed.

@@ -229,7 +229,8 @@ TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
   EXPECT_FALSE(refused.Read(&answer));
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("lease: 1025 streams of tenant \"a\""));
+  EXPECT_THAT(status.error_message(),
+              ::testing::HasSubstr("lease: tenant \"a\" has 1025 open streams"));
   blocked.LetGo();
   for (const auto& wait : waits) {
     EXPECT_FALSE(wait->Read(&answer));

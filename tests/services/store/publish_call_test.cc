@@ -174,7 +174,7 @@ TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
   {
     Publisher honest(&server, 1000);
     EXPECT_FALSE(honest.Begin()) << "nobody makes room for it";
-    EXPECT_THAT(honest.Finish().error_message(), HasSubstr("64 streams are open"));
+    EXPECT_THAT(honest.Finish().error_message(), HasSubstr("limit of 64 open streams"));
   }
   // A byte every 50 s is not the pace.
   for (int i = 0; i < 3; ++i) {
@@ -184,7 +184,7 @@ TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
   for (auto& publisher : trickling) {
     const grpc::Status status = publisher->Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    EXPECT_THAT(status.error_message(), HasSubstr("the least is 1048576 in 1m"));
+    EXPECT_THAT(status.error_message(), HasSubstr("must be at least 1048576 in 1m"));
   }
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);

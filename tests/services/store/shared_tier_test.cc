@@ -49,7 +49,7 @@ TEST(SharedTier, RefusesWhatCannotBeByTheFlagsName) {
   EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-ttl"));
   flags.options = SharedOptions();
   flags.options.fetch_budget = absl::ZeroDuration();
-  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch-budget: 0"));
+  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch-budget: must be 1ms"));
 }
 
 TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {

@@ -144,7 +144,7 @@ TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
     ASSERT_TRUE(watches.back()->Read(&event));
   }
   const std::string refused = Peer(server, As("b")).Watch();
-  EXPECT_NE(refused.find("status 8 watch: 32 streams of tenant \"b\""), std::string::npos)
+  EXPECT_NE(refused.find("status 8 watch: tenant \"b\" has 32 open streams"), std::string::npos)
       << refused;
   EXPECT_NE(refused.find("retry-after-ms"), std::string::npos) << refused;
   EXPECT_EQ(Peer(server, As("a")).Watch().find("status"), std::string::npos);
@@ -274,7 +274,7 @@ TEST_F(TenantsTest, StreamsEndWithTheirCallersIdentity) {
   }
   const grpc::Status moved = watch_a->Finish();
   EXPECT_EQ(moved.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_NE(moved.error_message().find("\"a\" is another to the server"), std::string::npos);
+  EXPECT_NE(moved.error_message().find("\"a\" changed in the server"), std::string::npos);
   EXPECT_EQ(watch_b->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   waiting.TryCancel();
   waiter->Finish();
@@ -347,7 +347,7 @@ TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
   EXPECT_EQ(quotas->Of("a").max_objects, 7u);
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"[", "must be JSON"},
-      {R"({"tenant": {}})", "\"tenant\" is neither"},
+      {R"({"tenant": {}})", "\"tenant\" must be"},
       {R"({"default": {"max_byte": 1}})", "default: unknown key \"max_byte\""},
       {R"({"tenants": {"b": {"max_bytes": -1}}})", "tenants.b.max_bytes: must be"},
       {R"({"tenants": {"b": {"max_bytes": "many"}}})", "tenants.b.max_bytes: must be"},

@@ -166,7 +166,8 @@ class Misread(SystemTest):
             self.assertLess(time.monotonic(), end, self.store.log_tail())
             threading.Event().wait(PAUSE_S)
         self.assertEqual(self.counter("quarantined_objects"), 1)
-        wait_for_log(self.store, lambda text: "is quarantined with all that names it" in text)
+        wait_for_log(self.store,
+                     lambda text: "is quarantined with all restore points that need it" in text)
         self.assertEqual(self.fetch(damaged), "miss")
         self.assertEqual(self.client.ask("publish", damaged), "durable")
         self.all_are_served(self.acknowledged)
