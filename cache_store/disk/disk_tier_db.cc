@@ -269,7 +269,7 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
     const bool is_other = absl::StrContains(text, "While lock file");
     const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
     return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir, " is in use by another process (",
+        absl::StrCat("data folder ", dir, " is held by another process (",
                      holder.has_value() ? absl::StrCat("process id ", *holder) : text, ")"));
   }
   if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {

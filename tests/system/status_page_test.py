@@ -172,7 +172,7 @@ class StatusPageInBrowser(StoreWithPage):
         shown = self.browse()
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
         self.assertEqual(shown.text["rate_text"], "20 tokens restored and 0 held by workers, "
-                         "100.0 % of those asked for, in 1 lookups.")
+                         "100.0 % of the requested tokens, in 1 lookups.")
         self.assertIn("alarm", shown.hidden)
 
     def test_a_little_of_a_tier_can_be_seen_and_nothing_cannot(self):
@@ -197,7 +197,7 @@ class StatusPageInBrowser(StoreWithPage):
             page.wait_for("hit_rate", "50.0 %")
             shown = page.value("document.getElementById('tiles').textContent")
             self.assertIn("of 2 lookups hit", shown)
-            self.assertIn("in 8 more, the worker had as much itself", shown)
+            self.assertIn("in 8 more, the worker already had the prefix", shown)
 
     def test_errors_are_on_top_and_coloured(self):
         with Page(self.url + "/") as page:
@@ -209,8 +209,8 @@ class StatusPageInBrowser(StoreWithPage):
                  getComputedStyle(document.documentElement).getPropertyValue("--bad").trim(),
                  card.getBoundingClientRect().bottom <=
                      document.getElementById("tiles").getBoundingClientRect().top];""")
-            self.assertEqual(said, "Something is wrong. Now, or since the start: 2 errors of a "
-                             "tier, 1 objects quarantined. The log says when and where.")
+            self.assertEqual(said, "Something is wrong. Now or since the start: 2 failed reads and "
+                             "writes, 1 objects quarantined. See the log for when and where.")
             self.assertEqual(colour, "rgb(179, 38, 30)")
             self.assertEqual(bad, "#b3261e")
             self.assertTrue(is_above)

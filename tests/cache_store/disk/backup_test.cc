@@ -152,7 +152,7 @@ TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
   EXPECT_FALSE(fs::exists(At("again"))) << "a refusal leaves nothing behind";
   EXPECT_FALSE(fs::exists(At("again.restoring")));
   const auto store = Open(At("data"));
-  refused(BackUpDataDir(At("data"), At("backup")).status(), "in use by another process");
+  refused(BackUpDataDir(At("data"), At("backup")).status(), "held by another process");
 }
 
 TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
