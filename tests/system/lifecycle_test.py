@@ -46,7 +46,7 @@ class Start(SystemTest):
     def test_a_missing_model_folder_is_named(self):
         said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",
                                    "none", "--listen", "127.0.0.1:0")
-        self.assertIn("nowhere is not a folder", said)
+        self.assertIn("nowhere is neither a folder", said)
         self.assertIn("hf download", said)
 
     def test_a_torn_weights_file_is_named(self):

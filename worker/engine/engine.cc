@@ -45,8 +45,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
     const absl::StatusOr<uint64_t> free = (*gemma)->FreeDeviceBytes();
     if (!free.ok()) return free.status();
     kv_bytes = DefaultDeviceKvBytes(*free);
-    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), ", of ", MiBText(*free),
-                                 " that the device has free beside the weights"));
+    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), " of ", MiBText(*free),
+                                 " free on the device after loading the weights"));
   }
   return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness),
                                        kv_bytes, std::move(notes));
@@ -60,14 +60,15 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
   const uint64_t budget = gemma.kv_blocks().budget_bytes();
   if (bytes <= budget) return absl::OkStatus();
   if (is_chosen_here) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "kv-bytes: ", budget, " bytes are left for keys and values, and one chunk of ",
-        layout.chunk_tokens, " tokens takes ", bytes,
-        ": lower --pool-bytes, give the process more memory, or free memory of the device"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("kv-bytes: one chunk of ", layout.chunk_tokens, " tokens needs ", bytes,
+                     " bytes; weights and pool leave ", budget,
+                     ": lower --pool-bytes, give the process more memory, or free memory of the "
+                     "device"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
-      " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
+  return absl::InvalidArgumentError(absl::StrCat("kv-bytes: must be at least ", bytes,
+                                                 " (one chunk of ", layout.chunk_tokens,
+                                                 " tokens); got ", budget, ": raise --kv-bytes"));
 }
 
 WeightForm FormOf(WeightsChoice weights) {
@@ -92,9 +93,9 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes(), pool = options.memory.pool_bytes;
   const uint64_t chosen = DefaultKvBytes(memory, weights, pool);
-  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen), ", by ", MiBText(memory),
-                                " of memory, weights of ", MiBText(weights), " and a pool of ",
-                                MiBText(pool)));
+  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen), ", chosen for ", MiBText(memory),
+                                " of memory, ", MiBText(weights), " of weights and ", MiBText(pool),
+                                " of pool"));
   return chosen;
 }
 
@@ -131,8 +132,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   const bool on_device = options.device != "cpu";
   if (on_device && !options.adapters.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("adapter ", options.adapters.begin()->first,
-                                                   ": device ", options.device,
-                                                   " does not compute adapters: use --device cpu"));
+                                                   ": not supported with device ", options.device,
+                                                   ": use --device cpu"));
   }
   std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
@@ -159,12 +160,12 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (options.arithmetic == ArithmeticChoice::kInt8 &&
       (*gemma)->arithmetic() != Arithmetic::kInt8) {
     return absl::InvalidArgumentError(
-        absl::StrCat("arithmetic: int8 multiplies weights in blocks, and ", options.model_dir,
-                     " has none: leave --arithmetic at auto, or make them with --weights q8_0"));
+        absl::StrCat("arithmetic: int8 needs quantized weights; ", options.model_dir,
+                     " has none: use --arithmetic auto, or add --weights q8_0"));
   }
   if (gemma_options.kv_bytes == 0) {
     notes.push_back(absl::StrCat("kv-bytes: ", MiBText((*gemma)->kv_blocks().budget_bytes()),
-                                 ", three quarters of what the device has free"));
+                                 ", three quarters of the device's free memory"));
   }
   const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
   if (!kv.ok()) return kv.status();
@@ -184,21 +185,16 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
 }
 
 absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
-  if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic)) {
+  const auto refuse = [&why](const std::string& what) {
     return absl::FailedPreconditionError(
-        absl::StrCat("kv-cache: ", options.kv.cache,
-                     " is of the class invariant, which is not served here: ", why));
-  }
-  if (const auto given = options.ChoicesOfInvariant(); !given.empty()) {
-    return absl::FailedPreconditionError(  // what was asked for does not become another
-        absl::StrCat(
-            given[0].first, ": ", given[0].second,
-            " is of the class invariant, which exactness auto does not serve here: ", why));
-  }
-  if (!options.adapters.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("adapter ", options.adapters.begin()->first,
-                                                      ": of the class invariant alone: ", why));
-  }
+        absl::StrCat(what, " needs exactness invariant, which is not used: ", why));
+  };
+  if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic))
+    return refuse(absl::StrCat("kv-cache: ", options.kv.cache));
+  if (const auto given = options.ChoicesOfInvariant(); !given.empty())
+    return refuse(absl::StrCat(given[0].first, ": ", given[0].second));  // not silently another
+  if (!options.adapters.empty())
+    return refuse(absl::StrCat("adapter ", options.adapters.begin()->first));
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
   if (!model.ok()) return model.status();
   if (const std::string flags = options.FlagsOfInvariant(); !flags.empty()) {
@@ -214,15 +210,14 @@ absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
   const bool is_auto = choice == ExactnessChoice::kAuto;
   if (!is_auto && choice != ExactnessChoice::kInvariant) {
     const bool portable = choice == ExactnessChoice::kPortable;
-    return LoadExact(
-        options, absl::StrCat("--exactness ", portable ? "portable" : "exact", " was asked for"));
+    return LoadExact(options,
+                     absl::StrCat("--exactness ", portable ? "portable" : "exact", " was given"));
   }
   if (is_auto) {
     const absl::Status may = AutoIsInvariant(options.device, options.dtype);
     if (!may.ok()) return LoadExact(options, std::string(may.message()));
     if (options.device == "cpu" && ChosenTarget() == KernelTarget::kPlain) {
-      return LoadExact(options,
-                       "exactness: this CPU has no instructions that invariant is fast by");
+      return LoadExact(options, "exactness: invariant is slow on a CPU without AVX2 and FMA");
     }
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadInvariant(options);

@@ -177,14 +177,14 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     if (wait->Deliver(std::move(outcome))) ring_();
   };
   if (calls_.Submit(fetch)) return absl::OkStatus();
-  return absl::ResourceExhaustedError("audits: too many calls");
+  return absl::ResourceExhaustedError("audits: too many calls are waiting");
 }
 
 absl::Status EngineAudit::Finish(PrefixCache* cache) {
   std::optional<FetchOutcome> fetched = audit_->fetch->Take(absl::InfinitePast());
   const uint32_t boundary = audit_->boundary();
   if (!fetched.has_value() || fetched->usable_tokens != boundary) {
-    return absl::NotFoundError("it is gone");
+    return absl::NotFoundError("the prefix is gone");
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<SequenceKv>> kv =

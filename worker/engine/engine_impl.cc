@@ -150,7 +150,7 @@ void EngineImpl::Drain(absl::Time deadline) {
 
 std::vector<std::string> EngineImpl::notes() const {
   std::vector<std::string> notes = model_->notes();
-  notes.push_back(absl::StrCat("max-running: ", options_.max_running, " places"));
+  notes.push_back(absl::StrCat("max-running: ", options_.max_running, " sequences at a time"));
   if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty() &&
       options_.FlagsOfInvariant().empty()) {
     notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));
@@ -161,8 +161,7 @@ std::vector<std::string> EngineImpl::notes() const {
 std::vector<std::string> EngineImpl::warnings() const {
   std::vector<std::string> warnings;
   if (options_.memory.kv_offload_bytes > 0) {
-    warnings.push_back(
-        "--kv-offload-bytes has no effect: the cache strategy offloaded is dynamic here");
+    warnings.push_back("--kv-offload-bytes has no effect: this worker treats offloaded as dynamic");
   }
   if (layout_.exactness != Exactness::kInvariant && !options_.FlagsOfInvariant().empty()) {
     warnings.push_back(

@@ -43,8 +43,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
         absl::StrCat(sequence->unforked() + 1, request.searches() ? " beams of " : " samples of ");
     return absl::InvalidArgumentError(
         absl::StrCat("kv-bytes: ", sequence->unforked() > 0 ? many : "", end, " tokens may need ",
-                     needed, " bytes of ", budget,
-                     " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
+                     needed, " bytes; the limit is ", budget,
+                     ": shorten the prompt, lower max_new_tokens, or raise --kv-bytes"));
   }
   LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
@@ -149,7 +149,7 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   const bool no_token = sequence->Text().size() == sequence->tokens();  // since it was admitted
   if (sequence->has_all && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("kv-bytes: a text of ", sequence->tokens(), " tokens has outgrown all of the ",
+        absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",
                      model_->kv_bytes().budget, " bytes: raise --kv-bytes"));
   }
   Preempt(sequence);

@@ -176,8 +176,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const auto done = [notice, skipped, in_blocks, planned](PublishOutcome outcome) {
     planned();
     if (skipped > 0) {
-      AddNote(absl::StrCat(skipped, " boundaries were left out: staging-bytes",
-                           in_blocks ? " or kv-bytes" : "", " is in use"),
+      AddNote(absl::StrCat(skipped, " boundaries not kept: staging-bytes",
+                           in_blocks ? " or kv-bytes" : "", " is full"),
               &outcome);
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
@@ -223,7 +223,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     job.done = [below, done](PublishOutcome outcome) {
       for (const uint32_t boundary : below) {
         if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
-        AddNote(absl::StrCat("boundary ", boundary, " not kept: needs computing, use Prefill"),
+        AddNote(absl::StrCat("boundary ", boundary, " not kept: it must be computed: use Prefill"),
                 &outcome);
       }
       done(std::move(outcome));
@@ -261,7 +261,7 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   }
   if (!staged.AddNow(*sequence->kv, &staging_)) {
     counters_->Add(EngineCounter::kStagingSkips);
-    nothing.note = "the answer was left out: staging-bytes is in use";
+    nothing.note = "the answer was not kept: staging-bytes is full";
     return done(nothing);
   }
   PrefixRequest prefix = sequence->prefix;
@@ -316,7 +316,7 @@ absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   StagedSnapshots& staged = *sequence.kept.staged;
   if (!staged.AddNow(*sequence.kv, &staging_)) {
     counters_->Add(EngineCounter::kStagingSkips);
-    return absl::ResourceExhaustedError("no room for a copy of its end: staging-bytes is in use");
+    return absl::ResourceExhaustedError("no room to copy the state: staging-bytes is full; retry");
   }
   return staged.ObjectsOf(end);
 }
@@ -358,19 +358,19 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
   const KvObjects objects = ObjectsOfSnapshot(*header, file);
   if (!AreFinite(objects, layout_.dtype)) {
     return absl::InvalidArgumentError(
-        "cannot restore: KV differs: it has values that are no finite numbers");
+        "cannot restore: KV differs: it has values that are not finite");
   }
   prefix.token_ids = header->manifest.token_ids;
   prefix.tenant = tenant;
   const uint32_t boundary = header->manifest.token_count;
   switch (InsertIntoPool(prefix, boundary, objects)) {
     case PrefixPool::InsertResult::kTooLarge:
-      return absl::ResourceExhaustedError(absl::StrCat("a state of ", file.size(),
-                                                       " bytes; the pool keeps ",
+      return absl::ResourceExhaustedError(absl::StrCat("the state has ", file.size(),
+                                                       " bytes; the pool's limit is ",
                                                        memory_.pool_bytes, " (--pool-bytes)"));
     case PrefixPool::InsertResult::kDiffers:
       return absl::FailedPreconditionError(
-          "cannot restore: KV differs: saved other bytes than this worker has for these tokens");
+          "cannot restore: KV differs: the saved bytes are not this worker's for the same tokens");
     default:
       return prefix.adapter;
   }

@@ -64,7 +64,7 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   const bool accepted = queue_.Submit([this, end](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun) return end(nullptr);
     end(stopping_ ? "the worker stopped before publishing"
-                  : "dropped: what waits to be published holds too much memory");
+                  : "dropped: the waiting publishes hold too much memory");
   });
   if (!accepted) end("too many publishes are waiting");
   const auto wait_too_many = [this] {

@@ -135,7 +135,7 @@ absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) cons
   if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
   if (stopping_ || out_of_time_) return ShuttingDown();
   if (gave_way_.count(sequence.id) > 0) {
-    return QueueIsFull(", and a tenant with fewer requests has the place of this one");
+    return QueueIsFull(", and a tenant with fewer requests took this request's place");
   }
   if (now >= sequence.request.deadline) {
     return absl::DeadlineExceededError("the request's deadline passed");

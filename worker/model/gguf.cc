@@ -26,7 +26,7 @@ constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{128} << 20;
 // pieces or merges, of which Gemma has 262,144 and 514,906; a text.
 constexpr uint64_t kMaxEntries = 1 << 15, kMaxShortList = 1 << 10, kMaxLongList = 1 << 20;
 constexpr uint64_t kMaxTextBytes = 1 << 20, kMaxNameBytes = 256;
-constexpr char kEndsEarly[] = "the header ends early, or is longer than 128 MiB";
+constexpr char kEndsEarly[] = "the header is truncated, or longer than 128 MiB";
 constexpr char kChatTemplate[] = "tokenizer.chat_template";
 constexpr uint32_t kMaxGgufRank = 4;
 
@@ -125,14 +125,14 @@ class HeaderReader {
     std::string name = Text(kMaxNameBytes);
     const auto is_odd = [](char c) { return c <= ' ' || c > '~'; };
     if (name.empty() || std::any_of(name.begin(), name.end(), is_odd)) {
-      Fail("a name is empty, or not of printable letters");
+      Fail("a name is empty, or not printable ASCII without spaces");
     }
     return ok() ? name : "";
   }
   GgufValue Value(const std::string& name, uint32_t type) {
     if (type == kList) return List(name);
     if (type > kF64) {
-      Fail(absl::StrCat(name, ": a value has the unknown type ", type));
+      Fail(absl::StrCat(name, ": a value has unknown type ", type));
       return {};
     }
     if (type != kText) return Single(type);
@@ -165,7 +165,7 @@ class HeaderReader {
   uint64_t TextBytes(uint64_t most) {
     const auto bytes = Number<uint64_t>();
     if (bytes <= std::min(most, left())) return bytes;
-    Fail(absl::StrCat("a text of ", bytes, " bytes is longer than the header, or than ", most));
+    Fail(absl::StrCat("a string of ", bytes, " bytes exceeds the header, or the limit of ", most));
     return 0;
   }
   // REQUIRES: a known type that is neither a text nor a list.
@@ -201,7 +201,7 @@ class HeaderReader {
     const auto count = Number<uint64_t>();
     if (type > kF64 || type == kList || count > left() / kValueBytes[type]) {
       Fail(absl::StrCat(name, ": a list of ", count, " values of type ", type,
-                        " is longer than the header, or of lists"));
+                        " exceeds the header, or has an unsupported type"));
       return SkippedList{};
     }
     absl::string_view list = name;
@@ -290,11 +290,11 @@ absl::Status CheckSize(uint64_t data_begin, uint64_t file_bytes, TensorView* vie
   }
   if (!view->type.has_value()) return absl::OkStatus();  // nobody reads it
   if (view->shape.empty() || view->shape.back() % FormOf(*view->type).values != 0)
-    return bad("rows of shape ", view->ShapeText(), " are no whole number of blocks");
+    return bad("rows of shape ", view->ShapeText(), " are not a whole number of blocks");
   view->bytes = RowBytes(*view->type, static_cast<int64_t>(elements));
   if (data_begin > file_bytes || view->offset > file_bytes - data_begin ||
       view->bytes > file_bytes - data_begin - view->offset) {
-    return bad("its ", view->bytes, " bytes do not lie in the file, which may be cut short");
+    return bad("its ", view->bytes, " bytes lie outside the file, which may be truncated");
   }
   view->offset += data_begin;
   return absl::OkStatus();
@@ -348,7 +348,7 @@ absl::Status CheckVersion(const std::string& path, uint32_t version) {
   const bool is_big = version != 0 && version % (1U << 24) == 0;
   return absl::UnimplementedError(
       absl::StrCat(path, ": GGUF ", is_big ? "in big endian" : absl::StrCat("version ", version),
-                   " is not read; version 2 and 3 in little endian are"));
+                   " is not supported; versions 2 and 3 in little endian are"));
 }
 
 // That it is a whole Gemma 3 model.
@@ -361,15 +361,15 @@ absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
     return refuse("is the vision part of a model (mmproj); give the file of the text model");
   if (!header.Says(kArchitecture, "gemma3")) {
     const auto* name = std::get_if<std::string>(&header.Field(kArchitecture));
-    return refuse("general.architecture is \"",
-                  name == nullptr ? "" : absl::CHexEscape(name->substr(0, 64)), "\", not gemma3");
+    return refuse("general.architecture must be gemma3; got \"",
+                  name == nullptr ? "" : absl::CHexEscape(name->substr(0, 64)), "\"");
   }
   const auto* natural = std::get_if<uint64_t>(&header.Field(kParts));
   const auto* integer = std::get_if<int64_t>(&header.Field(kParts));
   const uint64_t parts = natural != nullptr                   ? *natural
                          : integer != nullptr && *integer > 0 ? static_cast<uint64_t>(*integer)
                                                               : 1;
-  if (parts > 1) return refuse("is one part of ", parts, "; join them by llama-gguf-split first");
+  if (parts > 1) return refuse("is one of ", parts, " parts: join them by llama-gguf-split");
   return absl::OkStatus();
 }
 
@@ -386,13 +386,13 @@ absl::Status ReadEntries(HeaderReader* reader, uint64_t tensors, uint64_t fields
     GgufValue value = reader->Value(name, reader->Number<uint32_t>());
     std::string shown(absl::StripPrefix(absl::StripPrefix(name, "gemma3."), "tokenizer.ggml."));
     if (!header->fields.emplace(shown, std::move(value)).second && reader->ok())
-      return bad("field ", name, " is there twice");
+      return bad("field ", name, " occurs twice");
   }
   std::set<std::string> names;
   for (uint64_t i = 0; reader->ok() && i < tensors; ++i) {
     header->tensors.push_back(ReadTensor(reader, *header->file));
     if (!names.insert(header->tensors.back().name).second && reader->ok())
-      return bad("tensor ", header->tensors.back().name, " is there twice");
+      return bad("tensor ", header->tensors.back().name, " occurs twice");
   }
   return reader->ok() ? absl::OkStatus() : bad(reader->why());
 }
@@ -438,7 +438,7 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_voc
   const auto* said = std::get_if<uint64_t>(&header.Field("general.alignment"));
   const uint64_t alignment = said == nullptr ? 32 : *said;
   if (alignment < 8 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0)
-    return absl::DataLossError(absl::StrCat(path, ": general.alignment is ", alignment));
+    return absl::DataLossError(absl::StrCat(path, ": bad general.alignment: ", alignment));
   const uint64_t begin = (reader.at() + alignment - 1) / alignment * alignment;
   for (TensorView& view : header.tensors) {
     const auto bytes = static_cast<uint64_t>(file->opened.st_size);

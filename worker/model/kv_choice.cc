@@ -27,9 +27,9 @@ std::optional<KvStrategy> StrategyOf(absl::string_view name) {
 }
 
 absl::Status Unknown(const char* field, absl::string_view name) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": \"",
-                                                 absl::CEscape(name.substr(0, kMaxShownBytes)),
-                                                 "\" is none of ", KvStrategyNames()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": must be one of ", KvStrategyNames(), "; got \"",
+                   absl::CEscape(name.substr(0, kMaxShownBytes)), "\""));
 }
 
 absl::Status OfQuantization(absl::string_view message) {
@@ -42,9 +42,8 @@ absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const 
   if (!read.ok()) return OfQuantization(read.status().message());
   // What is quantized is what is shared and stored: whole chunks.
   if (residual != 0 && residual != layout.chunk_tokens) {
-    return OfQuantization(absl::StrCat(
-        "residual: ", residual, ", and the rows that are kept as they are are those of the chunk ",
-        "that is not full, of ", layout.chunk_tokens, " tokens (--chunk-tokens)"));
+    return OfQuantization(absl::StrCat("residual: must be 0 or ", layout.chunk_tokens,
+                                       " (--chunk-tokens); got ", residual));
   }
   const absl::Status fits = read->Check(layout.chunk_tokens, layout.head_dim);
   if (!fits.ok()) return OfQuantization(fits.message());
@@ -73,8 +72,7 @@ absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
   const bool quantized = choice.strategy == KvStrategy::kQuantized;
   if (!quantized && !wish.quantization.empty()) {
     return OfQuantization(
-        absl::StrCat("its options are of the strategy quantized, and kv_cache is ",
-                     KvStrategyName(choice.strategy)));
+        absl::StrCat("needs kv_cache quantized; kv_cache is ", KvStrategyName(choice.strategy)));
   }
   if (!quantized) {
     choice.quantization = {};
@@ -92,7 +90,7 @@ absl::Status MayKeepOn(const std::string& device, const std::string& field,
   for (const char* lacks : {"quantized", "offloaded", "offloaded_static"}) {
     if (name != lacks) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", name, ": must be dynamic or static where device is ", device));
+        absl::StrCat(field, ": must be dynamic or static with device ", device, "; got ", name));
   }
   return absl::OkStatus();
 }
@@ -114,7 +112,7 @@ absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const Kv
   if (made.ok()) return made;
   return absl::InvalidArgumentError(
       absl::StrCat("generation_config.json: cache_config: ", made.status().message(),
-                   "; --kv-cache says how to keep keys and values otherwise"));
+                   "; --kv-cache overrides it"));
 }
 
 }  // namespace hearth

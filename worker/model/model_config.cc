@@ -115,8 +115,8 @@ class Reader {
 absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file) {
   absl::StatusOr<Json> json = ParseModelJson(text);
   if (!json.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ": is not a JSON object that can be read: it ", json.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": is not a readable JSON object: it ", json.status().message()));
   }
   if (!json->is_object())
     return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
@@ -126,7 +126,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file
 void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   if (const Json* types = reader->Find("layer_types")) {
     if (!types->is_array() || types->size() != static_cast<size_t>(config->num_layers)) {
-      return reader->Refuse("layer_types", *types, "must list one type a layer");
+      return reader->Refuse("layer_types", *types, "must list one type for each layer");
     }
     for (const Json& type : *types) {
       if (type == "sliding_attention") {
@@ -177,7 +177,7 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   rope->ramp_span = static_cast<float>(low == high ? 0.001 : high - low);
   rope->attention_factor = static_cast<float>(attention);
   if (!(std::abs(low) <= kMaxDimension && std::abs(high - low) <= kMaxDimension))
-    reader->Refuse("rope_theta", rope->theta, "has no ramp of YaRN");
+    reader->Refuse("rope_theta", rope->theta, "gives YaRN a ramp that is too wide");
 }
 
 // The object of one kind of layer. `truncate`: of the object that it lies in.
@@ -199,8 +199,8 @@ void ReadRope(Reader* outer, const char* field, const Json& object, const std::s
   reader.Bool("truncate", &its_own);
   if (its_own != truncate) {
     reader.Refuse("truncate", its_own,
-                  "is not read here by all versions of transformers; put it beside the kinds of "
-                  "layers, in rope_parameters");
+                  "is not read here by all versions of transformers; move it one level up, into "
+                  "rope_parameters");
   }
   double partial = 1.0;
   reader.Positive("partial_rotary_factor", &partial);
@@ -219,7 +219,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
   for (const char* kind : {"full_attention", "sliding_attention"}) {
     Json& rope = parameters[kind];
     if (rope.is_null()) rope = Json::object();
-    if (!rope.is_object()) return reader->Refuse("rope_parameters", rope, "must list objects");
+    if (!rope.is_object()) return reader->Refuse("rope_parameters", rope, "must hold objects");
   }
   const Json* scaling = reader->Find("rope_scaling");
   const bool has_scaling = scaling != nullptr;
@@ -227,7 +227,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
     if (!scaling->is_object()) return reader->Refuse("rope_scaling", *scaling, "must be an object");
     if (!scaling->contains("rope_type") && scaling->value("type", Json("default")) != "default") {
       reader->Refuse("rope_scaling", *scaling,
-                     "transformers 4 applies its type, transformers 5 does not; name it rope_type");
+                     "transformers 5 ignores its field type; rename it to rope_type");
     }
     parameters["full_attention"].update(*scaling);
   }
@@ -245,7 +245,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
                *config, truncate, is_global ? &config->rope.global : &config->rope.local);
     } else if (kind != "truncate") {
       config->notes.push_back(absl::StrCat(file, ": rope_parameters.", kind,
-                                           " is not applied: each kind of layers has its own"));
+                                           " is ignored: each kind of layer has its own"));
     }
   }
 }
@@ -329,8 +329,8 @@ void NoteUseCache(const Json& json, const std::string& file, std::vector<std::st
     if (*value != false) continue;
     notes->push_back(
         absl::StrCat(file,
-                     ": use_cache = false is not applied: it switches transformers' own cache"
-                     " off, for training; prefixes are kept and restored all the same"));
+                     ": use_cache = false is ignored: it disables transformers' own cache"
+                     " for training; prefixes are still kept and restored"));
     return;
   }
 }
@@ -382,7 +382,7 @@ void NoteUnapplied(const Json& json, const std::string& file, std::vector<std::s
     const Json& value = JsonAt(json, {field.name});
     if (ChangesNothing(value, field.neutral)) continue;
     notes->push_back(absl::StrCat(file, ": ", field.name, " = ", JsonExcerpt(value),
-                                  " is not applied: a request says what it wants"));
+                                  " is ignored: each request sets its own options"));
   }
 }
 
@@ -422,8 +422,8 @@ class GgufFields {
     if (!otherwise.is_null()) json[ours] = std::move(otherwise);
   }
   void Refuse(const char* name) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat(header_.file->path, ": field ", name, " is not what a Gemma 3 model has")));
+    status.Update(absl::InvalidArgumentError(absl::StrCat(
+        header_.file->path, ": field ", name, " has a value that no Gemma 3 model has")));
   }
   int Int(const char* name) const {
     const auto found = json.find(name);
@@ -570,8 +570,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   if (!std::filesystem::is_directory(model_dir, ignored)) {
     return absl::NotFoundError(absl::StrCat(
         model_dir,
-        " is no folder and no GGUF file; of a model of the Hugging Face hub that is the folder ",
-        "into which it was downloaded"));
+        " is neither a folder nor a GGUF file; for a Hugging Face model, give the folder that ",
+        "it was downloaded to"));
   }
   absl::StatusOr<std::string> json = ReadModelFile(file, kMaxJsonFileBytes);
   if (!json.ok()) return json.status();
@@ -579,8 +579,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
       std::filesystem::exists(adapter, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat(
         adapter,
-        ": transformers applies this adapter to the model beside it; move its files to a "
-        "folder of their own and give --adapter NAME=FOLDER, or remove them"));
+        ": transformers would apply this adapter to the model in the same folder; move its "
+        "files to another folder and give --adapter NAME=FOLDER, or remove them"));
   }
   const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
   if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);

@@ -15,7 +15,7 @@ constexpr size_t kMaxExcerptBytes = 200;
 }  // namespace
 
 absl::Status ModelJsonBuilder::Parse(absl::string_view text) {
-  if (!Json::sax_parse(text.begin(), text.end(), this)) Fail("is no JSON");
+  if (!Json::sax_parse(text.begin(), text.end(), this)) Fail("is not JSON");
   return status_;
 }
 
@@ -29,7 +29,7 @@ bool ModelJsonBuilder::key(string_t& name) {
 
 bool ModelJsonBuilder::parse_error(size_t at, const std::string&,
                                    const nlohmann::detail::exception&) {
-  return Fail(absl::StrCat("is no JSON, by its byte ", at));
+  return Fail(absl::StrCat("is not JSON at byte ", at));
 }
 
 bool ModelJsonBuilder::IsAt(std::initializer_list<absl::string_view> keys) const {

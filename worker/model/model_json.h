@@ -41,7 +41,7 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t value) override { return Add(value); }
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t&) override { return Fail("is no JSON"); }
+  bool binary(binary_t&) override { return Fail("is not JSON"); }
   bool start_object(size_t) override { return Begin(nlohmann::json::object()); }
   bool key(string_t& name) override;
   bool end_object() override { return End(); }

@@ -86,14 +86,14 @@ absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_
   std::string before = "the header";
   for (const TensorView* view : views) {
     if (view->offset != end) {
-      const char* what = view->offset < end ? " overlaps " : " leaves unnamed bytes after ";
+      const char* what = view->offset < end ? " overlaps " : " leaves a gap after ";
       return Bad(file, absl::StrCat("tensor ", view->name, what, before));
     }
     end = view->offset + view->bytes;
     before = absl::StrCat("tensor ", view->name);
   }
   const uint64_t rest = data_begin + data_bytes - end;
-  if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " have no name"));
+  if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " have no tensor"));
   return absl::OkStatus();
 }
 
@@ -145,8 +145,8 @@ absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
                                 ".safetensors"));
     if (files.count(name) == 0)
       return Bad(absl::StrCat(folder, "/", name),
-                 absl::StrCat("is not a part of the checkpoint that ", *files.begin(),
-                              " is of: remove one of the two, or add an index"));
+                 absl::StrCat("is part of another checkpoint than ", *files.begin(),
+                              ": remove one of the two, or add an index"));
   }
   return files;
 }
@@ -181,8 +181,8 @@ absl::Status TensorFiles::Add(const std::string& path) {
   std::string text;
   if (header_bytes <= std::min(kMaxHeaderBytes, rest)) text.resize(header_bytes);
   if (text.size() != header_bytes || !ReadAt(*fd, sizeof(header_bytes), text.size(), text.data())) {
-    return Bad(path, absl::StrCat("header of ", header_bytes, " bytes does not fit the file, or ",
-                                  kMaxHeaderBytes, " bytes: truncated, or not safetensors"));
+    return Bad(path, absl::StrCat("header of ", header_bytes, " bytes exceeds the file, or the ",
+                                  kMaxHeaderBytes, "-byte limit: truncated, or not safetensors"));
   }
   const absl::StatusOr<Json> header = ParseHeader(path, text);
   if (!header.ok()) return header.status();
@@ -215,8 +215,8 @@ absl::Status CheckDtype(const TensorView& tensor) {
   if (tensor.type.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name,
                                                  " has dtype ", tensor.dtype_text,
-                                                 "; F32, F16 and BF16 are supported, and of a "
-                                                 "GGUF file Q8_0, Q4_0 to Q5_1, Q4_K to Q6_K"));
+                                                 "; supported are F32, F16 and BF16, and in GGUF "
+                                                 "files also Q8_0, Q4_0 to Q5_1, Q4_K to Q6_K"));
 }
 
 absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {

@@ -64,7 +64,7 @@ class Finder {
     }
     if (view->shape != shape) {
       return Refuse(absl::StrCat(view->file, ": tensor ", view->name, " has shape ",
-                                 view->ShapeText(), ", the config asks for [",
+                                 view->ShapeText(), "; the config requires [",
                                  absl::StrJoin(shape, ", "), "]"));
     }
     status_.Update(CheckDtype(*view));
@@ -143,8 +143,8 @@ void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
     result->notes.push_back(
         absl::StrCat("tensor ", head->name,
                      result->tied ? " ignored: it equals the embedding"
-                                  : " is used: the config ties it to the embedding, which it "
-                                    "does not equal"));
+                                  : " is used: the config ties it to the embedding, but their "
+                                    "values differ"));
     if (result->tied) finder->Remove(kHead);
   }
   result->head = result->embedding;

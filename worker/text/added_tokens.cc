@@ -56,7 +56,7 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
   if (absl::IsNotFound(text.status())) return Json();
   if (!text.ok()) return Refused(text.status().message());
   absl::StatusOr<Json> json = ParseModelJson(*text);
-  if (!json.ok()) return Refused(path, ": not JSON that can be read: it ", json.status().message());
+  if (!json.ok()) return Refused(path, ": is not readable JSON: it ", json.status().message());
   if (!json->is_object()) return Refused(path, ": is not a JSON object");
   return json;
 }
@@ -72,7 +72,7 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& file, const std::string&
   const std::string* text = json.is_object() ? TextOf(json) : nullptr;
   if (text == nullptr || !absl::SimpleAtoi(id, &token.id))
     return Refused(file, ": added_tokens_decoder has an entry \"", ShownText(id),
-                   "\" that is no token with an id");
+                   "\" that is not a token with an id");
   for (const char* name : {"single_word", "lstrip", "rstrip"}) {
     if (JsonAt(json, {name}) == true) {
       return absl::UnimplementedError(
@@ -108,7 +108,7 @@ absl::Status ReadAddedFile(const std::string& path, Additions* additions) {
                                                        additions->specials.end());
   for (const auto& [text, id] : json->items()) {
     if (!id.is_number_unsigned())
-      return Refused(path, ": the id of \"", ShownText(text), "\" is no number");
+      return Refused(path, ": the id of \"", ShownText(text), "\" must be a number");
     const bool is_special = specials.count(text) > 0;
     additions->tokens.push_back({id.get<uint64_t>(), text, is_special, !is_special});
   }
@@ -173,8 +173,8 @@ class PieceAdder {
     const std::optional<size_t> found = Find(token.text);
     if (found.has_value() && *found == token.id) return NeverMerge(file, token);
     const std::string shown = absl::StrCat(file, ": token ", token.id, " is \"",
-                                           ShownText(token.text), "\", and ", source_);
-    if (found.has_value()) return Refused(shown, " has that at ", *found, kAdvice);
+                                           ShownText(token.text), "\", but ", source_);
+    if (found.has_value()) return Refused(shown, " has this token at ", *found, kAdvice);
     if (token.id < pieces_->size()) {
       return Refused(shown, " has \"", ShownText((*pieces_)[token.id].text), "\" there", kAdvice);
     }
@@ -201,11 +201,11 @@ class PieceAdder {
       is_normalized = token.is_normalized;
     } else if (token.says_normalized && token.is_normalized != is_normalized) {
       return Refused(file, ": the added token \"", ShownText(token.text), "\" is ",
-                     is_normalized ? "not " : "", "normalized, other than in ", source_, kAdvice);
+                     is_normalized ? "not " : "", "normalized, unlike in ", source_, kAdvice);
     }
     if (type == PieceType::kByte) {
-      return absl::UnimplementedError(absl::StrCat(file, ": the added token \"",
-                                                   ShownText(token.text), "\" is a byte's piece"));
+      return absl::UnimplementedError(
+          absl::StrCat(file, ": the added token \"", ShownText(token.text), "\" is a byte piece"));
     }
     if (token.is_special && type != PieceType::kUnknown) {
       type = PieceType::kControl;
@@ -251,7 +251,7 @@ absl::Status CheckWhole(const Additions& additions, const std::string& source,
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (!IsNeverMerged(pieces[id].type) || listed.count(pieces[id].text) > 0) continue;
     return Refused(source, ": has the added token ", id, ", \"", ShownText(pieces[id].text),
-                   "\", and the added_tokens_decoder of ", additions.file, " has not", kAdvice);
+                   "\"; the added_tokens_decoder of ", additions.file, " does not", kAdvice);
   }
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@ float Penalized(float score, size_t tokens, float length_penalty) {
 absl::Status BeamOptions::Validate() const {
   if (beams < 1 || beams > kMaxBeams) {
     return absl::InvalidArgumentError(
-        absl::StrCat("beams: ", beams, "; 1 to ", kMaxBeams, " are possible"));
+        absl::StrCat("beams: must be in [1, ", kMaxBeams, "]; got ", beams));
   }
   // Written so that NaN fails.
   if (!(length_penalty >= -kMaxLengthPenalty && length_penalty <= kMaxLengthPenalty)) {

@@ -28,7 +28,7 @@ absl::Status CheckRoles(const std::vector<ChatMessage>& messages, ChatEnding end
   if (ending == ChatEnding::kContinued && !IsModelRole(messages.back().role)) {
     return absl::InvalidArgumentError(
         absl::StrCat("chat.messages[", messages.size() - 1,
-                     "]: must be the assistant's with continue_final_message: it is continued"));
+                     "].role: must be assistant or model if continue_final_message is set"));
   }
   return absl::OkStatus();
 }

@@ -44,8 +44,8 @@ void TakeGemmasTypes(Pieces* pieces, std::vector<std::string>* notes) {
     if (type != PieceType::kNormal) piece.score = 0;
   }
   if (mistyped == 0) return;
-  notes->push_back(absl::StrCat(
-      "tokenizer: ", mistyped, " pieces have the types that they have in Gemma 3, not the file's"));
+  notes->push_back(absl::StrCat("tokenizer: ", mistyped,
+                                " pieces have wrong types in the file; Gemma 3's are used"));
 }
 
 absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool has_scores) {
@@ -54,7 +54,7 @@ absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool
   for (size_t id = 0; id < count; ++id) {
     const int32_t type = (*from.token_types)[id];
     if (type < 1 || type > 6)
-      return absl::InvalidArgumentError(absl::StrCat("token ", id, " has no type"));
+      return absl::InvalidArgumentError(absl::StrCat("token ", id, " has unknown type ", type));
     std::string text = Replaced((*from.tokens)[id], " ", kSpaceMark);
     const bool is_byte = type == 1 && IsBytePiece(text);
     const float score = has_scores ? (*from.scores)[id] : -static_cast<float>(id);
@@ -87,13 +87,13 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
   if (!from.tokens.has_value() || from.tokens->size() == 0)
     return absl::UnimplementedError("has no tokenizer.ggml.tokens");
   if (!has_merges && !header.Says("model", "llama"))
-    return absl::UnimplementedError("has a tokenizer.ggml.model that is neither llama nor gpt2");
+    return absl::UnimplementedError("tokenizer.ggml.model must be llama or gpt2");
   const auto is_one_each = [&](const auto& numbers) {
     return numbers.has_value() && numbers->size() == from.tokens->size();
   };
   const bool is_scored = !std::holds_alternative<std::monostate>(header.Field("scores"));
   if (!is_one_each(from.token_types) || (is_scored && !is_one_each(from.scores))) {
-    return absl::InvalidArgumentError("token_type or scores are not one number for each token");
+    return absl::InvalidArgumentError("token_type and scores must have one number for each token");
   }
   const auto is_zero = [](float score) { return score == 0; };
   const bool has_scores =
@@ -111,7 +111,7 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
   if (absl::Status s = CheckPieces(*pieces); !s.ok()) return s;
   if (!has_merges) return pieces;
   if (!from.merges.has_value())
-    return absl::InvalidArgumentError("tokenizer.ggml.merges is no list of texts");
+    return absl::InvalidArgumentError("tokenizer.ggml.merges must be a list of strings");
   const auto merge_at = [&](size_t at) -> std::optional<MergeHalves> {
     const std::string_view text = (*from.merges)[at];
     return FindInvalidUtf8(text).has_value() ? std::nullopt : MergeOf(text);

@@ -49,7 +49,7 @@ absl::Status TokenRules::CheckIds(int32_t vocab_size, size_t eos) const {
   for (const int32_t id : bad_ids) status.Update(CheckId("bad_token_ids", id, vocab_size));
   if (!status.ok() || !AreBarring()) return status;
   if (bad_ids.size() + stop_ids.size() + eos < static_cast<size_t>(vocab_size)) return status;
-  return absl::InvalidArgumentError("sampling.bad_token_ids: no token is left to draw");
+  return absl::InvalidArgumentError("sampling.bad_token_ids: must leave at least one token");
 }
 
 LogitRules::LogitRules(const TokenRules& rules, absl::Span<const int32_t> eos,

@@ -90,7 +90,7 @@ absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptL
     case EncodeEnd::kStopped:
       return CallerGone();
     case EncodeEnd::kTooCostly:
-      return Invalid("breakpoints: too many of them lie inside one word of great length");
+      return Invalid("breakpoints: too many lie inside one very long word");
     case EncodeEnd::kDone:
       break;
   }
@@ -181,7 +181,7 @@ absl::Status CheckChat(const ChatInput& chat) {
     }
     const std::string& role = chat.messages[i].role;
     if (!chat.messages[i].token_ids.empty() && role != "model" && role != "assistant") {
-      return Invalid("chat.messages[", i, "].token_ids: of a model's message alone");
+      return Invalid("chat.messages[", i, "].token_ids: only the model's messages have them");
     }
   }
   if (declared > kMaxDeclaredBreakpoints) {
@@ -255,7 +255,7 @@ absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose pur
     return FromText(*text, source.breakpoints, source.omit_bos, *tokenizer, limits);
   }
   if (!source.breakpoints.empty()) {
-    return Invalid("breakpoints: a chat has them on its parts, as cache_breakpoint");
+    return Invalid("breakpoints: must be empty with a chat: set cache_breakpoint on its parts");
   }
   return FromChat(std::get<ChatInput>(source.input), purpose, *tokenizer, limits);
 }

@@ -58,15 +58,15 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
     return absl::StrCat("the piece \"", piece.text, "\" ", what);
   };
   if (piece.text.find(' ') != std::string::npos)
-    return absl::InvalidArgumentError(about("has a space that no text has"));
+    return absl::InvalidArgumentError(about("contains a space, which must be written as U+2581"));
   if (std::isnan(piece.score))
-    return absl::InvalidArgumentError(about("has a score that is no number"));
+    return absl::InvalidArgumentError(about("has a score that is not a number"));
   if (piece.type != PieceType::kUserDefined || piece.is_normalized ||
       piece.text.find(kSpaceMark) == std::string::npos)
     return absl::OkStatus();
   if (!IsRunOfMarks(piece.text))
     return absl::UnimplementedError(
-        about("is never merged and has a space among other characters"));
+        about("is never merged and mixes spaces with other characters"));
   if (piece.text.size() == kSpaceMark.size())
     return absl::UnimplementedError(about("is a single space that is never merged"));
   return absl::OkStatus();
@@ -81,8 +81,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
   for (const VocabularyPiece& piece : pieces) {
     if (IsNeverMerged(piece.type) && piece.is_normalized &&
         !normalized.insert(Replaced(piece.text, kSpaceMark, " ")).second) {
-      return absl::UnimplementedError(absl::StrCat("two normalized pieces differ from \"",
-                                                   piece.text, "\" in how a space is written"));
+      return absl::UnimplementedError(absl::StrCat("two normalized pieces are \"", piece.text,
+                                                   "\", with spaces written differently"));
     }
     if (!MayBecomeText(piece.type)) continue;
     if (absl::Status status = CheckPiece(piece); !status.ok()) return status;
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
   }
   if (runs && !pairs) {
     return absl::UnimplementedError(
-        "runs of spaces are pieces that are never merged, but a run of two is none");
+        "has pieces for runs of spaces that are never merged, but none for two spaces");
   }
   return std::unique_ptr<Tokenizer>(new Tokenizer(pieces));
 }

@@ -52,7 +52,7 @@ absl::StatusOr<std::string> TemplateOf(const Json& value) {
         return JsonAt(one, {"template"}).get<std::string>();
     }
   }
-  return absl::InvalidArgumentError("no text, and no list with a text named default");
+  return absl::InvalidArgumentError("must be a string, or a list with a template named default");
 }
 
 // The templates that transformers' tokenizer or processor may use. A file that cannot be read may
@@ -89,26 +89,26 @@ void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
             : OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": "));
     const std::string which = absl::StrCat(OneLine(found.from), " (", about, ")");
     const bool is_used = is_known || choice == ChatTemplateChoice::kGemma;
-    loaded->notes.push_back(absl::StrCat(
-        "chat_template: the model's, ", which,
-        is_known  ? ", renders as Gemma 3's"
-        : is_used ? ", is not used: chats are rendered by Gemma 3's, as --chat-template gemma says"
-                  : ", is not known to render as Gemma 3's: chats are refused, unless "
-                    "--chat-template gemma is given"));
+    loaded->notes.push_back(
+        absl::StrCat("chat_template: ", which,
+                     is_known  ? " renders as Gemma 3's"
+                     : is_used ? " is ignored: --chat-template gemma renders chats by Gemma 3's"
+                               : " is not known to render as Gemma 3's: chats are refused, unless "
+                                 "--chat-template gemma is given"));
     if (is_used) continue;
     loaded->why_no_chats = absl::StrCat(
-        "the model has a chat template of its own, ", found.text.ok() ? OneLine(found.from) : which,
-        ", which is not known to render as Gemma 3's, the only one that this worker renders; send "
-        "the rendered text as a prompt, or start the worker with --chat-template gemma if Gemma's "
-        "is meant");
+        "the model's chat template, ", found.text.ok() ? OneLine(found.from) : which,
+        ", is not known to render as Gemma 3's, the only template that this worker supports: send "
+        "the rendered text as a prompt, or start the worker with --chat-template gemma to use "
+        "Gemma 3's");
   }
   if (templates.empty())
-    loaded->notes.push_back("chat_template: the model has none: chats are rendered by Gemma 3's");
+    loaded->notes.push_back("chat_template: the model has none: Gemma 3's is used");
 }
 
 // Why there is no tokenizer, where a file asks for `what`.
 std::string NotDone(absl::string_view what) {
-  return absl::StrCat(OneLine(what), ", which Gemma's tokenizer does not");
+  return absl::StrCat(OneLine(what), "; only tokenizers like Gemma's are supported");
 }
 
 // Makes a tokenizer of what was read of `path`.
@@ -143,7 +143,7 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
     const auto* text = std::get_if<std::string>(&field);
     templates.push_back({model, text == nullptr
                                     ? absl::StatusOr<std::string>(absl::InvalidArgumentError(
-                                          "tokenizer.chat_template is no text"))
+                                          "tokenizer.chat_template must be a string"))
                                     : *text});
   }
   JudgeTemplates(templates, choice, loaded);
@@ -151,9 +151,9 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
        {std::pair("add_bos_token", true), std::pair("add_eos_token", false)}) {
     const auto* says = std::get_if<bool>(&header->Field(name));
     if (says == nullptr || *says == usual) continue;
-    loaded->notes.push_back(absl::StrCat(
-        "tokenizer: ", name, usual ? " = false" : " = true",
-        " is not applied: a prompt of text begins with <bos>, and nothing is put after it"));
+    loaded->notes.push_back(
+        absl::StrCat("tokenizer: ", name, usual ? " = false" : " = true",
+                     " is ignored: a text prompt begins with <bos> and gets no end token"));
   }
   return Make(model, ReadGgufVocabulary(*header, &loaded->notes), loaded);
 }

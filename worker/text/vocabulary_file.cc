@@ -75,7 +75,7 @@ class FieldReader {
   bool ok_ = true;
 };
 
-constexpr char kOddMerge[] = "a merge is no pair of texts";
+constexpr char kOddMerge[] = "a merge is not a pair of strings";
 
 using Pieces = std::vector<VocabularyPiece>;
 using Json = nlohmann::json;
@@ -144,11 +144,11 @@ bool ReadNormalizer(std::string_view message, Settings* settings) {
 
 absl::Status CheckSettings(const Settings& settings) {
   if (settings.has_charsmap)
-    return Other("has a normalizer, which changes a text before tokens are made of it");
+    return Other("has a normalizer that changes the text before tokenization");
   if (settings.adds_prefix || settings.removes_spaces || !settings.escapes_spaces)
     return Other("adds a prefix or drops white space");
-  if (!settings.is_bpe || settings.has_suffix) return Other("does more than merge neighbours");
-  if (!settings.has_bytes) return Other("has no bytes for characters without a piece");
+  if (!settings.is_bpe || settings.has_suffix) return Other("does more than BPE merges");
+  if (!settings.has_bytes) return Other("has no byte pieces for characters without a piece");
   return absl::OkStatus();
 }
 
@@ -296,7 +296,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   std::vector<const Json*> normalizers, splitters;
   AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
   if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
-    return Other("its normalizer does not just write U+2581 for a space");
+    return Other("its normalizer does more, or less, than replace spaces by U+2581");
   // After that no text has a space to be split at.
   const auto splits_nothing = [](const Json* part) {
     return part->is_null() ||
@@ -304,7 +304,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   };
   AddParts(JsonAt(json, {"pre_tokenizer"}), "pretokenizers", &splitters);
   if (!std::all_of(splitters.begin(), splitters.end(), splits_nothing))
-    return Other("its pre_tokenizer divides texts");
+    return Other("its pre_tokenizer splits the text");
   return absl::OkStatus();
 }
 
@@ -323,7 +323,7 @@ bool PutsBosFirst(const Json& processor) {
 }
 
 absl::Status NoId(std::string_view text) {
-  return Broken("the id of \"", ShownText(text), "\" is no number below ", kMaxPieces);
+  return Broken("the id of \"", ShownText(text), "\" must be a number below ", kMaxPieces);
 }
 
 absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pieces) {
@@ -332,7 +332,7 @@ absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pie
   if (id >= pieces->size()) pieces->resize(id + 1, {"", PieceType::kUnused});
   VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
-    return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have one id");
+    return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have the same id");
   // In Gemma the earlier a piece was made, the smaller is its id: CheckMerges.
   piece = {std::string(text), type, -static_cast<float>(id)};
   return absl::OkStatus();
@@ -358,7 +358,7 @@ absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
     if (is_new && said != next) {
       if (said < next || said < last_said) {
         return Broken("the id of \"", ShownText(*text), "\" is ", said.get<uint64_t>(),
-                      ", and transformers gives it ", next);
+                      ", but transformers assigns ", next);
       }
       if (notes != nullptr) notes->push_back(IdNote(*text, next, said.get<uint64_t>()));
     } else if (!is_new && said != at->second) {
@@ -379,7 +379,7 @@ absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
 
 std::string IdNote(std::string_view text, uint64_t id, uint64_t said) {
   return absl::StrCat("tokenizer: the id of \"", ShownText(text), "\" is ", id,
-                      ", as in transformers, not ", said);
+                      ", as in transformers; the file has ", said);
 }
 
 std::string ShownText(std::string_view text) {
@@ -416,14 +416,14 @@ absl::Status CheckPieces(const Pieces& pieces) {
     if (piece.text.empty()) return Broken("a piece is empty");
     if (piece.text.size() > kMaxPieceBytes)
       return Broken("a piece has ", piece.text.size(), " bytes; the limit is ", kMaxPieceBytes);
-    if (FindInvalidUtf8(piece.text).has_value()) return Broken("a piece is no UTF-8");
+    if (FindInvalidUtf8(piece.text).has_value()) return Broken("a piece is not valid UTF-8");
     if (!taken.insert(piece.text).second) return Broken("two pieces are \"", piece.text, "\"");
     if (piece.type == PieceType::kUnused) return Other("the piece \"", piece.text, "\" is unused");
     if (piece.type == PieceType::kByte && !IsBytePiece(piece.text))
-      return Broken("the piece of a byte is \"", piece.text, "\"");
+      return Broken("the byte piece \"", piece.text, "\" must be like <0x41>");
     bytes += piece.type == PieceType::kByte;
   }
-  if (bytes != 256) return Other("characters without a piece do not become bytes");
+  if (bytes != 256) return Other("must have 256 byte pieces; has ", bytes);
   return absl::OkStatus();
 }
 
@@ -445,12 +445,12 @@ absl::Status CheckMerges(size_t merges,
     const auto made = ids.find(whole), left = ids.find(halves->first),
                right = ids.find(halves->second);
     if (made == ids.end() || left == ids.end() || right == ids.end())
-      return Broken("a merge of \"", ShownText(halves->first), "\" is of no pieces");
-    if (made->second < last) return Other("its merges are in another order than its pieces");
+      return Broken("a merge of \"", ShownText(halves->first), "\" uses a piece that is missing");
+    if (made->second < last) return Other("its merges are not in the order of its pieces");
     if (made->second != last) splits.clear();
     last = made->second;
     is_made[last] = is_half[left->second] = is_half[right->second] = true;
-    if (!splits.insert(halves->first.size()).second) return Broken("a merge is there twice");
+    if (!splits.insert(halves->first.size()).second) return Broken("a merge occurs twice");
   }
   // Whether merges may join it to something: not an added token that they do not know.
   const auto joins = [&](std::string_view half) {
@@ -467,8 +467,8 @@ absl::Status CheckMerges(size_t merges,
     if (IsNeverMerged(piece.type) && !piece.is_normalized &&
         (is_character || (is_made[id] && piece.type == PieceType::kControl)) &&
         piece.text.find(kSpaceMark) != std::string::npos) {
-      return Other("the added token \"", piece.text, "\" is never merged if a text has it, but ",
-                   "merges make it of a space");
+      return Other("the added token \"", piece.text,
+                   "\" is matched in the text, but merges of spaces also make it");
     }
     if (IsNeverMerged(piece.type) && !is_made[id]) {
       if (piece.type == PieceType::kUserDefined) piece.type = PieceType::kWhole;
@@ -479,9 +479,9 @@ absl::Status CheckMerges(size_t merges,
     for (size_t at = 1; at < text.size(); ++at)
       possible += joins(text.substr(0, at)) && joins(text.substr(at));
     if (piece.type == PieceType::kNormal && !is_character && possible == before)
-      return Other("no merge makes the piece \"", piece.text, "\"");
+      return Other("no merge produces the piece \"", piece.text, "\"");
   }
-  if (possible != merges) return Other("some of its pieces have merges that are missing");
+  if (possible != merges) return Other("some merges of its pieces are missing");
   return absl::OkStatus();
 }
 
@@ -545,8 +545,8 @@ absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text, std::vector<std:
   if (!status.ok()) return status;
   if (notes != nullptr && !PutsBosFirst(JsonAt(rest, {"post_processor"}))) {
     notes->push_back(
-        "tokenizer: the post_processor of tokenizer.json does not put just <bos> before a text; "
-        "here a prompt of text begins with <bos>: send token ids where it must not");
+        "tokenizer: the post_processor of tokenizer.json does more, or less, than add <bos>; this "
+        "worker always begins a text prompt with <bos>: send token ids if it must not");
   }
   return pieces;
 }

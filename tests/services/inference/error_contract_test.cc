@@ -144,7 +144,7 @@ TEST(ErrorContract, TextAndChatNeedATokenizer) {
 
 TEST(ErrorContract, ChatsOfAnotherTemplateAreRefused) {
   WorkerServer::Options options;
-  options.why_no_chats = "the model has a chat template of its own, DIR/chat_template.jinja";
+  options.why_no_chats = "the model's chat template, DIR/chat_template.jinja, is unknown";
   WorkerServer server(options);
   const Generation chat = server.Generate(ChatRequest({"user"}));
   EXPECT_EQ(chat.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);

@@ -86,7 +86,7 @@ TEST(Search, ImpossibleSearchIsRefusedByItsField) {
   WorkerServer server(WorkerServer::Invariant());
   using Change = std::function<void(v1::GenerateRequest*)>;
   const std::vector<std::pair<std::string, Change>> wrong = {
-      {"beams: 17; 1 to 16", [](auto* r) { r->set_beams(17); }},
+      {"beams: must be in [1, 16]; got 17", [](auto* r) { r->set_beams(17); }},
       {"hash_logits", [](auto* r) { r->set_hash_logits(true); }},
       {"first_draw 1", [](auto* r) { r->set_first_draw(1); }},
       {"length_penalty: is 5", [](auto* r) { r->set_length_penalty(5); }},
@@ -103,7 +103,7 @@ TEST(Search, ImpossibleSearchIsRefusedByItsField) {
   }
   WorkerServer exact({});
   EXPECT_THAT(exact.Generate(Searching(2, 4)).status.error_message(),
-              HasSubstr("beams: several are of the class invariant"));
+              HasSubstr("beams: a search needs exactness invariant"));
 }
 
 }  // namespace

@@ -515,7 +515,7 @@ TEST_F(OpenAiDoorTest, ErrorsHaveTheCodesAndPathsOfOpenAi) {
        "context_length_exceeded", "prompt[0]: " + context + "513"},
       {"/v1/completions", json{{"prompt", std::vector<int>(512, 10)}}.dump(), 400, "max_tokens",
        "context_length_exceeded",
-       "max_tokens: " + context + "512, without one to draw: the prompt is too long"},
+       "max_tokens: " + context + "512, which leaves no token to generate: the prompt is too long"},
       {"/v1/completions",
        json{{"prompt", std::vector<int>(512, 10)}, {"echo", true}, {"max_tokens", 0}}.dump(), 400,
        "prompt", "context_length_exceeded", "prompt: fills the model's context"},

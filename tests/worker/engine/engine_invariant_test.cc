@@ -149,7 +149,7 @@ TEST_P(EngineInvariantTest, ABreakpointAddedToAWarmPromptIsKeptAtAChunksEnd) {
   EXPECT_THAT(warm->outcome.boundaries, ::testing::IsSupersetOf({64u, 70u}));
   EXPECT_THAT(warm->outcome.boundaries, ::testing::Not(::testing::Contains(67u)));
   EXPECT_THAT(warm->outcome.note,
-              ::testing::HasSubstr("boundary 67 not kept: needs computing, use Prefill"));
+              ::testing::HasSubstr("boundary 67 not kept: it must be computed: use Prefill"));
   EXPECT_EQ(worker.cache()->conflicts(), 0);
 }
 
@@ -290,7 +290,7 @@ TEST(InvariantClassTest, TheFingerprintNamesKernelsAndChunkAndNoMachine) {
     fields.push_back(d.field);
   }
   EXPECT_THAT(fields, testing::Contains("exactness"));
-  EXPECT_EQ(exact->why_not_invariant(), "--exactness exact was asked for");
+  EXPECT_EQ(exact->why_not_invariant(), "--exactness exact was given");
 }
 
 TEST(InvariantClassTest, RefusesWhatTheKernelsDoNotCompute) {
@@ -321,7 +321,7 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
   EXPECT_EQ(refused->error.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused->error.message()),
               testing::AllOf(HasSubstr("kv-bytes: 501 tokens may need "),
-                             HasSubstr(absl::StrCat("of ", options.memory.kv_bytes, " ")),
+                             HasSubstr(absl::StrCat("limit is ", options.memory.kv_bytes)),
                              HasSubstr("max_new_tokens"), HasSubstr("raise --kv-bytes")));
   EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nobody's pool pays for what cannot be served";
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
@@ -403,7 +403,7 @@ TEST(InvariantClassTest, ABudgetThatHasNoRoomForAChunkIsRefusedAtTheStart) {
   const absl::Status refused = Engine::Create(options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr(absl::StrCat("kv-bytes: ", chunk - 1, " bytes")));
+              HasSubstr(absl::StrCat("got ", chunk - 1, ": raise --kv-bytes")));
   options.memory.kv_bytes = chunk;
   EXPECT_TRUE(Engine::Create(options).ok());
 }

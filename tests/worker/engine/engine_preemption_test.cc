@@ -317,7 +317,7 @@ TEST(EnginePreemption, AnswerThatOutgrowsAllMemoryEndsWithTheNumbers) {
   run.WaitEnd();
   EXPECT_EQ(run.error.code(), absl::StatusCode::kResourceExhausted) << run.error;
   EXPECT_THAT(std::string(run.error.message()),
-              HasSubstr(absl::StrCat("outgrown all of the ", options.memory.kv_bytes, " bytes")));
+              HasSubstr(absl::StrCat("needs more than all ", options.memory.kv_bytes, " bytes")));
   EXPECT_GE(run.tokens.size(), 60u);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }

@@ -209,7 +209,7 @@ TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt
   for (const auto& run : runs) {
     run->WaitAll();
     ASSERT_TRUE(run->error.ok()) << run->error;
-    if (run->outcome.note.find("holds too much memory") != std::string::npos) ++noted;
+    if (run->outcome.note.find("hold too much memory") != std::string::npos) ++noted;
   }
   EXPECT_EQ(noted, dropped);
   EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest is not dropped";
@@ -243,7 +243,7 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
     ASSERT_TRUE(run->error.ok()) << run->error;
     EXPECT_EQ(run->tokens, cold->tokens);
     EXPECT_GT(worker.Counter("staging_skips"), 0u);
-    EXPECT_THAT(run->outcome.note, HasSubstr("boundaries were left out"));
+    EXPECT_THAT(run->outcome.note, HasSubstr("boundaries not kept"));
   }
 }
 
@@ -297,7 +297,7 @@ TEST(KvBytesTest, AreSaidWhereTheyWereChosen) {
   options.memory.pool_bytes = 3 << 20;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("kv-bytes: "),
-                                                                HasSubstr("a pool of 3 MiB"))));
+                                                                HasSubstr("and 3 MiB of pool"))));
   const uint64_t chosen = worker->Stats().kv_budget_bytes;
   EXPECT_LT(chosen, MemoryBytes() / 2 - options.memory.pool_bytes) << "there are weights";
   options.memory.kv_bytes = kGiB;

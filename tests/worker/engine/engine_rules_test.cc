@@ -172,7 +172,7 @@ TEST(PromptLogprobs, AreOfTheClassInvariant) {
   EngineRequest request = Request(Prompt(30), {}, 4);
   request.sampling.prompt_logprobs = 0;
   EXPECT_THAT(std::string(worker->Complete(&request).message()),
-              HasSubstr("sampling.prompt_logprobs is of the class invariant"));
+              HasSubstr("sampling.prompt_logprobs needs exactness invariant"));
 }
 
 TEST(EngineRules, RefuseWhatCannotBeByName) {
@@ -192,14 +192,14 @@ TEST(EngineRules, RefuseWhatCannotBeByName) {
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1025); }),
               HasSubstr("sampling.bad_token_ids: has 1025 tokens; at most 1024"));
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1000); }),
-              HasSubstr("no token is left to draw"));
+              HasSubstr("must leave at least one token"));
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.repetition_penalty = 0; }),
               HasSubstr("sampling.repetition_penalty: is 0; must be in [0.1, 10]"));
   EXPECT_THAT(refusal([](EngineRequest* r) {
                 r->search.beams = 2;
                 r->sampling.rules.min_tokens = 3;
               }),
-              HasSubstr("beams are not possible with penalties, biases or lists of tokens"));
+              HasSubstr("cannot be combined with penalties, biases or token lists"));
 }
 
 }  // namespace

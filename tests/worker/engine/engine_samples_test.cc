@@ -136,15 +136,16 @@ TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
   TestWorker worker(SamplesDir(), options);
   const absl::Status refused = worker->Submit(Drawn(4), {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_running is 3"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 3, the worker's --max-running"));
   options.model_dir = SamplesDir();
   options.max_running = kMaxRunning;
   EXPECT_TRUE(options.Validate().ok());
   options.max_running += 1;  // with more no step of all of them could be made
-  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("513 is not in [0, 512]"));
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("in [0, 512]; got 513"));
   options.max_running = 8;
   options.step_tokens = 15;
-  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("15 is not 0 or in [16, 512]"));
+  EXPECT_THAT(std::string(options.Validate().message()),
+              HasSubstr("must be 0 or in [16, 512]; got 15"));
 }
 
 TEST_P(EngineSamplesTest, AClassHasThePlacesThatItIsSaidToHave) {
@@ -152,7 +153,7 @@ TEST_P(EngineSamplesTest, AClassHasThePlacesThatItIsSaidToHave) {
   const uint32_t places = GetParam() ? 16 : 8;
   EXPECT_EQ(Options().PlacesOf(worker->layout().exactness), places);
   EXPECT_THAT(worker->notes(),
-              testing::Contains("max-running: " + std::to_string(places) + " places"));
+              testing::Contains("max-running: " + std::to_string(places) + " sequences at a time"));
   // Each answer stands still in its first token until the last one is submitted.
   std::vector<std::unique_ptr<Collector>> runs;
   absl::Notification submitted;
@@ -173,8 +174,7 @@ TEST_P(EngineSamplesTest, AClassHasThePlacesThatItIsSaidToHave) {
   more.samples = places + 1;
   const absl::Status refused = worker->Submit(more, {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr(GetParam() ? "1 to 16 are possible" : "max_running is 8"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(GetParam() ? "in [1, 16]" : "at most 8"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),

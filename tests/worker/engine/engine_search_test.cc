@@ -267,22 +267,23 @@ TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
   TestWorker worker(SearchDir(), options);
   TestWorker exact(SearchDir(), TestWorker::SmallOptions());
   const std::vector<std::pair<std::string, std::function<void(EngineRequest*)>>> wrong = {
-      {"beams: 0; 1 to 16 are possible", [](auto* r) { r->search.beams = 0; }},
-      {"beams: 17; 1 to 16 are possible", [](auto* r) { r->search.beams = 17; }},
-      {"beams: 7 beams take as many places; max_running is 6",
+      {"beams: must be in [1, 16]; got 0", [](auto* r) { r->search.beams = 0; }},
+      {"beams: must be in [1, 16]; got 17", [](auto* r) { r->search.beams = 17; }},
+      {"beams: must be at most 6, the worker's --max-running; got 7",
        [](auto* r) { r->search.beams = 7; }},
       {"length_penalty: is 4.5; must be in [-4, 4]",
        [](auto* r) { r->search.length_penalty = 4.5; }},
       {"length_penalty: is nan", [](auto* r) { r->search.length_penalty = std::nanf(""); }},
-      {"beams: 3 beams are not possible with n 2", [](auto* r) { r->samples = 2; }},
-      {"with sampling.temperature 0.5, but only 0", [](auto* r) { r->sampling.temperature = 0.5; }},
+      {"beams: 3 cannot be combined with n 2", [](auto* r) { r->samples = 2; }},
+      {"with sampling.temperature 0.5", [](auto* r) { r->sampling.temperature = 0.5; }},
       {"with logprobs", [](auto* r) { r->sampling.logprobs = 2; }},
       {"with logprobs", [](auto* r) { r->sampling.report_logprobs = true; }},
       {"with hash_logits", [](auto* r) { r->hash_logits = true; }},
       {"with first_draw 3", [](auto* r) { r->first_draw = 3; }},
       {"with max_new_tokens 0", [](auto* r) { r->max_new_tokens = 0; }},
-      {"beams: not with kv_cache static", [](auto* r) { r->kv_wish.cache = "static"; }},
-      {"beams: not with kv_cache static", [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
+      {"beams: not supported with kv_cache static", [](auto* r) { r->kv_wish.cache = "static"; }},
+      {"beams: not supported with kv_cache static",
+       [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
   };
   for (const auto& [why, change] : wrong) {
     EngineRequest request = Searching(3);
@@ -294,7 +295,7 @@ TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
   const absl::Status refused = exact->Submit(Searching(3), {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("beams: several are of the class invariant, and this worker's is exact"));
+              HasSubstr("beams: a search needs exactness invariant; this worker's is exact"));
 }
 
 // Beams share the whole chunks of their prompt, and need room for all that comes behind it.

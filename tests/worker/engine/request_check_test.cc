@@ -45,9 +45,9 @@ TEST(RequestCheckTest, NamesTheFieldAndTheLimitOfWhatItRefuses) {
 
   request = Good();
   request.samples = 0;
-  ExpectRefused(request, "n: 0", "16");
+  ExpectRefused(request, "n: ", "16]; got 0");
   request.samples = 17;
-  ExpectRefused(request, "n: 17", "16");
+  ExpectRefused(request, "n: ", "16]; got 17");
   request.samples = 2;
   request.max_new_tokens = 0;
   ExpectRefused(request, "n: ", "max_new_tokens");

@@ -242,15 +242,15 @@ TEST(ModelConfig, FieldsThatAreNotAppliedAreNoted) {
                     "repetition_penalty": 1.0, "bad_words_ids": [], "top_k": 64, "min_p": 0})"),
               IsEmpty());
   EXPECT_THAT(notes(R"({"use_cache": false})", R"({"use_cache": false})"),
-              ElementsAre(HasSubstr("f.json: use_cache = false is not applied"),
-                          HasSubstr("g.json: use_cache = false is not applied")));
+              ElementsAre(HasSubstr("f.json: use_cache = false is ignored"),
+                          HasSubstr("g.json: use_cache = false is ignored")));
   EXPECT_THAT(notes(R"({"text_config": {"use_cache": false}})", "{}"),
               ElementsAre(HasSubstr("f.json: use_cache = false")));
   EXPECT_THAT(
       notes("{}", R"({"repetition_penalty": 1.3, "do_sample": false, "stop_strings": ["###"]})"),
-      ElementsAre("g.json: do_sample = false is not applied: a request says what it wants",
-                  HasSubstr("repetition_penalty = 1.3 is not applied"),
-                  HasSubstr("stop_strings = [\"###\"] is not applied")));
+      ElementsAre("g.json: do_sample = false is ignored: each request sets its own options",
+                  HasSubstr("repetition_penalty = 1.3 is ignored"),
+                  HasSubstr("stop_strings = [\"###\"] is ignored")));
 }
 
 TEST(ModelConfig, QuantizationOfAMultimodalCheckpointIsRefused) {
@@ -354,7 +354,7 @@ TEST(ModelConfig, ANameOfTheHubIsNoFolder) {
   const absl::Status status = LoadModelConfig("google/gemma-3-270m").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("google/gemma-3-270m is no folder"), HasSubstr("Hugging Face hub")));
+              AllOf(HasSubstr("google/gemma-3-270m is neither"), HasSubstr("Hugging Face model")));
 }
 
 TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
@@ -371,7 +371,7 @@ TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
   WriteAll(file, "{}");
   EXPECT_EQ(error(), "");  // no generation_config.json is fine
   WriteAll(generation, "");
-  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("not a JSON object")));
+  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("not a readable JSON object")));
   WriteAll(generation, R"({"eos_token_id": "end"})");
   EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("eos_token_id")));
   std::filesystem::remove(generation);

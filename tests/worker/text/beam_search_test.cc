@@ -240,8 +240,8 @@ TEST(BeamSearch, FewerBeamsThanAskedForGoOnAndMayBeMoreAgain) {
 
 TEST(BeamOptions, NameTheFieldTheValueAndTheLimit) {
   EXPECT_TRUE((BeamOptions{16, -4, true}).Validate().ok());
-  EXPECT_EQ((BeamOptions{17, 1, false}).Validate().message(), "beams: 17; 1 to 16 are possible");
-  EXPECT_EQ((BeamOptions{0, 1, false}).Validate().message(), "beams: 0; 1 to 16 are possible");
+  EXPECT_EQ((BeamOptions{17, 1, false}).Validate().message(), "beams: must be in [1, 16]; got 17");
+  EXPECT_EQ((BeamOptions{0, 1, false}).Validate().message(), "beams: must be in [1, 16]; got 0");
   EXPECT_EQ((BeamOptions{2, 4.5, false}).Validate().message(),
             "length_penalty: is 4.5; must be in [-4, 4]");
   EXPECT_FALSE((BeamOptions{2, std::nanf(""), false}).Validate().ok());

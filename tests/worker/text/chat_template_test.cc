@@ -40,8 +40,7 @@ TEST(ChatTemplate, AnswerThatIsContinuedHasNoEnd) {
   EXPECT_EQ(Render({Message("user", "a"), Message("assistant", "b")}, ChatEnding::kClosed),
             begin + "<start_of_turn>model\nb<end_of_turn>\n");
   EXPECT_EQ(Render({Message("user", "a")}, ChatEnding::kContinued),
-            "chat.messages[0]: must be the assistant's with continue_final_message: it is "
-            "continued");
+            "chat.messages[0].role: must be assistant or model if continue_final_message is set");
 }
 
 TEST(ChatTemplate, RendersThePublishedExamples) {

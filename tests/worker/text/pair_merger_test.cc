@@ -52,13 +52,15 @@ TEST(Vocabulary, CutsBetweenCharactersThatNoPieceHolds) {
 }
 
 TEST(Tokenizer, RefusesPiecesThatNoTextBecomes) {
-  EXPECT_THAT(WhyRefused({{"a b", PieceType::kNormal, -1}}), HasSubstr("a space that no text has"));
+  EXPECT_THAT(WhyRefused({{"a b", PieceType::kNormal, -1}}), HasSubstr("contains a space"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(WhyRefused({{"ab", PieceType::kNormal, nan}}), HasSubstr("no number"));
+  EXPECT_THAT(WhyRefused({{"ab", PieceType::kNormal, nan}}), HasSubstr("not a number"));
   const std::string a_b = "a" + kMark + "b", two = kMark + kMark, three = two + kMark;
-  EXPECT_THAT(WhyRefused({{a_b, PieceType::kUserDefined, 0}}), HasSubstr("among other characters"));
+  EXPECT_THAT(WhyRefused({{a_b, PieceType::kUserDefined, 0}}),
+              HasSubstr("mixes spaces with other"));
   EXPECT_THAT(WhyRefused({{kMark, PieceType::kUserDefined, 0}}), HasSubstr("a single space"));
-  EXPECT_THAT(WhyRefused({{three, PieceType::kUserDefined, 0}}), HasSubstr("a run of two is none"));
+  EXPECT_THAT(WhyRefused({{three, PieceType::kUserDefined, 0}}),
+              HasSubstr("but none for two spaces"));
   EXPECT_EQ(WhyRefused({{three, PieceType::kUserDefined, 0}, {two, PieceType::kUserDefined, 0}}),
             "");
   EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "") << "normal ones may";

@@ -134,7 +134,7 @@ TEST(Prompt, NamesTheMessageAndPartOfABadChat) {
   ExpectInvalid(FromChat({Message("user", "a"), Message("tool", "a")}), "chat.messages[1].role");
   PromptSource source = FromChat({Message("user", "a")});
   source.breakpoints = {1};
-  ExpectInvalid(source, "breakpoints: a chat has them on its parts");
+  ExpectInvalid(source, "breakpoints: must be empty with a chat");
 }
 
 TEST(Prompt, AStrictChatSMessagesCannotEndTheirTurns) {

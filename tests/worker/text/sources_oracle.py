@@ -173,7 +173,7 @@ def check_differences(binary, make, count, start):
     folder = make("another id in added_tokens.json")
     folder.write("added_tokens.json", {"<start_of_turn>": start + 1})
     check_refused(binary, folder, f"token {start + 1} is \"<start_of_turn>\"",
-                  f"has that at {start}")
+                  f"has this token at {start}")
     folder = make("two special tokens without ids")
     folder.write("tokenizer_config.json", {"pad_token": "[PAD]", "sep_token": "[SEP]"})
     check_refused(binary, folder, "\"[PAD]\" and \"[SEP]\"")
@@ -270,8 +270,8 @@ def check_forms(binary, make, count):
                 folder.write("tokenizer_config.json", {"tokenizer_class": tokenizer_class})
             check_equal(binary, folder)
     for name, change, words in [
-            ("added ids in another order", added(count + 5, count + 2), "transformers gives it"),
-            ("an added id of a piece", added(5), "transformers gives it"),
+            ("added ids in another order", added(count + 5, count + 2), "transformers assigns"),
+            ("an added id of a piece", added(5), "transformers assigns"),
             ("a Sequence of more", normalizer(None, {"type": "NFC"}), "its normalizer")]:
         folder = make(name)
         folder.change("tokenizer.json", change)

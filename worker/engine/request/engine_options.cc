@@ -17,17 +17,17 @@ constexpr size_t kMaxAdapterNameBytes = 64;
 
 absl::Status CacheTerms::Validate() const {
   if (fetch_budget < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("fetch_budget: negative");
+    return absl::InvalidArgumentError("fetch_budget: must not be negative");
   }
   if (publish_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("publish_timeout: not positive");
+    return absl::InvalidArgumentError("publish_timeout: must be positive");
   }
   if (compute.wait < absl::ZeroDuration() || compute.lease < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
+    return absl::InvalidArgumentError("compute_wait, compute_lease: must not be negative");
   }
   if (!(audit_rate >= 0 && audit_rate <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
+        absl::StrCat("audit_rate: must be in [0, 1]; got ", audit_rate));
   }
   return absl::OkStatus();
 }
@@ -52,18 +52,19 @@ std::string EngineOptions::FlagsOfInvariant() const {
 }
 
 absl::Status EngineOptions::Validate() const {
-  if (model_dir.empty()) return absl::InvalidArgumentError("model: no folder given");
+  if (model_dir.empty())
+    return absl::InvalidArgumentError("model: must name a folder or GGUF file");
   if (chunk_tokens < kMinChunkTokens || chunk_tokens > kMaxChunkTokens ||
       (chunk_tokens & (chunk_tokens - 1)) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", chunk_tokens,
-                                                   " is not a power of two in [", kMinChunkTokens,
-                                                   ", ", kMaxChunkTokens, "]"));
+    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: must be a power of two in [",
+                                                   kMinChunkTokens, ", ", kMaxChunkTokens,
+                                                   "]; got ", chunk_tokens));
   }
   const bool is_emulated = device == kEmulatedDevice;
   if (is_emulated &&
       (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable)) {
     return absl::InvalidArgumentError(
-        "device: emulated computes the class invariant alone: leave --exactness at auto");
+        "device: emulated supports exactness invariant only: use --exactness auto");
   }
   if (is_emulated || exactness == ExactnessChoice::kInvariant) {
     if (absl::Status may = MayBeInvariant(dtype); !may.ok()) return may;
@@ -73,21 +74,21 @@ absl::Status EngineOptions::Validate() const {
   }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {
-      return absl::InvalidArgumentError(absl::StrCat("adapter: \"", name, "\" is no name: 1 to ",
-                                                     kMaxAdapterNameBytes,
-                                                     " letters, digits, \".\", \"_\" and \"-\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("adapter: a name must be 1 to ", kMaxAdapterNameBytes,
+                       " letters, digits, \".\", \"_\" and \"-\"; got \"", name, "\""));
     }
   }
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
   if (max_running > kMaxRunning) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_running: ", max_running, " is not in [0, ", kMaxRunning, "]"));
+        absl::StrCat("max_running: must be in [0, ", kMaxRunning, "]; got ", max_running));
   }
   if (step_tokens != 0 &&
       (step_tokens < kMinSharedStepTokens || step_tokens > kMaxSharedStepTokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("step_tokens: ", step_tokens,
-                                                   " is not 0 or in [", kMinSharedStepTokens, ", ",
-                                                   kMaxSharedStepTokens, "]"));
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens: must be 0 or in [",
+                                                   kMinSharedStepTokens, ", ", kMaxSharedStepTokens,
+                                                   "]; got ", step_tokens));
   }
   if (absl::Status may = CheckSpeculate(speculate); !may.ok()) return may;
   return cache.Validate();

@@ -15,21 +15,21 @@ absl::Status CheckSearch(const EngineRequest& request) {
   if (absl::Status status = request.search.Validate(); !status.ok()) return status;
   if (!request.searches()) return absl::OkStatus();
   std::string other;
-  if (request.max_new_tokens == 0) other = "max_new_tokens 0: a search for nothing";
+  if (request.max_new_tokens == 0) other = "max_new_tokens 0";
   if (request.samples > 1) other = absl::StrCat("n ", request.samples);
   if (request.sampling.temperature > 0) {
-    other = absl::StrCat("sampling.temperature ", request.sampling.temperature, ", but only 0");
+    other = absl::StrCat("sampling.temperature ", request.sampling.temperature);
   }
   if (request.sampling.reports()) other = "logprobs";
   const TokenRules& rules = request.sampling.rules;
-  if (rules.are_on() || !rules.stop_ids.empty()) other = "penalties, biases or lists of tokens";
+  if (rules.are_on() || !rules.stop_ids.empty()) other = "penalties, biases or token lists";
   if (request.sampling.min_p > 0) other = "sampling.min_p";
   if (request.sampling.prompt_logprobs.has_value()) other = "sampling.prompt_logprobs";
   if (request.hash_logits) other = "hash_logits";
   if (request.first_draw > 0) other = absl::StrCat("first_draw ", request.first_draw);
   if (other.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("beams: ", request.search.beams, " beams are not possible with ", other));
+      absl::StrCat("beams: ", request.search.beams, " cannot be combined with ", other));
 }
 
 }  // namespace
@@ -43,19 +43,20 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
     return PromptTooLong("token_ids", context, tokens);
   }
   if (tokens == context && request.max_new_tokens > 0) {
-    return PromptTooLong("max_new_tokens", context, absl::StrCat(tokens, ", without one to draw"));
+    return PromptTooLong("max_new_tokens", context,
+                         absl::StrCat(tokens, ", which leaves no token to generate"));
   }
   if (request.max_new_tokens > context - tokens) {
     return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          "max_new_tokens: ", request.max_new_tokens, " after a prompt of ", tokens,
-                          " tokens is over the model's context of ", context)),
+                          "max_new_tokens: ", request.max_new_tokens, " plus a prompt of ", tokens,
+                          " tokens exceeds the model's context of ", context)),
                       kContextLengthExceeded);
   }
   for (size_t i = 0; i < tokens; ++i) {
     const int32_t id = request.token_ids[i];
     if (id < 0 || id >= config.vocab_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("token_ids[", i, "]: ", id, " is not in [0, ", config.vocab_size, ")"));
+          absl::StrCat("token_ids[", i, "]: must be in [0, ", config.vocab_size, "); got ", id));
     }
   }
   const absl::Status cuts = ValidateCuts(request.breakpoints, static_cast<uint32_t>(tokens));
@@ -63,15 +64,15 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
     return absl::InvalidArgumentError(absl::StrCat("breakpoints: ", cuts.message()));
   }
   if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("tenant: has ", request.tenant.size(),
-                                                   " bytes, allowed are 1 to ", kMaxTenantBytes));
+    return absl::InvalidArgumentError(absl::StrCat("tenant: must have 1 to ", kMaxTenantBytes,
+                                                   " bytes; has ", request.tenant.size()));
   }
   if (request.samples > 1 && request.max_new_tokens == 0) {
-    return absl::InvalidArgumentError("n: several samples of nothing: max_new_tokens is 0");
+    return absl::InvalidArgumentError("n: must be 1 if max_new_tokens is 0");
   }
   if (request.samples < 1 || request.samples > kMaxSamples) {
     return absl::InvalidArgumentError(
-        absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
+        absl::StrCat("n: must be in [1, ", kMaxSamples, "]; got ", request.samples));
   }
   if (absl::Status search = CheckSearch(request); !search.ok()) return search;
   absl::Status sampling = request.sampling.Validate();
@@ -82,15 +83,15 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
 absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running) {
   if (request.sequences() <= max_running) return absl::OkStatus();
   const absl::string_view what = request.searches() ? "beams: " : "n: ";
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, request.sequences(), request.searches() ? " beams" : " samples",
-                   " take as many places; max_running is ", max_running));
+  return absl::InvalidArgumentError(absl::StrCat(what, "must be at most ", max_running,
+                                                 ", the worker's --max-running; got ",
+                                                 request.sequences()));
 }
 
 absl::Status CheckSpeculate(uint32_t tokens) {
   if (tokens <= kMostSpeculate) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("speculate: ", tokens, " tokens a step; 0 to ", kMostSpeculate));
+      absl::StrCat("speculate: must be in [0, ", kMostSpeculate, "]; got ", tokens));
 }
 
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
@@ -105,13 +106,13 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (!kv.ok()) return kv.status();
   const auto not_here = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, " of the class invariant, and this worker's is ", ExactnessName(layout.exactness)));
+        what, " needs exactness invariant; this worker's is ", ExactnessName(layout.exactness)));
   };
   if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
-    return not_here(absl::StrCat("kv_cache: ", cache, " is"));
+    return not_here(absl::StrCat("kv_cache: ", cache));
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
-    if (!invariant) return not_here("sampling.prompt_logprobs is");
+    if (!invariant) return not_here("sampling.prompt_logprobs");
     // Of restored tokens there are no logits.
     request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;
   }
@@ -122,16 +123,15 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (!request->speculate.has_value()) request->speculate = may_guess ? options.speculate : 0;
   if (*request->speculate > 0 && request->searches()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("speculate: ", *request->speculate, "; a search with beams guesses nothing"));
+        absl::StrCat("speculate: must be 0 with beams; got ", *request->speculate));
   }
   if (*request->speculate > 0 && !invariant)
-    return not_here(absl::StrCat("speculate: ", *request->speculate, "; verifying tokens is"));
+    return not_here(absl::StrCat("speculate: ", *request->speculate));
   absl::Status may = CheckSpeculate(*request->speculate);
   if (!may.ok()) return may;
-  if (request->searches() && !invariant) return not_here("beams: several are");
+  if (request->searches() && !invariant) return not_here("beams: a search");
   if (request->searches() && request->kv.strategy == KvStrategy::kStatic) {
-    return absl::InvalidArgumentError(
-        "beams: not with kv_cache static, whose memory is of one sequence each");
+    return absl::InvalidArgumentError("beams: not supported with kv_cache static");
   }
   return CheckAdapterName(request->adapter, model.adapters());
 }
@@ -139,10 +139,9 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters) {
   if (name.empty() || AdapterNumber(adapters, name).has_value()) return absl::OkStatus();
   const auto add = [](std::string* out, const ModelAdapter& adapter) { out->append(adapter.name); };
-  return absl::InvalidArgumentError(
-      absl::StrCat("adapter: \"", name, "\" is none of this worker's",
-                   adapters.empty() ? ", which has none (--adapter NAME=DIR)" : ": ",
-                   absl::StrJoin(adapters, ", ", add)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "adapter: this worker has ", adapters.empty() ? "none (--adapter NAME=DIR)" : "only ",
+      absl::StrJoin(adapters, ", ", add), "; got \"", name, "\""));
 }
 
 }  // namespace hearth

@@ -36,7 +36,7 @@ absl::StatusOr<at::Device> ChooseDevice(absl::string_view name) {
                         absl::SimpleAtoi(name.substr(5), &index) && index >= 0 && index < 64;
   if (name != "cuda" && !numbered) {
     return absl::InvalidArgumentError(
-        absl::StrCat("device \"", name, "\" is not one of cpu, cuda, cuda:N"));
+        absl::StrCat("device: must be one of cpu, cuda, cuda:N; got \"", name, "\""));
   }
   if (!at::hasCUDA()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -59,7 +59,7 @@ absl::StatusOr<Compute> ChooseCompute(const std::string& device, const std::stri
     compute.dtype = fast ? at::kBFloat16 : at::kFloat;
   } else if (dtype != "float32") {
     return absl::InvalidArgumentError(
-        absl::StrCat("dtype \"", dtype, "\" is not one of auto, float32, bfloat16"));
+        absl::StrCat("dtype: must be one of auto, float32, bfloat16; got \"", dtype, "\""));
   }
   return compute;
 }

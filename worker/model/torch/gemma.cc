@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   const absl::StatusOr<Compute> compute = ChooseCompute(options.device, options.dtype);
   if (!compute.ok()) return compute.status();
   if (IsGgufFile(model_dir)) {
-    return absl::UnimplementedError(absl::StrCat(
-        model_dir, ": a GGUF file is served in the class invariant alone, on the CPU"));
+    return absl::UnimplementedError(
+        absl::StrCat(model_dir, ": a GGUF file needs exactness invariant and device cpu"));
   }
   const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
@@ -174,9 +174,9 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
   KvCacheRep* rows = kv->rep_.get();
   const size_t room = static_cast<size_t>(rows->capacity - rows->length);
   if (tokens.empty() || tokens.size() > room || tokens.size() > kMaxStepTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", tokens.size(), " tokens; 1 to ", kMaxStepTokens,
-                     " are possible, and the cache has room for ", room));
+    return absl::InvalidArgumentError(absl::StrCat("a step must have 1 to ", kMaxStepTokens,
+                                                   " tokens, and at most the ", room,
+                                                   " free in the cache; got ", tokens.size()));
   }
   if (absl::Status known = CheckTokenIds(tokens, rep_->config); !known.ok()) return known;
   const std::lock_guard<std::mutex> lock(rep_->step_mutex);
@@ -200,8 +200,8 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
 
 absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   if (capacity_tokens < 1 || capacity_tokens > kMaxCapacityTokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a KV cache of ", capacity_tokens, " tokens; 1 to ", kMaxCapacityTokens, " are possible"));
+    return absl::InvalidArgumentError(absl::StrCat("a KV cache must have 1 to ", kMaxCapacityTokens,
+                                                   " tokens; got ", capacity_tokens));
   }
   try {
     const c10::InferenceMode inference;
