@@ -222,9 +222,9 @@ class AskCommand(unittest.TestCase):
         self.worker.finds = 16
         _, err = self.ask('{"question": "Who?"}\n{"question": "When?"}\n')
         self.assertEqual(len(err), 3)
-        self.assertEqual(err[0], "hearth_cache.ask: 1 found 16 of the 26 tokens that were kept for "
-                                 "all questions (said once): the worker's --pool-bytes or its "
-                                 "store may be too small")
+        self.assertEqual(err[0], "hearth_cache.ask: 1 found only 16 of 26 context tokens in the "
+                                 "cache (logged once): the worker's --pool-bytes or its store may "
+                                 "be too small")
 
     def test_run_continues_where_it_stopped(self):
         self.worker.most_answers = 2
@@ -234,11 +234,11 @@ class AskCommand(unittest.TestCase):
                                   "worker is shutting down")
         self.worker.most_answers = 1000
         out, err = self.keep()
-        self.assertEqual(out[-1], "2 were answered before")
+        self.assertEqual(out[-1], "2 were already answered")
         self.assertEqual(err[-1][:10], "[1/1] end:")
         self.assertEqual(self.asked()[-1], CONTEXT + " In 1802")
         asked = len(self.asked())
-        self.assertEqual(self.keep(), [["3 were answered before"], []])
+        self.assertEqual(self.keep(), [["3 were already answered"], []])
         self.assertEqual(len(self.asked()), asked)
 
     def test_questions_that_failed_are_asked_again(self):
@@ -247,12 +247,12 @@ class AskCommand(unittest.TestCase):
         self.assertIn("2 answered, 1 failed", out[1])
         self.assertEqual(err[-1], f"[3/3] end: failed: {self.worker.address}: too long")
         self.worker.unanswerable = "nothing"
-        self.assertEqual(self.keep()[0][-1], "2 were answered before")
+        self.assertEqual(self.keep()[0][-1], "2 were already answered")
 
     def test_answers_of_hearthctl_are_continued(self):
         self.answers.write_text(OLD_LINE + "\n")
         who = '{"id": "who", "question": "Who?"}'
-        self.assertEqual(self.keep(questions=who)[0], ["1 were answered before"])
+        self.assertEqual(self.keep(questions=who)[0], ["1 were already answered"])
         self.answers.unlink()
         self.keep(questions=who)
         old, new = json.loads(OLD_LINE), json.loads(self.answers.read_text())
@@ -265,7 +265,7 @@ class AskCommand(unittest.TestCase):
         two = who + '\n{"id": "when", "question": "When?"}'
         for flags, questions, said in (
                 ((), who.replace("Who?", "Who else?"), f'{files} has an answer to another question '
-                 '"who": its text, or a flag for its answer, was not the same'),
+                 '"who": its text or an answer flag differs'),
                 (("--max-new-tokens", 9), who, "another question"),
                 (("--seed", 1), who, "another question")):
             out, err = self.keep(*flags, questions=questions, code=1)
@@ -274,8 +274,8 @@ class AskCommand(unittest.TestCase):
             self.assertIn(said, err[0])
         self.worker.weights = "bb"
         out, err = self.keep(questions=two, code=1)
-        self.assertEqual(out, ["1 were answered before", "1 were not answered"])
-        self.assertIn("line 1 is an answer of another model (aa, not bb); pass another --output",
+        self.assertEqual(out, ["1 were already answered", "1 were not answered"])
+        self.assertIn("line 1 is of another model (aa, not bb); pass another --output",
                       err[0])
         self.write("context", "Another light.")
         self.assertIn("line 1 answers a question about another context",
@@ -285,13 +285,13 @@ class AskCommand(unittest.TestCase):
 
     def test_wrong_values_are_said_in_a_line_before_anything_is_asked(self):
         for questions, flags, said in (
-                ('{"question": 1}', (), 'questions: line 1: has the field "question" or its type'),
+                ('{"question": 1}', (), 'questions: line 1: has a wrong field or type: "question"'),
                 ("[1]", (), "questions: line 1: is not a JSON object"),
                 ('{"ending": "\\udcff"}', (), "has half a character"),
-                (WHO, ("--template", "no place"), "--template: has no {question}"),
-                (WHO, ("--parallel", "65"), "no whole number from 1 to 64"),
-                (WHO, ("--logit-bias", "5"), '5 is no token id, "=" and number'),
-                (WHO, ("--keep", "soon"), '"soon" is no duration'),
+                (WHO, ("--template", "no place"), "--template: must contain {question}"),
+                (WHO, ("--parallel", "65"), "must be an integer in [1, 64]"),
+                (WHO, ("--logit-bias", "5"), "must be TOKEN_ID=NUMBER; got 5"),
+                (WHO, ("--keep", "soon"), 'like 250ms, 2s or 1m; got "soon"'),
                 (WHO, ("--output", "questions"), "--output is also an input file")):
             out, err = self.ask(questions, *flags, code=2)
             self.assertEqual(out, [])

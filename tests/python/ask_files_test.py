@@ -33,21 +33,21 @@ class Questions(unittest.TestCase):
                 ('\n{"question": ', "line 2: is not a JSON object"),
                 ("[1]", "line 1: is not a JSON object"),
                 ("[" * 100_000, "line 1: is not a JSON object"),
-                ('{"question": "a"}\n{"qestion": "b"}', 'line 2: has the field "qestion"'),
-                ('{"question": 3}', 'line 1: has the field "question" or its type wrong'),
-                ('{"id": true, "ending": "a"}', 'line 1: has the field "id"'),
-                ('{"question": "a", "ending": "b"}', "line 1: has two of"),
-                ('{"id": "x"}', "line 1: has nothing in"),
-                ('{"ending": ""}', "line 1: has nothing in"),
+                ('{"question": "a"}\n{"qestion": "b"}', 'line 2: has a wrong field or type: "q'),
+                ('{"question": 3}', 'line 1: has a wrong field or type: "question"'),
+                ('{"id": true, "ending": "a"}', 'line 1: has a wrong field or type: "id"'),
+                ('{"question": "a", "ending": "b"}', "line 1: must have only one of"),
+                ('{"id": "x"}', "line 1: must have one of"),
+                ('{"ending": ""}', "line 1: must have one of"),
                 ('{"token_ids": [-1]}', "line 1: has token_ids that are not"),
                 ('{"token_ids": [true]}', "line 1: has token_ids that are not"),
-                ('{"token_ids": [1]}', "line 1: has token_ids after a context that is text"),
-                ('{"ending": "a"}\n{"id": 1, "ending": "b"}', 'line 2: has the id "1" of line 1'),
-                ("\n \n", "there is no question")):
+                ('{"token_ids": [1]}', "line 1: has token_ids, but the context is text"),
+                ('{"ending": "a"}\n{"id": 1, "ending": "b"}', 'line 2: repeats the id "1" of line 1'),
+                ("\n \n", "has no question")):
             with self.assertRaises(ValueError, msg=lines) as caught:
                 questions(lines)
             self.assertIn(said, str(caught.exception))
-        with self.assertRaisesRegex(ValueError, "line 1: has a text after a context of token ids"):
+        with self.assertRaisesRegex(ValueError, "line 1: has a text, but the context is token ids"):
             questions('{"ending": "a"}', of_token_ids=True)
 
     def test_digest_is_of_the_ending_and_of_how_it_is_answered(self):
@@ -90,7 +90,7 @@ class Contexts(unittest.TestCase):
 
     def test_wrong_message_is_named(self):
         for messages, said in (
-                ({}, "the chat is not a list"), ([1], "chat messages[0] is not an object"),
+                ({}, "the chat must be a list"), ([1], "chat messages[0] is not an object"),
                 ([{"role": "user"}], "chat messages[0] has no content"),
                 ([{"content": "a"}], "chat messages[0] has no role"),
                 ([{"role": "user", "content": "a", "contents": 1}], 'unknown field "contents"'),
@@ -140,7 +140,7 @@ class Answers(unittest.TestCase):
     def test_answer_of_another_model_is_refused(self):
         self.append("a")
         self.opened().check_model("m")
-        with self.assertRaisesRegex(PreconditionFailed, "line 1 is an answer of another model"):
+        with self.assertRaisesRegex(PreconditionFailed, "line 1 is of another model"):
             self.opened().check_model("n")
 
     def test_torn_last_line_is_replaced(self):

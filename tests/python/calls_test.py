@@ -176,7 +176,7 @@ class Errors(unittest.TestCase):
         token = inference_pb2.GeneratedToken(text="a", sample=(1 << 32) - 1)
         with ToldServer([STARTED, inference_pb2.GenerateResponse(token=token)]) as server, \
                 Worker(server.address) as worker:
-            with self.assertRaisesRegex(DataLoss, "sample 4294967295"):
+            with self.assertRaisesRegex(DataLoss, "got 4294967295"):
                 worker.generate([1])
 
     def test_a_tier_of_a_later_version_is_its_number(self):

@@ -328,7 +328,7 @@ class Feed(FeedTest):
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 7))
         self.assertEqual([event.block_hashes for event in self.told()], [[2000]])
         self.assertIn("0 of other fingerprints", str(self.feed))
-        self.assertIn("from now on those of 6f74686572", self.said[0])
+        self.assertIn("now reporting fingerprint 6f74686572", self.said[0])
 
     def test_points_left_out_are_watched_again_once_no_other_is_left(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
@@ -354,7 +354,7 @@ class Feed(FeedTest):
     def test_fingerprint_that_is_named_stays(self):
         feed = self.make(fingerprint="3fa9")
         feed.take(point(Event.STORED, 2, 1, fingerprint=OTHER))
-        self.assertIn("reported are those of 3fa9", self.said[0])
+        self.assertIn("only those of 3fa9", self.said[0])
         feed.take(point(Event.STORED, 1, 1))
         self.assertIn("of 1 restore points; 0 left out, 1 of other", str(feed))
         self.assertTrue(feed.take(point(Event.EVICTED, 1, 1)))

@@ -117,8 +117,8 @@ class RoutersOfAWorker(RoutersTest):
         bridge = self.bridge(self.store, "--fingerprint", "0" * 64)
         bridge.wait_for_line("following")
         self.publish(1)
-        line = bridge.wait_for_line("is not reported")
-        self.assertIn("reported are those of 0000", line)
+        line = bridge.wait_for_line("is ignored")
+        self.assertIn("only those of 0000", line)
         self.assertIn("--fingerprint", line)
 
     def test_routers_that_came_late_or_were_away_know_all_of_it(self):
@@ -155,7 +155,7 @@ class RoutersOfAWorker(RoutersTest):
         router.wait_for(lambda: router.matched_tokens(ids) == LAST_CHUNK)
         blocks = dict(router.blocks)
         self.store.kill()
-        bridge.wait_for_line("trying again")
+        bridge.wait_for_line("retrying")
         store = self.cluster.store(self.folder / "store", listen=self.store.address)
         bridge.wait_for_line("following")
         more = self.publish(2)
@@ -163,7 +163,7 @@ class RoutersOfAWorker(RoutersTest):
         self.assertEqual({block: router.blocks.get(block) for block in blocks}, blocks)
         # And an empty one in its place.
         store.kill()
-        bridge.wait_for_line("trying again")
+        bridge.wait_for_line("retrying")
         self.cluster.store(self.folder / "another", listen=self.store.address)
         bridge.wait_for_line("following")
         router.wait_for(lambda: not router.blocks)
@@ -212,8 +212,8 @@ class RoutersOfAStore(RoutersTest):
 
     def test_wrong_values_end_it_with_2(self):
         for flags, reason in ((["--zmq", "localhost 5557"], "localhost 5557: Invalid argument"),
-                              (["--fingerprint", "w1"], "a fingerprint is up to 64 digits"),
-                              (["--high-water", "0"], "no whole number from 1"),
+                              (["--fingerprint", "w1"], "must be up to 64 digits"),
+                              (["--high-water", "0"], "must be an integer in [1,"),
                               (["--store", "7080"], '"7080" is no address'),
                               (["--tls-cert", "a"], "tls_key")):
             done = subprocess.run([sys.executable, "-B", "-m", "hearth_cache.events", *flags],
@@ -225,7 +225,7 @@ class RoutersOfAStore(RoutersTest):
     def test_without_a_store_it_waits_and_ends_when_told(self):
         self.store.stop()
         bridge = self.bridge(self.store)
-        bridge.wait_for_line("trying again")
+        bridge.wait_for_line("retrying")
         router = self.router(bridge)
         router.wait_for(lambda: router.last is not None)
         self.assertEqual(router.blocks, {})

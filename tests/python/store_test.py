@@ -280,7 +280,7 @@ class LyingStores(unittest.TestCase):
         for fields, why in (({"object": 99, "layer": 2, "data": b"x"}, "object 99"),
                             ({"object": 0, "layer": 0, "data": b"x"}, "layer 0"),
                             ({"object": 0, "layer": 2, "data": b"x", "offset": 8}, "at 8"),
-                            ({"object": 0, "layer": 2, "data": b"x" * (size + 1)}, "are due"),
+                            ({"object": 0, "layer": 2, "data": b"x" * (size + 1)}, "; expected "),
                             ({"object": 0, "layer": 2, "data": b"x" * size}, "digest")):
             with self.assertRaisesRegex(DataLoss, why):
                 self.take_slice(**fields)

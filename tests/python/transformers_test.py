@@ -128,7 +128,7 @@ class Prefixes(TransformersTest):
         short = self.prefixes.load(ids[:50])
         self.next_logits(ids[:50], short)  # it has not slid
         self.assertIn(50, self.prefixes.save(short, ids[:50]).boundaries)
-        with self.assertRaisesRegex(ValueError, "130 tokens, and there are 129"):
+        with self.assertRaisesRegex(ValueError, "130 tokens, but 129"):
             self.prefixes.save(recorded, ids[:129])
 
     def test_models_that_differ_share_nothing_and_are_told_the_field(self):

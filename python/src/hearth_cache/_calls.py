@@ -47,17 +47,17 @@ class Access:
 
     def check(self, address: str) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together; one is missing")
+            raise ValueError("tls_cert and tls_key must be given together")
         if self.tls_cert is not None and self.tls_ca is None:
-            raise ValueError("tls_cert needs tls_ca, the authority that signed the server's")
+            raise ValueError("tls_cert needs tls_ca, the CA of the server's certificate")
         if self.token is not None and self.token_file is not None:
-            raise ValueError("token and token_file are two ways to say the same; give one")
+            raise ValueError("token and token_file exclude each other; give one")
         has_token = self.token is not None or self.token_file is not None
         if has_token and self.tls_ca is None and not self.plaintext_tokens \
                 and not _stays_on_host(address):
             raise ValueError(
-                f"the token would reach {address} in clear text; give tls_ca, or plaintext_tokens "
-                "where the network itself is encrypted")
+                f"the token would be sent to {address} in clear text; give tls_ca, or "
+                "plaintext_tokens if the network itself is encrypted")
 
     def credentials(self) -> Optional[grpc.ChannelCredentials]:
         if self.tls_ca is None:

@@ -54,9 +54,9 @@ class Quiet:
             if not self:  # else calls failed that were under way together
                 self._until = time.monotonic() + self._next_s
                 self._next_s = min(2 * self._next_s, QUIET_S[1])
-            _LOG.warning("the store failed, the prompt is computed: %s", error)
+            _LOG.warning("the store failed; the prompt is computed: %s", error)
         except also:
-            _LOG.exception("a transfer failed, the prompt is computed")
+            _LOG.exception("a transfer failed; the prompt is computed")
 
     def end(self) -> None:
         """The store answered."""

@@ -74,7 +74,7 @@ class FetchReader:
 
     def take(self, message: cache_store_pb2.FetchResponse) -> None:
         if message.HasField("plan") == self._planned:
-            raise DataLoss("a second plan in one fetch" if self._planned
+            raise DataLoss("the fetch sent a second plan" if self._planned
                            else "the fetch began without a plan")
         if self._planned:
             self._take_slice(message.slice)
@@ -113,12 +113,12 @@ class FetchReader:
     def _take_slice(self, piece: cache_store_pb2.SliceData) -> None:
         key = (piece.object, piece.layer)
         if key not in self._due:
-            raise DataLoss(f"slice of object {piece.object} in layer {piece.layer}: none is due")
+            raise DataLoss(f"unexpected slice of object {piece.object} in layer {piece.layer}")
         one, data = self.fetched.objects[piece.object], piece.data
         size, have = self._layout.slice_bytes(one.tokens), len(self._parts.get(key, ()))
         if piece.offset != have or not 0 < len(data) <= size - have:
             raise DataLoss(f"slice of layer {piece.layer} at token {one.begin}: {len(data)} bytes "
-                           f"at {piece.offset}, where {size - have} are due at {have}")
+                           f"at {piece.offset}; expected {size - have} at {have}")
         whole: Bytes = data
         if len(data) < size:
             part = self._parts.setdefault(key, bytearray())
@@ -127,7 +127,7 @@ class FetchReader:
                 return
             whole = memoryview(self._parts.pop(key))
         if xxhash.xxh3_64_intdigest(whole) != self._due.pop(key):
-            raise DataLoss(f"layer {piece.layer} of {one} does not have its digest")
+            raise DataLoss(f"layer {piece.layer} of {one} does not match its digest")
         self.fetched.bytes += size
         if self._place is None:
             self.fetched.slices[one.begin, piece.layer] = whole
@@ -136,13 +136,13 @@ class FetchReader:
 
     def end(self) -> Fetched:
         if self._due or not self._planned:
-            raise DataLoss(f"the fetch ended with {len(self._due)} slices due" if self._planned
+            raise DataLoss(f"the fetch ended with {len(self._due)} slices missing" if self._planned
                            else "the fetch ended without a plan")
         return self.fetched
 
 
 def _differs(name: str, said: object) -> PreconditionFailed:
-    return PreconditionFailed(f"plan: {name} is {str(said)[:99]}; that is not what was asked for")
+    return PreconditionFailed(f"plan: {name} is {str(said)[:99]}, which does not match the request")
 
 
 class Offer:

@@ -306,9 +306,9 @@ def pages_of(cache: Any, name: str, blocks: int, page_bytes: int) -> Any:
     page = cache[:1].numel() * parts
     if odd or not cache[0].is_contiguous() or (parts > 1 and not cache[:parts].is_contiguous()) \
             or page * cache.element_size() != page_bytes:
-        raise ValueError(f"layer {name}: its cache of shape {tuple(cache.shape)} and strides "
-                         f"{cache.stride()} does not have {blocks} pages of {page_bytes} bytes, "
-                         "each in one piece")
+        raise ValueError(f"layer {name}: its cache must have {blocks} contiguous pages of "
+                         f"{page_bytes} bytes; got shape {tuple(cache.shape)} and strides "
+                         f"{cache.stride()}")
     return cache.as_strided((blocks, page), (cache.stride(0) * parts, 1)).view(torch.uint8)
 
 
@@ -364,7 +364,7 @@ class Mover:
                 writer.finish()  # failed or not: the engine gets its blocks back
             if fetched.usable_tokens != boundary:
                 raise NotFound(
-                    f"{boundary} tokens were planned, and are gone: {fetched.miss_reason}")
+                    f"{boundary} planned tokens are no longer stored: {fetched.miss_reason}")
             if load.hints:
                 self._saving.submit(self._hint, load, fetched)
             return fetched

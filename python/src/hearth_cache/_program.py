@@ -21,9 +21,9 @@ from hearth_cache.errors import HearthError
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 _ACCESS = (
-    ("tls-ca", "connect by TLS; the authority (PEM) that signed the server's certificate"),
-    ("tls-cert", "your own certificate (PEM)"), ("tls-key", "its private key (PEM)"),
-    ("token-file", "file with your token"))
+    ("tls-ca", "connect with TLS; CA (PEM) that signed the server's certificate"),
+    ("tls-cert", "client certificate (PEM)"), ("tls-key", "its private key (PEM)"),
+    ("token-file", "file with the bearer token"))
 # Unicode's control characters but line ends and tabs, and the marks of bidirectional text.
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and \
             error.filename else str(error)
         if name.startswith(grpc.StatusCode.UNIMPLEMENTED.name):
-            text += f" (is it a {self._kind} of this version? pass --{self._kind} ADDR)"
+            text += f" (is the server a {self._kind} of this version? pass --{self._kind} ADDR)"
         line = shown(f"{self.prog}: {name}{text}".replace("\n", " "))
         print(line, file=sys.stderr, flush=True)
         is_wrong = isinstance(error, ValueError) or \
@@ -85,7 +85,7 @@ def address(text: str) -> str:
     port = re.fullmatch(r".+:(\d{1,5})", text)
     if not re.fullmatch(r"unix(-abstract)?:.+", text) and \
             not (port and 0 < int(port[1]) < 1 << 16):
-        raise argparse.ArgumentTypeError(f'"{text}" is no address: write host:port or unix:PATH')
+        raise argparse.ArgumentTypeError(f'must be host:port or unix:PATH; got "{text}"')
     return text
 
 
@@ -93,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     """The type of a flag that is a whole number between these."""
     def number(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text} is no whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"must be an integer in [{least}, {most}]; got {text}")
         return int(text)
     return number
 
@@ -105,7 +105,7 @@ def duration(text: str) -> float:
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return float(text)
     if not re.fullmatch(f"({part})+", text):
-        raise argparse.ArgumentTypeError(f'"{text}" is no duration; write 250ms, 2s or 1m')
+        raise argparse.ArgumentTypeError(f'must be a duration like 250ms, 2s or 1m; got "{text}"')
     return sum(float(number) * units[unit] for number, unit in re.findall(part, text))
 
 

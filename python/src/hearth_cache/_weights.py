@@ -92,9 +92,9 @@ class Weights:
                  for name, one in each()}
         for one in state.tensors:
             if one.numel() and not marks[id(one)][1]:
-                raise ValueError(f"{names[id(one)]} has no memory of its own, as tensors that are "
-                                 "quantized by torchao or quanto, sharded or offloaded: its "
-                                 "content cannot be hashed. Call the model's own generate()")
+                raise ValueError(f"{names[id(one)]} cannot be hashed: it has no own memory, as "
+                                 "tensors that are sharded, offloaded, or quantized by torchao or "
+                                 "quanto. Call the model's own generate()")
         digest = xxhash.xxh3_128()
         for name, one in sorted({id(one): (names[id(one)], one) for one in state.tensors}.values(),
                                 key=lambda named: named[0]):
@@ -157,9 +157,9 @@ def _check_adapters(model: Any) -> None:
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         if config.is_prompt_learning or kind in _WHOLE_PROMPT or \
                 getattr(config, "alora_invocation_tokens", None):
-            raise ValueError(f"adapter {name} is of the kind {kind}: its keys and values depend on "
-                             "more than the tokens before them. Delete the adapter, or call the "
-                             "model's own generate()")
+            raise ValueError(f"adapter {name} has the unsupported kind {kind}: its keys and values "
+                             "depend on more than the tokens before them. Delete the adapter, or "
+                             "call the model's own generate()")
 
 
 def _check_layers(model: Any) -> None:
@@ -168,9 +168,9 @@ def _check_layers(model: Any) -> None:
         own = inside["_parameters"]
         if "_packed_params" in inside or ("W_q" in own and "meta" in inside) or any(
                 hasattr(one, "quant_state") or hasattr(one, "SCB") for one in own.values()):
-            raise ValueError(f"{name} keeps a part of its weights outside parameters and buffers, "
-                             "as layers of torch.ao, bitsandbytes and HQQ: its content cannot be "
-                             "hashed. Call the model's own generate()")
+            raise ValueError(f"{name} cannot be hashed: it has weights outside its parameters and "
+                             "buffers, as layers of torch.ao, bitsandbytes and HQQ. Call the "
+                             "model's own generate()")
 
 
 def _configs_of(model: Any) -> list[str]:

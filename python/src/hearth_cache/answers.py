@@ -83,7 +83,7 @@ class Answer:
 
     def _sample(self, number: int) -> Sample:
         if number >= SAMPLES_MAX:
-            raise DataLoss(f"the answer has a sample {number}; numbers must be below {SAMPLES_MAX}")
+            raise DataLoss(f"the answer's sample number must be below {SAMPLES_MAX}; got {number}")
         while len(self.samples) <= number:
             self.samples.append(Sample())
         return self.samples[number]

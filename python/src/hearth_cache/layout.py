@@ -47,9 +47,9 @@ class _Layers:
     def __post_init__(self) -> None:
         # A local layer without a window would have a tail of no tokens: a wrong answer.
         if set(self.layer_types) - {"g", "l"} or not self.layer_types:
-            raise ValueError(f'layer_types is "{self.layer_types}"; it is letters g and l')
+            raise ValueError(f'layer_types must be letters g and l; got "{self.layer_types}"')
         if "l" in self.layer_types and self.window < 1:
-            raise ValueError(f"window is {self.window}; local layers need one")
+            raise ValueError(f"window must be at least 1 for local layers; got {self.window}")
 
     def layers_of(self, group: int) -> list[int]:
         return [layer for layer, kind in enumerate(self.layer_types) if kind == "gl"[group]]
@@ -91,7 +91,7 @@ class Layout(_Layers):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype is {self.dtype}; known are {', '.join(DTYPE_BYTES)}")
+            raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}; got {self.dtype}")
 
     def slice_bytes(self, tokens: int) -> int:
         return 2 * self.kv_heads * tokens * self.head_dim * DTYPE_BYTES[self.dtype]
@@ -137,7 +137,7 @@ class Fingerprint:
         fields: dict[str, FieldValue] = {**layout.fields(), "exactness": exactness}
         taken = sorted(fields.keys() & more.keys())
         if taken:
-            raise ValueError(f"{taken[0]}: the layout has this field")
+            raise ValueError(f"{taken[0]}: the layout already has this field")
         fields.update(more)
         return cls(layout, tuple(sorted(fields.items())))
 
@@ -169,6 +169,6 @@ def _value(value: FieldValue) -> bytes:
         return _field(_TEXT, value.encode())
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"a fingerprint's number is {value}; it must be finite")
+            raise ValueError(f"a fingerprint's number must be finite; got {value}")
         return _field(_NUMBER, struct.pack("<d", value + 0.0))  # -0 is written as +0
     return _field(_INTEGER, struct.pack("<Q", value))

@@ -129,7 +129,7 @@ def generate_request(prompt: inference_pb2.PromptInput,
     sampling: dict[str, Any] = {"report_logprobs": True} if "logprobs" in options else {}
     for name, value in options.items():
         if name not in GenerateOptions.__annotations__:
-            raise TypeError(f"{name}: there is no such option; GenerateOptions lists them")
+            raise TypeError(f"{name}: unknown option; GenerateOptions lists all")
         if name not in PromptOptions.__annotations__:
             (sampling if name in _SAMPLING else fields)[name] = _value(name, value)
     return inference_pb2.GenerateRequest(

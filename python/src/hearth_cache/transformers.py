@@ -159,7 +159,7 @@ class PrefixCache(Closing):
         the model changed since then."""
         begun = getattr(cache, _BEGUN, None)
         if begun is None:
-            raise ValueError("this is no cache of load() or prefill(), so the weights that "
+            raise ValueError("the cache must be made by load() or prefill(), or the weights that "
                              "computed it are unknown: begin with load(), and compute it again")
         ids = _list_of(ids)
         prefix = self._prefix(ids)
@@ -168,7 +168,7 @@ class PrefixCache(Closing):
                              "prefill() made the cache: begin it with load(), and compute it again")
         length = cache.get_seq_length()
         if length != len(ids):
-            raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
+            raise ValueError(f"the cache has {length} tokens, but {len(ids)} ids were given")
         rows, stored = self._rows(cache, length), Fetched()
         if any(keys.shape[-2] < length for keys, _ in rows):  # as of one that went on from load()
             stored = self._store.fetch(prefix, max_tokens=length,
@@ -224,11 +224,11 @@ class PrefixCache(Closing):
         for name in (*_REFUSED, *types, *(options.keys() - known)):
             value, harmless = self._setting(options, name), _REFUSED.get(name, ())
             if value is not None and value is not False and not (harmless and value in harmless):
-                why = "with a restored cache the answer would be another" \
-                    if name in known else "unknown here, and may decide keys and values"
-                raise ValueError(f"{name}: {why}. Leave it out (a value of the model's "
-                                 f"generation_config is left out by {name}=None), or call the "
-                                 "model's own generate()")
+                why = "a restored cache would change the answer" \
+                    if name in known else "unknown option, which may change keys and values"
+                raise ValueError(f"{name}: {why}. Leave it out (to override the model's "
+                                 f"generation_config, pass {name}=None), or call the model's own "
+                                 "generate()")
 
     def _mask_of(self, inputs: Any, options: dict[str, Any]) -> Any:
         """As transformers makes it: the padding token is padding where it cannot end an answer."""
@@ -274,8 +274,8 @@ class PrefixCache(Closing):
         """Named by the model as it is now: a save in the background may be later."""
         prefix = Prefix(self.fingerprint, ids, tenant=self._tenant)
         if self._weights.training:
-            raise ValueError("the model is in training mode, in which dropout decides keys and "
-                             "values, and checkpointing drops caches: call model.eval() first")
+            raise ValueError("the model is in training mode: dropout changes keys and values, "
+                             "and checkpointing drops caches. Call model.eval() first")
         return prefix
 
     def _load(self, prefix: Prefix, max_tokens: int) -> tuple[Any, Fetched]:
@@ -319,8 +319,8 @@ class PrefixCache(Closing):
             found = (layer.get_seq_length(), *(() if keys is None else (
                 *keys.shape[:2], keys.shape[-1], str(keys.dtype))))
             if found != wanted:
-                raise ValueError(f"layer {number} has (tokens, prompts, heads, head_dim, dtype) "
-                                 f"{found}; {wanted} are to be kept")
+                raise ValueError(f"layer {number}: (tokens, prompts, heads, head_dim, dtype) must "
+                                 f"be {wanted}; got {found}")
             rows.append((keys, layer.values))
         return rows
 
@@ -339,8 +339,8 @@ class PrefixCache(Closing):
             begin = tokens - rows[layer][0].shape[-2]
             if one.begin < begin:
                 raise ValueError(
-                    f"layer {layer} keeps tokens from {begin} on, and those from {one.begin} "
-                    "on are needed: a sliding layer that has slid keeps less than whole chunks. "
+                    f"layer {layer} keeps tokens from {begin} on, but tokens from {one.begin} "
+                    "on are needed: a sliding layer drops tokens that its window has passed. "
                     "Call cache.activate_past_recording() before the prefill, and cache.crop(0) "
                     "after save(); prefill() does both")
             both = torch.stack([kind[0, :, one.begin - begin:one.end - begin]
@@ -353,7 +353,7 @@ class PrefixCache(Closing):
 def _list_of(ids: Ids) -> list[int]:
     if torch.is_tensor(ids):
         if ids.dim() == 2 and ids.shape[0] != 1:
-            raise ValueError(f"one prompt at a time, not {ids.shape[0]}")
+            raise ValueError(f"must be one prompt; got {ids.shape[0]}")
         ids = ids.flatten().tolist()
     return [int(one) for one in ids]
 
@@ -385,8 +385,8 @@ def _layout_of(model: Any, chunk_tokens: int) -> Layout:
     unknown = sorted(set(kinds) - set(_KINDS))
     shares = bool(getattr(config, "num_kv_shared_layers", 0))
     if unknown or shares:
-        raise ValueError(f"layers of {', '.join(unknown) or 'shared keys and values'}: known are "
-                         f"{' and '.join(_KINDS)}, each with its own")
+        raise ValueError(f"unsupported layers: {', '.join(unknown) or 'shared keys and values'}; "
+                         f"must be {' or '.join(_KINDS)}, with own keys and values")
     head_dim: int = getattr(config, "head_dim", None) or \
         config.hidden_size // config.num_attention_heads
     window = config.sliding_window if "sliding_attention" in kinds else 0

@@ -51,8 +51,8 @@ class HearthConnector(
             raise ValueError('kv_load_failure_policy must be "recompute"; with '
                              f'"{transfer.kv_load_failure_policy}" a failed load ends a request')
         if "store" not in extra or extra.keys() - _SUBJECTS:
-            raise ValueError(f"kv_connector_extra_config: {', '.join(sorted(extra)) or 'nothing'}; "
-                             f"it needs store, and may have {', '.join(sorted(_SUBJECTS))}")
+            raise ValueError("kv_connector_extra_config must have store, and may have "
+                             f"{', '.join(sorted(_SUBJECTS))}; got {sorted(extra)}")
         _check(vllm_config)
         access = Access(**{name: value for name, value in extra.items()
                            if name not in ("store", "tenant")})
@@ -173,9 +173,9 @@ def _check(config: Any) -> None:
     for name in ("pipeline_parallel_size", "decode_context_parallel_size",
                  "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
-            raise ValueError(f"{name} is {getattr(parallel, name)}; the connector knows 1")
+            raise ValueError(f"{name} must be 1; got {getattr(parallel, name)}")
     if config.speculative_config is not None:
-        raise ValueError("speculative_config: a drafter's pages are not kept; leave it out")
+        raise ValueError("speculative_config is not supported: remove it")
 
 
 def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
@@ -190,18 +190,17 @@ def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
     kinds = ""
     for name, spec, _ in layers:
         if not isinstance(spec, (_specs.SlidingWindowSpec, _specs.FullAttentionSpec)):
-            raise ValueError(f"layer {name} is {type(spec).__name__}; known are full attention and "
-                             "sliding windows")
+            raise ValueError(f"layer {name} must have full attention or a sliding window; got "
+                             f"{type(spec).__name__}")
         kinds += "l" if isinstance(spec, _specs.SlidingWindowSpec) else "g"
     windows = {spec.sliding_window for (_, spec, _), kind in zip(layers, kinds) if kind == "l"}
     shapes = {(spec.block_size, spec.page_size_bytes) for _, spec, _ in layers}
     if len(shapes) != 1 or len(windows) > 1:
-        raise ValueError(f"layers differ: (block, bytes of a page) are {sorted(shapes)}, windows "
-                         f"{sorted(windows)}; the connector knows one of each")
+        raise ValueError("layers must have one (block, bytes of a page) and one window; got "
+                         f"{sorted(shapes)} and {sorted(windows)}")
     (block_tokens, page_bytes), = shapes
     if block_tokens & (block_tokens - 1) or not 16 <= block_tokens <= 1024:
-        raise ValueError(f"block_size is {block_tokens}; the store knows powers of two from 16 to "
-                         "1024")
+        raise ValueError(f"block_size must be a power of two from 16 to 1024; got {block_tokens}")
     return (PageLayout(kinds, max(windows, default=0), page_bytes, block_tokens),
             [name for name, _, _ in layers], [group for _, _, group in layers])
 
@@ -240,7 +239,7 @@ def _weights_digest(model: Any) -> str:
     files = [folder] if folder.is_file() else \
         sorted(path for kind in _WEIGHTS for path in folder.glob(kind))
     if not files:
-        raise ValueError(f"{folder}: no weights ({', '.join(_WEIGHTS)}) to name what is kept by")
+        raise ValueError(f"{folder}: must have weights ({', '.join(_WEIGHTS)}) to hash")
     digest = xxhash.xxh3_128()
     for path in files:
         with open(path, "rb") as file:

@@ -33,7 +33,7 @@ class AsyncAskedPrompts:
     def __init__(self, context: inference_pb2.PromptInput, template: str,
                  tokenize: Tokenize) -> None:
         if "{question}" not in template:
-            raise ValueError("template: has no {question}")
+            raise ValueError("template: must contain {question}")
         self.boundary = 0
         self._input, self._template, self._tokenize = context, template, tokenize
         self._ids: list[int] = []

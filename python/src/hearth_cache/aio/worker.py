@@ -62,7 +62,7 @@ class AsyncCaches:
     def _store(self) -> AsyncStore:
         if self._kept is None:
             raise ValueError(
-                "caches live at the store: give its address, Worker(..., store=ADDRESS)")
+                "caches need the store's address: Worker(..., store=ADDRESS)")
         return self._kept
 
     async def create(self, prompt: Prompt, **options: Unpack[PrefillOptions]) -> Cache:
@@ -161,7 +161,7 @@ class AsyncWorker(AsyncClosing):
         `deadline_s` is of each call; a worker without room is asked again until then."""
         put = prompt_input(context, options)
         if any(isinstance(one, str) == put.HasField("token_ids") for one in questions):
-            raise ValueError("questions are token ids where the context is, else texts")
+            raise ValueError("questions must be token ids if the context is, else texts")
         failed: dict[int, InvalidRequest] = {}
 
         def patience() -> Patience:

@@ -31,17 +31,17 @@ EXAMPLES = """\
   python -m hearth_cache.ask --context-chat chat.json --questions questions.jsonl --json
       (chat.json as in hearthctl generate; each question is the user's next message)
 
-  {"id": "q1", "question": "Which river?"}      a line of the questions: put into --template
-  {"ending": " The river is called"}            continues where the context ends; or "prompt"
-  {"question": "Since when?", "kind": "dates"}  a word that comes back with the answer
+  {"id": "q1", "question": "Which river?"}      a line of --questions: inserted into --template
+  {"ending": " The river is called"}            continues the context as it is; also "prompt"
+  {"question": "Since when?", "kind": "dates"}  "kind" is copied to the answer
 
-The worker computes the context once and keeps it, and answers each question as soon as it can. With
---output each answer is a line of that file as soon as it is there. The same command continues where
-it stopped, and asks again what failed. A context or a question that is not what the file answers is
-refused, by its sha256, and so is another model. A line, of the file and with --json, has id, kind,
-answer, finish_reason, prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_ms (from the
-question's turn to its first token, by the worker's clock), total_ms and token_ids, or error and
-error_code; the last line with --json is the report. Exit code 1 when a question has no answer.
+The worker computes the context once and keeps it for all questions. With --output each answer is
+added to the file when it is complete. If the command stops, run it again: it asks only the
+questions without an answer. If the file has answers to another context or question, or of another
+model, the command refuses it. Each line of the file and of --json has id, kind, answer,
+finish_reason, prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_ms (from the
+question's start to its first token, by the worker's clock), total_ms and token_ids, or error and
+error_code; the last line of --json is the report. Exit code 1 if a question has no answer.
 """
 DEADLINE_S = 3600.0  # of a call, with its wait for room
 CONNECT_S = 10.0
@@ -65,7 +65,7 @@ def bias(text: str) -> tuple[int, float]:
     try:
         return UINT(token if equals else ""), float(number)
     except (argparse.ArgumentTypeError, ValueError):
-        raise argparse.ArgumentTypeError(f'{text} is no token id, "=" and number') from None
+        raise argparse.ArgumentTypeError(f"must be TOKEN_ID=NUMBER; got {text}") from None
 
 
 def keep(text: str) -> int:
@@ -78,51 +78,51 @@ def several(kind: Callable[[str], Any]) -> dict[str, Any]:
 
 METAVARS: dict[Any, str] = {float: "NUMBER", utf8: "TEXT", keep: "DURATION", bias: "ID=BIAS"}
 ANSWER_FLAGS = (
-    Flag("--max-new-tokens", "max_new_tokens", "most tokens to generate (default: 128)",
+    Flag("--max-new-tokens", "max_new_tokens", "maximum tokens to generate (default: 128)",
          {"type": UINT, "default": 128}),
-    Flag("--stop", "stop", "end at this text; may be repeated", several(utf8)),
+    Flag("--stop", "stop", "end the answer at this text; may be repeated", several(utf8)),
     Flag("--ignore-eos", "ignore_eos", "continue after the model's end of text",
          {"action": "store_true", "default": None}),
     Flag("--generation-config", "server_defaults",
-         "auto: temperature, top-k and top-p are the model's own where they are not given (see "
-         "hearthctl model); none (the default): greedy", {"choices": ("auto", "none")}),
-    Flag("--temperature", "temperature", "0 is greedy (the default)", {"type": float}),
-    Flag("--top-k", "top_k", "sample from the k likeliest; 0 is off", {"type": UINT}),
-    Flag("--top-p", "top_p", "sample from the likeliest that sum to p; 0 is off", {"type": float}),
-    Flag("--seed", "seed", "the same seed gives the same answer; without one it is drawn",
+         "auto: temperature, top-k and top-p default to the model's own (see hearthctl model); "
+         "none (the default): greedy", {"choices": ("auto", "none")}),
+    Flag("--temperature", "temperature", "0 (the default) is greedy", {"type": float}),
+    Flag("--top-k", "top_k", "sample from the k likeliest tokens; 0 is off", {"type": UINT}),
+    Flag("--top-p", "top_p", "sample the likeliest tokens that sum to p; 0 is off", {"type": float}),
+    Flag("--seed", "seed", "the same seed gives the same answer; default: random",
          {"type": ULONG}),
-    Flag("--min-p", "min_p", "sample none that is less than p times as likely as the likeliest",
+    Flag("--min-p", "min_p", "skip tokens less than p times as likely as the likeliest",
          {"type": float}),
     Flag("--repetition-penalty", "repetition_penalty",
-         "divide logits of tokens in prompt or answer; 1 is off", {"type": float}),
+         "divide logits of tokens in prompt or answer by this; 1 is off", {"type": float}),
     Flag("--presence-penalty", "presence_penalty",
          "subtract this from the logits of tokens in the answer", {"type": float}),
-    Flag("--frequency-penalty", "frequency_penalty", "likewise, each time that they occur",
+    Flag("--frequency-penalty", "frequency_penalty", "subtract this for each occurrence",
          {"type": float}),
-    Flag("--logit-bias", "logit_bias", "ID=BIAS: add to a token's logit; may be repeated",
+    Flag("--logit-bias", "logit_bias", "ID=BIAS: add BIAS to a token's logit; may be repeated",
          several(bias)),
-    Flag("--stop-token-id", "stop_token_ids", "end before this token; may be repeated",
+    Flag("--stop-token-id", "stop_token_ids", "end the answer before this token; may be repeated",
          several(UINT)),
-    Flag("--bad-token-id", "bad_token_ids", "never draw this token; may be repeated",
+    Flag("--bad-token-id", "bad_token_ids", "never generate this token; may be repeated",
          several(UINT)),
     Flag("--min-tokens", "min_tokens", "do not end before this many tokens", {"type": UINT}),
     Flag("--adapter", "adapter", "use this adapter of the worker (hearth-worker --adapter "
          "NAME=DIR)", {"type": utf8}),
-    Flag("--cache", "cache", "whether the context is read from the cache, and kept there",
+    Flag("--cache", "cache", "whether to read the context from the cache, and to keep it there",
          {"choices": ("default", "read", "write", "off")}),
     Flag("--kv-cache", "kv_cache",
-         "keep keys and values by this strategy, as hearth-worker --kv-cache has it",
+         "strategy for keys and values, as in hearth-worker --kv-cache",
          {"type": utf8}),
     Flag("--kv-quantization", "kv_quantization",
-         "options of the strategy quantized, as hearth-worker has them", {"type": utf8}),
+         "options of the strategy quantized, as in hearth-worker", {"type": utf8}),
     Flag("--speculate", "speculate",
-         "tokens guessed from the text for one step to verify; 0 is off", {"type": UINT}),
-    Flag("--durability", "durability", "where the context is kept, as hearthctl generate has it",
+         "tokens to draft from the text and verify in one step; 0 is off", {"type": UINT}),
+    Flag("--durability", "durability", "where to keep the context, as in hearthctl generate",
          {"choices": ("default", "memory", "disk", "sync", "shared")}),
-    Flag("--keep", "keep_s", "evict the context last, within the tenant, for this long: 10m; at "
-         "most 1h", {"type": keep}),
-    Flag("--priority", "priority", "each step doubles the worth of the context beside all else of "
-         "the tenant", {"type": whole(-8, 8)}),
+    Flag("--keep", "keep_s", "evict the context last within the tenant for this long, at most "
+         "1h", {"type": keep}),
+    Flag("--priority", "priority", "eviction priority within the tenant; each step doubles the "
+         "context's value", {"type": whole(-8, 8)}),
 )
 
 
@@ -130,22 +130,22 @@ def parse(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_server("worker", 7070)
     add = parser.add_argument
     add("--wait", type=duration, default=0.0, metavar="DURATION",
-        help="wait this long for the worker to listen: 30s, 500ms (default: not at all)")
+        help="wait up to this long for the worker to listen: 30s, 500ms (default: do not wait)")
     context = parser.add_mutually_exclusive_group(required=True)
     for flag, kind, meaning in (
-            ("--context", "text", "a file of text"),
-            ("--context-chat", "chat", "a chat's JSON file, as hearthctl generate takes it"),
-            ("--context-token-ids", "token_ids", "a file of token ids")):
+            ("--context", "text", "context: a text file"),
+            ("--context-chat", "chat", "context: a chat's JSON file, as in hearthctl generate"),
+            ("--context-token-ids", "token_ids", "context: a file of token ids")):
         context.add_argument(flag, dest=kind, metavar="FILE", help=meaning)
     add("--questions", required=True, metavar="FILE",
-        help="a JSON object a line; - is standard input")
-    add("--output", metavar="FILE", help="the file that answers are added to, a JSON line each")
+        help="a file with one JSON object on each line; - is standard input")
+    add("--output", metavar="FILE", help="file to append answers to, one JSON line each")
     add("--template", default=DEFAULT_TEMPLATE, type=utf8, metavar="TEXT",
-        help='what a question becomes; the default is an empty line, "Question: {question}" and '
+        help='text to insert a question into; default: an empty line, "Question: {question}" and '
              '"Answer:"')
     add("--parallel", type=whole(1, 64), default=8, metavar="N",
-        help="questions under way at a time, at most 64 (default: 8)")
-    add("--json", action="store_true", help="a JSON object for each answer, the report last")
+        help="questions to ask at a time, at most 64 (default: 8)")
+    add("--json", action="store_true", help="print a JSON object for each answer, then the report")
     answer = parser.add_argument_group("answers")
     for one in ANSWER_FLAGS:
         how = dict(one.how)
@@ -154,7 +154,7 @@ def parse(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespace:
         answer.add_argument(one.flag, dest=one.name, help=one.meaning, **how)
     flags = parser.parse_args(words)
     if QUESTION_PLACE not in flags.template:
-        parser.error(f"--template: has no {QUESTION_PLACE}")
+        parser.error(f"--template: must contain {QUESTION_PLACE}")
     return flags
 
 
@@ -232,9 +232,9 @@ class Asker:
         if self._answers is not None and isinstance(answer, Answer):
             self._answers.append(question, line, self._model)
         if isinstance(answer, Answer) and answer.cached_tokens < self._expected:
-            say(f"hearth_cache.ask: {question.id} found {answer.cached_tokens} of the "
-                f"{self._expected} tokens that were kept for all questions (said once): the "
-                "worker's --pool-bytes or its store may be too small")
+            say(f"hearth_cache.ask: {question.id} found only {answer.cached_tokens} of "
+                f"{self._expected} context tokens in the cache (logged once): the worker's "
+                "--pool-bytes or its store may be too small")
             self._expected = 0
         if self._flags.json:
             print(json_line(line), flush=True)
@@ -300,7 +300,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         return run(parser, flags)
     except KeyboardInterrupt:
-        say("hearth_cache.ask: interrupted; with --output the same command continues")
+        say("hearth_cache.ask: interrupted; with --output, the same command continues")
         return INTERRUPTED
     except NotReached as error:
         parser.fail(error)

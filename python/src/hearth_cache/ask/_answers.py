@@ -46,7 +46,7 @@ class AnswerFile:
                              os.O_NONBLOCK, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                raise ValueError(f"{path} is not a regular file, which answers are kept in")
+                raise ValueError(f"{path} must be a regular file")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -71,7 +71,7 @@ class AnswerFile:
         self._whole_bytes = sum(map(len, lines)) + len(lines)
 
     def _no_answer(self, number: int) -> ValueError:
-        return ValueError(f"{self._path} line {number} is no answer of this program{_OTHER_FILE}")
+        return ValueError(f"{self._path} line {number} is not an answer{_OTHER_FILE}")
 
     def _read_line(self, line: bytes, number: int) -> None:
         try:
@@ -96,15 +96,15 @@ class AnswerFile:
         found = self._sha256_of.get(question.id)
         if found is not None and found != question.sha256:
             raise PreconditionFailed(
-                f'{self._path} has an answer to another question "{question.id}": its text, or a '
-                f"flag for its answer, was not the same{_OTHER_FILE}, or take that line out")
+                f'{self._path} has an answer to another question "{question.id}": its text or '
+                f"an answer flag differs{_OTHER_FILE}, or remove that line")
         return found is not None
 
     def check_model(self, model: str) -> None:
         """PreconditionFailed: it has answers of another model."""
         for other, line in self._models.items():
             if other != model:
-                raise PreconditionFailed(f"{self._path} line {line} is an answer of another model "
+                raise PreconditionFailed(f"{self._path} line {line} is of another model "
                                          f"({other}, not {model}){_OTHER_FILE}")
 
     def append(self, question: Question, line: dict[str, Any], model: str) -> None:
@@ -197,7 +197,7 @@ class AskReport:
                 self._endings.items())]
             lines.append(f"{self._new} new tokens in {ms_text(total_ms)}{''.join(endings)}")
         if self.answered_before > 0:
-            lines.append(f"{self.answered_before} were answered before")
+            lines.append(f"{self.answered_before} were already answered")
         if self.unanswered > 0:
             lines.append(f"{self.unanswered} were not answered")
         return "".join(line + "\n" for line in lines)

@@ -101,7 +101,7 @@ def parse_chat(text: str) -> inference_pb2.Chat:
     """A list of messages, as `hearthctl generate --chat` takes it."""
     messages, chat = _json(text), inference_pb2.Chat()
     if not is_list(messages):
-        raise ValueError('the chat is not a list, like [{"role": "user", "content": "Hello"}]')
+        raise ValueError('the chat must be a list, like [{"role": "user", "content": "Hello"}]')
     for number, message in enumerate(messages):
         try:
             _read_message(message, chat.messages.add())
@@ -164,7 +164,7 @@ def _json(text: str) -> Any:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("has half a character (a surrogate by itself)") from None
+        raise ValueError("has half a character (a lone surrogate)") from None
     except RecursionError:
         raise ValueError("is nested too deep") from None
     return value
@@ -182,16 +182,16 @@ def parse_questions(text: str, template: str, of_token_ids: bool,
         try:
             question = _question(line, number, template, settings)
             if isinstance(question.ending, str) == of_token_ids:
-                raise ValueError("has a text after a context of token ids" if of_token_ids
-                                 else "has token_ids after a context that is text")
+                raise ValueError("has a text, but the context is token ids" if of_token_ids
+                                 else "has token_ids, but the context is text")
             if question.id in line_of:
-                raise ValueError(f'has the id "{question.id}" of line {line_of[question.id]}')
+                raise ValueError(f'repeats the id "{question.id}" of line {line_of[question.id]}')
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
         line_of[question.id] = number
         questions.append(question)
     if not questions:
-        raise ValueError("there is no question in it")
+        raise ValueError("has no question")
     return questions
 
 
@@ -208,11 +208,11 @@ def _question(line: str, number: int, template: str, settings: bytes) -> Questio
         elif name == "token_ids" and isinstance(field, list):
             endings.append(_token_ids(field))
         else:
-            raise ValueError(f"has the field {json.dumps(name)[:200]} or its type wrong; {_KNOWN}")
+            raise ValueError(f"has a wrong field or type: {json.dumps(name)[:200]}; {_KNOWN}")
     if len(endings) > 1:
-        raise ValueError("has two of question, ending, prompt and token_ids")
+        raise ValueError("must have only one of question, ending, prompt and token_ids")
     if endings in ([], [""], [[]]):
-        raise ValueError("has nothing in question, ending, prompt or token_ids")
+        raise ValueError("must have one of question, ending, prompt and token_ids")
     ending = endings[0]
     text, ids = (ending, "") if isinstance(ending, str) else ("", ",".join(map(str, ending)))
     digest = hashlib.sha256(settings + f"\n{text}\n{ids}".encode())

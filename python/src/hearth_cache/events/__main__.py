@@ -34,10 +34,10 @@ EXAMPLES = """\
   python -m hearth_cache.events --topic kv@10.0.0.5@gemma-3-1b   (as llm-d names pod and model)
   python -m hearth_cache.events --zmq 'tcp://*:5557' --replay 'tcp://*:5558' --fingerprint 3fa94c21
 
-It runs until it is stopped. A block is a chunk (128 tokens unless the worker has another
---chunk-tokens): set the router's block size to it. Reported are the blocks of restore points that
-end at a whole chunk. A subscriber that starts late, or missed batches, asks at --replay for the
-rest, or for everything.
+The program runs until it is stopped. A block is a chunk (128 tokens, or the worker's
+--chunk-tokens): set the router's block size to the same number. Only blocks of restore points that
+end at a whole chunk are reported. A subscriber that starts late or misses batches can ask at
+--replay for the missed batches or for all blocks.
 ZeroMQ does not authenticate: anyone who can connect can read the tenant's prompts.
 """
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
@@ -70,7 +70,7 @@ async def follow(store: AsyncStore, address: str, tenant: str, feed: EventFeed, 
                 raise
             if str(error) != said:
                 said = str(error)
-                say(f"{said}; trying again")
+                say(f"{said}; retrying")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -122,31 +122,30 @@ def stop_signal() -> asyncio.Future[int]:
 def flags_of(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespace:
     def fingerprint(text: str) -> str:
         if not re.fullmatch("[0-9a-f]{0,64}", text):
-            raise argparse.ArgumentTypeError("a fingerprint is up to 64 digits 0-9 and a-f")
+            raise argparse.ArgumentTypeError(f"must be up to 64 digits 0-9 and a-f; got {text}")
         return text
 
     add = parser.add_argument
     parser.add_server("store", 7080)
     add("--tenant", default=os.environ.get("HEARTHCTL_TENANT", ""), metavar="NAME",
-        help="tenant to act for, where the caller may name another than its own "
-             "[HEARTHCTL_TENANT]")
+        help="tenant to act for (workers and administrators only) [HEARTHCTL_TENANT]")
     add("--zmq", default="tcp://127.0.0.1:5557", metavar="ADDR",
-        help="where events are published (default: %(default)s)")
+        help="address to publish events at (default: %(default)s)")
     add("--replay", default="tcp://127.0.0.1:5558", metavar="ADDR",
-        help="where missed batches are asked for; none: nowhere (default: %(default)s)")
+        help="address that serves missed batches; none: disabled (default: %(default)s)")
     add("--topic", default="", help="topic of all events; for llm-d kv@POD@MODEL")
     add("--fingerprint", default="", type=fingerprint, metavar="HEX",
-        help="report this fingerprint of a worker, or its first digits (default: the fingerprint "
+        help="worker fingerprint to report, or its first digits (default: the fingerprint "
              "of the first restore point)")
     add("--lora-name", default="", metavar="NAME",
-        help="name of the adapter that has this fingerprint")
+        help="name of the adapter with this fingerprint")
     add("--medium", default="CPU",
-        help="medium that events name for all blocks: GPU, CPU, DISK (default: %(default)s)")
+        help="medium to report for all blocks: GPU, CPU, DISK (default: %(default)s)")
     for name, usual, most, meaning in (
-            ("--max-blocks", 1_000_000, 10**9, "blocks that are reported; others are left out"),
-            ("--replay-batches", 10_000, 10**7, "batches kept for subscribers that missed them"),
-            ("--replay-mib", 256, 1 << 20, "their size in MiB, at most"),
-            ("--high-water", 1000, 10**6, "batches that wait for one subscriber")):
+            ("--max-blocks", 1_000_000, 10**9, "maximum blocks to report; others are left out"),
+            ("--replay-batches", 10_000, 10**7, "maximum batches to keep for --replay"),
+            ("--replay-mib", 256, 1 << 20, "maximum size of these batches in MiB"),
+            ("--high-water", 1000, 10**6, "maximum batches to queue for one subscriber")):
         add(name, default=usual, type=whole(1, most), metavar="N",
             help=f"{meaning} (default: {usual})")
     return parser.parse_args(words)
@@ -154,7 +153,7 @@ def flags_of(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespa
 
 def main(words: Optional[Sequence[str]] = None) -> int:
     parser = Parser("hearth_cache.events",
-                    "Tells routers which prefixes a store has, as vLLM tells it.", EXAMPLES)
+                    "Tells routers which prefixes a store has, by vLLM's events.", EXAMPLES)
     flags = flags_of(parser, words)
     try:
         return asyncio.run(run(flags))

@@ -198,8 +198,8 @@ class EventFeed:
         is_free = self._fingerprint == b"" if wanted else self._ledger.points == 0
         if is_free and fingerprint.hex().startswith(wanted):
             if self._fingerprint:
-                self._say(f"no restore point of fingerprint {_digits(self._fingerprint)} is left: "
-                          f"from now on those of {_digits(fingerprint)} are reported")
+                self._say(f"no restore point of fingerprint {_digits(self._fingerprint)} is left; "
+                          f"now reporting fingerprint {_digits(fingerprint)}")
             self._fingerprint = fingerprint
             self._has_others = self._has_said_others = False
             return True
@@ -208,8 +208,8 @@ class EventFeed:
         if not self._in_snapshot and not self._has_said_others:
             self._has_said_others = True
             ours = _digits(self._fingerprint) if self._fingerprint else wanted
-            self._say(f"a restore point of fingerprint {_digits(fingerprint)} is not reported: "
-                      f"reported are those of {ours}; --fingerprint names another")
+            self._say(f"a restore point of fingerprint {_digits(fingerprint)} is ignored: "
+                      f"only those of {ours} are reported; --fingerprint selects others")
         return False
 
     def _publish(self, events: Sequence[KvEvent]) -> None:
