@@ -2,31 +2,29 @@
 
     .venv/bin/python bench/attack.py [--only NAME] [--rounds 3] [--calls 100] [--json FILE]
 
-For each attack a store is started anew; one worker is there for all. An honest client
-(build/bin/caller_bench) makes a fixed number of calls alone, then the same beside the attack, and
-so on in turns: at a store health, a small publish and a fetch of it, as tenant `honest`; at a
-worker health, a short text to tokenize and now and then a token to generate. The attacker is one
-process (tests/system/hostile_calls.py) with a bounded rate, as a stranger without credentials or as
-another tenant, with --nice and in the class that runs when nobody else would (chrt --idle): it
-stands for a machine of its own, but shares these cores. Its own
-share of a core is printed beside the server's.
+Each attack has a new store; all attacks share one worker. An honest client (build/bin/caller_bench)
+makes a fixed number of calls, by turns without and with the attack. It calls a store for health, a
+small publish and a fetch of it, as tenant `honest`; it calls a worker for health, for tokenizing a
+short text and sometimes for generating a token. The attacker is one process
+(tests/system/hostile_calls.py) with a bounded rate. It is a stranger without credentials or another
+tenant. It runs with --nice and only on idle cores (chrt --idle): it stands for another machine.
 
-Before it is alone the server has come to rest, for at most 5 s. Printed for each attack, a line:
-p99 of the honest client's calls alone and attacked, each round's, of which the median, and the
-median of the rounds' ratios, of the kind whose ratio is the largest (--json FILE has all); health's
-median and worst while attacked; resident memory at most and after; calls that failed; shares of a
-core. The bars, of issue 12: ratio < 4, health's median < 50 ms and worst < 250 ms, no call failed,
-alone or attacked, memory at most and after <= the server's limits + 256 MiB; and there was an
-attack: it ran until it was stopped, and had a connection for half of its units. Exits with 1 where
-one is missed. All of it: 8 to 11 minutes.
+Before the calls without attack, the bench waits at most 5 s for an idle server. Each attack's line:
+p99 of the honest client's calls alone and attacked (medians of the rounds, for the kind of call
+with the largest ratio; --json FILE has all kinds), the median of the rounds' ratios; health's
+median and worst while attacked; resident memory, maximum and afterwards; failed calls; the
+attacker's and the server's shares of a core. The bars of issue 12: ratio < 4; health's median < 50
+ms and worst < 250 ms; no failed call; memory <= the server's limits + 256 MiB. An attack counts
+only if it ran until it was stopped and had a connection for half of its units. Exits with 1 if a
+bar is missed. All attacks take 8 to 11 minutes.
 
-With --control there is a third side in each turn: a twin of the server is attacked, and the honest
-client calls the first one, which nobody attacks. Whatever it notices then is the machine's, whose
-cores the attacker, the twin and it share; the column `machine` is the median of p99 then over p99
-alone. A ratio that is not above it is not the server's doing.
+--control adds a turn: a second server is attacked while the honest client calls the first one. Any
+slowdown is then due to the machine, whose cores both servers and the attacker share. The column
+`machine` is the median of p99 in these turns over p99 alone. A ratio up to this value is not caused
+by the server.
 
-`--only` may be given again, and takes the beginning of a name: `--only store/` is all of the
-store's. Ends what it started. Times on a machine that does other things are upper bounds.
+--only takes the beginning of a name and may be repeated: `--only store/` is all attacks on the
+store. Times on a machine that does other work are upper bounds.
 """
 
 import argparse
@@ -355,22 +353,22 @@ def all_attacks(behind_proxy):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="attacks that begin so")
+    parser.add_argument("--only", action="append", default=[], help="attacks beginning with this")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
-    parser.add_argument("--calls", type=int, default=100, help="of each kind in a turn")
-    parser.add_argument("--times", type=float, default=1, help="of the usual rates")
-    parser.add_argument("--control", action="store_true", help="what of it is the machine's")
+    parser.add_argument("--calls", type=int, default=100, help="calls of each kind in a turn")
+    parser.add_argument("--times", type=float, default=1, help="factor for the attack rates")
+    parser.add_argument("--control", action="store_true", help="also measure an unattacked server")
     parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness")
     parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m.gguf"))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
-    parser.add_argument("--json", help="all figures go there, too")
+    parser.add_argument("--json", help="file to write all figures to")
     parser.add_argument("--behind-proxy", action="store_true",
-                        help="also what a proxy is to stop, without one; no bar is for that")
+                        help="also attacks that a proxy should stop; they have no bar")
     args = parser.parse_args()
     chosen = [(kind, name) for kind, name in all_attacks(args.behind_proxy)
               if not args.only or any(f"{kind}/{name}".startswith(only) for only in args.only)]
     if not chosen:
-        parser.error("no attack begins so; there are: " +
+        parser.error("--only must begin one of: " +
                      ", ".join(f"{kind}/{name}" for kind, name in all_attacks(args.behind_proxy)))
     print("p99 of honest calls and health in ms; memory in MiB; shares of a core, the attacker's "
           "and the server's\n" + COLUMNS, flush=True)

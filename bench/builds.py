@@ -6,11 +6,11 @@ BEFORE and AFTER are folders with hearth-worker, hearth-store and hearthctl, suc
 requests of the rows "door" come from AFTER's door_bench. In each pair, both builds are started and
 measured one after the other, in an order that alternates: no process of the other build is alive
 meanwhile. Rows: a prefill of 512 and of 2,048 tokens, a token alone, a token of eight sequences,
-and the first token behind 2,048 tokens from the store (bench/engines.py has them), in seconds;
-first token in ms, and seconds a token, by gRPC and by HTTP, with one stream and with eight.
+and the first token after 2,048 tokens from the store (see bench/engines.py), in seconds; first
+token in ms, and seconds for each token, by gRPC and by HTTP, with one stream and with eight.
 
-Printed for each row: the medians of both builds, and of the ratio in a pair, before by after:
-above 1, the build AFTER is faster. All ratios follow. Two processes of one build differ by up to
+Each row shows the medians of both builds and of the ratio in a pair, before / after: above 1, the
+build AFTER is faster. All ratios follow. Two processes of one build differ by up to
 10 % in a pair on a virtual machine: compare medians of nine pairs or more, on a machine that does
 nothing else. Exits with 1 if a median is below --bar, except those of first tokens by door_bench,
 which are printed only: a turn has three of them.
@@ -71,14 +71,13 @@ def main():
     parser.add_argument("before", type=pathlib.Path)
     parser.add_argument("after", type=pathlib.Path)
     parser.add_argument("--model", default=ROOT / "models/gemma-3-270m.gguf")
-    parser.add_argument("--json", help="a file for all figures")
+    parser.add_argument("--json", help="file to write all figures to")
     parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--only", default="", help="the beginning of a row's name, or door")
+    parser.add_argument("--only", default="", help="beginning of a row's name, or door")
     parser.add_argument("--bar", type=float, default=0.99)
     args = parser.parse_args()
     if args.only != "door" and not any(row.startswith(args.only) for row in ENGINE_ROWS):
-        parser.error(f"--only {args.only}: must be door or the beginning of one of: "
-                     f"{', '.join(ENGINE_ROWS)}")
+        parser.error(f"--only must be door or begin one of: {', '.join(ENGINE_ROWS)}")
     pairs = []
     for number in range(args.pairs):
         order = ("before", "after") if number % 2 == 0 else ("after", "before")

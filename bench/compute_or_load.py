@@ -3,15 +3,14 @@
     .venv/bin/python bench/compute_or_load.py [--model DIR] [--rates 0.2,1,5,50,500]
         [--prefix 2048] [--reps 5] [--json FILE]
 
-A store, and between it and the workers a TCP proxy that lets so many MB a second through, each way
-for itself; the last turn is without it, by shared memory. Workers of the class invariant, without a
-pool; one loads always (its fetch budget is an hour), one never, and one, new for each rate,
-decides: it is asked three times before it is measured. All three are then asked in turns, each time
-with another ending, reading only. The line with an arrow is the one request of auto for which the
-fastest link has just become the slowest. A rate at which every load would take more than --patience
-seconds is not measured: its time is printed as the bytes at that rate. Printed: median TTFT of
-each, what auto decided, and the ratio of auto to the better of the other two. The bar, of issue 13,
-is 1.10.
+A TCP proxy between the store and the workers limits each direction to each of --rates, in MB/s; the
+last turn uses shared memory without the proxy. The workers have exactness invariant and no pool.
+One always loads (its fetch budget is an hour), one never loads, and one, new for each rate,
+decides: it gets three requests before it is measured. Then all three get requests by turns, each
+with another ending, that only read the cache. The line with an arrow is the request of auto just
+after the fastest link became the slowest. If a load would take more than --patience seconds at a
+rate, it is not measured: the printed time is bytes / rate. Printed: median TTFT of each worker,
+auto's decisions, and the ratio of auto to the better of the others. The bar, of issue 13, is 1.10.
 """
 
 import asyncio

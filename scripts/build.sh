@@ -18,7 +18,7 @@ job_count() {
 
 check_jobs() {
   [[ ${HEARTH_JOBS:-1} =~ ^[1-9][0-9]*$ ]] ||
-    die "HEARTH_JOBS is \"$HEARTH_JOBS\"; a number of processes, 1 or more, is needed"
+    die "HEARTH_JOBS must be a number of processes, at least 1; got \"$HEARTH_JOBS\""
 }
 
 # Clones in different folders share the compiler cache: paths below the root are stored relative.
@@ -192,7 +192,7 @@ sanitize() {
     stamp_holds "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")" || changed+=("$name")
   done
   if ((${#changed[@]} == 0)); then
-    say "  $kind sanitizer: ${#programs[@]} test programs passed as they are"
+    say "  $kind sanitizer: ${#programs[@]} test programs are unchanged since they passed"
     return
   fi
   step "run-$2" "run ${#changed[@]} test programs, $kind sanitizer" \

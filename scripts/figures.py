@@ -13,7 +13,7 @@ def flags(doc, model="gemma-3-270m.gguf"):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(ROOT / "models" / model))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
-    parser.add_argument("--json", help="a file for all figures")
+    parser.add_argument("--json", help="file to write all figures to")
     return parser
 
 

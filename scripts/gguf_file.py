@@ -50,7 +50,7 @@ class GgufFile:
         magic = self._take(4)
         version, tensors, fields = self._number("I"), self._number("Q"), self._number("Q")
         if magic != MAGIC or version not in VERSIONS:
-            raise ValueError(f"{path}: no GGUF file of version {VERSIONS}")
+            raise ValueError(f"{path}: must be a GGUF file of version {VERSIONS}")
         self.fields = {}
         for _ in range(fields):
             name = self._string()

@@ -110,7 +110,7 @@ pack() {
   build "$FOLDER" "${PROGRAMS[@]##*/}" seeded_digests
   digests=$(digest "$FOLDER/bin/seeded_digests")
   stamp_holds "$FOLDER/digests.stamp" "$digests" ||
-    step gpu-digests "digests of what this CPU computes" \
+    step gpu-digests "digests of this CPU's results" \
       stamped "$FOLDER/digests.stamp" "$digests" make_digests
   step gpu-pack "pack" assemble
   say "  $(du -sh "$OUT" | cut -f1) in $(find "$OUT" -type f | wc -l) files: $OUT"
@@ -122,7 +122,7 @@ pack() {
 compile() {
   local kit=$1 name objects
   export kit
-  echo "compiling what uses torch"
+  echo "compiling the programs that use torch"
   # shellcheck disable=SC2016
   printf '%s\n' "$kit"/worker/model/torch/*.cc | xargs -P "$(nproc)" -I{} bash -c '
     g++ -std=c++17 -O2 -pthread -I"$kit" -isystem "$kit/include" -isystem "$kit/torch/include" \

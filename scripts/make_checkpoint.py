@@ -46,7 +46,7 @@ def text_config(arguments):
     for assignment in arguments.set:
         name, equals, value = assignment.partition("=")
         if not equals:
-            sys.exit(f"make_checkpoint: --set {assignment}: NAME=VALUE is needed")
+            sys.exit(f"make_checkpoint: --set must be NAME=VALUE; got {assignment}")
         if name == "layer_types" and set(value) <= set(KINDS):
             config[name] = [KINDS[letter] for letter in value]
             config["num_hidden_layers"] = len(value)
@@ -68,7 +68,7 @@ def styled(config, style):
         kinds, pattern = config["layer_types"], config.get("sliding_window_pattern", 6)
         expected = [KINDS["l" if (i + 1) % pattern else "g"] for i in range(len(kinds))]
         if kinds != expected:
-            sys.exit(f"make_checkpoint: --style old cannot say these layer_types with "
+            sys.exit(f"make_checkpoint: --style old cannot express these layer_types by "
                      f"sliding_window_pattern {pattern}")
         config["sliding_window_pattern"] = pattern
         del config["layer_types"]
@@ -151,15 +151,15 @@ def main(argv=None):
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=pathlib.Path, metavar="DIR",
-                        help="copy tokenizer.model from this folder; without one a worker serves "
-                             "token ids")
+                        help="copy tokenizer.model from this folder; without it a worker serves "
+                             "only token ids")
     arguments = parser.parse_args(argv)
     if arguments.out.exists():
-        sys.exit(f"make_checkpoint: {arguments.out} exists already: remove it or name another")
+        sys.exit(f"make_checkpoint: {arguments.out} exists already: remove it or choose another")
     text = text_config(arguments)
     tensors = dict(make_tensors(text, arguments))
     if not 1 <= arguments.shards <= len(tensors):
-        sys.exit(f"make_checkpoint: --shards {arguments.shards}: 1 to {len(tensors)} are possible")
+        sys.exit(f"make_checkpoint: --shards must be 1 to {len(tensors)}; got {arguments.shards}")
     config = styled(text, arguments.style)
     if arguments.nested:
         config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",

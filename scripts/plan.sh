@@ -34,7 +34,7 @@ check_disk() {
   local free_kb
   free_kb=$(df -Pk "$ROOT" | awk 'NR == 2 { print $4 }')
   ((free_kb / 1000 >= PLAN_DISK_MB)) ||
-    die "disk: $((free_kb / 1000)) MB free in $ROOT, $PLAN_DISK_MB MB are needed"
+    die "disk: $PLAN_DISK_MB MB must be free in $ROOT; $((free_kb / 1000)) MB are"
 }
 
 announce_plan() {
@@ -45,9 +45,9 @@ announce_plan() {
   else
     took="$(((WEIGHT_MS + 30000) / 60000)) minutes"
   fi
-  say "Before it can start, once:"
+  say "Installed and compiled once, before the start:"
   printf '%s\n' "${PLAN_LINES[@]}"
-  say "  In all $PLAN_FETCH_MB MB to fetch, $(gigabytes "$PLAN_DISK_MB") GB of disk," \
+  say "  Total: $PLAN_FETCH_MB MB to download, $(gigabytes "$PLAN_DISK_MB") GB of disk," \
     "and about $took on these $(nproc) processors."
 }
 

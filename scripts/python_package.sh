@@ -14,13 +14,13 @@ want=$(find python proto -type f -not -name '*.pyc' -print0 | sort -z | xargs -0
   sha256sum)
 [[ ! -f $into/stamp || $(<"$into/stamp") != "$want" ]] || exit 0
 if ! "$python" -c 'import google.rpc.status_pb2, grpc, xxhash' 2>/dev/null; then
-  echo "skipped, grpcio and others of scripts/requirements-test.txt are not installed"
+  echo "skipped, the packages of scripts/requirements-test.txt are not installed"
   exit 77
 fi
 rm -rf "$into"
 pip=("$python" -m pip --disable-pip-version-check --quiet)
 if ! "${pip[@]}" download --no-deps --dest "$into" hatchling 'grpcio-tools==1.71.*'; then
-  echo "skipped, pip cannot get hatchling and grpcio-tools"
+  echo "skipped, pip cannot download hatchling and grpcio-tools"
   exit 77
 fi
 rm -rf "$into"

@@ -19,15 +19,15 @@ os_release() { sed -n "s/^$1=//p" /etc/os-release | tr -d '"'; }
 # One line that says what is missing. HEARTH_ANY_SYSTEM=1 skips the check of the release.
 check_system() {
   local id='' version='' name=''
-  [[ $(uname -s) == Linux ]] || die "unsupported system: Linux is needed, this is $(uname -s)"
-  [[ $(uname -m) == x86_64 ]] || die "unsupported system: x86-64 is needed, this is $(uname -m)"
+  [[ $(uname -s) == Linux ]] || die "unsupported system: must be Linux; this is $(uname -s)"
+  [[ $(uname -m) == x86_64 ]] || die "unsupported system: must be x86-64; this is $(uname -m)"
   if [[ -r /etc/os-release ]]; then
     id=$(os_release ID)
     version=$(os_release VERSION_ID)
     name=$(os_release PRETTY_NAME)
   fi
   if [[ $id != debian || $version != 12 ]] && [[ -z ${HEARTH_ANY_SYSTEM:-} ]]; then
-    die "unsupported system: Debian 12 is needed, this is ${name:-unknown}"
+    die "unsupported system: must be Debian 12; this is ${name:-unknown}"
   fi
 }
 
@@ -89,8 +89,8 @@ megabytes_after() {
 ask_for_root() {
   has_piece apt && ((EUID != 0)) || return 0
   command -v sudo >/dev/null ||
-    die "these packages are missing, and there is neither root nor sudo: ${MISSING_PACKAGES[*]}"
-  sudo -v || die "sudo was refused; these packages are missing: ${MISSING_PACKAGES[*]}"
+    die "install these packages as root (sudo is not installed): ${MISSING_PACKAGES[*]}"
+  sudo -v || die "sudo failed; install these packages as root: ${MISSING_PACKAGES[*]}"
 }
 
 has_browser() {
@@ -111,7 +111,7 @@ plan_browser() {
 
 # Without it that test is shown as skipped.
 say_without_browser() {
-  has_browser || say "  NO BROWSER: the status page is not tested in one" \
+  has_browser || say "  NO BROWSER: the status page is not tested in a browser" \
     "(apt-get install chromium-headless-shell)"
 }
 

@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
-# The long runs: mixed operations under the sanitizers, kill -9 at random moments, and a disk that
-# fails and forgets, rots, or fills up.
+# Long tests: mixed operations under the sanitizers, kill -9 at random moments, and a disk that
+# fails and loses writes, flips bits, or fills up.
 #
 #   scripts/soak.sh [OPERATIONS] [KILLS] [SEEDS] [FLIPS] [MOMENTS] [SIMULATED]
 #                                     default: 10 million, 500, 300, 5,000, 1,000, 7200 s
 #   scripts/soak.sh --help
 #
-# SEEDS are runs of the crash test, a few seconds each; HEARTH_CRASH_FIRST_SEED=N begins with
-# another than the first. FLIPS are single bits of a data folder, MOMENTS such in which its disk is
-# full (as root on small file systems of its own, too).
-# SIMULATED is for how many seconds seeds of the simulation are run, a store and three workers with
-# all faults mixed (docs/dev/building.md), each in a process of its own; the first is drawn and
-# said, or is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named,
-# with their histories in build/soak/, and the others run all the same. It needs the worker:
-# ./hearth setup. 0 leaves a part out.
-# Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
-# small machine; stops at the first part that finds something wrong.
-# HEARTH_SOAK_KINDS="address thread" for some only.
+# OPERATIONS: nine tenths run on a store in RAM, one tenth on a store with a disk. KILLS: kill -9.
+# SEEDS: runs of the crash test, a few seconds each, from HEARTH_CRASH_FIRST_SEED (default: 1).
+# FLIPS: single bits to flip in a data folder. MOMENTS: moments at which the disk is full (as root
+# also on small file systems).
+# SIMULATED: seconds to simulate a store and three workers with all faults mixed (docs/dev/building.md),
+# one process for each seed. The first seed is random, or HEARTH_SIM_FIRST_SEED. Progress is printed
+# each minute. A seed that fails is printed, its history is in build/soak/, and the other seeds
+# still run. This part needs the worker: ./hearth setup.
+# 0 skips a part. All parts take hours on a small machine; the run stops after the first part that
+# fails. HEARTH_SOAK_KINDS="address" or "thread" runs the operations under one sanitizer only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1-} == --help || ${1-} == -h ]]; then
@@ -49,7 +48,7 @@ simulate() {
     else
       failed+=("$seed")
       grep -m 1 '^invariant ' "$log" || tail -n 5 "$log"
-      echo "simulation: HEARTH_SIM_SEED=$seed failed with status $status, its history is in $log"
+      echo "simulation: HEARTH_SIM_SEED=$seed failed with status $status; its history is in $log"
     fi
     seed=$((seed + 1))
     if ((SECONDS - said >= 60)); then
@@ -62,7 +61,7 @@ simulate() {
     return
   fi
   echo "simulation: ${#failed[@]} of $((seed - first)) seeds failed: ${failed[*]}"
-  echo "again: HEARTH_SIM_SEED=${failed[0]} build/tests/hearth_simulation_test"
+  echo "to repeat: HEARTH_SIM_SEED=${failed[0]} build/tests/hearth_simulation_test"
   return 1
 }
 

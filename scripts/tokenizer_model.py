@@ -68,7 +68,7 @@ def _piece(token_id, text, score, gguf_type):
 def model_proto(tokens, scores, types):
     """The serialised ModelProto of a Gemma tokenizer with these pieces, in order."""
     if not len(tokens) == len(scores) == len(types):
-        raise ValueError("tokens, scores and types differ in length")
+        raise ValueError("tokens, scores and types must have the same length")
     out = bytearray()
     for token_id, (text, score, kind) in enumerate(zip(tokens, scores, types)):
         out += _bytes(1, _piece(token_id, text, score, kind))

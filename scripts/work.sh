@@ -109,7 +109,7 @@ fail_piece() {
   clear_progress
   printf '  %-58s FAILED after %d s\n' "${PIECE_TEXT[$name]}" "$seconds"
   tail -n "$LOG_TAIL_LINES" "$log" | sed 's/^/    | /'
-  die "${PIECE_TEXT[$name]} failed; the whole output is in ${log#"$ROOT"/}"
+  die "${PIECE_TEXT[$name]} failed; the full output is in ${log#"$ROOT"/}"
 }
 
 # How long a piece has run.

@@ -1,12 +1,12 @@
-"""Runs the parts of a GPU kit, in the order of their worth, and keeps what each says.
+"""Runs the parts of a GPU kit, the most valuable first, and keeps their output.
 
     kit.py KIT OUT [--model DIR] [--seconds 520] [--only PART,...]
 
 KIT: an unpacked kit (scripts/gpu_kit.sh). After each part OUT/figures.json is written anew:
 machine, driver, commit; for each part whether it ran, or why not; for each row its runs, median,
 spread and bar. OUT/log has each part's output. Without a device the parts that need none run on
-the CPU, on a tiny model. --model: a checkpoint with real weights of the 270M; without it they are
-made.
+the CPU, on a tiny model. --model: a checkpoint with real weights of the 270M (default: made-up
+weights).
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Kit:
             self.machine["gpu"] = torch.cuda.get_device_name(0)
             asked = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,memory.total",
                                     "--format=csv,noheader"], capture_output=True, text=True)
-            self.machine["driver"] = asked.stdout.strip() or "nvidia-smi says nothing"
+            self.machine["driver"] = asked.stdout.strip() or "nvidia-smi printed nothing"
 
     def write(self):
         commit = (self.folder / "commit").read_text().strip()
@@ -148,7 +148,7 @@ class Kit:
             try:
                 self.making.pop(geometry).wait(max(1, min(90, self.ends - time.monotonic())))
             except subprocess.TimeoutExpired:
-                raise NotRun("its weights were not made in time") from None
+                raise NotRun("its weights were not ready in time") from None
         if not out.exists():
             self.command("weights", *self.weights_command(geometry), limit=90)
         return out
@@ -326,7 +326,7 @@ def main():
     parts = args.only.split(",")
     for name in parts:
         if name not in PARTS:
-            parser.error(f"--only: there is no part {name}; there are {', '.join(PARTS)}")
+            parser.error(f"--only {name}: must be one of {', '.join(PARTS)}")
     kit = Kit(args.kit.resolve(), args.out.resolve(), args.seconds, args.model)
     try:
         kit.look_around()

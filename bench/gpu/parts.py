@@ -5,7 +5,7 @@
                                              store; without a device, the emulated path
     parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [WORKER_FLAG...]]
                                              three real workers, and the store between them
-They end with 77, and a line that says why, if they cannot run.
+If a part cannot run, it prints the reason and exits with 77.
 """
 
 import json
@@ -94,7 +94,7 @@ def workers(folder, device, kit):
             others = [cluster.generate(worker.address, prompt, "--cache", "off",
                                        max_new_tokens=count) for worker in both]
             if restored["cached_tokens"] < prefix:
-                sys.exit(f"{what} prefix: {restored['cached_tokens']} of {prefix} tokens came")
+                sys.exit(f"{what} prefix: {restored['cached_tokens']} of {prefix} tokens restored")
             for name in ("first_logits_sha256", "token_ids"):
                 row(f"{what} prefix: {name} that differ from the CPU's", "answers",
                     sum(other[name] != restored[name] for other in others))
@@ -125,7 +125,7 @@ def service(folder, device, kit, chunk="128", *more):
                 answers.append(got["first_logits_sha256"])
                 kind = f"restored, {got['source_tier']}" if got["cached_tokens"] else "computed"
                 if mode == "read" and not got["cached_tokens"]:
-                    sys.exit("nothing was restored: the store's answer came too late, or was none")
+                    sys.exit("nothing was restored: the store's answer was late or missing")
                 taken.setdefault(kind, []).append(got["ttft_ms"])
             other += len(set(answers)) > 1
         for kind, times in taken.items():
