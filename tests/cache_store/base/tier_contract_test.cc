@@ -44,13 +44,13 @@ class TierContract : public ::testing::TestWithParam<Maker> {
   SliceTier& tier() { return *made_.tier; }
 };
 
-TEST_P(TierContract, AMissIsNoError) {
+TEST_P(TierContract, MissReturnsNullopt) {
   const auto read = tier().Read(StoredSlice{1, 0, 8, 0});
   ASSERT_TRUE(read.ok());
   EXPECT_FALSE(read->has_value());
 }
 
-TEST_P(TierContract, TierReadsBackWhatItWroteAtEverySize) {
+TEST_P(TierContract, ReadReturnsWrittenBytes) {
   uint64_t object = 0;
   for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
     const SliceView view = Bytes(bytes, 7);
@@ -63,7 +63,7 @@ TEST_P(TierContract, TierReadsBackWhatItWroteAtEverySize) {
   }
 }
 
-TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
+TEST_P(TierContract, ViewOutlivesErase) {
   const SliceView view = Bytes(100000, 9);
   const StoredSlice ref = RefOf(1, 0, view);
   ASSERT_TRUE(tier().WriteAll({{ref, view}}).ok());
@@ -73,7 +73,7 @@ TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
   EXPECT_EQ(SliceDigest(read.bytes.data(), read.bytes.size()), ref.digest);
 }
 
-TEST_P(TierContract, WritingAgainReplaces) {
+TEST_P(TierContract, SecondWriteReplacesSlice) {
   const SliceView before = Bytes(5000, 1), after = Bytes(6000, 2);
   ASSERT_TRUE(tier().WriteAll({{RefOf(1, 0, before), before}}).ok());
   ASSERT_TRUE(tier().WriteAll({{RefOf(1, 0, after), after}}).ok());
@@ -82,7 +82,7 @@ TEST_P(TierContract, WritingAgainReplaces) {
   EXPECT_EQ(read->bytes.size(), 6000u);
 }
 
-TEST_P(TierContract, ErasingOneObjectLeavesItsNeighbours) {
+TEST_P(TierContract, EraseRemovesOnlyItsObject) {
   const SliceView view = Bytes(5000, 1);
   for (uint64_t object = 1; object <= 3; ++object) {
     for (uint32_t layer = 0; layer < 4; ++layer) {

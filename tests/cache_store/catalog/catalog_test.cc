@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kBytes = CatalogKit::kBytes;
 
-TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
+TEST(ObjectTableTest, LastReleaseRemovesObject) {
   CatalogKit kit({kBytes, 0});
   StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
@@ -36,7 +36,7 @@ TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
   EXPECT_EQ(kit.objects.bytes(), 0u);
 }
 
-TEST(ObjectTableTest, GarbageIncludesObjectsOfUnfinishedWrites) {
+TEST(ObjectTableTest, GarbageIncludesUnfinishedWrites) {
   CatalogKit kit({0, 10 * kBytes});
   StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
@@ -47,7 +47,7 @@ TEST(ObjectTableTest, GarbageIncludesObjectsOfUnfinishedWrites) {
   EXPECT_EQ(garbage.disk_bytes, 0u) << "the sums never knew of it";
 }
 
-TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
+TEST(ObjectTableTest, UnreadBytesCountOnRemoval) {
   CatalogKit kit({2 * kBytes, 0});
   for (const bool read : {true, false}) {
     StoredObject* object = kit.NewObject("a");
@@ -59,7 +59,7 @@ TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
   EXPECT_EQ(kit.objects.flow(Tier::kHost).unread_bytes, kBytes);
 }
 
-TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
+TEST(ObjectTableDeathTest, DoubleReleaseDies) {
   CatalogKit kit({kBytes, 0});
   kit.Add("a");
   StoredObject* object = kit.catalog.Find(Sha256("a"))->objects[0];
@@ -69,7 +69,7 @@ TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
   EXPECT_DEATH(kit.evictor.UnreserveHost(1), "host_reserved_");
 }
 
-TEST(CatalogTest, AUseIsNotedOnceASecond) {
+TEST(CatalogTest, UsesMergeWithinASecond) {
   CatalogKit kit({kBytes, kBytes});
   RestorePointEntry* point = kit.Add("a");
   kit.catalog.SetDurable(point, point->number, absl::InfiniteFuture());
@@ -82,7 +82,7 @@ TEST(CatalogTest, AUseIsNotedOnceASecond) {
   EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty());
 }
 
-TEST(ExpiryScheduleTest, ExpiresInOrderButNotWhatIsPinnedOrRenewed) {
+TEST(ExpiryScheduleTest, SkipsPinnedAndRenewedPoints) {
   const absl::Time now = absl::FromUnixSeconds(1700000000);
   RestorePointEntry early, late;
   early.number = 2;
@@ -106,7 +106,7 @@ TEST(ExpiryScheduleTest, ExpiresInOrderButNotWhatIsPinnedOrRenewed) {
   EXPECT_EQ(schedule.size(), 0u);
 }
 
-TEST(RetentionFeedTest, OffersTheLeastWorthFirstAndOnlyWhatWouldMakeRoom) {
+TEST(RetentionFeedTest, OffersLeastValuableEvictableFirst) {
   CatalogKit kit({3 * kBytes, 0});
   RestorePointEntry* a = kit.Add("a");
   RestorePointEntry* b = kit.Add("b");
@@ -181,7 +181,7 @@ TEST(CatalogTest, TinyPointTakesUnderOneKilobyte) {
   EXPECT_EQ(catalog.cost_bytes(), 0u) << "what was added was taken away again";
 }
 
-TEST(EvictorTest, EvictsTheLastUsedAndSparesWhatIsHeldOrPinned) {
+TEST(EvictorTest, EvictionSkipsHeldAndPinned) {
   CatalogKit kit({3 * kBytes, 0});
   RestorePointEntry* a = kit.Add("a");
   RestorePointEntry* b = kit.Add("b");
@@ -194,7 +194,7 @@ TEST(EvictorTest, EvictsTheLastUsedAndSparesWhatIsHeldOrPinned) {
   EXPECT_EQ(kit.objects.sums().host_bytes(), 3 * kBytes);
 }
 
-TEST(EvictorTest, ReservationThatCannotFitEvictsNothing) {
+TEST(EvictorTest, OversizedReservationEvictsNothing) {
   CatalogKit kit({2 * kBytes, 0});
   kit.catalog.SetPinned(kit.Add("a"), true);
   kit.Add("b");
@@ -205,7 +205,7 @@ TEST(EvictorTest, ReservationThatCannotFitEvictsNothing) {
   kit.evictor.UnreserveHost(kBytes);
 }
 
-TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
+TEST(EvictorTest, DemotesOldestDurableCopyFirst) {
   CatalogKit kit({4 * kBytes, 100 * kBytes});
   std::vector<StoredObject*> objects;
   for (const char* name : {"a", "b", "c", "d"}) {
@@ -227,7 +227,7 @@ TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
 }
 
 // Also where what must stay is more than the limit.
-TEST(EvictorTest, LowerDiskLimitEvictsWhatMayLeave) {
+TEST(EvictorTest, LowerDiskLimitEvictsUnprotectedPoints) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;
   CatalogKit kit({10 * kBytes, 100 * kBytes}, quotas);
@@ -245,7 +245,7 @@ TEST(EvictorTest, LowerDiskLimitEvictsWhatMayLeave) {
   EXPECT_THAT(kit.removed, ElementsAre("a", "b", "c"));
 }
 
-TEST(EvictorTest, FloorsAndCeilingsOfTenants) {
+TEST(EvictorTest, TenantFloorsAndCeilingsHold) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;
   quotas.by_tenant["small"].max_bytes = kBytes;

@@ -40,7 +40,7 @@ class ComputeClaimsTest : public ::testing::Test {
   std::string woken_;
 };
 
-TEST_F(ComputeClaimsTest, FindsTheLongestPromisedBoundary) {
+TEST_F(ComputeClaimsTest, FindReturnsLongestPromisedBoundary) {
   EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
   ASSERT_NE(Grant({{16, Key("a")}, {48, Key("c")}}, "abc"), 0u);
   const auto promise =
@@ -52,7 +52,7 @@ TEST_F(ComputeClaimsTest, FindsTheLongestPromisedBoundary) {
   EXPECT_EQ(claims_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
 }
 
-TEST_F(ComputeClaimsTest, ABoundaryIsPromisedOnce) {
+TEST_F(ComputeClaimsTest, BoundaryIsPromisedOnce) {
   const auto first = Grant({{16, Key("a")}}, "a");
   EXPECT_EQ(Grant({{16, Key("a")}}, "a"), 0u);
   const auto second = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
@@ -63,7 +63,7 @@ TEST_F(ComputeClaimsTest, ABoundaryIsPromisedOnce) {
   EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
 }
 
-TEST_F(ComputeClaimsTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
+TEST_F(ComputeClaimsTest, PublishWakesOnlyItsWaiters) {
   const auto claim = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
   Wait("a");
   Wait("a");
@@ -76,7 +76,7 @@ TEST_F(ComputeClaimsTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
   EXPECT_EQ(claims_.waiters(), 0u);
 }
 
-TEST_F(ComputeClaimsTest, AClaimEndsAtItsDeadline) {
+TEST_F(ComputeClaimsTest, ClaimExpiresAtItsDeadline) {
   Grant({{16, Key("a")}}, "a", absl::Seconds(1));
   Grant({{32, Key("b")}}, "ab", absl::Seconds(2));
   Wait("a");
@@ -91,7 +91,7 @@ TEST_F(ComputeClaimsTest, AClaimEndsAtItsDeadline) {
   EXPECT_EQ(claims_.SharedChunks(Chunks("a")), 0u);
 }
 
-TEST_F(ComputeClaimsTest, TheEndOfAnExpiredClaimLeavesItsSuccessorsAlone) {
+TEST_F(ComputeClaimsTest, EndingExpiredClaimKeepsItsSuccessor) {
   const auto first = Grant({{16, Key("a")}}, "a");
   claims_.Expire(now_ + absl::Seconds(10), &wakes_);
   ASSERT_NE(Grant({{16, Key("a")}}, "a"), 0u);
@@ -102,7 +102,7 @@ TEST_F(ComputeClaimsTest, TheEndOfAnExpiredClaimLeavesItsSuccessorsAlone) {
   EXPECT_TRUE(claims_.Find({{16, Key("a")}}).has_value());
 }
 
-TEST_F(ComputeClaimsTest, OneWhoLeftIsNotWoken) {
+TEST_F(ComputeClaimsTest, CancelledWaiterIsNotWoken) {
   const auto claim = Grant({{16, Key("a")}}, "a");
   const auto waiter = Wait("a");
   claims_.StopWaiting(waiter);
@@ -112,7 +112,7 @@ TEST_F(ComputeClaimsTest, OneWhoLeftIsNotWoken) {
   EXPECT_EQ(claims_.waiters(), 0u);
 }
 
-TEST_F(ComputeClaimsTest, SharedChunksAreThoseOfPromptsUnderWay) {
+TEST_F(ComputeClaimsTest, SharedChunksCountActiveClaims) {
   const auto first = Grant({{48, Key("c")}}, "abc");
   EXPECT_EQ(claims_.SharedChunks(Chunks("abx")), 2u);
   EXPECT_EQ(claims_.SharedChunks(Chunks("x")), 0u);
@@ -123,7 +123,7 @@ TEST_F(ComputeClaimsTest, SharedChunksAreThoseOfPromptsUnderWay) {
   EXPECT_EQ(claims_.SharedChunks(Chunks("abc")), 0u);
 }
 
-TEST_F(ComputeClaimsTest, BothTablesAreBounded) {
+TEST_F(ComputeClaimsTest, ClaimsAndWaitersAreBounded) {
   for (size_t i = 0; i < ComputeClaims::kMaxClaims; ++i) {
     ASSERT_NE(Grant({{16, Key(std::to_string(i))}}, ""), 0u);
   }
@@ -132,7 +132,7 @@ TEST_F(ComputeClaimsTest, BothTablesAreBounded) {
   EXPECT_EQ(Wait("0"), 0u);
 }
 
-TEST_F(ComputeClaimsTest, TheKeysOfAllClaimsAreBounded) {
+TEST_F(ComputeClaimsTest, TotalClaimKeysAreBounded) {
   const std::vector<KeyedSegment> half(ComputeClaims::kMaxKeys / 2);
   const auto grant = [&](const std::string& key) {
     return claims_.Grant({{16, Key(key)}}, half, absl::InfiniteFuture());

@@ -74,7 +74,7 @@ class Backup : public ::testing::Test {
   Fingerprint model_ = KitModel().Make();
 };
 
-TEST_F(Backup, RestoresEveryRestorePointWithEqualBytesAndPins) {
+TEST_F(Backup, RestoreReturnsEqualBytesAndPins) {
   {
     const auto store = Open(At("data"));
     Publish(store.get(), 1, 8);
@@ -96,7 +96,7 @@ TEST_F(Backup, RestoresEveryRestorePointWithEqualBytesAndPins) {
   EXPECT_EQ(Open(At("again"))->Stats().pinned_bytes, Open(At("data"))->Stats().pinned_bytes);
 }
 
-TEST_F(Backup, BackupOfARunningStoreIsConsistentAndTheNextIsIncremental) {
+TEST_F(Backup, SecondBackupIsConsistentAndIncremental) {
   const auto store = Open(At("data"));
   Publish(store.get(), 1, 9);
   const auto first = store->BackUp(At("backup"));
@@ -116,7 +116,7 @@ TEST_F(Backup, BackupOfARunningStoreIsConsistentAndTheNextIsIncremental) {
   ExpectHolds(At("newest"), 12, 13, false);
 }
 
-TEST_F(Backup, BackupOfAFolderInUseSharesTheBackgroundRate) {
+TEST_F(Backup, BackupUsesBackgroundRateLimit) {
   Publish(Open(At("data")).get(), 1, 4);
   std::unique_ptr<Database> db;
   DiskTierOptions options;
@@ -132,7 +132,7 @@ TEST_F(Backup, BackupOfAFolderInUseSharesTheBackgroundRate) {
   EXPECT_GE(passed() - before, report->new_bytes);
 }
 
-TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
+TEST_F(Backup, UnrelatedFolderIsRefused) {
   Open(At("data")).reset();
   Open(At("other")).reset();
   fs::create_directory(At("full"));
@@ -155,7 +155,7 @@ TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
   refused(BackUpDataDir(At("data"), At("backup")).status(), "held by another process");
 }
 
-TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
+TEST_F(Backup, DamagedBackupIsNotRestored) {
   Publish(Open(At("data")).get(), 1, 6);
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   std::vector<fs::path> files;
@@ -177,7 +177,7 @@ TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
   EXPECT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
 }
 
-TEST_F(Backup, DamagedBackupIsReportedInOurWords) {
+TEST_F(Backup, DamagedBackupErrorNamesTheFile) {
   Publish(Open(At("data")).get(), 1, 3);
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   const auto refusal = [&] {
@@ -201,7 +201,7 @@ TEST_F(Backup, DamagedBackupIsReportedInOurWords) {
   EXPECT_THAT(refusal(), HasSubstr("/meta/1 has other bytes than were written"));
 }
 
-TEST_F(Backup, TakesAPathThatIsRelativeToTheWorkingFolder) {
+TEST_F(Backup, BackupAcceptsRelativePath) {
   Publish(Open(At("data")).get(), 1, 2);
   const std::string relative = fs::relative(At("backup")).string();
   ASSERT_FALSE(fs::path(relative).is_absolute());
@@ -210,7 +210,7 @@ TEST_F(Backup, TakesAPathThatIsRelativeToTheWorkingFolder) {
   ExpectHolds(At("again"), 1, 2);
 }
 
-TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
+TEST_F(Backup, InterruptedBackupIsReplaced) {
   Publish(Open(At("data")).get(), 1, 4);
   // As a process that died while it copied left it: files, but no list of them.
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
@@ -224,7 +224,7 @@ TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
 }
 
 // What rots in a log takes all that is behind it, and a start forgives that after a reboot.
-TEST_F(Backup, BackupOfACorruptLogIsRefusedAfterARebootToo) {
+TEST_F(Backup, CorruptLogIsNotBackedUp) {
   Publish(Open(At("data")).get(), 1, 8);
   for (const auto& entry : fs::directory_iterator(At("data/db"))) {
     if (entry.path().extension() == ".log" && entry.file_size() > 0) FlipABitOf(entry.path());
@@ -247,7 +247,7 @@ TEST_F(Backup, BackupOfACorruptLogIsRefusedAfterARebootToo) {
 }
 
 // Older backups may have what is lost.
-TEST_F(Backup, BackupIsRefusedAfterADamagedStartAndMadeAfterTheNext) {
+TEST_F(Backup, DamagedStartBlocksBackupUntilRestart) {
   Publish(Open(At("data")).get(), 1, 8);
   FlipABitOf(At("data/db/CURRENT"));
   {
@@ -264,7 +264,7 @@ TEST_F(Backup, BackupIsRefusedAfterADamagedStartAndMadeAfterTheNext) {
   EXPECT_TRUE(RestoreDataDir(At("backup"), At("again")).value().verified.ok());
 }
 
-TEST_F(Backup, KeepsTheNewestFew) {
+TEST_F(Backup, OnlyNewestBackupsAreKept) {
   const auto store = Open(At("data"));
   uint32_t newest = 0;
   for (uint64_t seed = 1; seed <= kKeptBackups + 2; ++seed) {

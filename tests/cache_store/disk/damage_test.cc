@@ -83,14 +83,14 @@ class Damage : public SteppedStoreFixture, public ::testing::Test {
   const Fingerprint large_ = LargeModel();
 };
 
-TEST_F(Damage, RocksDbsOwnLogIsNoFile) {
+TEST_F(Damage, InfoLogFileIsAbsent) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   EXPECT_EQ(Only("LOG"), fs::path());
 }
 
 // RocksDB asserts that what a block begins with makes sense.
-TEST_F(Damage, ABitInTheFirstBytesOfATablesBlockIsAnErrorAndNoAbort) {
+TEST_F(Damage, DamagedBlockHeaderIsDataLoss) {
   Open();
   for (uint64_t seed = 1; seed <= 4; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   store_.reset();
@@ -113,7 +113,7 @@ TEST_F(Damage, ABitInTheFirstBytesOfATablesBlockIsAnErrorAndNoAbort) {
 }
 
 // RocksDB parses a table's properties before it verifies them.
-TEST_F(Damage, AnyBitOfATablesEndIsAnErrorAndNoAbort) {
+TEST_F(Damage, DamagedTableEndIsAnError) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
   store_.reset();
@@ -136,7 +136,7 @@ TEST_F(Damage, AnyBitOfATablesEndIsAnErrorAndNoAbort) {
 
 // RocksDB does not verify the block of a large slice: everything around the slice is looked at
 // first.
-TEST_F(Damage, EveryBitAroundASliceIsHarmless) {
+TEST_F(Damage, BitFlipNeverYieldsWrongSlice) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
   store_.reset();
@@ -167,7 +167,7 @@ TEST_F(Damage, EveryBitAroundASliceIsHarmless) {
   EXPECT_TRUE(GetSlice(*db, slice, &value).ok());
 }
 
-TEST_F(Damage, ATableThatIsGoneOrCutCostsItsOwnObjectsAndNotTheStart) {
+TEST_F(Damage, LostTableCostsOnlyItsObjects) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   ASSERT_TRUE(Publish(4).ok());
@@ -191,7 +191,7 @@ TEST_F(Damage, ATableThatIsGoneOrCutCostsItsOwnObjectsAndNotTheStart) {
 }
 
 // Nothing is found without objects; without the rest nobody knows which version wrote them.
-TEST_F(Damage, ADatabaseThatLostATableOfRecordsIsSetAsideAndTheLossIsCounted) {
+TEST_F(Damage, LostRecordTableSetsDatabaseAside) {
   for (const char* family : {"objects", "meta"}) {
     SCOPED_TRACE(family);
     Open();
@@ -213,7 +213,7 @@ TEST_F(Damage, ADatabaseThatLostATableOfRecordsIsSetAsideAndTheLossIsCounted) {
   }
 }
 
-TEST_F(Damage, OneDatabaseThatWasSetAsideIsKeptForAWeekOrUntilRoomIsNeeded) {
+TEST_F(Damage, SetAsideDatabaseExpires) {
   for (int nth = 0; nth < 2; ++nth) {
     Open();
     ASSERT_TRUE(Publish(1).ok());
@@ -238,7 +238,7 @@ TEST_F(Damage, OneDatabaseThatWasSetAsideIsKeptForAWeekOrUntilRoomIsNeeded) {
 }
 
 // The child that mends a database goes back in time, which a drop must not.
-TEST_F(Damage, DroppedPointsStayDroppedWhateverIsDamaged) {
+TEST_F(Damage, DamageRestoresNoDroppedPoint) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   Flush();
@@ -262,7 +262,7 @@ TEST_F(Damage, DroppedPointsStayDroppedWhateverIsDamaged) {
   EXPECT_EQ(left.size(), 2u);
 }
 
-TEST_F(Damage, ARottenBlockOfRecordsCostsThatBlock) {
+TEST_F(Damage, DamagedRecordBlockLosesItsRecords) {
   Open();
   for (uint64_t seed = 1; seed <= 60; ++seed) ASSERT_TRUE(Publish(seed).ok());
   Flush();
@@ -278,7 +278,7 @@ TEST_F(Damage, ARottenBlockOfRecordsCostsThatBlock) {
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 60u - found);
 }
 
-TEST_F(Damage, WithoutAManifestThatCanBeReadTheStoreStartsAndCountsWhatIsLost) {
+TEST_F(Damage, UnreadableDatabaseManifestCountsLosses) {
   const auto damage = std::vector<std::pair<const char*, std::function<void()>>>{
       {"manifest cut", [&] { fs::resize_file(Only("MANIFEST-"), 40); }},
       {"manifest gone", [&] { fs::remove(Only("MANIFEST-")); }},
@@ -310,7 +310,7 @@ TEST_F(Damage, WithoutAManifestThatCanBeReadTheStoreStartsAndCountsWhatIsLost) {
 }
 
 // Best-efforts recovery leaves the logs alone; the opening that follows it takes them.
-TEST_F(Damage, BestEffortsRecoveryKeepsTheLog) {
+TEST_F(Damage, BestEffortsRecoveryKeepsLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Flush();
@@ -324,7 +324,7 @@ TEST_F(Damage, BestEffortsRecoveryKeepsTheLog) {
   for (const uint64_t seed : {1, 2, 3}) EXPECT_EQ(Fetch(seed).value(), 64u) << seed;
 }
 
-TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
+TEST_F(Damage, FailedCompactionAllowsWrites) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Flush();
@@ -346,7 +346,7 @@ TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
 }
 
 // Every flush leaves one more table that no compaction takes.
-TEST_F(Damage, WritesGoOnWhereCompactionsAlwaysMeetRot) {
+TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Flush();
@@ -363,7 +363,7 @@ TEST_F(Damage, WritesGoOnWhereCompactionsAlwaysMeetRot) {
 
 // A database whose number of drops is too low is from before a drop; one whose number has rotten is
 // not.
-TEST_F(Damage, ABitInTheNumberOfDropsCostsItsBlockAndNotTheDatabase) {
+TEST_F(Damage, DamagedDropNumberKeepsDatabase) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());
   ASSERT_TRUE(store_->Drop(store_->List("default").at(0).id, "default", true).ok());
@@ -385,7 +385,7 @@ TEST_F(Damage, ABitInTheNumberOfDropsCostsItsBlockAndNotTheDatabase) {
   }
 }
 
-TEST_F(Damage, ABackupOfARottenSliceIsMadeAndItsRestoreNamesIt) {
+TEST_F(Damage, RestoreReportsDamagedSlice) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   store_.reset();
@@ -400,7 +400,7 @@ TEST_F(Damage, ABackupOfARottenSliceIsMadeAndItsRestoreNamesIt) {
   EXPECT_EQ(verified.restore_points, 3u);
 }
 
-TEST(WarningLines, WarningsOfOneKindAreLimitedPerMinute) {
+TEST(WarningLines, WarningKindsAreRateLimited) {
   std::vector<std::string> lines;
   Warnings warnings([&](const std::string& line) { lines.push_back(line); });
   for (int i = 0; i < 100; ++i) warnings.Say("damage", "again");

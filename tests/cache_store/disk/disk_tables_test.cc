@@ -81,7 +81,7 @@ class DiskTables : public ::testing::Test {
   std::unique_ptr<DiskTier> tier_;
 };
 
-TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
+TEST_F(DiskTables, TablesSurviveReopening) {
   Open();
   WriteTable({3, 1, 2});  // in any order
   for (int opened = 0; opened < 2; ++opened) {
@@ -93,7 +93,7 @@ TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
 
 // A start without it has RocksDB open with fewer checks, where a flush that failed is no error of
 // the database: whoever waits for it would wait for ever.
-TEST_F(DiskTables, FailedFlushEndsAfterAStartThatLostATable) {
+TEST_F(DiskTables, FlushFailureReturnsAfterLostTable) {
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
     tier_.reset();
     const TestFolder folder;
@@ -122,7 +122,7 @@ TEST_F(DiskTables, FailedFlushEndsAfterAStartThatLostATable) {
 }
 
 // A start that fails is tried again: only damage has a database set aside.
-TEST_F(DiskTables, FailedReadAtAStartGivesNothingUp) {
+TEST_F(DiskTables, FailedStartReadLosesNothing) {
   Open();
   WriteTable({1, 2});
   ASSERT_TRUE(tier_->SettleErases().ok());
@@ -141,7 +141,7 @@ TEST_F(DiskTables, FailedReadAtAStartGivesNothingUp) {
   EXPECT_TRUE(Holds(1) && Holds(2));
 }
 
-TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
+TEST_F(DiskTables, DeadTableIsDeleted) {
   Open();
   WriteTable({1, 2});
   WriteTable({3, 4});
@@ -154,7 +154,7 @@ TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
   EXPECT_TRUE(Holds(3) && Holds(4));
 }
 
-TEST_F(DiskTables, AHalfDeadOneIsRewrittenOnlyWhenRoomIsNeeded) {
+TEST_F(DiskTables, SpaceShortageRewritesHalfDeadTable) {
   Open();
   WriteTable({1, 2, 3, 4});
   const uint64_t full = tier_->FileBytes();
@@ -167,7 +167,7 @@ TEST_F(DiskTables, AHalfDeadOneIsRewrittenOnlyWhenRoomIsNeeded) {
   EXPECT_FALSE(Holds(1) || Holds(3));
 }
 
-TEST_F(DiskTables, ALiveOneAmongTheNumbersOfADeadOneStays) {
+TEST_F(DiskTables, LiveTableInDeadRangeStays) {
   Open();
   WriteTable({5, 40});
   WriteTable({11, 12});
@@ -182,7 +182,7 @@ TEST_F(DiskTables, ALiveOneAmongTheNumbersOfADeadOneStays) {
   EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20));
 }
 
-TEST_F(DiskTables, AnObjectWrittenAgainAfterItsEraseIsThere) {
+TEST_F(DiskTables, RewrittenObjectIsReadable) {
   Open();
   WriteTable({7, 8});
   ASSERT_TRUE(tier_->EraseObjects({{7, 8}}).ok());
@@ -207,7 +207,7 @@ TEST_F(DiskTables, StartRemovesHalfWrittenTables) {
 }
 
 // One for the table, one for its name, and RocksDB's manifest before and after.
-TEST_F(DiskTables, OneCostsFourSyncs) {
+TEST_F(DiskTables, TableWriteNeedsFourSyncs) {
   Open();
   WriteTable({1});
   const int before = disk_.syncs();
@@ -215,7 +215,7 @@ TEST_F(DiskTables, OneCostsFourSyncs) {
   EXPECT_EQ(disk_.syncs() - before, 4);
 }
 
-TEST_F(DiskTables, WrittenTablesOutliveTheMachine) {
+TEST_F(DiskTables, TablesSurviveMachineCrash) {
   std::mt19937_64 random(1);
   Open();
   for (uint64_t object = 1; object <= 12; object += 2) {
@@ -229,7 +229,7 @@ TEST_F(DiskTables, WrittenTablesOutliveTheMachine) {
 }
 
 // RocksDB asserts that it can read the ends of a table that it is to link.
-TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
+TEST_F(DiskTables, FailedReadBackFailsWrite) {
   for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
     for (int nth = 1; nth <= 8; ++nth) {
       Open();
@@ -249,7 +249,7 @@ TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
 }
 
 // Of a block of records, no record's own checksum covers how it is laid out; RocksDB asserts it.
-TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
+TEST_F(DiskTables, DamagedBlockIsDataLoss) {
   Open();
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_TRUE(tier_->WriteObject(record).ok());
@@ -276,7 +276,7 @@ TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   EXPECT_GT(rotten, 0);
 }
 
-TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
+TEST_F(DiskTables, SliceDamageIsDataLoss) {
   Open();
   const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
   const StoredSlice refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
@@ -306,7 +306,7 @@ TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   EXPECT_GT(lost, 0);
 }
 
-TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
+TEST_F(DiskTables, FailedReclaimIsRetried) {
   for (int nth = 1; nth <= 8; ++nth) {
     const auto object = static_cast<uint64_t>(nth);
     Open();
@@ -325,7 +325,7 @@ TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
 
 // Of a table that a compaction begins and writes nothing to, RocksDB looks at the first key, and
 // asserts that there is one where the table could not be written.
-TEST_F(DiskTables, ErasedObjectsLeaveNothingWhicheverWriteFails) {
+TEST_F(DiskTables, FailedReclaimRevivesNoObject) {
   int failed = 0;
   for (int nth = 4; nth <= 30; ++nth) {
     const uint64_t first = 10 * static_cast<uint64_t>(nth);
@@ -350,7 +350,7 @@ TEST_F(DiskTables, ErasedObjectsLeaveNothingWhicheverWriteFails) {
   EXPECT_GT(failed, 0);
 }
 
-TEST_F(DiskTables, ASliceThatIsHeldOutlivesItsDatabase) {
+TEST_F(DiskTables, HeldSliceOutlivesDatabase) {
   Open();
   WriteTable({1});
   const std::vector<std::byte> small(8192, std::byte{2});
@@ -363,7 +363,7 @@ TEST_F(DiskTables, ASliceThatIsHeldOutlivesItsDatabase) {
   EXPECT_EQ(small_view.bytes, absl::MakeConstSpan(small));
 }
 
-TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
+TEST_F(DiskTables, FailedReadAllowsErase) {
   Open();
   WriteTable({1, 2});
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records
@@ -375,7 +375,7 @@ TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
   EXPECT_FALSE(Holds(1) || Holds(2));
 }
 
-TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {
+TEST_F(DiskTables, FallsBackToPageCache) {
   std::mt19937_64 random(1);
   disk_.SetLacksDirect();
   Open();
@@ -389,7 +389,7 @@ TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {
 }
 
 // The numbers of the lost table's objects lie around another's, and reads of the other one fail.
-TEST_F(DiskTables, LostTableTakesNoObjectOfATableThatIsWhole) {
+TEST_F(DiskTables, LostTableKeepsOtherTables) {
   Open();
   WriteTable({1, 3});
   WriteTable({2});
@@ -435,7 +435,7 @@ TEST_F(DiskTables, LostTableTakesNoObjectOfATableThatIsWhole) {
 
 // A full disk's last room is for erases until space was given back, which a rotten block of records
 // must not put off for good.
-TEST_F(DiskTables, ReclaimEndsTheCrampedModeThoughARecordIsRotten) {
+TEST_F(DiskTables, DamagedRecordBlocksNoWrites) {
   Open();
   WriteTable({1});
   WriteTable({2});

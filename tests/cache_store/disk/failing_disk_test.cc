@@ -67,7 +67,7 @@ class FailingDisk : public FaultyDiskFixture, public ::testing::TestWithParam<Fa
   std::vector<uint64_t> acknowledged_;
 };
 
-TEST_P(FailingDisk, IsTakenBackWithAllThatWasAcknowledged) {
+TEST_P(FailingDisk, RecoveredDiskServesAcknowledgedPoints) {
   Open();
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(Publish(i % 2 == 0 ? Durability::kDisk : Durability::kSync).ok());
@@ -118,7 +118,7 @@ class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
 };
 
 // A write that fails half way leaves part of a record in the log, and RocksDB writes behind it.
-TEST_F(FailedWrites, ALogThatTheyToreIsNoDamage) {
+TEST_F(FailedWrites, TornLogIsNotDamage) {
   std::vector<uint64_t> acknowledged;
   const auto publish = [&](uint64_t seed) {
     const absl::Status status = Publish(seed);
@@ -142,7 +142,7 @@ TEST_F(FailedWrites, ALogThatTheyToreIsNoDamage) {
 }
 
 // A kill -9 in the middle of a write leaves half a record.
-TEST_F(FailedWrites, HalfARecordAtTheEndOfALogIsNoDamage) {
+TEST_F(FailedWrites, UnfinishedRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) {
     Open();
     ASSERT_TRUE(Publish(seed).ok());
@@ -161,7 +161,7 @@ TEST_F(FailedWrites, HalfARecordAtTheEndOfALogIsNoDamage) {
 }
 
 // The count is what a start finds losses by.
-TEST(PointsCounted, EachOnceHoweverOftenItIsWrittenOrErased) {
+TEST(PointCountTest, RepeatedWritesCountOnce) {
   const TestFolder folder;
   FaultyDisk disk;
   DiskTierOptions options;
@@ -208,7 +208,7 @@ class DamagedInUse : public FaultyDiskFixture, public ::testing::Test {
   }
 };
 
-TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
+TEST_F(DamagedInUse, RestartRepairsUnopenableDatabase) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   std::filesystem::resize_file(Only("MANIFEST-"), 0);
@@ -223,7 +223,7 @@ TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
   EXPECT_TRUE(Publish(4).ok());
 }
 
-TEST_F(DamagedInUse, LogLossIsReportedAndTheScrubRewritesItFromMemory) {
+TEST_F(DamagedInUse, ScrubRewritesLostLogRecords) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   // The next pass is days away.

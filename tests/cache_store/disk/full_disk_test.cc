@@ -27,7 +27,7 @@ class FullDisk : public FaultyDiskFixture, public ::testing::TestWithParam<uint3
   }
 };
 
-TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
+TEST_P(FullDisk, PublishesResumeWhenRoomReturns) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   for (int round = 0; round < 3; ++round) {
@@ -50,7 +50,7 @@ TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
   for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u);
 }
 
-TEST_P(FullDisk, ClosesAndOpensAgainWithEverythingThatWasAcknowledged) {
+TEST_P(FullDisk, ReopenKeepsAcknowledgedPoints) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   disk_.SetFull(true);
@@ -63,7 +63,7 @@ TEST_P(FullDisk, ClosesAndOpensAgainWithEverythingThatWasAcknowledged) {
   EXPECT_TRUE(Publish(2).ok());
 }
 
-TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) {
+TEST_P(FullDisk, PublishSucceedsAfterFailedWrite) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   for (const DiskFault fault : {DiskFault::kFailedWrite, DiskFault::kShortWrite}) {
@@ -82,7 +82,7 @@ TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) 
 }
 
 // A machine that stops forgets all that was not synced.
-TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
+TEST_P(FullDisk, StartReserveSurvivesMachineCrash) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   Crash(/*machine=*/true);
@@ -92,7 +92,7 @@ TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
 }
 
 // RocksDB syncs what it writes itself, not what another process left in the page cache.
-TEST_P(FullDisk, UnsyncedBytesOfAKilledProcessTakeNoSyncedPublishWithThem) {
+TEST_P(FullDisk, SyncedPublishSurvivesTwoCrashes) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Crash(/*machine=*/false);
@@ -104,7 +104,7 @@ TEST_P(FullDisk, UnsyncedBytesOfAKilledProcessTakeNoSyncedPublishWithThem) {
   EXPECT_EQ(Fetch(2), 64u);
 }
 
-TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
+TEST_P(FullDisk, UsedReserveIsRestored) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   store_.reset();
@@ -120,7 +120,7 @@ TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
 
 // Neither do small writes on a disk that is nearly full lose their room to it, nor do they put off
 // when it is kept again.
-TEST_P(FullDisk, TheRoomIsKeptAgainOnlyWhereThereIsAmple) {
+TEST_P(FullDisk, ReserveWaitsForAmpleRoom) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   const Digest id = store_->List("default").at(0).id;
@@ -141,7 +141,7 @@ TEST_P(FullDisk, TheRoomIsKeptAgainOnlyWhereThereIsAmple) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
+TEST_P(FullDisk, ReserveIsSyncedDespiteFailures) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   for (int nth = 1; nth <= 12; ++nth) {
@@ -162,7 +162,7 @@ TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
 }
 
 // Its manifest could not be erased, and then its objects could: not in that order.
-TEST_P(FullDisk, DroppedManifestIsErasedOnceThereIsRoomAndBeforeItsObjects) {
+TEST_P(FullDisk, ManifestIsErasedBeforeObjects) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
   disk_.SetFull(true);
@@ -175,7 +175,7 @@ TEST_P(FullDisk, DroppedManifestIsErasedOnceThereIsRoomAndBeforeItsObjects) {
   EXPECT_TRUE(store_->List("default").empty());
 }
 
-TEST_P(FullDisk, PointDroppedOnAFullDiskDoesNotComeBack) {
+TEST_P(FullDisk, DropOnFullDiskHolds) {
   for (const bool publishes_after : {true, false}) {
     Open();
     ASSERT_TRUE(Publish(1).ok());
@@ -193,7 +193,7 @@ TEST_P(FullDisk, PointDroppedOnAFullDiskDoesNotComeBack) {
   }
 }
 
-TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
+TEST_P(FullDisk, RefusedPinSendsUnpinEvent) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   WatchFrom from;
@@ -213,7 +213,7 @@ TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
 }
 
 // There is room for a moment: the database is closed, and then cannot be opened.
-TEST_P(FullDisk, ReadsGoOnWhenReopeningFindsNoRoom) {
+TEST_P(FullDisk, FailedReopenKeepsServingReads) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   disk_.SetFull(true);
@@ -239,7 +239,7 @@ TEST_P(FullDisk, ReadsGoOnWhenReopeningFindsNoRoom) {
 }
 
 // Somebody took the room that is kept for a start, too.
-TEST_P(FullDisk, StartsToServeWithoutRoomForAnOpening) {
+TEST_P(FullDisk, FullDiskStartServesReads) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   store_.reset();

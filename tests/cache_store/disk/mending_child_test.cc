@@ -65,7 +65,7 @@ class FailingFiles : public rocksdb::FileSystemWrapper {
 [[noreturn]] void EndWell() { std::_Exit(0); }
 [[noreturn]] void EndWellBySignal(int) { EndWell(); }
 
-TEST(MendingChild, CrashIsNotTheParents) {
+TEST(RecoveryChild, CrashRunsNoParentHandlers) {
   const std::function<void()> crashes[] = {[] { raise(SIGBUS); }, [] { raise(SIGSEGV); },
                                            [] { std::abort(); },
                                            [] { throw std::runtime_error("broken"); }};
@@ -89,7 +89,7 @@ TEST(MendingChild, CrashIsNotTheParents) {
 }
 
 // What RocksDB does with a read that failed must not look like damage.
-TEST(MendingChild, CrashAfterAFailedReadIsNoDamage) {
+TEST(RecoveryChild, CrashAfterReadErrorAborts) {
   const TestFolder folder;
   const int end = RunInChild([&] {
     rocksdb::DBOptions options;

@@ -136,7 +136,7 @@ class Misread : public MisreadFixture, public ::testing::TestWithParam<BadMoment
   }
 };
 
-TEST_P(Misread, BadMomentInUseLosesNothing) {
+TEST_P(Misread, UseDuringErrorsLosesNothing) {
   for (const uint64_t host_bytes : {uint64_t{0}, 4 * kMiB}) {
     options_.host_bytes = host_bytes;
     Open();
@@ -153,7 +153,7 @@ TEST_P(Misread, BadMomentInUseLosesNothing) {
   EXPECT_GT(disk_.struck(), 0);
 }
 
-TEST_P(Misread, StartInABadMomentLosesNothing) {
+TEST_P(Misread, StartDuringErrorsLosesNothing) {
   Open();
   PublishSome();
   for (int round = 0; round < 5; ++round) {
@@ -188,7 +188,7 @@ class Misreads : public MisreadFixture, public ::testing::Test {
   }
 };
 
-TEST_F(Misreads, RealDamageAfterABadMomentCostsItsObjectAlone) {
+TEST_F(Misreads, RealDamageQuarantinesOneObject) {
   Open();
   PublishSome();
   Break(DiskFault::kFlippedBit, 20, 8);
@@ -209,7 +209,7 @@ TEST_F(Misreads, RealDamageAfterABadMomentCostsItsObjectAlone) {
 }
 
 // Each read of a slice gives other wrong bytes: they were never on the disk.
-TEST_F(Misreads, OtherWrongBytesEachTimeAreNoDamage) {
+TEST_F(Misreads, VaryingMisreadsAreNotDamage) {
   options_.scrub.bytes_per_s = 0;
   Open();
   ASSERT_TRUE(Publish().ok());
@@ -223,7 +223,7 @@ TEST_F(Misreads, OtherWrongBytesEachTimeAreNoDamage) {
 }
 
 // A cable may flip the same bit of each read.
-TEST_F(Misreads, DiskThatFailsManyObjectsKeepsThem) {
+TEST_F(Misreads, ManyFailingObjectsAreKept) {
   options_.scrub.bytes_per_s = 0;
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
@@ -243,7 +243,7 @@ TEST_F(Misreads, DiskThatFailsManyObjectsKeepsThem) {
   ExpectAllServed();
 }
 
-TEST_F(Misreads, ScrubWaitsForMisreadsToEndAndGoesOn) {
+TEST_F(Misreads, ScrubPausesDuringMisreads) {
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
@@ -274,7 +274,7 @@ TEST_F(Misreads, ScrubWaitsForMisreadsToEndAndGoesOn) {
 }
 
 // Right bytes, an error, or less, of which Explain says why: the point is there in any case.
-TEST_F(Misreads, FetchOfAMisreadPointNeverSaysThatItIsGone) {
+TEST_F(Misreads, MisreadPointStaysListed) {
   options_.scrub.bytes_per_s = 0;
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
@@ -311,7 +311,7 @@ TEST_F(Misreads, FetchOfAMisreadPointNeverSaysThatItIsGone) {
   }
 }
 
-TEST_F(Misreads, VerifyTellsMisreadsFromDamage) {
+TEST_F(Misreads, VerifySeparatesMisreadsFromDamage) {
   Open();
   PublishSome();
   store_.reset();
@@ -350,7 +350,7 @@ TEST_F(Misreads, VerifyTellsMisreadsFromDamage) {
   }
 }
 
-TEST_F(Misreads, CopyInRamIsNotLostForWrongReads) {
+TEST_F(Misreads, RamCopySurvivesDiskErrors) {
   options_.scrub.bytes_per_s = 0;
   options_.host_bytes = 4 * kMiB;
   UseTables(false);  // of slices that lie in RAM where they were read the disk is not read again
@@ -371,7 +371,7 @@ TEST_F(Misreads, CopyInRamIsNotLostForWrongReads) {
   ExpectAllServed();
 }
 
-TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
+TEST_F(Misreads, SingleStartErrorLosesNothing) {
   UseTables(false);
   Open();
   PublishSome();
@@ -391,7 +391,7 @@ TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
 }
 
 // As of a disk that begins to read wrong after the database is open, too.
-TEST_F(Misreads, ReadsThatTurnWrongDuringAStartLoseNothing) {
+TEST_F(Misreads, LateStartMisreadsLoseNothing) {
   UseTables(false);
   Open();
   PublishSome();
@@ -449,9 +449,9 @@ const MendedDamage kMendedDamage[] = {
      }},
 };
 
-class MisreadMending : public MisreadFixture, public ::testing::TestWithParam<MendedDamage> {
+class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<MendedDamage> {
  protected:
-  MisreadMending() { UseTables(true); }
+  MisreadRecovery() { UseTables(true); }
   void CopyFolder(const std::string& from, const std::string& to) {
     store_.reset();
     for (const auto& entry : fs::directory_iterator(to)) fs::remove_all(entry.path());
@@ -482,7 +482,7 @@ class MisreadMending : public MisreadFixture, public ::testing::TestWithParam<Me
   }
 };
 
-TEST_P(MisreadMending, MisreadsAddNothingToDamage) {
+TEST_P(MisreadRecovery, MisreadsCauseNoExtraLoss) {
   Open();
   PublishSome();
   store_.reset();
@@ -503,10 +503,10 @@ TEST_P(MisreadMending, MisreadsAddNothingToDamage) {
   EXPECT_GT(disk_.struck(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Damage, MisreadMending, ::testing::ValuesIn(kMendedDamage),
+INSTANTIATE_TEST_SUITE_P(Damage, MisreadRecovery, ::testing::ValuesIn(kMendedDamage),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(MendingFiles, ReadThatDiffersEndsAllChanges) {
+TEST(RecoveryFiles, DifferingReadsStopWrites) {
   const TestFolder folder;
   FaultyDisk disk;
   const std::string table = folder.File("1.sst"), other = folder.File("other");

@@ -62,7 +62,7 @@ class PlantedFiles : public ::testing::Test {
   std::string outside_;
 };
 
-TEST_F(PlantedFiles, LinkedFoldersEndTheStart) {
+TEST_F(PlantedFiles, SymlinkedFolderIsRefused) {
   for (const std::string name : {"tables.tmp", "db"}) {
     fs::rename(dir_ + "/" + name, folder_.File("aside"));
     fs::create_directory_symlink(outside_, dir_ + "/" + name);
@@ -74,7 +74,7 @@ TEST_F(PlantedFiles, LinkedFoldersEndTheStart) {
 }
 
 // The link leads to the database: an operator who follows the message must not lose it.
-TEST_F(PlantedFiles, LinkedDatabaseIsNotToBeDeleted) {
+TEST_F(PlantedFiles, LinkedDatabaseErrorSuggestsMoving) {
   fs::rename(dir_ + "/db", folder_.File("elsewhere"));
   fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
   const std::string message(Start(dir_).message());
@@ -85,7 +85,7 @@ TEST_F(PlantedFiles, LinkedDatabaseIsNotToBeDeleted) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-TEST_F(PlantedFiles, LinkedFilesEndTheStart) {
+TEST_F(PlantedFiles, SymlinkedFileIsRefused) {
   for (const std::string name : {"points", "reserve", "db/CURRENT", "db/000999.log"}) {
     const std::string path = dir_ + "/" + name, aside = folder_.File("aside");
     const bool is_there = fs::exists(path);
@@ -98,7 +98,7 @@ TEST_F(PlantedFiles, LinkedFilesEndTheStart) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-TEST_F(PlantedFiles, PipesEndTheStart) {
+TEST_F(PlantedFiles, PipeInDataFolderIsRefused) {
   for (const std::string name : {"points", "reserve", "db/CURRENT", "db/LOCK", "db/000999.sst"}) {
     const std::string path = dir_ + "/" + name, aside = folder_.File("aside");
     const bool is_there = fs::exists(path);
@@ -111,7 +111,7 @@ TEST_F(PlantedFiles, PipesEndTheStart) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-TEST_F(PlantedFiles, PipeInPlaceOfTheSecretEndsTheStart) {
+TEST_F(PlantedFiles, SecretPipeIsRefused) {
   const std::string path = dir_ + "/secret";
   fs::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -122,19 +122,19 @@ TEST_F(PlantedFiles, PipeInPlaceOfTheSecretEndsTheStart) {
   ExpectNamed(TieredStore::Open(options).status(), path, "a pipe");
 }
 
-TEST_F(PlantedFiles, LinksAmongUnfinishedTablesAreRemovedThemselves) {
+TEST_F(PlantedFiles, StartRemovesLinksNotTargets) {
   fs::create_directory_symlink(outside_, dir_ + "/tables.tmp/left");
   fs::create_symlink(outside_ + "/kept", dir_ + "/tables.tmp/try");
   EXPECT_TRUE(Start(dir_).ok());
   EXPECT_TRUE(fs::is_empty(dir_ + "/tables.tmp"));
 }
 
-TEST_F(PlantedFiles, DataFolderItselfMayBeALink) {
+TEST_F(PlantedFiles, DataFolderMayBeLink) {
   fs::create_directory_symlink(dir_, folder_.File("link"));
   EXPECT_TRUE(Start(folder_.File("link")).ok());
 }
 
-TEST_F(PlantedFiles, BackupFolderWithALinkIsRefused) {
+TEST_F(PlantedFiles, BackupThroughLinkIsRefused) {
   const std::string to = folder_.File("backup");
   ASSERT_TRUE(BackUpDataDir(dir_, to).ok());
   fs::rename(to + "/private", folder_.File("aside"));
@@ -145,7 +145,7 @@ TEST_F(PlantedFiles, BackupFolderWithALinkIsRefused) {
   EXPECT_TRUE(RestoreDataDir(to, folder_.File("restored"), 0).ok()) << "reading follows links";
 }
 
-TEST_F(PlantedFiles, BackupWithAPipeIsNotRestored) {
+TEST_F(PlantedFiles, PipeInBackupIsRefused) {
   const std::string from = folder_.File("backup");
   ASSERT_TRUE(BackUpDataDir(dir_, from).ok());
   ASSERT_EQ(::mkfifo((from + "/meta/2").c_str(), 0600), 0);
@@ -155,7 +155,7 @@ TEST_F(PlantedFiles, BackupWithAPipeIsNotRestored) {
 }
 
 // lost+found is one.
-TEST(CheckTree, FoldersThatMayNotBeListedAreLeftOut) {
+TEST(CheckTree, UnlistableFoldersAreSkipped) {
   const TestFolder folder;
   const std::string dir = folder.File("tree");
   ASSERT_EQ(::mkdir(dir.c_str(), 0755), 0);

@@ -50,7 +50,7 @@ class PrivateFolder : public ::testing::Test {
   uint64_t seed_ = 0;
 };
 
-TEST_F(PrivateFolder, AFolderThatIsThereIsTakenFromOtherUsers) {
+TEST_F(PrivateFolder, ExistingFolderBecomesPrivate) {
   ASSERT_EQ(::mkdir(dir_.c_str(), 0755), 0);
   Use();
   EXPECT_EQ(ModeOf(dir_), 0700u);
@@ -58,7 +58,7 @@ TEST_F(PrivateFolder, AFolderThatIsThereIsTakenFromOtherUsers) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(PrivateFolder, FoldersThatOthersCouldReadAreTakenFromThemAtAStart) {
+TEST_F(PrivateFolder, StartMakesFoldersPrivate) {
   Use();
   for (const char* folder : {"", "/db", "/tables.tmp"}) {
     ASSERT_EQ(::chmod((dir_ + folder).c_str(), 0755), 0);
@@ -68,7 +68,7 @@ TEST_F(PrivateFolder, FoldersThatOthersCouldReadAreTakenFromThemAtAStart) {
   ExpectPrivate();
 }
 
-TEST_F(PrivateFolder, TheGroupOfAVolumeKeepsItsRights) {
+TEST_F(PrivateFolder, GroupKeepsItsRights) {
   ASSERT_EQ(::mkdir(dir_.c_str(), 0700), 0);
   ASSERT_EQ(::chmod(dir_.c_str(), 02775), 0);
   Use();
@@ -76,7 +76,7 @@ TEST_F(PrivateFolder, TheGroupOfAVolumeKeepsItsRights) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(PrivateFolder, AFolderOfAnotherUserThatAllCanReadIsWarnedAbout) {
+TEST_F(PrivateFolder, ForeignReadableFolderWarns) {
   ASSERT_EQ(::mkdir(dir_.c_str(), 0755), 0);
   if (::chown(dir_.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "may not give folders away";
   Use();

@@ -33,7 +33,7 @@ class VolumeBudgetTest : public ::testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
-TEST_F(VolumeBudgetTest, LargeVolumeKeepsTheLimit) {
+TEST_F(VolumeBudgetTest, LargeVolumeKeepsLimit) {
   Begin(0, 100 * kGiB);
   EXPECT_EQ(budget_.limit_bytes(), 64 * kGiB);
   EXPECT_FALSE(budget_.is_limited());
@@ -41,7 +41,7 @@ TEST_F(VolumeBudgetTest, LargeVolumeKeepsTheLimit) {
   EXPECT_FALSE(budget_.IsAmple(kGiB));
 }
 
-TEST_F(VolumeBudgetTest, SmallVolumeLeavesATenth) {
+TEST_F(VolumeBudgetTest, SmallVolumeKeepsTenthFree) {
   for (const uint64_t mib : {1u, 16u, 64u, 256u, 1024u, 65536u}) {
     VolumeBudget budget(64 * kGiB);
     budget.Begin(0, DiskRoom{0, mib * kMiB});
@@ -59,7 +59,7 @@ TEST_F(VolumeBudgetTest, OwnFilesCountAsRoom) {
   EXPECT_EQ(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, LessRoomCountsAfterPatience) {
+TEST_F(VolumeBudgetTest, LostRoomCountsAfterDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
@@ -72,7 +72,7 @@ TEST_F(VolumeBudgetTest, LessRoomCountsAfterPatience) {
   EXPECT_EQ(budget_.files_bytes(), 67 * kMiB - 67 * kMiB / 10) << "the most room of that time";
 }
 
-TEST_F(VolumeBudgetTest, RoomThatComesBackEndsTheWait) {
+TEST_F(VolumeBudgetTest, ReturningRoomResetsDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
@@ -82,7 +82,7 @@ TEST_F(VolumeBudgetTest, RoomThatComesBackEndsTheWait) {
   }
 }
 
-TEST_F(VolumeBudgetTest, MoreRoomCountsWhenSeenTwice) {
+TEST_F(VolumeBudgetTest, MoreRoomNeedsTwoMeasurements) {
   Begin(0, 64 * kMiB);
   Update(0, 64 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
@@ -92,19 +92,19 @@ TEST_F(VolumeBudgetTest, MoreRoomCountsWhenSeenTwice) {
   EXPECT_GT(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, StartOnFullVolumeKeepsTheNotedBudget) {
+TEST_F(VolumeBudgetTest, FullVolumeKeepsSavedBudget) {
   Begin(100 * kMiB, 0, 230 * kMiB);
   Update(100 * kMiB, 0);
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
 // Not only once others made room: the index is fitted into the first limit.
-TEST_F(VolumeBudgetTest, StartWithMoreRoomTakesItAtOnce) {
+TEST_F(VolumeBudgetTest, StartUsesExtraRoomImmediately) {
   Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
 }
 
-TEST_F(VolumeBudgetTest, StartWithLargerLimitIsNotLimited) {
+TEST_F(VolumeBudgetTest, LargerLimitIsNotReduced) {
   VolumeBudget before(10 * kGiB);
   before.Begin(0, DiskRoom{0, 2000 * kGiB});
   Begin(10 * kGiB, 1990 * kGiB, before.files_bytes());
@@ -112,7 +112,7 @@ TEST_F(VolumeBudgetTest, StartWithLargerLimitIsNotLimited) {
 }
 
 // As a store was left by a version that notes nothing.
-TEST_F(VolumeBudgetTest, StartWithoutNoteOnFullVolumeWaits) {
+TEST_F(VolumeBudgetTest, FullVolumeWithoutNoteWaits) {
   budget_.Begin(0, DiskRoom{60 * kMiB, 0, 256 * kMiB});
   for (int i = 0; i < 5; ++i) {
     EXPECT_FALSE(budget_.is_limited());
@@ -122,29 +122,29 @@ TEST_F(VolumeBudgetTest, StartWithoutNoteOnFullVolumeWaits) {
   EXPECT_TRUE(budget_.is_limited());
 }
 
-TEST_F(VolumeBudgetTest, StartWithoutNoteOnVolumeItFilledLowersTheLimit) {
+TEST_F(VolumeBudgetTest, SelfFilledVolumeLowersLimit) {
   budget_.Begin(0, DiskRoom{250 * kMiB, 0, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 225 * kMiB);
 }
 
 // As after a backup was restored to a smaller volume: nothing has to be evicted for it.
-TEST_F(VolumeBudgetTest, StartOnSmallerVolumeCountsWhereItCostsNothing) {
+TEST_F(VolumeBudgetTest, SmallerVolumeAppliesWithoutEviction) {
   budget_.Begin(64 * kGiB, DiskRoom{100 * kMiB, 156 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
 }
 
-TEST_F(VolumeBudgetTest, StartOnVolumeFilledInPartKeepsTheNotedBudget) {
+TEST_F(VolumeBudgetTest, PartlyFilledVolumeKeepsBudget) {
   budget_.Begin(230 * kMiB, DiskRoom{50 * kMiB, 60 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-TEST_F(VolumeBudgetTest, StartWithoutMeasurementKeepsTheNotedBudget) {
+TEST_F(VolumeBudgetTest, UnmeasuredStartKeepsBudget) {
   budget_.Begin(230 * kMiB, std::nullopt);
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
 // A snapshot keeps erased bytes: to erase more gains nothing.
-TEST_F(VolumeBudgetTest, LoweringThatGainsNoRoomIsTheLast) {
+TEST_F(VolumeBudgetTest, LoweringWithoutGainStops) {
   Begin(150 * kMiB, 106 * kMiB);
   uint64_t own = 200 * kMiB;
   for (int minute = 0; minute < 600; ++minute) {
@@ -158,7 +158,7 @@ TEST_F(VolumeBudgetTest, LoweringThatGainsNoRoomIsTheLast) {
   EXPECT_FALSE(budget_.is_stuck());
 }
 
-TEST_F(VolumeBudgetTest, LoweringThatGainedRoomMayBeRepeated) {
+TEST_F(VolumeBudgetTest, LoweringWithGainRepeats) {
   Begin(150 * kMiB, 106 * kMiB);
   for (int minute = 0; minute < 7; ++minute) Update(200 * kMiB, 0, absl::Minutes(1));
   const uint64_t first = budget_.files_bytes();
@@ -178,7 +178,7 @@ TEST_F(VolumeBudgetTest, SqueezeLowersAndRelaxUndoes) {
   EXPECT_EQ(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, ClockSetBackWaitsAnew) {
+TEST_F(VolumeBudgetTest, BackwardClockRestartsDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(64 * kMiB, 0);
@@ -204,7 +204,7 @@ class DiskRoomTest : public ::testing::Test {
 };
 
 // As `lost+found` at the root of an ext4 volume, which only root may read.
-TEST_F(DiskRoomTest, FolderOfAnotherUserIsLeftOut) {
+TEST_F(DiskRoomTest, ForeignFolderIsSkipped) {
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   MakeFiles("a", 3);
   MakeFiles("lost+found", 3);
@@ -220,7 +220,7 @@ TEST_F(DiskRoomTest, FolderOfAnotherUserIsLeftOut) {
   ::chmod(folder_.File("lost+found").c_str(), 0755);
 }
 
-TEST_F(DiskRoomTest, FolderThatCannotBeReadIsNoMeasurement) {
+TEST_F(DiskRoomTest, UnreadableFolderHasNoMeasurement) {
   EXPECT_FALSE(Measure(folder_.File("nothing")).has_value());
 }
 

@@ -43,7 +43,7 @@ class DeviceTierTest : public testing::Test {
   DeviceTier tier_{device_, [this](const absl::Status& status) { lost_.push_back(status); }};
 };
 
-TEST_F(DeviceTierTest, CopiedObjectIsFoundOnceMadeVisible) {
+TEST_F(DeviceTierTest, CopyAppearsWhenMadeVisible) {
   const auto copy = tier_.CopyIn(Slices(7, 0xAB));
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(tier_.Find(7), nullptr);
@@ -56,7 +56,7 @@ TEST_F(DeviceTierTest, CopiedObjectIsFoundOnceMadeVisible) {
   EXPECT_EQ(tier_.Find(8), nullptr);
 }
 
-TEST_F(DeviceTierTest, RoomIsMadeInTheOrderOfUse) {
+TEST_F(DeviceTierTest, LeastRecentlyUsedIsEvicted) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_NE(tier_.Find(1), nullptr);  // used
   EXPECT_TRUE(tier_.Has(2));          // looked at
@@ -72,7 +72,7 @@ TEST_F(DeviceTierTest, RoomIsMadeInTheOrderOfUse) {
   EXPECT_EQ(tier_.usage().bytes, 4 * kGranule);
 }
 
-TEST_F(DeviceTierTest, ALeaseKeepsItsRangeFromEvictionAndFromReuse) {
+TEST_F(DeviceTierTest, LeasedRangeIsNotReused) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
   }
@@ -90,7 +90,7 @@ TEST_F(DeviceTierTest, ALeaseKeepsItsRangeFromEvictionAndFromReuse) {
   EXPECT_EQ(tier_.Find(5)->bytes, range);
 }
 
-TEST_F(DeviceTierTest, EvictionPassesOverLentObjects) {
+TEST_F(DeviceTierTest, EvictionSkipsLeasedObjects) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   const DeviceRef first = tier_.Find(1);
   for (uint64_t object = 2; object <= 4; ++object) ASSERT_NE(tier_.Find(object), nullptr);
@@ -100,7 +100,7 @@ TEST_F(DeviceTierTest, EvictionPassesOverLentObjects) {
   EXPECT_EQ(tier_.usage().evicted_objects, 1u);
 }
 
-TEST_F(DeviceTierTest, ObjectThatCannotFitEvictsNothing) {
+TEST_F(DeviceTierTest, OversizedObjectEvictsNothing) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5, 4 * kGranule)));
   const DeviceRef held = tier_.Find(1);
@@ -108,7 +108,7 @@ TEST_F(DeviceTierTest, ObjectThatCannotFitEvictsNothing) {
   EXPECT_EQ(tier_.usage().objects.size(), 4u);
 }
 
-TEST_F(DeviceTierTest, ALeaseOutlivesTheTier) {
+TEST_F(DeviceTierTest, LeaseOutlivesTier) {
   DeviceRef lease;
   {
     DeviceTier tier(std::make_shared<FakeDevice>(kGranule), nullptr);
@@ -118,7 +118,7 @@ TEST_F(DeviceTierTest, ALeaseOutlivesTheTier) {
   EXPECT_TRUE(IsFilledWith(lease, 9));
 }
 
-TEST_F(DeviceTierTest, ACopyThatFailsLeavesNothingBehind) {
+TEST_F(DeviceTierTest, FailedCopyFreesItsRange) {
   for (int fault = 0; fault < 2; ++fault) {
     if (fault == 0) device_->FailOnce(absl::InternalError("a copy engine on fire"));
     if (fault == 1) device_->FlipOnce();
@@ -132,7 +132,7 @@ TEST_F(DeviceTierTest, ACopyThatFailsLeavesNothingBehind) {
   }
 }
 
-TEST_F(DeviceTierTest, ARangeHasAnotherGenerationWhenItsLeaseHasEnded) {
+TEST_F(DeviceTierTest, LeaseEndChangesRangeGeneration) {
   EXPECT_EQ(tier_.segment(), nullptr) << "shared only on demand";
   DeviceTier tier(device_, nullptr, /*shared=*/true);
   ASSERT_NE(tier.segment(), nullptr);
@@ -144,7 +144,7 @@ TEST_F(DeviceTierTest, ARangeHasAnotherGenerationWhenItsLeaseHasEnded) {
   EXPECT_EQ(tier.segment()->generation(first.offset).load(), second->range.generation);
 }
 
-TEST_F(DeviceTierTest, ALostDeviceTakesAllCopiesWithItAndIsToldOnce) {
+TEST_F(DeviceTierTest, LostDeviceDropsAllCopies) {
   ASSERT_TRUE(Put(1, 1).ok());
   device_->Lose();
   EXPECT_TRUE(absl::IsUnavailable(Put(2, 2)));
@@ -157,7 +157,7 @@ TEST_F(DeviceTierTest, ALostDeviceTakesAllCopiesWithItAndIsToldOnce) {
 
 // The hostile interleaving: the copy is looked up, erased and its range asked for while bytes are
 // on their way to another range, and the reader goes on reading.
-TEST_F(DeviceTierTest, ARangeIsNotWrittenWhileItsReaderReads) {
+TEST_F(DeviceTierTest, ReadRangeIsNotOverwritten) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
   }
@@ -173,7 +173,7 @@ TEST_F(DeviceTierTest, ARangeIsNotWrittenWhileItsReaderReads) {
   EXPECT_TRUE(tier_.Has(4));
 }
 
-TEST_F(DeviceTierTest, ReadersOnManyThreadsNeverSeeAnothersBytes) {
+TEST_F(DeviceTierTest, ConcurrentReadersSeeOwnBytes) {
   std::atomic<bool> done{false};
   std::atomic<uint64_t> read{0};
   std::vector<std::thread> readers;
@@ -198,7 +198,7 @@ TEST_F(DeviceTierTest, ReadersOnManyThreadsNeverSeeAnothersBytes) {
 }
 
 // Against a model that remembers what must be there: copies, erasures, leases and faults.
-TEST_F(DeviceTierTest, HoldsAfterEveryRandomOperation) {
+TEST_F(DeviceTierTest, RandomOperationsKeepInvariants) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const auto device = std::make_shared<FakeDevice>(16 * kGranule);
     DeviceTier tier(device, nullptr);

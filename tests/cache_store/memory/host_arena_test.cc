@@ -38,7 +38,7 @@ std::shared_ptr<HostArena> WholeArena(bool shared) {
   return *arena;
 }
 
-TEST(HostArena, GrowsAheadOfUseAndNoFurther) {
+TEST(HostArena, GrowthStopsAtAheadBytes) {
   ArenaOptions options = Small(false);
   options.ahead_bytes = 3 * kMiB;
   auto arena = *HostArena::Create(options);
@@ -52,7 +52,7 @@ TEST(HostArena, GrowsAheadOfUseAndNoFurther) {
   EXPECT_EQ(arena->usage().used_bytes, 2 * kMiB);
 }
 
-TEST(HostArena, GrowsAgainOnceMoreThanHalfOfWhatIsAheadWasTaken) {
+TEST(HostArena, GrowsWhenHalfIsUsed) {
   absl::Notification goes_on;
   ArenaOptions options = Small(false);
   options.ahead_bytes = 4 * kMiB;
@@ -72,7 +72,7 @@ TEST(HostArena, GrowsAgainOnceMoreThanHalfOfWhatIsAheadWasTaken) {
   EXPECT_EQ(arena->usage().resident_bytes, 8 * kMiB);
 }
 
-TEST(HostArena, GivesNothingThatIsNotResidentOrTooSmall) {
+TEST(HostArena, UnavailableSizeReturnsNull) {
   ArenaOptions options = Small(false);
   options.ahead_bytes = 0;
   auto arena = *HostArena::Create(options);
@@ -81,7 +81,7 @@ TEST(HostArena, GivesNothingThatIsNotResidentOrTooSmall) {
   EXPECT_EQ(WholeArena(false)->Allocate(17 * kMiB), nullptr);
 }
 
-TEST(HostArena, FreedNeighboursBecomeOneAgain) {
+TEST(HostArena, AdjacentFreeRangesMerge) {
   const auto arena = WholeArena(false);
   std::vector<std::shared_ptr<std::byte>> held;
   for (int i = 0; i < 16; ++i) held.push_back(arena->Allocate(kMiB));
@@ -96,7 +96,7 @@ TEST(HostArena, FreedNeighboursBecomeOneAgain) {
 }
 
 // Every allocation keeps what was written to it, whatever is taken and given back around it.
-TEST(HostArena, NoTwoAllocationsShareAByte) {
+TEST(HostArena, AllocationsNeverOverlap) {
   const auto arena = WholeArena(true);
   std::mt19937 random(7);
   struct Held {
@@ -130,7 +130,7 @@ TEST(HostArena, NoTwoAllocationsShareAByte) {
   EXPECT_EQ(arena->usage().used_bytes, 0u);
 }
 
-TEST(HostArena, ARangeHasAnotherGenerationWhenItIsGivenAgain) {
+TEST(HostArena, ReusedRangeChangesGeneration) {
   const auto arena = WholeArena(true);
   auto first = arena->Allocate(16 * kMiB);
   const auto before = arena->RangeOf(first.get(), 16 * kMiB);
@@ -152,7 +152,7 @@ TEST(HostArena, OnlySharedMemoryHasRanges) {
   EXPECT_FALSE(shared->RangeOf(memory.get(), kMiB).has_value());  // another arena's
 }
 
-TEST(HostArena, OtherProcessesCannotWriteOrShrinkTheSegment) {
+TEST(HostArena, MappedSegmentIsReadOnly) {
   const auto arena = WholeArena(true);
   const int fd = arena->segment_fd();
   const size_t bytes = arena->layout().file_bytes();
@@ -187,7 +187,7 @@ struct ScarceMemory {
   }
 };
 
-TEST(HostArena, GrowsAgainWhenThereIsMemoryAgain) {
+TEST(HostArena, GrowthResumesWhenMemoryReturns) {
   std::atomic<int> warnings{0};
   ScarceMemory memory;
   memory.refusals = 3;
@@ -207,7 +207,7 @@ TEST(HostArena, GrowsAgainWhenThereIsMemoryAgain) {
   EXPECT_NE(arena->Allocate(16 * kMiB), nullptr);
 }
 
-TEST(HostArena, WaitsLongerAndLongerAndEndsAtOnce) {
+TEST(HostArena, DestructorInterruptsRetryWait) {
   ScarceMemory memory;
   memory.refusals = 1'000'000;
   ArenaOptions options = Small(false);
@@ -221,7 +221,7 @@ TEST(HostArena, WaitsLongerAndLongerAndEndsAtOnce) {
   EXPECT_EQ(memory.refused.load(), 1);
 }
 
-TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
+TEST(HostArena, ForbiddenHugePagesWarn) {
   const TestFolder kernel;
   HugePages wish = HugePages::kOn;
   const auto warnings = [&](bool shared, const char* file, const char* setting) {
@@ -249,7 +249,7 @@ TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
   }
 }
 
-TEST(HostArena, AllocationsOutliveTheirOwner) {
+TEST(HostArena, AllocationsOutliveArena) {
   auto arena = WholeArena(true);
   const auto memory = arena->Allocate(kMiB);
   arena = nullptr;

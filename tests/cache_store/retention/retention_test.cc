@@ -40,7 +40,7 @@ class RetentionContractTest : public ::testing::TestWithParam<RetentionPolicy> {
   }
 };
 
-TEST_P(RetentionContractTest, LongestUnitOfARequestGoesFirst) {
+TEST_P(RetentionContractTest, LongestUnitIsOfferedFirst) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 2048, At(0)});
   retention->Insert(2, PointOf(1024), {2, 2048, At(0)});
@@ -52,7 +52,7 @@ TEST_P(RetentionContractTest, LongestUnitOfARequestGoesFirst) {
             std::vector<Key>({3, 2, 1}));
 }
 
-TEST_P(RetentionContractTest, UnitThatFreesNothingIsNotOffered) {
+TEST_P(RetentionContractTest, UnevictableUnitIsNotOffered) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 512, At(0)});
   retention->Insert(2, PointOf(512), {2, 512, At(1)});
@@ -68,7 +68,7 @@ TEST_P(RetentionContractTest, UnitThatFreesNothingIsNotOffered) {
 }
 
 // Owner 1 gives up as many as it would without weights, and says which.
-TEST_P(RetentionContractTest, WeightOrdersAnOwnersUnitsAndNotTheOwners) {
+TEST_P(RetentionContractTest, WeightReordersWithinOwner) {
   const auto retention = Make();
   for (int i = 1; i <= 4; ++i) {
     Retention::Facts facts = PointOf(512);
@@ -90,7 +90,7 @@ TEST_P(RetentionContractTest, WeightOrdersAnOwnersUnitsAndNotTheOwners) {
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1, 2, 4, 3})) << "no weight is remembered";
 }
 
-TEST_P(RetentionContractTest, AdoptedUnitsGoOldestFirst) {
+TEST_P(RetentionContractTest, AdoptedUnitsLeaveOldestFirst) {
   const auto retention = Make();
   retention->Insert(9, PointOf(512), {1, 512, At(1000)});
   for (int i = 0; i < 4; ++i) {
@@ -105,7 +105,7 @@ TEST_P(RetentionContractTest, AdoptedUnitsGoOldestFirst) {
   EXPECT_EQ(adopted, std::vector<Key>({3, 2, 1, 0}));
 }
 
-TEST_P(RetentionContractTest, TimeThatGoesBackStandsStill) {
+TEST_P(RetentionContractTest, BackwardTimeIsIgnored) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 512, At(100)});
   retention->Touch({1}, 512, At(50));
@@ -117,7 +117,7 @@ TEST_P(RetentionContractTest, TimeThatGoesBackStandsStill) {
 
 // Random histories: everything held is offered once, in each room exactly what was said, and the
 // same history gives the same order again.
-TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
+TEST_P(RetentionContractTest, RandomHistoryOffersHeldUnits) {
   for (const auto depend : {Retention::Depend::kNothing, Retention::Depend::kOnParent}) {
     const auto retention = Make(depend), twin = Make(depend);
     std::mt19937 random(7);
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, RetentionContractTest,
                            return info.param == RetentionPolicy::kLru ? "lru" : "default";
                          });
 
-TEST(LruRetentionTest, TheLeastRecentlyUsedGoesFirst) {
+TEST(LruRetentionTest, LeastRecentUnitIsFirst) {
   const auto retention = MakeRetention(RetentionPolicy::kLru, Retention::Depend::kNothing);
   for (int i = 1; i <= 3; ++i) retention->Insert(i, PointOf(512), {1, 512, At(i)});
   retention->Touch({1}, 512, At(4));
@@ -180,7 +180,7 @@ TEST(LruRetentionTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_EQ(retention->remembered(), 0u);
 }
 
-TEST(LearningRetentionTest, ABlockIsNotOfferedWhileItsChildIsHeld) {
+TEST(LearningRetentionTest, ParentWaitsForItsChild) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kOnParent);
   Retention::Facts facts = PointOf(512);
   retention->Insert(1, facts, {1, 1024, At(0)});
@@ -192,7 +192,7 @@ TEST(LearningRetentionTest, ABlockIsNotOfferedWhileItsChildIsHeld) {
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
 }
 
-TEST(LearningRetentionTest, UnitsThatGoTogetherAreUsedAndOfferedTogether) {
+TEST(LearningRetentionTest, LinkedUnitsAreOfferedTogether) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (int i = 0; i < 3; ++i) {
     retention->Insert(10 * i, PointOf(1024), {1u + i, 1536, At(i)});
@@ -216,7 +216,7 @@ TEST(LearningRetentionTest, UnitsThatGoTogetherAreUsedAndOfferedTogether) {
 
 // While a longer one is held, what goes with a restore point is its tail alone: it is weighed by
 // that, not by all that it names.
-TEST(LearningRetentionTest, ContinuedUnitIsWeighedByItsTail) {
+TEST(LearningRetentionTest, ContinuedUnitWeighsItsTail) {
   const auto order = [](bool continued) {
     const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
     Retention::Facts small = PointOf(1024), large = PointOf(1024);
@@ -242,7 +242,7 @@ TEST(LearningRetentionTest, ContinuedUnitIsWeighedByItsTail) {
   EXPECT_EQ(order(true), std::vector<Key>({2, 1}));
 }
 
-TEST(LearningRetentionTest, MemoryOfWhatWasGivenUpIsBounded) {
+TEST(LearningRetentionTest, EvictionMemoryIsBounded) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < Retention::kRememberedMax + 1000; ++i) {
     retention->Insert(i, PointOf(512), {i + 1, 512, At(i)});
@@ -257,7 +257,7 @@ TEST(LearningRetentionTest, MemoryOfWhatWasGivenUpIsBounded) {
 }
 
 // Long prompts come back, short ones do not; the trace is the same for both, so LRU cannot tell.
-TEST(LearningRetentionTest, LearnsWhichPromptsComeBack) {
+TEST(LearningRetentionTest, LearnsWhichPromptsReturn) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < 2000; ++i) {
     const bool is_long = i % 2 == 0;

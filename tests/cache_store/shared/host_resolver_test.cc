@@ -42,7 +42,7 @@ namespace {
 
 using Addresses = absl::StatusOr<HostResolver::Addresses>;
 
-TEST(HostResolverTest, AsksForAFewNamesAtATimeAndForEachOnce) {
+TEST(HostResolverTest, LookupsAreBoundedAndMerged) {
   constexpr uint16_t kPort = 6379;
   EventLoop loop;
   HostResolver resolver(&loop);

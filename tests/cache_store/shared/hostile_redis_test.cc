@@ -41,7 +41,7 @@ absl::Status GetOne(SharedEngine* engine) {
   return engine->Get({"key"}, kMaxBytes, Soon())[0].status();
 }
 
-TEST(HostileRedis, MayNotAnswerMoreThanWasAskedFor) {
+TEST(HostileRedis, MalformedReplyIsDataLoss) {
   for (const std::string& answer :
        {std::string("$1000000000\r\n") + std::string(100000, 'x'),
         std::string("$1002\r\n") + std::string(1002, 'x') + "\r\n",
@@ -61,7 +61,7 @@ TEST(HostileRedis, MayNotAnswerMoreThanWasAskedFor) {
   }
 }
 
-TEST(HostileRedis, MayNotSpeakUnasked) {
+TEST(HostileRedis, UnrequestedReplyClosesConnection) {
   FakeRedis redis(Always("$5\r\nvalue\r\n"), "+PONG\r\n+PONG\r\n+PONG\r\n");
   const auto engine = OpenAt({redis.address()});
   EXPECT_FALSE(GetOne(engine.get()).ok());
@@ -72,7 +72,7 @@ TEST(HostileRedis, MayNotSpeakUnasked) {
   EXPECT_NE(other->Get({"key"}, kMaxBytes, Soon())[0].value_or("none"), "other");
 }
 
-TEST(HostileRedis, IsNotBelievedAnAnswerOfTheWrongKind) {
+TEST(HostileRedis, WrongReplyIsDataLoss) {
   for (const std::string answer : {"+OK\r\n", "$3\r\nabc\r\n", "$-1\r\n"}) {
     FakeRedis redis(Always(answer));
     const auto engine = OpenAt({redis.address()});
@@ -92,7 +92,7 @@ TEST(HostileRedis, IsNotBelievedAnAnswerOfTheWrongKind) {
   }
 }
 
-TEST(HostileRedis, SaysWhatItLacksInItsErrors) {
+TEST(HostileRedis, ErrorReplySetsStatusCode) {
   const std::pair<const char*, absl::StatusCode> kCases[] = {
       {"-OOM command not allowed\r\n", absl::StatusCode::kResourceExhausted},
       {"-NOPERM this user has no permissions\r\n", absl::StatusCode::kPermissionDenied},
@@ -115,7 +115,7 @@ TEST(HostileRedis, SaysWhatItLacksInItsErrors) {
   }
 }
 
-TEST(HostileRedis, HangsUpInTheMiddleOfAnAnswer) {
+TEST(HostileRedis, ReconnectsAfterPartialReply) {
   std::atomic<bool> hangs_up{true};
   FakeRedis redis([&](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
@@ -131,7 +131,7 @@ TEST(HostileRedis, HangsUpInTheMiddleOfAnAnswer) {
 }
 
 // Neither waits for the other's answers, or is refused for them.
-TEST(HostileRedis, NeverAnswersWhatIsWritten) {
+TEST(HostileRedis, UnansweredWriteBlocksNoReads) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
     if (words[0] == "SET" && words[2].size() > 1000) return {""};
@@ -153,7 +153,7 @@ TEST(HostileRedis, NeverAnswersWhatIsWritten) {
   EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
 }
 
-TEST(HostileRedis, NeverAnswersWhatIsRead) {
+TEST(HostileRedis, UnansweredReadBlocksNoProbes) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
     return {words[0] == "EXISTS" ? ":1\r\n" : ""};
@@ -170,7 +170,7 @@ TEST(HostileRedis, NeverAnswersWhatIsRead) {
   reader.join();
 }
 
-TEST(HostileRedis, ReadsNothingMore) {
+TEST(HostileRedis, StalledServerFailsLargeWrites) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
     if (words[0] == "SET") return {"", false, false, true};
@@ -190,7 +190,7 @@ TEST(HostileRedis, ReadsNothingMore) {
 }
 
 // Probed ever more seldom: a map may name a thousand of these.
-TEST(HostileRedis, UnreachableAddressIsProbedEverMoreSeldom) {
+TEST(HostileRedis, UnreachableAddressBacksOff) {
   RedisOptions options;
   options.addresses = {{"127.0.0.1", 1}};
   options.probe_pause = absl::Milliseconds(10);
@@ -204,7 +204,7 @@ TEST(HostileRedis, UnreachableAddressIsProbedEverMoreSeldom) {
             4 + (absl::Now() - start) / (8 * 0.75 * options.probe_pause));
 }
 
-TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
+TEST(HostileRedis, ReconnectsAreRateLimited) {
   FakeRedis redis([](const Words&) -> Answer { return {"", true}; });
   const auto engine = OpenAt({redis.address()});
   const absl::Time start = absl::Now();
@@ -214,9 +214,9 @@ TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
 }
 
 // A cluster of two nodes: the second is honest.
-class HalfHostileRedis : public testing::Test {
+class HostileRedisNode : public testing::Test {
  protected:
-  HalfHostileRedis()
+  HostileRedisNode()
       : honest_([this](const Words& words) { return Honest(words); }),
         hostile_([this](const Words& words) {
           if (words[0] == "CLUSTER") return Honest(words);
@@ -250,14 +250,14 @@ class HalfHostileRedis : public testing::Test {
   FakeRedis honest_, hostile_;
 };
 
-TEST_F(HalfHostileRedis, IsSilent) {
+TEST_F(HostileRedisNode, SilentNodeFailsItsKeys) {
   Answers({""});
   const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
   ExpectHalfFails(engine.get(), Soon());
 }
 
-TEST_F(HalfHostileRedis, Trickles) {
+TEST_F(HostileRedisNode, TricklingNodeFailsItsKeys) {
   Answers({"$100\r\n" + std::string(50, 'x'), false, true});
   const auto engine = OpenAt({honest_.address()});
   const auto got = engine->Get(Keys(100), kMaxBytes, Soon());
@@ -266,7 +266,7 @@ TEST_F(HalfHostileRedis, Trickles) {
   }
 }
 
-TEST_F(HalfHostileRedis, SendsKeysBackAndForth) {
+TEST_F(HostileRedisNode, RedirectLoopFailsItsKeys) {
   Answers({absl::StrCat("-MOVED 1 ", hostile_.address().Text(), "\r\n")});
   const auto engine = OpenAt({honest_.address()});
   const absl::Time start = absl::Now();
@@ -278,7 +278,7 @@ TEST_F(HalfHostileRedis, SendsKeysBackAndForth) {
   EXPECT_LE(maps_, 2 + (absl::Now() - start) / absl::Milliseconds(200));
 }
 
-TEST_F(HalfHostileRedis, PointsToWhereNobodyListens) {
+TEST_F(HostileRedisNode, RedirectToNowhereFailsKeys) {
   Answers({"-MOVED 1 127.0.0.1:1\r\n"});
   const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
@@ -288,7 +288,7 @@ TEST_F(HalfHostileRedis, PointsToWhereNobodyListens) {
 }
 
 // Each redirection names a host of its own.
-TEST_F(HalfHostileRedis, PointsToAThousandPlaces) {
+TEST_F(HostileRedisNode, ManyRedirectTargetsAreBounded) {
   std::atomic<int> places{0};
   FakeRedis redis([&](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return Honest(words);
@@ -303,7 +303,7 @@ TEST_F(HalfHostileRedis, PointsToAThousandPlaces) {
   EXPECT_LE(engine->Stats().nodes, 300u);
 }
 
-TEST(HostileRedis, NamesAThousandNodes) {
+TEST(HostileRedis, OversizedSlotMapIsRefused) {
   std::atomic<int> maps{0}, named{999};
   FakeRedis redis([&](const Words& words) -> Answer {
     if (words[0] != "CLUSTER") return {":1\r\n"};
@@ -328,7 +328,7 @@ TEST(HostileRedis, NamesAThousandNodes) {
   EXPECT_EQ(engine->Stats().shards, 1000u);
 }
 
-TEST(HostileRedis, TellsNoMapThatIsNone) {
+TEST(HostileRedis, InvalidSlotMapIsRefused) {
   const std::string host = "*3\r\n$9\r\n127.0.0.1\r\n:7000\r\n$2\r\nid\r\n";
   for (const std::string& map :
        {std::string("*0\r\n"), std::string("+OK\r\n"), std::string(":1\r\n"),
@@ -348,7 +348,7 @@ TEST(HostileRedis, TellsNoMapThatIsNone) {
   }
 }
 
-TEST(HostileRedis, IsOneOfTwoWithoutAClusterAndStaysThat) {
+TEST(HostileRedis, SingleServerChoiceIsSticky) {
   std::atomic<int> maps{0};
   const auto named = [&](const std::string& name) {
     return [&maps, name](const Words& words) -> Answer {
@@ -369,7 +369,7 @@ TEST(HostileRedis, IsOneOfTwoWithoutAClusterAndStaysThat) {
   }
 }
 
-TEST(HostileRedis, IsLeftForOneThatTellsAMap) {
+TEST(HostileRedis, InvalidServerIsReplaced) {
   FakeRedis liar([](const Words&) -> Answer { return {"*0\r\n"}; });
   FakeRedis honest(Always("$5\r\nvalue\r\n"));
   const auto engine = OpenAt({liar.address(), honest.address()});

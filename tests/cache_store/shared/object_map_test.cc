@@ -30,7 +30,7 @@ class ObjectMapTest : public ::testing::Test {
   std::mt19937_64 random_{20261123};
 };
 
-TEST_F(ObjectMapTest, BoundariesAreThoseOfTheRestoreRule) {
+TEST_F(ObjectMapTest, BoundariesFollowRestoreRule) {
   using Place = ObjectMap::Place;
   int restorable = 0, gaps = 0;
   for (int round = 0; round < 400; ++round) {
@@ -62,7 +62,7 @@ TEST_F(ObjectMapTest, BoundariesAreThoseOfTheRestoreRule) {
   EXPECT_GT(gaps, 500);
 }
 
-TEST_F(ObjectMapTest, TheBytesOfABoundaryAreThoseOfItsObjects) {
+TEST_F(ObjectMapTest, NeededBytesSumObjects) {
   for (int round = 0; round < 200; ++round) {
     const KvLayout layout = DrawLayout();
     const uint32_t boundary = 1 + Draw(300);

@@ -50,7 +50,7 @@ class RedisClusterTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(OnBoth, RedisClusterTest, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "Cluster" : "Single"; });
 
-TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
+TEST_P(RedisClusterTest, GetReturnsWrittenValues) {
   std::vector<std::string> keys, contents;
   std::vector<SharedValue> values;
   for (int i = 0; i < 500; ++i) {
@@ -82,7 +82,7 @@ TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
   EXPECT_GT(stats.sent_bytes, 1048512u);
 }
 
-TEST_P(RedisClusterTest, ConcurrentGetsEachReceiveTheirOwnValues) {
+TEST_P(RedisClusterTest, PipelinedGetsReturnOwnValues) {
   std::vector<std::string> keys, contents;
   std::vector<SharedValue> values;
   for (int i = 0; i < 40; ++i) {
@@ -104,7 +104,7 @@ TEST_P(RedisClusterTest, ConcurrentGetsEachReceiveTheirOwnValues) {
   }
 }
 
-TEST_P(RedisClusterTest, WritesOnlyIfAbsentWhereAskedTo) {
+TEST_P(RedisClusterTest, IfAbsentKeepsFirstValue) {
   const std::vector<std::string> key = {"once"};
   EXPECT_TRUE(engine_->Set({{key[0], "first", absl::InfiniteDuration(), true}}, Soon())[0].value());
   EXPECT_FALSE(
@@ -114,7 +114,7 @@ TEST_P(RedisClusterTest, WritesOnlyIfAbsentWhereAskedTo) {
   EXPECT_EQ(engine_->Get(key, 100, Soon())[0].value(), "other");
 }
 
-TEST_P(RedisClusterTest, PutsTheEndOfALifeOffAndNeverNearer) {
+TEST_P(RedisClusterTest, ExtendNeverShortensLife) {
   const auto life_s = [this](const std::string& key) {
     return std::stoi(OwnerOf(key).Ask({"TTL", key}));
   };
@@ -131,7 +131,7 @@ TEST_P(RedisClusterTest, PutsTheEndOfALifeOffAndNeverNearer) {
   EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
 }
 
-TEST_P(RedisClusterTest, Erases) {
+TEST_P(RedisClusterTest, EraseRemovesKey) {
   engine_->Set({{"a", "1"}, {"b", "2"}}, Soon());
   for (const absl::Status& status : engine_->Erase({"a", "c"}, Soon())) EXPECT_TRUE(status.ok());
   const auto exists = engine_->Exists({"a", "b"}, Soon());
@@ -139,7 +139,7 @@ TEST_P(RedisClusterTest, Erases) {
   EXPECT_TRUE(exists[1].value());
 }
 
-TEST_P(RedisClusterTest, RefusesAValueThatIsTooLongOrOfAnotherKind) {
+TEST_P(RedisClusterTest, InvalidValueIsDataLoss) {
   engine_->Set({{"long", std::string(1001, 'x')}, {"right", std::string(1000, 'x')}}, Soon());
   ASSERT_EQ(OwnerOf("list").Ask({"LPUSH", "list", "element"}), "1");
   const auto got = engine_->Get({"long", "right", "list"}, 1000, Soon());
@@ -148,7 +148,7 @@ TEST_P(RedisClusterTest, RefusesAValueThatIsTooLongOrOfAnotherKind) {
   EXPECT_TRUE(absl::IsDataLoss(got[2].status()));
 }
 
-TEST_P(RedisClusterTest, SaysThatThereIsNoMemory) {
+TEST_P(RedisClusterTest, FullServerIsResourceExhausted) {
   RedisProcess& owner = OwnerOf("key");
   ASSERT_EQ(owner.Ask({"CONFIG", "SET", "maxmemory", "1"}), "OK");
   const absl::Status full = engine_->Set({{"key", "v"}}, Soon())[0].status();
@@ -158,7 +158,7 @@ TEST_P(RedisClusterTest, SaysThatThereIsNoMemory) {
   EXPECT_TRUE(engine_->Set({{"key", "v"}}, Soon())[0].ok());
 }
 
-TEST_P(RedisClusterTest, ServesManyThreadsAtOnce) {
+TEST_P(RedisClusterTest, ServesConcurrentThreads) {
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0}, firsts{0};
   for (int thread = 0; thread < 8; ++thread) {
@@ -184,7 +184,7 @@ TEST_P(RedisClusterTest, ServesManyThreadsAtOnce) {
   EXPECT_EQ(firsts, 20);
 }
 
-TEST_P(RedisClusterTest, SendsMoreThanMayBeUnderWay) {
+TEST_P(RedisClusterTest, LargeBatchIsSplit) {
   std::vector<std::string> keys;
   std::vector<SharedValue> values;
   const std::string content(1000000, 'z');

@@ -84,15 +84,15 @@ void RedisFaults::LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess:
   EXPECT_EQ(SetAll(engine.get()), 0);
 }
 
-TEST_F(RedisFaults, AKilledPrimaryIsFollowedByItsReplica) {
+TEST_F(RedisFaults, ReplicaReplacesKilledPrimary) {
   LoseAPrimary(&RedisProcess::Kill, &RedisProcess::Start);
 }
 
-TEST_F(RedisFaults, AStoppedPrimaryIsFollowedByItsReplica) {
+TEST_F(RedisFaults, ReplicaReplacesStoppedPrimary) {
   LoseAPrimary(&RedisProcess::Stop, &RedisProcess::Continue);
 }
 
-TEST_F(RedisFaults, AStoppedShardCostsItsOwnKeysAlone) {
+TEST_F(RedisFaults, StoppedShardFailsItsKeys) {
   RedisServers servers({3, 0});
   const auto engine = OpenRedis(servers.addresses());
   ASSERT_EQ(SetAll(engine.get()), 0);
@@ -107,7 +107,7 @@ TEST_F(RedisFaults, AStoppedShardCostsItsOwnKeysAlone) {
   EXPECT_EQ(SetAll(engine.get()), 0);
 }
 
-TEST_F(RedisFaults, SlotsMoveWhileTheirKeysAreUsed) {
+TEST_F(RedisFaults, SlotMigrationFailsNoCalls) {
   RedisServers servers({3, 0});
   const auto engine = OpenRedis(servers.addresses());
   ASSERT_EQ(SetAll(engine.get()), 0);
@@ -135,7 +135,7 @@ TEST_F(RedisFaults, SlotsMoveWhileTheirKeysAreUsed) {
   while (engine->Stats().shards < 4) servers.at(0).Pause();
 }
 
-TEST_F(RedisFaults, OneRedisIsFoundAgainAfterItsRestart) {
+TEST_F(RedisFaults, RestartedServerIsFoundAgain) {
   const TestFolder folder;
   RedisProcess redis(folder.path(), {});
   const auto engine = OpenRedis(redis.address());
@@ -150,7 +150,7 @@ TEST_F(RedisFaults, OneRedisIsFoundAgainAfterItsRestart) {
   EXPECT_GT(engine->Stats().reconnects, 0u);
 }
 
-TEST_F(RedisFaults, AnEngineMayBeThereBeforeItsRedis) {
+TEST_F(RedisFaults, EngineOpensBeforeServer) {
   const TestFolder folder;
   RedisProcess redis(folder.path(), {});
   redis.Kill();
@@ -160,7 +160,7 @@ TEST_F(RedisFaults, AnEngineMayBeThereBeforeItsRedis) {
   while (SetAll(engine.get()) > 0) redis.Pause();
 }
 
-TEST_F(RedisFaults, AClosedConnectionIsMadeAgain) {
+TEST_F(RedisFaults, ClosedConnectionIsReopened) {
   const TestFolder folder;
   RedisProcess redis(folder.path(), {});
   const auto engine = OpenRedis(redis.address());
@@ -170,7 +170,7 @@ TEST_F(RedisFaults, AClosedConnectionIsMadeAgain) {
   while (SetAll(engine.get()) > 0) redis.Pause();
 }
 
-TEST_F(RedisFaults, ADeadlineThatHasPassedIsSaidSo) {
+TEST_F(RedisFaults, PassedDeadlineIsReported) {
   const TestFolder folder;
   RedisProcess redis(folder.path(), {});
   const auto engine = OpenRedis(redis.address());
@@ -182,7 +182,7 @@ TEST_F(RedisFaults, ADeadlineThatHasPassedIsSaidSo) {
   EXPECT_EQ(SetAll(engine.get()), 0) << "one that had no time to answer is not left alone";
 }
 
-TEST_F(RedisFaults, AHostMayBeANameOrAnAddressOfIpv6) {
+TEST_F(RedisFaults, AcceptsHostnameAndIpv6) {
   const TestFolder folder;
   RedisProcess redis(folder.path(), {false, false, {"--bind", "127.0.0.1", "-::1"}});
   for (const char* host : {"localhost", "[::1]"}) {

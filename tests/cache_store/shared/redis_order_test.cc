@@ -12,7 +12,7 @@ using Words = FakeRedis::Words;
 
 absl::Time Shortly() { return absl::Now() + absl::Milliseconds(100); }
 
-TEST(RedisOrder, AnEraseIsNotDoneBeforeAWriteThatNobodyWaitsForAnyMore) {
+TEST(RedisOrder, EraseFollowsAbandonedWrite) {
   for (const size_t bytes : {size_t{100}, size_t{100'000}}) {
     FakeRedis redis([](const Words& words) -> Answer {
       if (words[0] == "CLUSTER") return {kNoCluster};

@@ -60,7 +60,7 @@ absl::Status FirstError(const std::string& bytes, const ReplyLimits& limits) {
   return reader.Next(limits).status();
 }
 
-TEST(ReplyReader, ReadsEachKindHoweverItsBytesCome) {
+TEST(ReplyReader, ParsesEachKindInPieces) {
   const std::string bytes =
       "+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n$0\r\n\r\n*2\r\n:1\r\n*1\r\n$3\r\na\r\n\r\n*-1\r\n*0\r\n";
   for (size_t piece = 1; piece <= bytes.size(); ++piece) {
@@ -81,7 +81,7 @@ TEST(ReplyReader, ReadsEachKindHoweverItsBytesCome) {
   }
 }
 
-TEST(ReplyReader, ReadsTextsOfAnyLengthHoweverTheirBytesCome) {
+TEST(ReplyReader, ParsesTextsOfAnyLength) {
   std::minstd_rand lots(7);
   std::vector<std::string> contents;
   std::string bytes;
@@ -101,7 +101,7 @@ TEST(ReplyReader, ReadsTextsOfAnyLengthHoweverTheirBytesCome) {
   }
 }
 
-TEST(ReplyReader, RefusesWhatIsLongerThanItsLimit) {
+TEST(ReplyReader, OversizedReplyIsRefused) {
   const ReplyLimits limits = {20000, 3};
   EXPECT_TRUE(FirstError(Text(std::string(20000, 'x')), limits).ok());
   EXPECT_FALSE(FirstError(Text(std::string(20001, 'x')), limits).ok());
@@ -120,7 +120,7 @@ TEST(ReplyReader, RefusesWhatIsLongerThanItsLimit) {
   EXPECT_FALSE(FirstError("-" + std::string(1100, 'x') + "\r\n", {}).ok());
 }
 
-TEST(ReplyReader, LongTextsHaveTheMemoryOfThoseBeforeThem) {
+TEST(ReplyReader, LongTextsReuseMemory) {
   TextPool texts;
   const std::string first(20000, 'a'), second(19000, 'b');
   std::vector<RedisReply> replies = ReadAll(Text(first), 4099, kWide, &texts);
@@ -131,7 +131,7 @@ TEST(ReplyReader, LongTextsHaveTheMemoryOfThoseBeforeThem) {
   EXPECT_TRUE(replies[0].text == second);
 }
 
-TEST(TextPool, KeepsNoMoreThanItsLimit) {
+TEST(TextPool, KeptTextsAreBounded) {
   TextPool texts;
   constexpr size_t kLong = TextPool::kLongestBytes;
   for (int i = 0; i < 50; ++i) texts.Give(std::string(kLong, 'x'));
@@ -143,11 +143,11 @@ TEST(TextPool, KeepsNoMoreThanItsLimit) {
   EXPECT_EQ(kept, TextPool::kKeptTexts);
 }
 
-TEST(ReplyReader, RefusesALongTextWithoutItsEnd) {
+TEST(ReplyReader, UnterminatedTextIsRefused) {
   EXPECT_FALSE(FirstError("$20000\r\n" + std::string(20002, 'x'), kWide).ok());
 }
 
-TEST(SlotMap, TakesPrimariesAndTheTellersHostForThoseThatNameNone) {
+TEST(SlotMap, UsesPrimariesAndSenderHost) {
   const std::string replica = "*3\r\n$7\r\nreplica\r\n:9\r\n$2\r\nid\r\n";
   const std::string bytes = "*4\r\n*4\r\n:0\r\n:99\r\n*3\r\n$1\r\na\r\n:7000\r\n$2\r\nid\r\n" +
                             replica +
@@ -169,7 +169,7 @@ TEST(SlotMap, TakesPrimariesAndTheTellersHostForThoseThatNameNone) {
   EXPECT_EQ(map.Owner(301), nullptr);
 }
 
-TEST(ErrorReply, PointsToTheTellersHostWhereItNamesNone) {
+TEST(ErrorReply, RedirectWithoutHostUsesSender) {
   const NodeAddress teller = {"teller", 6379};
   EXPECT_EQ(TargetOf("MOVED 7 10.0.0.2:7001", teller)->Text(), "10.0.0.2:7001");
   EXPECT_EQ(TargetOf("ASK 7 ::1:7001", teller)->Text(), "[::1]:7001");
@@ -177,7 +177,7 @@ TEST(ErrorReply, PointsToTheTellersHostWhereItNamesNone) {
   EXPECT_FALSE(TargetOf("MOVED 7", teller).has_value());
 }
 
-TEST(RedisUrl, NamesNodesAndNothingSecret) {
+TEST(RedisUrl, ParsesNodesAndRefusesPasswords) {
   const RedisOptions options = ParseRedisUrl("redis://a:7000,10.0.0.1:7001,[::1]:7002").value();
   EXPECT_FALSE(options.use_tls);
   ASSERT_EQ(options.addresses.size(), 3u);

@@ -46,7 +46,7 @@ class RedisTrust : public testing::Test {
   std::string server_ca_, client_ca_, certificate_, key_;
 };
 
-TEST_F(RedisTrust, TlsHidesValuesFromTheNetwork) {
+TEST_F(RedisTrust, TlsServerRefusesPlainClient) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   const auto engine = OpenRedisCluster(Tls("127.0.0.1", redis.tls_port())).value();
   const std::string content(3000000, 'x');
@@ -56,7 +56,7 @@ TEST_F(RedisTrust, TlsHidesValuesFromTheNetwork) {
   EXPECT_FALSE(Try(plain.get()).ok());
 }
 
-TEST_F(RedisTrust, AClusterSpeaksTlsToo) {
+TEST_F(RedisTrust, ClusterWorksOverTls) {
   std::vector<std::string> settings = TlsSettings("no");
   settings.insert(settings.end(), {"--tls-cluster", "yes"});
   RedisServers servers({3, 0, true, settings});
@@ -67,7 +67,7 @@ TEST_F(RedisTrust, AClusterSpeaksTlsToo) {
   EXPECT_EQ(engine->Stats().shards, 3u);
 }
 
-TEST_F(RedisTrust, AServerMustBeWhoItsCertificateSays) {
+TEST_F(RedisTrust, WrongCertificateIsRefused) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   TestAuthority other;
   RedisOptions stranger = Tls("127.0.0.1", redis.tls_port());
@@ -79,7 +79,7 @@ TEST_F(RedisTrust, AServerMustBeWhoItsCertificateSays) {
   EXPECT_FALSE(Try(named.get()).ok());
 }
 
-TEST_F(RedisTrust, CertificatesAreReadAgain) {
+TEST_F(RedisTrust, ChangedCertificatesAreReloaded) {
   std::optional<RedisProcess> redis(std::in_place, folder_.path(),
                                     RedisProcess::Options{false, true, TlsSettings("no")});
   const auto engine = OpenRedisCluster(Tls("127.0.0.1", redis->tls_port())).value();
@@ -94,7 +94,7 @@ TEST_F(RedisTrust, CertificatesAreReadAgain) {
   while (!Try(engine.get()).ok()) redis->Pause();
 }
 
-TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
+TEST_F(RedisTrust, ClientCertificateIsSent) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("yes")});
   RedisOptions options = Tls("127.0.0.1", redis.tls_port());
   const auto unknown = OpenRedisCluster(options).value();
@@ -106,7 +106,7 @@ TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
   EXPECT_TRUE(Try(known.get()).ok()) << Try(known.get());
 }
 
-TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
+TEST_F(RedisTrust, DocumentedRightsSuffice) {
   RedisProcess redis(folder_.path(), {});
   ASSERT_EQ(redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+exists", "+getrange",
                        "+set", "+pexpire", "+unlink", "+asking", "+ping", "+client|setname",
@@ -125,7 +125,7 @@ TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
   EXPECT_EQ(redis.Ask({"ACL", "LOG"}), "") << "nothing was refused";
 }
 
-TEST_F(RedisTrust, PipesInPlaceOfFilesAreRefused) {
+TEST_F(RedisTrust, PipesAsFilesAreRefused) {
   const std::string pipe = files_.File("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const absl::Status password = ReadPassword(pipe).status();
@@ -138,7 +138,7 @@ TEST_F(RedisTrust, PipesInPlaceOfFilesAreRefused) {
   EXPECT_NE(authority.message().find(pipe), std::string::npos);
 }
 
-TEST_F(RedisTrust, PasswordsAreReadAgain) {
+TEST_F(RedisTrust, ChangedPasswordIsReloaded) {
   RedisProcess redis(folder_.path(), {});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">first", "~h1:*", "+@all"});
   RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
@@ -155,7 +155,7 @@ TEST_F(RedisTrust, PasswordsAreReadAgain) {
 }
 
 // Written in two halves: what worked goes on until the second.
-TEST_F(RedisTrust, FilesThatCannotBeUsedChangeNothing) {
+TEST_F(RedisTrust, UnusableFileKeepsPreviousOne) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+@all"});
   RedisOptions options = Tls("127.0.0.1", redis.tls_port());
@@ -178,13 +178,13 @@ TEST_F(RedisTrust, FilesThatCannotBeUsedChangeNothing) {
   EXPECT_EQ(reports, 2) << "one for each file";
 }
 
-TEST_F(RedisTrust, APasswordThatRedisWantsIsMissed) {
+TEST_F(RedisTrust, MissingPasswordIsPermissionDenied) {
   RedisProcess redis(folder_.path(), {false, false, {"--requirepass", "secret"}});
   const auto engine = OpenRedis(redis.address());
   EXPECT_TRUE(absl::IsPermissionDenied(Try(engine.get()))) << Try(engine.get());
 }
 
-TEST_F(RedisTrust, FilesThatCannotBeUsedAreNamedAtTheStart) {
+TEST_F(RedisTrust, UnusableFileFailsOpen) {
   RedisOptions options = Tls("127.0.0.1", 1);
   options.ca_file = "/no/such/ca";
   const absl::Status status = OpenRedisCluster(options).status();

@@ -17,7 +17,7 @@ class SharedClockTest : public SharedStoreTest {
   FakeClock steady_;
 };
 
-TEST_F(SharedClockTest, APauseEndsThoughTheClockIsSetBack) {
+TEST_F(SharedClockTest, PauseIgnoresClockChanges) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   other.engine->SetDelay(absl::InfiniteDuration());
@@ -30,7 +30,7 @@ TEST_F(SharedClockTest, APauseEndsThoughTheClockIsSetBack) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
 }
 
-TEST_F(SharedClockTest, ADropOfAllIsHeardOfThoughTheClockIsSetBack) {
+TEST_F(SharedClockTest, DropAllIgnoresClockChanges) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -40,7 +40,7 @@ TEST_F(SharedClockTest, ADropOfAllIsHeardOfThoughTheClockIsSetBack) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
 }
 
-TEST_F(SharedClockTest, AGenerationIsNotReadAnewWithEachLookupAfterTheClockWasSetForward) {
+TEST_F(SharedClockTest, ForwardClockCausesNoRereads) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const int before = one.engine->gets();
@@ -51,7 +51,7 @@ TEST_F(SharedClockTest, AGenerationIsNotReadAnewWithEachLookupAfterTheClockWasSe
   EXPECT_EQ(one.engine->gets(), before);
 }
 
-TEST_F(SharedClockTest, AnEndIsPutOffThoughTheClockIsSetBack) {
+TEST_F(SharedClockTest, ExpiryExtendsDespiteClockChange) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&one, Prompt(1)), 64);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
 // What a lookup read before the drop is not to stay.
-TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToTheDroppingStore) {
+TEST_F(SharedDropsTest, DropAllStopsOwnLoads) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   bool done = false;
@@ -36,7 +36,7 @@ TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToTheDroppingStore)
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "and again";
 }
 
-TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToAnotherStore) {
+TEST_F(SharedDropsTest, DropAllStopsRemoteLoads) {
   kit_.shared_options.generation_age = absl::Milliseconds(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -59,7 +59,7 @@ TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToAnotherStore) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "hours after every store heard of the drop";
 }
 
-TEST_F(SharedDropsTest, DropAllIsRefusedWithTheIdsOfPointsPinnedHere) {
+TEST_F(SharedDropsTest, LocalPinsRefuseDropAll) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -79,7 +79,7 @@ TEST_F(SharedDropsTest, DropAllIsRefusedWithTheIdsOfPointsPinnedHere) {
   EXPECT_TRUE(one.store->List("default").empty());
 }
 
-TEST_F(SharedDropsTest, ForcedDropAllRemovesPointsPinnedAtOtherStores) {
+TEST_F(SharedDropsTest, ForcedDropAllIgnoresPins) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -101,7 +101,7 @@ TEST_F(SharedDropsTest, ForcedDropAllRemovesPointsPinnedAtOtherStores) {
   EXPECT_EQ(other.store->List("default").size(), 1u);
 }
 
-TEST_F(SharedDropsTest, ForcedDropOfAPointReachesThisStoreAndTheEngine) {
+TEST_F(SharedDropsTest, ForcedDropErasesSharedPoint) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -120,7 +120,7 @@ TEST_F(SharedDropsTest, ForcedDropOfAPointReachesThisStoreAndTheEngine) {
 }
 
 // A publish under way, here and where the drop is heard of, is of before it.
-TEST_F(SharedDropsTest, DropAllRemovesAPublishUnderWay) {
+TEST_F(SharedDropsTest, DropAllCancelsActivePublish) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(2), {64});
   for (SharedNode* node : {&one, &other}) {
@@ -138,7 +138,7 @@ TEST_F(SharedDropsTest, DropAllRemovesAPublishUnderWay) {
   }
 }
 
-TEST_F(SharedDropsTest, ExplainNamesADropAllAsTheReason) {
+TEST_F(SharedDropsTest, ExplainNamesDropAll) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -148,7 +148,7 @@ TEST_F(SharedDropsTest, ExplainNamesADropAllAsTheReason) {
   EXPECT_EQ(report->boundaries.at(0).reason, "not stored since everything was dropped, 3m ago");
 }
 
-TEST_F(SharedDropsTest, DropOfAPointRemovesItWhileItIsWritten) {
+TEST_F(SharedDropsTest, DropRemovesPointBeingWritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
   ASSERT_TRUE(result.ok());
@@ -166,7 +166,7 @@ TEST_F(SharedDropsTest, DropOfAPointRemovesItWhileItIsWritten) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
 }
 
-TEST_F(SharedDropsTest, DropOfAPointRemovesWritesThatArriveLate) {
+TEST_F(SharedDropsTest, DropErasesLateWrites) {
   SharedNode one = kit_.Node();
   // In the middle of its writing, and before: each time what was sent last arrives late.
   for (const bool is_begun : {true, false}) {
@@ -192,7 +192,7 @@ TEST_F(SharedDropsTest, DropOfAPointRemovesWritesThatArriveLate) {
   }
 }
 
-TEST_F(SharedDropsTest, StoreHearsOfADropAllBesideItsAnswerWhenTheEngineIsSlow) {
+TEST_F(SharedDropsTest, SlowEngineAppliesDropAfterAnswer) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -206,7 +206,7 @@ TEST_F(SharedDropsTest, StoreHearsOfADropAllBesideItsAnswerWhenTheEngineIsSlow) 
 }
 
 // Once it is known how slow it is, what is here waits for its word.
-TEST_F(SharedDropsTest, NoStoreServesADropAllASecondLaterWhenTheEngineIsAlwaysSlow) {
+TEST_F(SharedDropsTest, SlowEngineBlocksStaleAnswers) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&other, Prompt(1), {64});
@@ -219,7 +219,7 @@ TEST_F(SharedDropsTest, NoStoreServesADropAllASecondLaterWhenTheEngineIsAlwaysSl
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 
-TEST_F(SharedDropsTest, StoreHearsOfADropAllBesideQueuedWrites) {
+TEST_F(SharedDropsTest, DropAllBypassesQueuedWrites) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -299,7 +299,7 @@ class StartDropsTest : public StoreStart {
   std::unique_ptr<SharedStore> shared_;
 };
 
-TEST_F(StartDropsTest, LookupServesNothingThatADropAllBeforeTheStartRemoved) {
+TEST_F(StartDropsTest, StartAppliesMissedDropAll) {
   Start();
   const std::vector<RestorePoint> points = shared_->List("default");
   EXPECT_EQ(Served(), kPrompts);
@@ -322,7 +322,7 @@ TEST_F(StartDropsTest, LookupServesNothingThatADropAllBeforeTheStartRemoved) {
   EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
 }
 
-TEST_F(StartDropsTest, ExplainAndLookupAgreeAfterADropAll) {
+TEST_F(StartDropsTest, ExplainAndLookupAgree) {
   PrefixQuery theirs = KitQuery(model_, Prompt(5));
   theirs.public_tenant = std::exchange(theirs.tenant, "another");
   DropThere();
@@ -332,7 +332,7 @@ TEST_F(StartDropsTest, ExplainAndLookupAgreeAfterADropAll) {
   EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u);
 }
 
-TEST_F(StartDropsTest, DropAllHoldsAfterAStartBeforeTheEngineAnswers) {
+TEST_F(StartDropsTest, DropAllSurvivesRestart) {
   Start();
   DropThere();
   EXPECT_EQ(Served(), 0u);
@@ -348,7 +348,7 @@ TEST_F(StartDropsTest, DropAllHoldsAfterAStartBeforeTheEngineAnswers) {
   EXPECT_EQ(Served(), 1u);
 }
 
-TEST_F(StartDropsTest, DropAllIsAppliedOnceHoweverOftenAStoreStarts) {
+TEST_F(StartDropsTest, RestartRepeatsNoDropAll) {
   Start();
   EXPECT_EQ(Served(), kPrompts);
   DropThere();

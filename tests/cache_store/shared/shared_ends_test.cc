@@ -26,7 +26,7 @@ class SharedEndsTest : public SharedStoreTest {
   }
 };
 
-TEST_F(SharedEndsTest, AValueLivesItsTimeAndLongerWhereItIsUsed) {
+TEST_F(SharedEndsTest, UseExtendsValueLife) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -47,7 +47,7 @@ TEST_F(SharedEndsTest, AValueLivesItsTimeAndLongerWhereItIsUsed) {
   EXPECT_EQ(one.engine->round_trips(), after);
 }
 
-TEST_F(SharedEndsTest, ATimeToLiveHoldsEverywhere) {
+TEST_F(SharedEndsTest, TtlHoldsInAllStores) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishSpec spec = KitSpec(model_, Prompt(1), {64});
   spec.ttl = absl::Minutes(10);
@@ -66,7 +66,7 @@ TEST_F(SharedEndsTest, ATimeToLiveHoldsEverywhere) {
 
 // The end is sealed in heads: what is on top of them ends with them, and the next publish writes
 // them anew.
-TEST_F(SharedEndsTest, NextPublishRestoresWhatIsKeptLonger) {
+TEST_F(SharedEndsTest, RepublishRestoresExpiredPrefix) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishFor(&one, Prompt(1), {64}, absl::Minutes(10));
   Publish(&one, Prompt(1, 129), {128});
@@ -79,7 +79,7 @@ TEST_F(SharedEndsTest, NextPublishRestoresWhatIsKeptLonger) {
   EXPECT_EQ(Fetch(&one, Prompt(1, 129)), 128) << "here it never ended";
 }
 
-TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
+TEST_F(SharedEndsTest, DropAllReachesEveryStore) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -105,7 +105,7 @@ TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
   }
 }
 
-TEST_F(SharedEndsTest, ADropOfAllIsHeardOfWhereEverythingIsServedFromHere) {
+TEST_F(SharedEndsTest, DropAllReachesLocalHits) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -115,7 +115,7 @@ TEST_F(SharedEndsTest, ADropOfAllIsHeardOfWhereEverythingIsServedFromHere) {
 }
 
 // Its own copies are from before, and it would write them under the new generation.
-TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByAStoreThatDidNotKnowTheTenant) {
+TEST_F(SharedEndsTest, DropAllReachesUnknownTenant) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   other.engine->SetUnreachable(true);
   Publish(&other, Prompt(1), {64});
@@ -129,7 +129,7 @@ TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByAStoreThatDidNotKnowTheTenant) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
-TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByWhoLooksInTheMiddleOfIt) {
+TEST_F(SharedEndsTest, DropAllReachesConcurrentLookup) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -140,7 +140,7 @@ TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByWhoLooksInTheMiddleOfIt) {
   EXPECT_TRUE(other.store->List("default").empty());
 }
 
-TEST_F(SharedEndsTest, DropsOfAllByTwoStoresAtATimeBothHold) {
+TEST_F(SharedEndsTest, ConcurrentDropAllsBothApply) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
@@ -162,7 +162,7 @@ TEST_F(SharedEndsTest, DropsOfAllByTwoStoresAtATimeBothHold) {
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
 }
 
-TEST_F(SharedEndsTest, ADropOfAllWhoseNumberIsReplacedByAnOlderOneIsWrittenAgain) {
+TEST_F(SharedEndsTest, OlderDropNumberIsOverwritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -182,7 +182,7 @@ TEST_F(SharedEndsTest, ADropOfAllWhoseNumberIsReplacedByAnOlderOneIsWrittenAgain
 }
 
 // With the shard that held the number the engine forgets which values were dropped.
-TEST_F(SharedEndsTest, DroppedPointIsNotFoundAfterTheEngineLostTheDropNumber) {
+TEST_F(SharedEndsTest, LostDropNumberRevivesNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -199,7 +199,7 @@ TEST_F(SharedEndsTest, DroppedPointIsNotFoundAfterTheEngineLostTheDropNumber) {
   EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number());
 }
 
-TEST_F(SharedEndsTest, ANumberThatTheEngineLostIsGivenBackByWhoReadItAMomentAgoAlone) {
+TEST_F(SharedEndsTest, OnlyRecentReaderRestoresNumber) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");
@@ -222,7 +222,7 @@ TEST_F(SharedEndsTest, ANumberThatTheEngineLostIsGivenBackByWhoReadItAMomentAgoA
   EXPECT_EQ(Fetch(&fresh, Prompt(2)), 64);
 }
 
-TEST_F(SharedEndsTest, AGenerationThatIsNotToldIsBelievedForAMinute) {
+TEST_F(SharedEndsTest, UnansweredGenerationIsTrustedBriefly) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -238,7 +238,7 @@ TEST_F(SharedEndsTest, AGenerationThatIsNotToldIsBelievedForAMinute) {
 
 // A failover may lose the last writes, and whoever was cut off hears of the drop by the number
 // alone.
-TEST_F(SharedEndsTest, ADropOfAllWhoseNumberTheEngineLostIsWrittenAgain) {
+TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -259,7 +259,7 @@ TEST_F(SharedEndsTest, ADropOfAllWhoseNumberTheEngineLostIsWrittenAgain) {
 }
 
 // Who can write to the engine makes misses, and nothing else.
-TEST_F(SharedEndsTest, NumbersThatAreNotSealedDropNothingHere) {
+TEST_F(SharedEndsTest, UnsealedNumbersDropNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");
@@ -270,7 +270,7 @@ TEST_F(SharedEndsTest, NumbersThatAreNotSealedDropNothingHere) {
   EXPECT_EQ(one.behind->DropNumber("default"), 0u);
 }
 
-TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {
+TEST_F(SharedEndsTest, UnreachableEngineFailsDrop) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const Digest id = one.store->List("default").at(0).id;
@@ -280,7 +280,7 @@ TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {
   EXPECT_TRUE(one.store->List("default").empty());
 }
 
-TEST_F(SharedEndsTest, ADroppedRestorePointDoesNotComeBack) {
+TEST_F(SharedEndsTest, DroppedPointStaysGone) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const Digest id = one.store->List("default").at(0).id;
@@ -288,7 +288,7 @@ TEST_F(SharedEndsTest, ADroppedRestorePointDoesNotComeBack) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
 }
 
-TEST_F(SharedEndsTest, AQuarantinedObjectDoesNotComeBack) {
+TEST_F(SharedEndsTest, QuarantinedObjectStaysGone) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
@@ -298,7 +298,7 @@ TEST_F(SharedEndsTest, AQuarantinedObjectDoesNotComeBack) {
 
 // A store that starts knows its models by what it has on disk; a worker that was there all the time
 // sends no fields.
-TEST_F(SharedEndsTest, AfterARestartAQuarantineStillReachesTheEngine) {
+TEST_F(SharedEndsTest, QuarantineAfterRestartReachesEngine) {
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
   kit_.store_options.data_dir = kit_.folder.path() + "/data";
   kit_.store_options.default_durability = Durability::kDisk;
@@ -320,7 +320,7 @@ TEST_F(SharedEndsTest, AfterARestartAQuarantineStillReachesTheEngine) {
   }
 }
 
-TEST_F(SharedEndsTest, AQuarantineThatTheEngineDidNotHearOfIsNoNotFound) {
+TEST_F(SharedEndsTest, QuarantineWithoutEngineIsUnavailable) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kChunk = 16;
 constexpr uint32_t kLongest = 12;  // blocks
 
-TEST(SharedLives, UsesThatAreCloseTogetherCountAsOne) {
+TEST(SharedLives, CloseUsesExtendOnce) {
   SharedLives lives(absl::Hours(24));
   const absl::Time start = absl::FromUnixSeconds(1'700'000'000);
   EXPECT_TRUE(lives.PutsOff(1, start));
@@ -27,7 +27,7 @@ TEST(SharedLives, UsesThatAreCloseTogetherCountAsOne) {
   EXPECT_TRUE(short_lives.PutsOff(1, start + absl::Seconds(1)));
 }
 
-TEST(SharedLives, ADeeperChunkEndsEarlierAndOneThatIsNotWholeMuchEarlier) {
+TEST(SharedLives, DeeperChunksExpireEarlier) {
   const absl::Duration ttl = absl::Hours(24);
   EXPECT_EQ(SharedLives::LifeOf(ttl, 0, true), ttl);
   EXPECT_EQ(SharedLives::LifeOf(ttl, 5, true), ttl - absl::Milliseconds(5));
@@ -92,7 +92,7 @@ class SharedFleetTest : public SharedStoreTest {
   int hits_ = 0;
 };
 
-TEST_F(SharedFleetTest, TheSimulatorGivesTheEndsThatAStoreGives) {
+TEST_F(SharedFleetTest, SimulatorMatchesStoreExpiries) {
   std::mt19937_64 random(5);
   SharedNode node = kit_.Node();
   for (int round = 0; round < 400; ++round) {

@@ -13,7 +13,7 @@ namespace {
 
 using SharedPublishTest = SharedStoreTest;
 
-TEST_F(SharedPublishTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessSharedIsAskedFor) {
+TEST_F(SharedPublishTest, OnlySharedDurabilityAwaitsEngine) {
   SharedNode one = kit_.Node();
   auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
   ASSERT_TRUE(result.ok());
@@ -34,7 +34,7 @@ TEST_F(SharedPublishTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessShared
   EXPECT_EQ(Heads(), 6);
 }
 
-TEST_F(SharedPublishTest, AsynchronousCommitHoldsNoThreadForTheEngine) {
+TEST_F(SharedPublishTest, AsyncCommitBlocksNoThread) {
   SharedNode one = kit_.Node();
   const auto commit = [&](uint64_t seed, Durability durability) {
     PublishSpec spec = KitSpec(model_, Prompt(seed), {64});
@@ -62,7 +62,7 @@ TEST_F(SharedPublishTest, AsynchronousCommitHoldsNoThreadForTheEngine) {
   EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
 }
 
-TEST_F(SharedPublishTest, AStoreWithoutASharedTierSaysSo) {
+TEST_F(SharedPublishTest, MissingSharedTierIsNoted) {
   StoreOptions options;
   options.data_dir = kit_.folder.path() + "/alone";
   ManualExecutor* jobs = nullptr;
@@ -73,7 +73,7 @@ TEST_F(SharedPublishTest, AStoreWithoutASharedTierSaysSo) {
   EXPECT_EQ(result->notes, std::vector<std::string>{"no shared tier: kept in this store only"});
 }
 
-TEST_F(SharedPublishTest, WriteThatDoesNotFitTheQueueIsSkippedAndCounted) {
+TEST_F(SharedPublishTest, FullQueueSkipsWrite) {
   SharedNode one = kit_.Node();
   one.writes->SetFull(true);
   Publish(&one, Prompt(1), {64});

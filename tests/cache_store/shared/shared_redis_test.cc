@@ -74,7 +74,7 @@ class SharedRedisTest : public testing::Test {
   }();
 };
 
-TEST_F(SharedRedisTest, AClusterServesEachStoreOnItsFirstRequestAndLosesNoMoreThanItsShard) {
+TEST_F(SharedRedisTest, ClusterServesDespiteLostShard) {
   RedisServers servers({});
   const auto one = Store(servers.addresses()), other = Store(servers.addresses());
   Publish(one.get(), 1, 20);
@@ -89,7 +89,7 @@ TEST_F(SharedRedisTest, AClusterServesEachStoreOnItsFirstRequestAndLosesNoMoreTh
 }
 
 // The Redis user's rights, as docs/scale-out.md lists them.
-TEST_F(SharedRedisTest, AUserWithFewRightsIsEnough) {
+TEST_F(SharedRedisTest, RestrictedUserSuffices) {
   RedisServers servers({});
   for (int i = 0; i < servers.size(); ++i) {
     const std::string made =
@@ -114,7 +114,7 @@ TEST_F(SharedRedisTest, AUserWithFewRightsIsEnough) {
   }
 }
 
-TEST_F(SharedRedisTest, AServerThatIsSilentCostsMissesAndThenServesAgain) {
+TEST_F(SharedRedisTest, SilentServerCostsOnlyMisses) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
   shared_.fetch_budget = absl::Milliseconds(100);
@@ -135,7 +135,7 @@ TEST_F(SharedRedisTest, AServerThatIsSilentCostsMissesAndThenServesAgain) {
   EXPECT_EQ(found, 64);
 }
 
-TEST_F(SharedRedisTest, AServerThatIsTooSmallForgetsAndNoWrongByteComesOfIt) {
+TEST_F(SharedRedisTest, EvictingServerCostsOnlyMisses) {
   const TestFolder data;
   RedisProcess server(data.path(), {false,
                                     false,
@@ -284,7 +284,7 @@ uint64_t ResidentBytes() {
 }
 
 // HEARTH_HOSTILE_FETCHES: so many, for a measurement.
-TEST_F(SharedRedisTest, FetchesThroughAServerThatLiesAreRightOrMisses) {
+TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   const char* const given = std::getenv("HEARTH_HOSTILE_FETCHES");
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
   constexpr uint64_t kPrompts = 600;  // of 2 KiB, twice what RAM has room for
@@ -325,7 +325,7 @@ TEST_F(SharedRedisTest, FetchesThroughAServerThatLiesAreRightOrMisses) {
 }
 
 // One of three stores is cut off, and loads are under way.
-TEST_F(SharedRedisTest, ADropOfAllReachesEachStoreBeforeItsFirstAnswerAfterASecond) {
+TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
   server.Ask({"ACL", "SETUSER", "cut", "on", ">word", "~*", "+@all"});

@@ -26,7 +26,7 @@ class RereadFileTest : public ::testing::Test {
                    [this](const absl::Status& status) { reports_.push_back(status); }};
 };
 
-TEST_F(RereadFileTest, IsReadAgainOnceItHasChanged) {
+TEST_F(RereadFileTest, ChangedFileIsReread) {
   EXPECT_FALSE(file_.Get().ok());
   Write("first");
   EXPECT_EQ(file_.Get().value(), "first");
@@ -35,7 +35,7 @@ TEST_F(RereadFileTest, IsReadAgainOnceItHasChanged) {
   EXPECT_TRUE(reports_.empty());
 }
 
-TEST_F(RereadFileTest, OneThatCannotBeUsedIsReportedOnceAndChangesNothing) {
+TEST_F(RereadFileTest, UnusableFileIsReportedOnce) {
   Write("first");
   EXPECT_EQ(file_.Get().value(), "first");
   Write("sec");

@@ -35,7 +35,7 @@ class SharedSpacesTest : public SharedStoreTest {
   SharedNode store_;
 };
 
-TEST_F(SharedSpacesTest, ADropOfAllIsDoneOnceHoweverManyTenantsThereAre) {
+TEST_F(SharedSpacesTest, ForgottenTenantRepeatsNoDrop) {
   SharedNode other = kit_.Node();
   SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
   Publish(&store_, Prompt(1), {64});
@@ -57,7 +57,7 @@ TEST_F(SharedSpacesTest, ADropOfAllIsDoneOnceHoweverManyTenantsThereAre) {
   EXPECT_EQ(Points(), 0u);
 }
 
-TEST_F(SharedSpacesTest, ConcurrentLookupHearsOfADropToo) {
+TEST_F(SharedSpacesTest, ConcurrentLookupAppliesDrop) {
   SharedNode other = kit_.Node();
   SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
   Publish(&store_, Prompt(1), {64});
@@ -77,7 +77,7 @@ TEST_F(SharedSpacesTest, ConcurrentLookupHearsOfADropToo) {
 }
 
 // A tenant of which the engine has nothing is asked for once a second, too.
-TEST_F(SharedSpacesTest, UnknownTenantIsAskedForOnceASecond) {
+TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
   SharedSpaces spaces = Spaces(&store_);
   for (int i = 0; i < 3; ++i) spaces.Hear("nobody", Soon());
   EXPECT_EQ(store_.engine->gets(), 1);
@@ -87,7 +87,7 @@ TEST_F(SharedSpacesTest, UnknownTenantIsAskedForOnceASecond) {
 }
 
 // The engine lost the number of one that was made by a clock ahead of this one.
-TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatIsKnown) {
+TEST_F(SharedSpacesTest, DropNumberExceedsKnownOnes) {
   SharedSpaces spaces = Spaces(&store_);
   const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));
   ASSERT_TRUE(store_.behind->RaiseDropNumber("default", ahead, false).ok());
@@ -96,7 +96,7 @@ TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatIsKnown) {
   EXPECT_EQ(store_.behind->DropNumber("default"), ahead + 1);
 }
 
-TEST_F(SharedSpacesTest, ForgottenTenantIsReadAgain) {
+TEST_F(SharedSpacesTest, ForgottenTenantIsReread) {
   SharedSpaces spaces = Spaces(&store_);
   const auto first = spaces.Begin("first", Soon());
   ASSERT_TRUE(first.ok());

@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-TEST_F(SharedStoreTest, AnotherStoreRestoresAPublishOnItsFirstRequest) {
+TEST_F(SharedStoreTest, OtherStoreRestoresPublish) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Heads(), 6);
@@ -36,7 +36,7 @@ TEST_F(SharedStoreTest, AnotherStoreRestoresAPublishOnItsFirstRequest) {
   }
 }
 
-TEST_F(SharedStoreTest, AnObjectOfSeveralPartsIsRestored) {
+TEST_F(SharedStoreTest, MultipartObjectIsRestored) {
   KitModel large;
   large.head_dim = 4096;  // slices of 512 KiB
   SharedNode one = kit_.Node(), other = kit_.Node();
@@ -47,7 +47,7 @@ TEST_F(SharedStoreTest, AnObjectOfSeveralPartsIsRestored) {
   EXPECT_EQ(KitFetch(other.store.get(), large.Make(), Prompt(1, 17)).value(), 16);
 }
 
-TEST_F(SharedStoreTest, ALookupGoesOnFromWhatIsHere) {
+TEST_F(SharedStoreTest, LookupLoadsOnlyMissingObjects) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -59,7 +59,7 @@ TEST_F(SharedStoreTest, ALookupGoesOnFromWhatIsHere) {
   EXPECT_EQ(other.Of(Counter::kSharedReadBytes), 2 * read);
 }
 
-TEST_F(SharedStoreTest, TheLongestBoundaryIsThatOfTheRestoreRule) {
+TEST_F(SharedStoreTest, LongestRestorableBoundaryIsFound) {
   std::mt19937_64 random(7);
   // Names come of the secret, and what is lost of the order of names: the same each time.
   ASSERT_TRUE(CopySecret(std::string(kSecretBytes, 's'), kit_.secret_file).ok());
@@ -93,7 +93,7 @@ TEST_F(SharedStoreTest, TheLongestBoundaryIsThatOfTheRestoreRule) {
   EXPECT_GT(lower, 5);
 }
 
-TEST_F(SharedStoreTest, APartThatVanishesIsAMissAndTheNextLookupGoesWithoutIt) {
+TEST_F(SharedStoreTest, VanishedPartShortensNextHit) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KitPrompt prompt = Prompt(1, 129);
@@ -111,7 +111,7 @@ TEST_F(SharedStoreTest, APartThatVanishesIsAMissAndTheNextLookupGoesWithoutIt) {
   EXPECT_EQ(tier, Tier::kShared);
 }
 
-TEST_F(SharedStoreTest, WhenAllVanishesItIsAMiss) {
+TEST_F(SharedStoreTest, VanishedValuesCauseMiss) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   other.engine->OnGet([&](int number) {
@@ -125,7 +125,7 @@ TEST_F(SharedStoreTest, WhenAllVanishesItIsAMiss) {
 }
 
 // Whoever may write to the engine can make misses, and a store serves no byte of theirs.
-TEST_F(SharedStoreTest, NoChangedOrMisplacedValueIsServed) {
+TEST_F(SharedStoreTest, TamperedValueIsNeverServed) {
   std::mt19937_64 random(11);
   int restored = 0;
   for (int round = 0; round < 60; ++round) {
@@ -152,7 +152,7 @@ TEST_F(SharedStoreTest, NoChangedOrMisplacedValueIsServed) {
   EXPECT_GT(restored, 40);
 }
 
-TEST_F(SharedStoreTest, ABadObjectIsErasedAndWrittenAgainByTheNextPublisher) {
+TEST_F(SharedStoreTest, RejectedObjectIsRewritten) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   for (const std::string& name : kit_.memory.Names()) {
@@ -167,7 +167,7 @@ TEST_F(SharedStoreTest, ABadObjectIsErasedAndWrittenAgainByTheNextPublisher) {
 }
 
 // Sealed, of the right object, and not what the head says: parts of two publishers may be.
-TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
+TEST_F(SharedStoreTest, WrongSliceDigestIsRejected) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KvLayout layout = model_.Layout().value();
@@ -196,7 +196,7 @@ TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
 }
 
 // What the budget is too short for is not begun again each time: a part of it comes.
-TEST_F(SharedStoreTest, PromptTooLargeForTheBudgetIsRestoredInPart) {
+TEST_F(SharedStoreTest, ShortBudgetRestoresPrefix) {
   kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {16, 32, 48, 64});
@@ -214,7 +214,7 @@ TEST_F(SharedStoreTest, PromptTooLargeForTheBudgetIsRestoredInPart) {
 }
 
 // It would be slow for ever: what is not loaded measures nothing.
-TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
+TEST_F(SharedStoreTest, SlowEngineIsRetried) {
   kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   for (const uint64_t seed : {1, 2, 3}) Publish(&one, Prompt(seed), {64});
@@ -235,7 +235,7 @@ TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
 }
 
 // Megabytes are not fetched again and again for nothing.
-TEST_F(SharedStoreTest, PointThatCannotFitHereIsNotLoaded) {
+TEST_F(SharedStoreTest, OversizedPointIsNotLoaded) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {16, 64});
@@ -248,7 +248,7 @@ TEST_F(SharedStoreTest, PointThatCannotFitHereIsNotLoaded) {
   EXPECT_EQ(Fetch(&small, Prompt(2)), 16);
 }
 
-TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
+TEST_F(SharedStoreTest, HangingEngineCostsOneBudget) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   other.engine->SetDelay(absl::InfiniteDuration());
@@ -277,7 +277,7 @@ TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
 }
 
-TEST_F(SharedStoreTest, AnEngineThatHangsHardlyDelaysWhatIsHere) {
+TEST_F(SharedStoreTest, HangingEngineBarelyDelaysHits) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   kit_.clock.Advance(2 * kit_.shared_options.generation_age);
@@ -295,7 +295,7 @@ TEST_F(SharedStoreTest, AnEngineThatHangsHardlyDelaysWhatIsHere) {
             SharedLookup::kHearPatience + kit_.shared_options.fetch_budget);
 }
 
-TEST_F(SharedStoreTest, AnEngineThatIsGoneCostsNothingButMisses) {
+TEST_F(SharedStoreTest, LostEngineCostsOnlyMisses) {
   SharedNode one = kit_.Node();
   one.engine->SetUnreachable(true);
   Publish(&one, Prompt(1), {64});
@@ -307,7 +307,7 @@ TEST_F(SharedStoreTest, AnEngineThatIsGoneCostsNothingButMisses) {
   EXPECT_EQ(Heads(), 6);
 }
 
-TEST_F(SharedStoreTest, LookupsOfOnePrefixAtOnceLoadItOnce) {
+TEST_F(SharedStoreTest, ConcurrentLookupsLoadOnce) {
   kit_.shared_options.fetch_budget = absl::Minutes(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -329,7 +329,7 @@ TEST_F(SharedStoreTest, LookupsOfOnePrefixAtOnceLoadItOnce) {
   EXPECT_EQ(other.Of(Counter::kSharedHits), 1);
 }
 
-TEST_F(SharedStoreTest, TenantsNeverMeetThere) {
+TEST_F(SharedStoreTest, TenantsShareNoValues) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   KitPrompt prompt = Prompt(1);
   prompt.tenant = "a";
@@ -340,7 +340,7 @@ TEST_F(SharedStoreTest, TenantsNeverMeetThere) {
   EXPECT_EQ(Fetch(&other, prompt), 64);
 }
 
-TEST_F(SharedStoreTest, APublicNamespaceIsLookedUpThereToo) {
+TEST_F(SharedStoreTest, PublicNamespaceIsSearched) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   KitPrompt prompt = Prompt(1, 129);
   prompt.tenant = "public";
@@ -357,7 +357,7 @@ TEST_F(SharedStoreTest, APublicNamespaceIsLookedUpThereToo) {
   EXPECT_TRUE(session->plan().from_public);
 }
 
-TEST_F(SharedStoreTest, ASecondContinuationIsSeenAcrossStores) {
+TEST_F(SharedStoreTest, MatchedTokensCountAcrossStores) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {128});
   KitPrompt branch = Prompt(1, 80);
@@ -368,7 +368,7 @@ TEST_F(SharedStoreTest, ASecondContinuationIsSeenAcrossStores) {
   EXPECT_EQ(session->plan().matched_tokens, 80);
 }
 
-TEST_F(SharedStoreTest, ExplainSaysWhatTheEngineHas) {
+TEST_F(SharedStoreTest, ExplainIncludesSharedTier) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);

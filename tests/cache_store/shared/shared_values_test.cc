@@ -43,7 +43,7 @@ std::vector<SliceView> Slices(const SharedShape& shape) {
 
 SharedFacts Facts() { return {{0x0123456789abcdef, 0xfedcba9876543210}, 1700000000}; }
 
-TEST(SharedValues, ComeBackAsTheyWereWhateverTheirLength) {
+TEST(SharedValues, RoundTripKeepsAnyLength) {
   const SharedSpace space(Secret(), "tenant", 3);
   const uint64_t text = SharedSpace::kMaxTextBytes, head = Shape(1).head_bytes();
   for (const uint64_t slice_bytes :
@@ -94,7 +94,7 @@ uint64_t Allocated(uint64_t bytes) {
   return (bytes + power / 4 - 1) / (power / 4) * (power / 4);
 }
 
-TEST(SharedValues, LeaveLittleUnusedOfWhatTheEngineAllocatesForThem) {
+TEST(SharedValues, PartSizesFitAllocator) {
   for (uint64_t slice_bytes = 64 << 10; slice_bytes < (5 << 20); slice_bytes += 65'536 / 4) {
     const SharedShape shape = Shape(slice_bytes);
     uint64_t allocated = 0, text_bytes = 0;
@@ -109,7 +109,7 @@ TEST(SharedValues, LeaveLittleUnusedOfWhatTheEngineAllocatesForThem) {
   }
 }
 
-TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
+TEST(SharedValues, ValueNamesAreUnique) {
   std::set<std::string> names;
   size_t count = 0;
   for (const char secret : {0, 1}) {
@@ -135,7 +135,7 @@ TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
             SharedSpace(Secret(), "a", 7, 7).NumbersName());
 }
 
-TEST(SharedValues, ParserReadsOnlyTheTextsThatNumbersWrite) {
+TEST(SharedValues, NumbersParserIsStrict) {
   const SharedNumbers numbers{9, 7};
   EXPECT_EQ(SharedNumbers::Parse(numbers.Text()), numbers);
   for (const SharedNumbers& wrong :
@@ -146,14 +146,14 @@ TEST(SharedValues, ParserReadsOnlyTheTextsThatNumbersWrite) {
   EXPECT_FALSE(SharedNumbers::Parse("").has_value());
 }
 
-TEST(SharedValues, TheSameTextIsNeverTheSameValueTwice) {
+TEST(SharedValues, EqualTextsSealDifferently) {
   const SharedSpace space(Secret(), "tenant", 0);
   const std::string name = space.PartName(Key(1), LayerGroup::kGlobal, 0);
   EXPECT_NE(space.Seal(name, "text"), space.Seal(name, "text"));
 }
 
 // What somebody who may write to the engine, and reads all of it, can make of its values.
-TEST(SharedValues, TenThousandChangedOrMisplacedOnesAreAllRejected) {
+TEST(SharedValues, TamperedValuesAreRejected) {
   const SharedSpace space(Secret(), "tenant", 4);
   const SharedShape shape = Shape(64);
   std::mt19937_64 random(20261123);
@@ -204,7 +204,7 @@ TEST(SharedValues, TenThousandChangedOrMisplacedOnesAreAllRejected) {
   for (const Written& one : written) ASSERT_TRUE(space.Open(one.name, one.value).ok());
 }
 
-TEST(SharedValues, AHeadOfAnotherObjectIsRejectedThoughItIsSealedForTheName) {
+TEST(SharedValues, ForeignHeadIsRejected) {
   const SharedShape shape = Shape(64);
   const std::string text = shape.TextOf(0, Facts(), Slices(shape));
   ASSERT_TRUE(shape.ParseHead(text).ok());
@@ -234,7 +234,7 @@ TEST(SharedValues, AHeadOfAnotherObjectIsRejectedThoughItIsSealedForTheName) {
 
 // Stores of different releases share an engine.
 // A shard that is lost takes whole chunks, and a conversation's chunks are on all shards.
-TEST(SharedValues, ValuesOfAChunkAreOnOneShard) {
+TEST(SharedValues, ChunkValuesShareOneShard) {
   const SharedSpace space(Secret(), "default", 1);
   const auto shard_of = [](const std::string& name) {
     const size_t open = name.find('{'), close = name.find('}');
@@ -247,7 +247,7 @@ TEST(SharedValues, ValuesOfAChunkAreOnOneShard) {
   EXPECT_NE(shard, shard_of(space.PartName(Key(2), LayerGroup::kGlobal, 0)));
 }
 
-TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
+TEST(SharedValues, ValuesMatchGoldenFile) {
   const SharedSpace space(Secret(), "default", 1);
   const SharedShape shape = Shape(16);
   std::string found;

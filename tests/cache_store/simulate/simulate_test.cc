@@ -58,7 +58,7 @@ const Published3 kPublished[] = {
 
 class PublishedTraceTest : public ::testing::TestWithParam<Published3> {};
 
-TEST_P(PublishedTraceTest, LruAndOptimumReproduceThePublishedFigures) {
+TEST_P(PublishedTraceTest, LruAndOptimumMatchPublished) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 5; ++i) {
     EXPECT_DOUBLE_EQ(Rounded(HitRate(trace, nullptr, kLru, kSizes[i])), GetParam().lru[i])
@@ -68,7 +68,7 @@ TEST_P(PublishedTraceTest, LruAndOptimumReproduceThePublishedFigures) {
   }
 }
 
-TEST_P(PublishedTraceTest, TheDefaultPolicyReachesItsBarsForDenseBlocks) {
+TEST_P(PublishedTraceTest, DefaultPolicyMeetsDenseTargets) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 5; ++i) {
     const double rate = HitRate(trace, nullptr, kDefault, kSizes[i]);
@@ -78,7 +78,7 @@ TEST_P(PublishedTraceTest, TheDefaultPolicyReachesItsBarsForDenseBlocks) {
   }
 }
 
-TEST_P(PublishedTraceTest, TheDefaultPolicyReachesItsBarsForRestorePoints) {
+TEST_P(PublishedTraceTest, DefaultPolicyMeetsPointTargets) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 4; ++i) {
     const double rate = HitRate(trace, Gemma4b(), kDefault, kSizes[i]);
@@ -191,7 +191,7 @@ Trace Conversations(double continues, double think_ms) {
   return make.Finish();
 }
 
-TEST(SimulateTest, TheDefaultPolicyIsNeverBelowLru) {
+TEST(SimulateTest, DefaultPolicyNeverBelowLru) {
   const std::pair<const char*, Trace> traces[] = {
       {"uniform", Uniform()},
       {"scan", Scan()},
@@ -214,7 +214,7 @@ TEST(SimulateTest, TheDefaultPolicyIsNeverBelowLru) {
   }
 }
 
-TEST(SimulateTest, AllOfATraceFitsIntoItsOwnSize) {
+TEST(SimulateTest, FullSizeReachesOptimum) {
   const Trace trace = Loop();
   const double optimum = HitRate(trace, nullptr, kOptimum, 1);
   EXPECT_GT(optimum, 0.8);
@@ -232,7 +232,7 @@ absl::Status Refusal(const std::string& text) {
   return ReadTrace(lines, "t.jsonl").status();
 }
 
-TEST(TraceTest, ErrorsNameFileLineAndField) {
+TEST(TraceTest, ErrorNamesLineAndField) {
   const std::string good = R"({"timestamp": 5, "input_length": 600, "hash_ids": [1, 2]})"
                            "\n";
   const std::pair<const char*, const char*> bad[] = {
@@ -258,7 +258,7 @@ TEST(TraceTest, ErrorsNameFileLineAndField) {
   EXPECT_TRUE(Refusal(good).ok());
 }
 
-TEST(TraceTest, BlocksAreEqualWhereTheirWholePrefixIs) {
+TEST(TraceTest, EqualPrefixesShareBlocks) {
   std::istringstream lines(R"({"timestamp": 0, "input_length": 1024, "hash_ids": [7, 8]})"
                            "\n"
                            R"({"timestamp": 1, "input_length": 1030, "hash_ids": [7, 8, 9]})"
@@ -274,7 +274,7 @@ TEST(TraceTest, BlocksAreEqualWhereTheirWholePrefixIs) {
 }
 
 // Ten stores without memory of their own, any of which a request may reach.
-TEST(FleetTest, FindsWhatOneLruCacheOfTheEnginesSizeFinds) {
+TEST(FleetTest, SharedEngineMatchesLruCache) {
   const Trace& trace = Published("conversation");
   FleetShape fleet;
   fleet.nodes = 10;
@@ -288,7 +288,7 @@ TEST(FleetTest, FindsWhatOneLruCacheOfTheEnginesSizeFinds) {
   EXPECT_LT(SimulateFleet(trace, fleet).found, rates.found);
 }
 
-TEST(FleetTest, StoresOfTheirOwnFindMoreWhereTheirConversationsComeBack) {
+TEST(FleetTest, AffinityRaisesHitRate) {
   const Trace& trace = Published("synthetic");
   FleetShape fleet;
   fleet.nodes = 10;

@@ -42,7 +42,7 @@ struct Watcher {
   }
 };
 
-TEST(EventHub, CountsEachTenantsEventsByThemselves) {
+TEST(EventHub, SequencesArePerTenant) {
   Counters counters;
   EventHub hub(&counters);
   Watcher watcher;
@@ -56,7 +56,7 @@ TEST(EventHub, CountsEachTenantsEventsByThemselves) {
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(events[i].sequence, i + 1);
 }
 
-TEST(EventHub, ResumesWithExactlyWhatWasMissed) {
+TEST(EventHub, ResumeReturnsMissedEvents) {
   Counters counters;
   EventHub hub(&counters);
   for (int i = 0; i < 6; ++i) hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
@@ -72,7 +72,7 @@ TEST(EventHub, ResumesWithExactlyWhatWasMissed) {
   EXPECT_EQ(watcher.WaitFor(1)[0].sequence, 7u);
 }
 
-TEST(EventHub, DoesNotResumeWhatItForgotOrNeverSent) {
+TEST(EventHub, UnknownSequenceDoesNotResume) {
   Counters counters;
   EventHub hub(&counters);
   for (size_t i = 0; i <= EventHub::kMaxRecentEvents; ++i) {
@@ -86,7 +86,7 @@ TEST(EventHub, DoesNotResumeWhatItForgotOrNeverSent) {
   EXPECT_TRUE(ahead.missed.empty());
 }
 
-TEST(EventHub, OverflowIsReportedOnceAndInItsPlace) {
+TEST(EventHub, OverflowSendsOneLostEvent) {
   Counters counters;
   EventHub hub(&counters);
   absl::Notification go;
@@ -116,7 +116,7 @@ TEST(EventHub, OverflowIsReportedOnceAndInItsPlace) {
   EXPECT_EQ(events.back().sequence, 2 + EventHub::kMaxQueuedEvents + kLost);
 }
 
-TEST(EventHub, ALateSubscriberIsNotToldWhatItsStartHolds) {
+TEST(EventHub, SnapshotEventsAreNotRepeated) {
   Counters counters;
   EventHub hub(&counters);
   absl::Notification go;

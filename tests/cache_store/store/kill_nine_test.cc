@@ -171,7 +171,7 @@ class Killing {
   bool sampled_ = true;
 };
 
-TEST(KillNine, AtRandomMomentsOfAMixedLoadLosesNothingAcknowledged) {
+TEST(KillNine, KilledStoreKeepsAcknowledgedPoints) {
   std::mt19937_64 random(20260101);
   size_t acked = 0;
   uint64_t collected = 0, evicted = 0;

@@ -39,7 +39,7 @@ class Scrub : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-TEST_F(Scrub, FindsARottenSliceAndQuarantinesWhatItHitAlone) {
+TEST_F(Scrub, DamagedSliceIsQuarantined) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) Publish(seed);
   RunPass();
@@ -73,7 +73,7 @@ TEST_F(Scrub, KeepsItsRate) {
   EXPECT_EQ(Counted("scrubbed_bytes"), 2 * kSliceBytes);
 }
 
-TEST_F(Scrub, ReadsAllOnceAPeriodAndGoesOnWhereAnotherProcessStopped) {
+TEST_F(Scrub, RestartContinuesScrubPass) {
   Open();
   EXPECT_EQ(Counted("last_full_scrub_unix_s"), 0u);
   for (uint64_t seed = 0; seed < 6; ++seed) Publish(seed);
@@ -93,7 +93,7 @@ TEST_F(Scrub, ReadsAllOnceAPeriodAndGoesOnWhereAnotherProcessStopped) {
   EXPECT_EQ(Counted("scrubbed_bytes"), all);
 }
 
-TEST_F(Scrub, SkipsWhatWasDroppedUnderIt) {
+TEST_F(Scrub, DroppedObjectsAreSkipped) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) Publish(seed);
   clock_.Advance(Step());
@@ -104,7 +104,7 @@ TEST_F(Scrub, SkipsWhatWasDroppedUnderIt) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(Scrub, WritesRottenRecordsAnewFromMemory) {
+TEST_F(Scrub, DamagedRecordsAreRewritten) {
   Open();
   Publish(1);
   Publish(2);
@@ -128,7 +128,7 @@ TEST_F(Scrub, WritesRottenRecordsAnewFromMemory) {
   EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
 }
 
-TEST_F(Scrub, OffReadsNothing) {
+TEST_F(Scrub, DisabledScrubReadsNothing) {
   options_.scrub.bytes_per_s = 0;
   Open();
   Publish(1);
@@ -136,7 +136,7 @@ TEST_F(Scrub, OffReadsNothing) {
   EXPECT_EQ(Counted("scrubbed_bytes"), 0u);
 }
 
-TEST_F(Scrub, AStoreThatClosesWaitsForNoPause) {
+TEST_F(Scrub, CloseInterruptsScrubPause) {
   options_.scrub.bytes_per_s = 1;
   store_ = OpenStore(options_, StoreSeams{}).value();
   Publish(1);

@@ -54,7 +54,7 @@ class StoreClaimsTest : public ::testing::Test {
   int woken_ = 0;
 };
 
-TEST_F(StoreClaimsTest, OneComputesTheOthersWaitUntilItIsPublished) {
+TEST_F(StoreClaimsTest, OthersWaitForFirstPublisher) {
   ClaimDecision holder = Take(prompt_);
   EXPECT_EQ(holder.role, ClaimRole::kCompute);
   EXPECT_EQ(holder.boundary, 64u);
@@ -79,7 +79,7 @@ TEST_F(StoreClaimsTest, OneComputesTheOthersWaitUntilItIsPublished) {
   EXPECT_EQ(Count("lease_waits_hit"), 7u);
 }
 
-TEST_F(StoreClaimsTest, OneTakesOverFromAHolderThatGivesUp) {
+TEST_F(StoreClaimsTest, FollowerReplacesLeavingHolder) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision first = Take(prompt_), second = Take(prompt_);
   holder.ticket.reset();
@@ -92,7 +92,7 @@ TEST_F(StoreClaimsTest, OneTakesOverFromAHolderThatGivesUp) {
   EXPECT_EQ(Count("lease_waits"), 2u) << "a wait that goes on is counted once";
 }
 
-TEST_F(StoreClaimsTest, OneTakesOverAtTheDeadline) {
+TEST_F(StoreClaimsTest, FollowerReplacesExpiredHolder) {
   ClaimRequest hasty = Ask();
   hasty.compute_time = absl::Seconds(2);
   const ClaimDecision holder = Take(prompt_, hasty);
@@ -103,7 +103,7 @@ TEST_F(StoreClaimsTest, OneTakesOverAtTheDeadline) {
   EXPECT_EQ(Count("lease_takeovers"), 1u);
 }
 
-TEST_F(StoreClaimsTest, FollowerThatWaitedEnoughComputes) {
+TEST_F(StoreClaimsTest, TimedOutFollowerComputes) {
   const ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   clock_.Advance(absl::Seconds(5));
@@ -113,7 +113,7 @@ TEST_F(StoreClaimsTest, FollowerThatWaitedEnoughComputes) {
   EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
 }
 
-TEST_F(StoreClaimsTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaitedFor) {
+TEST_F(StoreClaimsTest, NoBudgetMeansNoWait) {
   ClaimRequest reader = Ask();
   reader.compute_time = absl::ZeroDuration();
   EXPECT_EQ(Take(prompt_, reader).role, ClaimRole::kNone);
@@ -125,7 +125,7 @@ TEST_F(StoreClaimsTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaite
   EXPECT_EQ(Take(prompt_, hurried).role, ClaimRole::kNone);
 }
 
-TEST_F(StoreClaimsTest, ALittleIsNotWorthAWait) {
+TEST_F(StoreClaimsTest, SmallGainIsNotAwaited) {
   ClaimRequest ask = Ask();
   ask.above_tokens = 48;
   ask.min_tokens = 17;
@@ -136,7 +136,7 @@ TEST_F(StoreClaimsTest, ALittleIsNotWorthAWait) {
   EXPECT_EQ(Take(prompt_, ask).role, ClaimRole::kWait);
 }
 
-TEST_F(StoreClaimsTest, TenantsDoNotWaitForEachOther) {
+TEST_F(StoreClaimsTest, TenantsHaveSeparateClaims) {
   const ClaimDecision holder = Take(prompt_);
   KitPrompt theirs = prompt_;
   theirs.tenant = "other";
@@ -145,7 +145,7 @@ TEST_F(StoreClaimsTest, TenantsDoNotWaitForEachOther) {
   EXPECT_EQ(turn.matched_tokens, 0u);
 }
 
-TEST_F(StoreClaimsTest, PromptsThatBranchOffShareTheirCommonPrefix) {
+TEST_F(StoreClaimsTest, BranchesShareCommonPrefix) {
   // 70 common tokens, then 40 of each one's own. The first promises its own end alone; the second
   // learns that another is at the common part and keeps a tail there; all others wait for that.
   const ClaimDecision first = Take(Branch(11, 70, 40));
@@ -161,7 +161,7 @@ TEST_F(StoreClaimsTest, PromptsThatBranchOffShareTheirCommonPrefix) {
   }
 }
 
-TEST_F(StoreClaimsTest, ADeclaredBreakpointIsPromisedAtOnce) {
+TEST_F(StoreClaimsTest, DeclaredBreakpointIsPromised) {
   KitPrompt mine = Branch(11, 70, 40), yours = Branch(12, 70, 40);
   mine.cuts = yours.cuts = {70};
   const ClaimDecision holder = Take(mine);
@@ -175,7 +175,7 @@ TEST_F(StoreClaimsTest, ADeclaredBreakpointIsPromisedAtOnce) {
   EXPECT_EQ(follower.role, ClaimRole::kCompute) << "what comes after it";
 }
 
-TEST_F(StoreClaimsTest, FollowerThatLeftIsNotWoken) {
+TEST_F(StoreClaimsTest, DepartedFollowerIsNotWoken) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   follower.ticket.reset();
@@ -183,13 +183,13 @@ TEST_F(StoreClaimsTest, FollowerThatLeftIsNotWoken) {
   EXPECT_EQ(woken_, 0);
 }
 
-TEST_F(StoreClaimsTest, AnUnknownFingerprintHasNoTurns) {
+TEST_F(StoreClaimsTest, UnknownFingerprintGetsNoClaim) {
   KitModel other;
   other.weights = "w1";
   EXPECT_EQ(store_->Claim(KitQuery(other.Make(), prompt_), Ask())->role, ClaimRole::kNone);
 }
 
-TEST_F(StoreClaimsTest, AWrongQueryIsNamed) {
+TEST_F(StoreClaimsTest, InvalidQueryIsRefused) {
   const auto turn = store_->Claim(KitQuery(model_, {{}, {}}), Ask());
   EXPECT_TRUE(absl::IsInvalidArgument(turn.status()));
 }

@@ -78,14 +78,14 @@ void Hammer(const StoreOptions& options) {
   EXPECT_EQ(stats.counters.at("tier_errors"), 0u);
 }
 
-TEST(StoreConcurrency, ManyThreadsOnRamAlone) {
+TEST(StoreConcurrency, ManyThreadsUseRamOnly) {
   StoreOptions options;
   options.host_bytes = 30000;
   options.count_points = false;
   Hammer(options);
 }
 
-TEST(StoreConcurrency, ManyThreadsOnRamAndDiskBothTooSmall) {
+TEST(StoreConcurrency, ManyThreadsOverflowBothTiers) {
   const TestFolder folder;
   StoreOptions options;
   options.data_dir = folder.path();
@@ -95,7 +95,7 @@ TEST(StoreConcurrency, ManyThreadsOnRamAndDiskBothTooSmall) {
   Hammer(options);
 }
 
-TEST(StoreConcurrency, PublishersOfTheSamePromptAtOnceStoreItOnce) {
+TEST(StoreConcurrency, ConcurrentPublishersStoreOnce) {
   const TestFolder folder;
   StoreOptions options;
   options.data_dir = folder.path();

@@ -62,7 +62,7 @@ class StoreCoreTest : public testing::Test {
   ManualExecutor* executor_ = nullptr;
 };
 
-TEST_F(StoreCoreTest, YieldLetsAWaitingThreadIn) {
+TEST_F(StoreCoreTest, YieldAdmitsWaitingThread) {
   bool had_it = false;
   std::thread other;
   {
@@ -79,7 +79,7 @@ TEST_F(StoreCoreTest, YieldLetsAWaitingThreadIn) {
   other.join();
 }
 
-TEST_F(StoreCoreTest, YieldLetsAReadyClaimantIn) {
+TEST_F(StoreCoreTest, YieldAdmitsReadyClaimant) {
   const std::vector<Digest> keys = {Digest{}};
   bool asked = false, had_it = false;
   StoreLock lock(core_.get());
@@ -100,7 +100,7 @@ TEST_F(StoreCoreTest, YieldLetsAReadyClaimantIn) {
   other.join();
 }
 
-TEST_F(StoreCoreTest, ThreadsThatYieldToEachOtherAllEnd) {
+TEST_F(StoreCoreTest, MutualYieldsDoNotDeadlock) {
   const std::vector<Digest> keys = {Digest{}};
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -118,7 +118,7 @@ TEST_F(StoreCoreTest, ThreadsThatYieldToEachOtherAllEnd) {
   EXPECT_EQ(core_->waiting(), 0u);
 }
 
-TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
+TEST_F(StoreCoreTest, UnlockFreesReleasedMemory) {
   StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
@@ -134,7 +134,7 @@ TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
+TEST_F(StoreCoreTest, NoDiskNeedsNoErase) {
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
     core_->objects.Release(MakeObject());
@@ -144,7 +144,7 @@ TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
   EXPECT_EQ(Counted(Counter::kTierErrors), 0u);
 }
 
-TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
+TEST_F(StoreCoreTest, PromotionClaimsAreBounded) {
   Promoter promoter(core_.get(), nullptr);
   StoredObject *first = nullptr, *second = nullptr;
   {
@@ -167,7 +167,7 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   core_->objects.Release(second);
 }
 
-TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
+TEST_F(StoreCoreTest, SecondFetchCopiesToDevice) {
   Promoter copier(core_.get(), nullptr);
   StoredObject *kept = nullptr, *gone = nullptr;
   {
@@ -193,7 +193,7 @@ TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
   core_->objects.Release(kept);
 }
 
-TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
+TEST_F(StoreCoreTest, AbandonedWriteBecomesGarbage) {
   DiskWriter writer(core_.get());
   StoreLock lock(core_.get());
   Persisting work;
@@ -212,7 +212,7 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   for (StoredObject* object : {begun, other}) core_->objects.Release(object);
 }
 
-TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
+TEST(StoreMeters, OnlyExistingTiersAreShown) {
   StoreMeters meters;
   meters.fetches[StoreMeters::Of(Tier::kHost)].Observe(std::chrono::milliseconds(1));
   const auto fetches = [&](bool has_disk, bool has_device, bool has_shared) {

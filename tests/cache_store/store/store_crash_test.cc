@@ -256,7 +256,7 @@ class CrashRun {
   std::map<Point, Promise> promised_;
 };
 
-TEST(StoreCrash, CrashLosesNoPromiseAndServesNoWrongByte) {
+TEST(StoreCrash, CrashLosesNoAcknowledgedPoint) {
   const uint64_t first = FromEnvironment("HEARTH_CRASH_FIRST_SEED", 1);
   const uint64_t seeds = FromEnvironment("HEARTH_CRASH_SEEDS", 8);
   int struck = 0;

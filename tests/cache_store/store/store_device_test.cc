@@ -81,7 +81,7 @@ class StoreDeviceTest : public testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreDeviceTest, PointFetchedTwiceIsCopiedToTheDevice) {
+TEST_F(StoreDeviceTest, SecondFetchPromotesToDevice) {
   Open();
   Publish(1);
   Read(1);
@@ -104,7 +104,7 @@ TEST_F(StoreDeviceTest, PointFetchedTwiceIsCopiedToTheDevice) {
   EXPECT_EQ(FetchesTimed("host"), 2u);
 }
 
-TEST_F(StoreDeviceTest, ListAndExplainNameTheTier) {
+TEST_F(StoreDeviceTest, ListAndExplainNameTier) {
   Open();
   Publish(1);
   EXPECT_EQ(store_->List("default").at(0).tier, Tier::kHost);
@@ -116,7 +116,7 @@ TEST_F(StoreDeviceTest, ListAndExplainNameTheTier) {
   EXPECT_EQ(report.boundaries.back().slowest_tier, Tier::kGpu);
 }
 
-TEST_F(StoreDeviceTest, AFetchThatOnlyLookedCountsForNothing) {
+TEST_F(StoreDeviceTest, UnreadFetchPromotesNothing) {
   Open();
   Publish(1);
   for (int i = 0; i < 5; ++i) Fetch(1);
@@ -124,7 +124,7 @@ TEST_F(StoreDeviceTest, AFetchThatOnlyLookedCountsForNothing) {
   EXPECT_EQ(Gpu().objects, 0u);
 }
 
-TEST_F(StoreDeviceTest, AMixedReadCountsAsItsSlowestTier) {
+TEST_F(StoreDeviceTest, MixedReadCountsSlowestTier) {
   Open();
   Promote(1);
   const uint64_t before = store_->Stats().tiers.at(0).hit_tokens;
@@ -138,7 +138,7 @@ TEST_F(StoreDeviceTest, AMixedReadCountsAsItsSlowestTier) {
   EXPECT_EQ(Gpu().hit_tokens, 0u);
 }
 
-TEST_F(StoreDeviceTest, AFullQueueDropsAndCounts) {
+TEST_F(StoreDeviceTest, FullQueueDropsPromotion) {
   Open();
   Publish(1);
   executor_->SetFull(true);
@@ -151,7 +151,7 @@ TEST_F(StoreDeviceTest, AFullQueueDropsAndCounts) {
   EXPECT_TRUE(OnDevice(1)) << "the next fetch asks again";
 }
 
-TEST_F(StoreDeviceTest, AnObjectIsQueuedOnce) {
+TEST_F(StoreDeviceTest, ObjectIsQueuedOnce) {
   Open();
   Publish(1);
   for (int i = 0; i < 5; ++i) Read(1);
@@ -160,7 +160,7 @@ TEST_F(StoreDeviceTest, AnObjectIsQueuedOnce) {
   EXPECT_EQ(Count("gpu_promotions_dropped"), 0u);
 }
 
-TEST_F(StoreDeviceTest, WithoutRoomNothingIsCopiedAndItIsCounted) {
+TEST_F(StoreDeviceTest, FullDeviceDropsPromotions) {
   Open(/*device_bytes=*/4096);
   Publish(1);
   Read(1);
@@ -181,7 +181,7 @@ TEST_F(StoreDeviceTest, WithoutRoomNothingIsCopiedAndItIsCounted) {
   EXPECT_EQ(Count("gpu_promotions_dropped"), 4u) << "what is leased stays";
 }
 
-TEST_F(StoreDeviceTest, EvictedPointHasToEarnItsCopyAgain) {
+TEST_F(StoreDeviceTest, EvictedCopyNeedsTwoFetches) {
   Open(/*device_bytes=*/4 * 4096);
   Promote(1);
   Promote(2);
@@ -194,7 +194,7 @@ TEST_F(StoreDeviceTest, EvictedPointHasToEarnItsCopyAgain) {
   EXPECT_TRUE(OnDevice(1));
 }
 
-TEST_F(StoreDeviceTest, DroppedPointLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
+TEST_F(StoreDeviceTest, DroppedPointLeavesDevice) {
   Open();
   Promote(1);
   auto session = Fetch(1);
@@ -208,7 +208,7 @@ TEST_F(StoreDeviceTest, DroppedPointLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
   EXPECT_EQ(std::memcmp(lease->bytes, before.data(), before.size()), 0);
 }
 
-TEST_F(StoreDeviceTest, QuarantinedObjectIsNotLeasedEvenIfPromised) {
+TEST_F(StoreDeviceTest, QuarantinedObjectIsNotLeased) {
   Open();
   Promote(1);
   const auto promised = Fetch(1);
@@ -219,7 +219,7 @@ TEST_F(StoreDeviceTest, QuarantinedObjectIsNotLeasedEvenIfPromised) {
   EXPECT_EQ(Fetch(1)->plan().usable_tokens, 0u);
 }
 
-TEST_F(StoreDeviceTest, RottenBytesAreNotCopied) {
+TEST_F(StoreDeviceTest, DamagedBytesAreNotCopied) {
   Open();
   Publish(1);
   Read(1);
@@ -231,7 +231,7 @@ TEST_F(StoreDeviceTest, RottenBytesAreNotCopied) {
   EXPECT_FALSE(OnDevice(1));
 }
 
-TEST_F(StoreDeviceTest, ACopyThatFailsIsCountedAndNotUsed) {
+TEST_F(StoreDeviceTest, FailedDeviceCopyIsCounted) {
   Open();
   Publish(1);
   Read(1);
@@ -245,7 +245,7 @@ TEST_F(StoreDeviceTest, ACopyThatFailsIsCountedAndNotUsed) {
   EXPECT_TRUE(ReadFromDevice(Fetch(1).get(), 1));
 }
 
-TEST_F(StoreDeviceTest, ALostDeviceCostsNothingButTheTier) {
+TEST_F(StoreDeviceTest, LostDeviceLosesOnlyTier) {
   Open();
   Promote(1);
   Publish(2);
@@ -265,7 +265,7 @@ TEST_F(StoreDeviceTest, ALostDeviceCostsNothingButTheTier) {
   EXPECT_EQ(Gpu().capacity_bytes, 0u);
 }
 
-TEST_F(StoreDeviceTest, DeviceReadOfADemotedPointMakesNoRoomInRam) {
+TEST_F(StoreDeviceTest, DeviceReadDemotesNothing) {
   const uint64_t point_bytes = 6 * 256;
   Open(1 << 20, 2 * point_bytes, /*disk=*/true);
   Promote(1);
@@ -278,7 +278,7 @@ TEST_F(StoreDeviceTest, DeviceReadOfADemotedPointMakesNoRoomInRam) {
   EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
 }
 
-TEST_F(StoreDeviceTest, ObjectThatLeftRamBeforeItsTurnIsNotCopied) {
+TEST_F(StoreDeviceTest, EvictedObjectIsNotCopied) {
   Open();
   Publish(1);
   Read(1);
@@ -290,7 +290,7 @@ TEST_F(StoreDeviceTest, ObjectThatLeftRamBeforeItsTurnIsNotCopied) {
 }
 
 // Dropped while its bytes are on their way.
-TEST_F(StoreDeviceTest, ObjectRemovedDuringItsCopyStaysInvisible) {
+TEST_F(StoreDeviceTest, DropDuringCopyHidesObject) {
   Open();
   Publish(1);
   Read(1);

@@ -41,7 +41,7 @@ class DiskStore : public ::testing::Test {
   const KitPrompt prompt_{KitTokens(1, 200), {100}};
 };
 
-TEST_F(DiskStore, AcknowledgedPublishIsThereAfterReopening) {
+TEST_F(DiskStore, AcknowledgedPublishSurvivesReopening) {
   {
     const auto store = Open();
     const auto result = KitPublish(store.get(), model_, prompt_, {100, 192});
@@ -61,7 +61,7 @@ TEST_F(DiskStore, AcknowledgedPublishIsThereAfterReopening) {
   EXPECT_EQ(tier, Tier::kHost) << "promoted as a whole by the first fetch";
 }
 
-TEST_F(DiskStore, ARestorePointLargerThanRamIsServedFromDisk) {
+TEST_F(DiskStore, OversizedPointReadsFromDisk) {
   const auto store = Open(1000);
   ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
   Tier tier = Tier::kNone;
@@ -72,7 +72,7 @@ TEST_F(DiskStore, ARestorePointLargerThanRamIsServedFromDisk) {
   EXPECT_LE(store->Stats().tiers.at(0).bytes, 1000u);
 }
 
-TEST_F(DiskStore, PinsTenantsAndIdsSurviveReopening) {
+TEST_F(DiskStore, PinsAndIdsSurviveReopening) {
   Digest id{};
   {
     const auto store = Open();
@@ -93,7 +93,7 @@ TEST_F(DiskStore, PinsTenantsAndIdsSurviveReopening) {
   EXPECT_EQ(store->Stats().objects, 0u);
 }
 
-TEST_F(DiskStore, DroppedPointsStayAwayAfterReopening) {
+TEST_F(DiskStore, DroppedPointsStayDropped) {
   {
     const auto store = Open();
     ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {100, 192}).ok());
@@ -106,7 +106,7 @@ TEST_F(DiskStore, DroppedPointsStayAwayAfterReopening) {
   EXPECT_EQ(store->Stats().tiers.at(1).bytes, 0u);
 }
 
-TEST_F(DiskStore, AFlippedBitOnDiskIsNeverServedAndVerifyNamesIt) {
+TEST_F(DiskStore, FlippedBitIsNeverServed) {
   { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
   {
     RawDatabase raw(folder_);
@@ -124,7 +124,7 @@ TEST_F(DiskStore, AFlippedBitOnDiskIsNeverServedAndVerifyNamesIt) {
   EXPECT_THAT(explained.summary, HasSubstr("a read failed and will be retried"));
 }
 
-TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollected) {
+TEST_F(DiskStore, ManifestWithoutObjectsIsDropped) {
   const KitPrompt other{KitTokens(2, 65), {}};
   {
     const auto store = Open();
@@ -149,7 +149,7 @@ TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollected) {
 }
 
 // Of two logs the older may lose its end and the newer nothing: a manifest then lacks its objects.
-TEST_F(DiskStore, AMachineThatStoppedMayTakeWhatWasNotSynced) {
+TEST_F(DiskStore, RebootExcusesUnsyncedLoss) {
   const auto open = [this](BootId boot) {
     StoreSeams seams;
     seams.disk.boot = boot;
@@ -168,7 +168,7 @@ TEST_F(DiskStore, AMachineThatStoppedMayTakeWhatWasNotSynced) {
   }
 }
 
-TEST_F(DiskStore, ATornManifestIsDroppedAndCounted) {
+TEST_F(DiskStore, TornManifestIsDropped) {
   { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
   {
     RawDatabase raw(folder_);
@@ -182,14 +182,14 @@ TEST_F(DiskStore, ATornManifestIsDroppedAndCounted) {
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
 }
 
-TEST_F(DiskStore, AFolderHeldByAnotherStoreIsRefusedByName) {
+TEST_F(DiskStore, LockedFolderIsRefused) {
   const auto store = Open();
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(folder_.path()));
 }
 
-TEST_F(DiskStore, TablesOfGarbageCostWhatTheyHeldAndNotTheStart) {
+TEST_F(DiskStore, StartSurvivesGarbageTables) {
   { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
   { RawDatabase flushes(folder_); }
   for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
@@ -206,14 +206,14 @@ TEST_F(DiskStore, TablesOfGarbageCostWhatTheyHeldAndNotTheStart) {
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 192u);
 }
 
-TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
+TEST_F(DiskStore, StaleSecretFileIsIgnored) {
   // Process ids repeat, in containers with every start.
   std::ofstream(absl::StrCat(folder_.path(), "/secret.", getpid(), ".tmp")) << "torn";
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok());
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok()) << "the same secret";
 }
 
-TEST_F(DiskStore, AnotherFormatIsRefusedWithTheWayOut) {
+TEST_F(DiskStore, OtherFormatVersionIsRefused) {
   Open().reset();
   for (const uint64_t version : {DiskTier::kFormatVersion - 1, DiskTier::kFormatVersion + 1}) {
     const std::string other = absl::StrCat(version);
@@ -227,7 +227,7 @@ TEST_F(DiskStore, AnotherFormatIsRefusedWithTheWayOut) {
   }
 }
 
-TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
+TEST_F(DiskStore, OtherSecretIsRefused) {
   Open().reset();
   const std::string path = folder_.path() + "/secret";
   struct stat info {};
@@ -246,7 +246,7 @@ TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
               HasSubstr("another secret"));
 }
 
-TEST_F(DiskStore, PinsThatFillTheDiskRefuseWithTheLimit) {
+TEST_F(DiskStore, PinnedFullDiskRefusesPublish) {
   StoreOptions options = DiskOptions(folder_, 0);
   options.disk_bytes = 40000;
   options.max_pinned_fraction = 1.0;

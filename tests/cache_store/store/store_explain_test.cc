@@ -49,7 +49,7 @@ class StoreExplain : public FaultyTierFixture, public ::testing::Test {
   }
 };
 
-TEST_F(StoreExplain, NeverStored) {
+TEST_F(StoreExplain, NeverStoredPointIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
   const BoundaryReport report = At(prompt_, 64);
@@ -60,7 +60,7 @@ TEST_F(StoreExplain, NeverStored) {
   EXPECT_EQ(At(prompt_, 32).miss, MissReason::kNone);
 }
 
-TEST_F(StoreExplain, ABoundarysBytesAreThoseThatAFetchBrings) {
+TEST_F(StoreExplain, BoundaryBytesMatchFetch) {
   Open(1 << 20, 1 << 20);
   KitPrompt prompt{KitTokens(7, 150), {53}};
   Publish(prompt, {32, 53, 96, 144});
@@ -77,7 +77,7 @@ TEST_F(StoreExplain, ABoundarysBytesAreThoseThatAFetchBrings) {
 }
 
 // Since when the store remembers is the same for all tenants: told, it would tell of the others.
-TEST_F(StoreExplain, UnknownPromptReadsTheSameWhateverElseWasForgotten) {
+TEST_F(StoreExplain, UnknownPromptReasonIsConstant) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
   Open(1 << 20, 1 << 20);
@@ -85,7 +85,7 @@ TEST_F(StoreExplain, UnknownPromptReadsTheSameWhateverElseWasForgotten) {
   EXPECT_EQ(At(other_, 64).reason, kNeverStored);
 }
 
-TEST_F(StoreExplain, EvictedFromRamAndBelowItsOwnBoundaryToo) {
+TEST_F(StoreExplain, RamEvictionIsExplained) {
   Open(3 * 4 * 256, 0);  // one prompt of 64 tokens, not two
   Publish(prompt_, {64});
   Publish(other_, {64});
@@ -100,7 +100,7 @@ TEST_F(StoreExplain, EvictedFromRamAndBelowItsOwnBoundaryToo) {
   EXPECT_THAT(Explain(prompt_).summary, HasSubstr("at 64: evicted 12s ago"));
 }
 
-TEST_F(StoreExplain, EvictedFromTheDisk) {
+TEST_F(StoreExplain, DiskEvictionIsExplained) {
   Open(0, 24 << 10);
   Publish(prompt_, {64});
   for (uint64_t seed = 10; At(prompt_, 64).usable; ++seed) Publish({KitTokens(seed, 65), {}}, {64});
@@ -110,7 +110,7 @@ TEST_F(StoreExplain, EvictedFromTheDisk) {
   EXPECT_THAT(report.reason, HasSubstr("evicted 5h ago: the disk was full (disk_bytes"));
 }
 
-TEST_F(StoreExplain, Dropped) {
+TEST_F(StoreExplain, DropIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {64});
   Drop(64);
@@ -118,7 +118,7 @@ TEST_F(StoreExplain, Dropped) {
   EXPECT_EQ(At(prompt_, 64).reason, "dropped 0 ago on request");
 }
 
-TEST_F(StoreExplain, StoredAgainAndGoneAgainIsToldByTheLastTime) {
+TEST_F(StoreExplain, LastRemovalIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {64});
   Drop(64);
@@ -130,7 +130,7 @@ TEST_F(StoreExplain, StoredAgainAndGoneAgainIsToldByTheLastTime) {
   EXPECT_EQ(At(prompt_, 64).removed_ago, absl::Seconds(7));
 }
 
-TEST_F(StoreExplain, Quarantined) {
+TEST_F(StoreExplain, QuarantineIsExplained) {
   Open(0, 1 << 20);
   Publish(prompt_, {64});
   disk_faults_.Arm(Fault::kBitFlip, 1);
@@ -143,7 +143,7 @@ TEST_F(StoreExplain, Quarantined) {
   EXPECT_THAT(report.reason, HasSubstr("its bytes failed verification"));
 }
 
-TEST_F(StoreExplain, ATailThatWasNeverKept) {
+TEST_F(StoreExplain, MissingTailIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {64});
   const BoundaryReport report = At(prompt_, 32);
@@ -152,7 +152,7 @@ TEST_F(StoreExplain, ATailThatWasNeverKept) {
   EXPECT_THAT(report.reason, HasSubstr("tail missing: the last 23 tokens"));
 }
 
-TEST_F(StoreExplain, ATailThatLeftIsToldByWhat) {
+TEST_F(StoreExplain, RemovedTailIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32, 64});
   Drop(32);
@@ -165,7 +165,7 @@ TEST_F(StoreExplain, ATailThatLeftIsToldByWhat) {
   }
 }
 
-TEST_F(StoreExplain, GlobalObjectsThatAreGoneBeforeIt) {
+TEST_F(StoreExplain, MissingGlobalsAreExplained) {
   Open(0, 1 << 20);
   Publish(prompt_, {64});
   const auto reading = store_->FetchById(store_->List("default").at(0).id, "default").value();
@@ -185,7 +185,7 @@ TEST_F(StoreExplain, GlobalObjectsThatAreGoneBeforeIt) {
   EXPECT_THAT(report.reason, HasSubstr("global objects before it are missing; quarantined"));
 }
 
-TEST_F(StoreExplain, OtherCuts) {
+TEST_F(StoreExplain, OtherCutsAreExplained) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   const BoundaryReport report = At(prompt_, 64);
@@ -194,7 +194,7 @@ TEST_F(StoreExplain, OtherCuts) {
 }
 
 // A hit that could have been longer is explained as a miss is.
-TEST_F(StoreExplain, ExplainNamesPointsThatReachFurtherThanAHit) {
+TEST_F(StoreExplain, LongerOtherPointsAreExplained) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   Publish(prompt_, {16});
@@ -221,7 +221,7 @@ TEST_F(StoreExplain, ExplainNamesPointsThatReachFurtherThanAHit) {
   EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
 }
 
-TEST_F(StoreExplain, TheEndOfAPromptWhoseAllIsStoredIsNotTakenForOtherCuts) {
+TEST_F(StoreExplain, StoredPromptNamesNoCuts) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {48, 64});
   const ExplainReport report = Explain({KitTokens(1, 64), {}});
@@ -229,7 +229,7 @@ TEST_F(StoreExplain, TheEndOfAPromptWhoseAllIsStoredIsNotTakenForOtherCuts) {
   EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
 }
 
-TEST_F(StoreExplain, DeclaredBoundariesAreKeptWhereOthersAreLeftOut) {
+TEST_F(StoreExplain, LongReportKeepsDeclaredBoundaries) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
   // 40 chunks, of which 2 are stored, and two cuts.
@@ -244,7 +244,7 @@ TEST_F(StoreExplain, DeclaredBoundariesAreKeptWhereOthersAreLeftOut) {
   EXPECT_EQ(report.omitted_boundaries, 41u - told.size());
 }
 
-TEST_F(StoreExplain, RestartForgetsRemovalsAndKeepsTails) {
+TEST_F(StoreExplain, RestartForgetsRemovalReasons) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32, 64});
   Publish(other_, {64});
@@ -263,7 +263,7 @@ TEST_F(StoreExplain, RestartForgetsRemovalsAndKeepsTails) {
   EXPECT_TRUE(At(prompt_, 64).usable);
 }
 
-TEST_F(StoreExplain, PrefixesAreEachTenantsOwnWhetherOrNotAnotherHasThem) {
+TEST_F(StoreExplain, ExplainHidesOtherTenants) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
   theirs.tenant = "acme";
@@ -279,7 +279,7 @@ TEST_F(StoreExplain, PrefixesAreEachTenantsOwnWhetherOrNotAnotherHasThem) {
   EXPECT_EQ(At(prompt_, 64).miss, MissReason::kNeverStored);
 }
 
-TEST_F(StoreExplain, AnotherTenantsDropIsNotToldEither) {
+TEST_F(StoreExplain, OtherTenantsDropIsHidden) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
   theirs.tenant = "acme";
@@ -289,7 +289,7 @@ TEST_F(StoreExplain, AnotherTenantsDropIsNotToldEither) {
   EXPECT_EQ(At(prompt_, 64).reason, kNeverStored);
 }
 
-TEST(RemovalText, HasWordsForEveryRemoval) {
+TEST(RemovalText, EveryRemovalHasText) {
   Evictor::Limits limits;
   limits.host_bytes = uint64_t{4} << 30;
   limits.disk_bytes = uint64_t{64} << 30;
@@ -304,7 +304,7 @@ TEST(RemovalText, HasWordsForEveryRemoval) {
   EXPECT_EQ(text(Removal::kQuarantined), "quarantined 1h1m ago: its bytes failed verification");
 }
 
-TEST(History, ForgetsTheOldest) {
+TEST(History, OldestEntryIsForgotten) {
   History history;
   const auto key = [](size_t i) {
     Digest digest{};

@@ -21,7 +21,7 @@ class StoreFaults : public FaultyTierFixture, public ::testing::Test {
   void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 };
 
-TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOwn) {
+TEST_F(StoreFaults, CorruptObjectIsQuarantinedAlone) {
   for (const Fault fault : {Fault::kBitFlip, Fault::kTruncation}) {
     Open(0);
     ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -49,7 +49,7 @@ TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOw
   }
 }
 
-TEST_F(StoreFaults, AnotherSlicesBytesAreNotServed) {
+TEST_F(StoreFaults, MisplacedSliceIsNotServed) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   ASSERT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
@@ -58,7 +58,7 @@ TEST_F(StoreFaults, AnotherSlicesBytesAreNotServed) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
 }
 
-TEST_F(StoreFaults, ABrokenRamCopyFallsThroughToTheDisk) {
+TEST_F(StoreFaults, DamagedRamCopyUsesDisk) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   FlipInRam(store_.get());
@@ -68,7 +68,7 @@ TEST_F(StoreFaults, ABrokenRamCopyFallsThroughToTheDisk) {
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, AReadErrorIsAnErrorAndNotAMissNorALoss) {
+TEST_F(StoreFaults, ReadErrorIsUnavailable) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadError, 1);
@@ -79,7 +79,7 @@ TEST_F(StoreFaults, AReadErrorIsAnErrorAndNotAMissNorALoss) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, ABadMomentOfTheDiskCostsTimeAndNoObject) {
+TEST_F(StoreFaults, ShortDiskErrorLosesNothing) {
   for (const Fault fault : {Fault::kBitFlip, Fault::kTruncation, Fault::kReadError}) {
     Open(0);
     ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -95,7 +95,7 @@ TEST_F(StoreFaults, ABadMomentOfTheDiskCostsTimeAndNoObject) {
   }
 }
 
-TEST_F(StoreFaults, ScrubRewritesARottenObjectFromRam) {
+TEST_F(StoreFaults, ScrubRewritesFromRam) {
   options_.scrub.bytes_per_s = 1 << 20;
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -108,7 +108,7 @@ TEST_F(StoreFaults, ScrubRewritesARottenObjectFromRam) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, AnObjectThatCannotBeReadForMinutesIsLostAndMayBePublishedAnew) {
+TEST_F(StoreFaults, PersistentReadErrorQuarantinesObject) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadError, 1000);
@@ -126,7 +126,7 @@ TEST_F(StoreFaults, AnObjectThatCannotBeReadForMinutesIsLostAndMayBePublishedAne
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, ExhaustedResourcesDoNotCondemnTheObject) {
+TEST_F(StoreFaults, ResourceErrorsDoNotQuarantine) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadExhausted, 5);
@@ -136,7 +136,7 @@ TEST_F(StoreFaults, ExhaustedResourcesDoNotCondemnTheObject) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, ALostWriteIsFoundOutWhenReadAndBecomesAMiss) {
+TEST_F(StoreFaults, LostWriteBecomesMiss) {
   Open(0);
   disk_faults_.Arm(Fault::kLostWrite, 1);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -144,7 +144,7 @@ TEST_F(StoreFaults, ALostWriteIsFoundOutWhenReadAndBecomesAMiss) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
 }
 
-TEST_F(StoreFaults, AFailedWriteRefusesThePublishAndLeavesNothing) {
+TEST_F(StoreFaults, FailedWriteRefusesPublish) {
   for (const Fault fault : {Fault::kFull, Fault::kWriteError}) {
     Open(1 << 20);
     disk_faults_.Arm(fault, 1);
@@ -160,7 +160,7 @@ TEST_F(StoreFaults, AFailedWriteRefusesThePublishAndLeavesNothing) {
   }
 }
 
-TEST_F(StoreFaults, AMemoryPublishIsReadableAtOnceAndDurableOnceWrittenBehind) {
+TEST_F(StoreFaults, MemoryPublishBecomesDurable) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kMemory).ok());
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
@@ -172,7 +172,7 @@ TEST_F(StoreFaults, AMemoryPublishIsReadableAtOnceAndDurableOnceWrittenBehind) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, AFullWriteBehindQueueLeavesTheRestorePointInRamAndCounts) {
+TEST_F(StoreFaults, SkippedWriteKeepsRamCopy) {
   Open(1 << 20);
   executor_->SetFull(true);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kMemory).ok());
@@ -187,7 +187,7 @@ TEST_F(StoreFaults, AFullWriteBehindQueueLeavesTheRestorePointInRamAndCounts) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, AFailedWriteBehindKeepsServingFromRam) {
+TEST_F(StoreFaults, FailedBackgroundWriteServesRam) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kMemory).ok());
   disk_faults_.Arm(Fault::kFull, 1);
@@ -197,7 +197,7 @@ TEST_F(StoreFaults, AFailedWriteBehindKeepsServingFromRam) {
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, AHitBetweenManifestsBecomesARestorePointOfItsOwn) {
+TEST_F(StoreFaults, ImplicitHitCreatesPoint) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {16, 32, 48, 64}).ok());
   for (const RestorePoint& point : store_->List("default")) {
@@ -216,7 +216,7 @@ TEST_F(StoreFaults, AHitBetweenManifestsBecomesARestorePointOfItsOwn) {
   EXPECT_EQ(store_->List("default").size(), 4u);
 }
 
-TEST_F(StoreFaults, ExplainNamesAgeTierAndPin) {
+TEST_F(StoreFaults, ExplainNamesAgeAndTier) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   ASSERT_TRUE(store_->SetPinned(store_->List("default").at(0).id, "default", true).ok());
@@ -230,7 +230,7 @@ TEST_F(StoreFaults, ExplainNamesAgeTierAndPin) {
   EXPECT_THAT(report.boundaries.at(0).reason, HasSubstr("tail missing"));
 }
 
-TEST_F(StoreFaults, ExplainNamesTheFieldThatDiffers) {
+TEST_F(StoreFaults, ExplainNamesDifferingField) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   KitModel changed;
@@ -244,7 +244,7 @@ TEST_F(StoreFaults, ExplainNamesTheFieldThatDiffers) {
   EXPECT_THAT(report.summary, HasSubstr("weights is w1 here and w0 there"));
 }
 
-TEST_F(StoreFaults, ExplainNamesTheCutsThatDiffer) {
+TEST_F(StoreFaults, ExplainNamesDifferingCuts) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, {KitTokens(1, 65), {10}}, {64}).ok());
   const auto report = store_->Explain(KitQuery(model_, prompt_)).value();

@@ -41,7 +41,7 @@ class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<R
   }
 };
 
-TEST_P(StoreHints, AKeptPointGoesAfterTheTenantsOthersUntilItsTime) {
+TEST_P(StoreHints, KeptPointIsEvictedLast) {
   Open();
   Publish(1, {60, 0});
   Publish(2, {});
@@ -53,14 +53,14 @@ TEST_P(StoreHints, AKeptPointGoesAfterTheTenantsOthersUntilItsTime) {
   EXPECT_FALSE(Has(1));
 }
 
-TEST_P(StoreHints, KeptPointsLeaveWhereThereAreNoOthers) {
+TEST_P(StoreHints, OnlyKeptPointsEvictOldest) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) Publish(seed, {3600, 0});
   EXPECT_TRUE(Has(40));
   EXPECT_FALSE(Has(1));
 }
 
-TEST_P(StoreHints, AHigherPriorityGoesLater) {
+TEST_P(StoreHints, HigherPriorityIsEvictedLater) {
   Open();
   Publish(1, {0, kMaxPriority});
   Publish(2, {});
@@ -75,7 +75,7 @@ TEST_P(StoreHints, AHigherPriorityGoesLater) {
   EXPECT_FALSE(Has(2));
 }
 
-TEST_P(StoreHints, TakeNothingFromOtherTenants) {
+TEST_P(StoreHints, HintsAffectOnlyOwnTenant) {
   const auto points = [this](KeepHint hint) {
     Open();
     for (uint64_t seed = 1; seed <= 10; ++seed) Publish(seed, hint, absl::ZeroDuration(), "greedy");
@@ -90,7 +90,7 @@ TEST_P(StoreHints, TakeNothingFromOtherTenants) {
   EXPECT_EQ(points({3600, kMaxPriority}), without);
 }
 
-TEST_P(StoreHints, AKeptPointDoesNotExpireBefore) {
+TEST_P(StoreHints, KeepTimeExtendsTtl) {
   options_.quotas.others.max_ttl_s = 100;
   Open();
   Publish(1, {60, 0}, absl::Seconds(10));

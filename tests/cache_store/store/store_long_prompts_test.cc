@@ -70,7 +70,7 @@ class StoreLongPrompts : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreLongPrompts, OthersHaveTheLockBetweenTwoPoints) {
+TEST_F(StoreLongPrompts, LongCallsYieldBetweenPoints) {
   EXPECT_EQ(YieldsOf([&] {
               EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
               EXPECT_EQ(store_->Explain(query_)->usable_tokens, kLong);
@@ -88,7 +88,7 @@ TEST_F(StoreLongPrompts, OthersHaveTheLockBetweenTwoPoints) {
 }
 
 // As long as the longest context of the models, in the smallest chunks.
-TEST_F(StoreLongPrompts, TheFirst8192ChunksOfALongerPromptAreStored) {
+TEST_F(StoreLongPrompts, LongerPromptKeepsFirst8192Chunks) {
   constexpr uint32_t kMost = 16 * kMaxChunks;
   const KitPrompt longer{KitTokens(3, kMost + 33), {}};
   PublishSpec beyond;
@@ -110,14 +110,14 @@ TEST_F(StoreLongPrompts, TheFirst8192ChunksOfALongerPromptAreStored) {
   CheckInvariants(store());
 }
 
-TEST_F(StoreLongPrompts, AnExplanationLooksEachChunkUpTwice) {
+TEST_F(StoreLongPrompts, ExplainLooksUpChunksTwice) {
   const uint64_t before = IndexFinds(store());
   ASSERT_TRUE(store_->Explain(query_).ok());
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
 }
 
 // Whatever others do with it while the lock is theirs.
-TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
+TEST_F(StoreLongPrompts, ConcurrentDropCausesMiss) {
   std::atomic<bool> stop{false};
   std::thread reader([&] {
     while (!stop) {
@@ -146,7 +146,7 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreLongPrompts, APointThatIsPinnedWhileOthersAreDroppedStays) {
+TEST_F(StoreLongPrompts, PinDuringDropAllHolds) {
   Publish({KitTokens(2, kLong + 1), {}}, kLong);
   StoreCore& core = *store()->core();
   bool is_first = true;
@@ -165,7 +165,7 @@ TEST_F(StoreLongPrompts, APointThatIsPinnedWhileOthersAreDroppedStays) {
 }
 
 // What the drop removed is noted by whoever has the lock first.
-TEST_F(StoreLongPrompts, AnEraseBesideADropOfAllEndsWithAFullQueue) {
+TEST_F(StoreLongPrompts, FullQueueDelaysNoErase) {
   Open(64 * kMiB);
   Publish({KitTokens(2, 17), {}, "other"}, 16);
   StoreCore& core = *store()->core();
@@ -197,7 +197,7 @@ class HookedTier : public FaultyTier {
   const std::function<void()>* const on_write_;
 };
 
-TEST(StorePublishRaces, APointThatALookupMadeDuringItsPublishHasOneManifest) {
+TEST(StorePublishRaces, ConcurrentLookupWritesOneManifest) {
   const TestFolder folder;
   KitModel kit;
   kit.window = 1000;  // the longer point names all objects of the shorter one

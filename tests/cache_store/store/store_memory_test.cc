@@ -20,7 +20,7 @@ std::unique_ptr<TieredStore> MemoryStore(uint64_t host_bytes = 1 << 20) {
   return TieredStore::Open(options).value();
 }
 
-TEST(MemoryStore, AnEmptyStoreMissesAndSaysWhy) {
+TEST(MemoryStore, EmptyStoreExplainsMiss) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 40), {}};
@@ -30,7 +30,7 @@ TEST(MemoryStore, AnEmptyStoreMissesAndSaysWhy) {
   EXPECT_EQ(store->Stats().counters.at("misses_unknown_fingerprint"), 1u);
 }
 
-TEST(MemoryStore, RestoredAndHeldTokensCountOnceWithTheTimeThatTheySave) {
+TEST(MemoryStore, SavedTimeCountsTokensOnce) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
@@ -76,7 +76,7 @@ TEST(MemoryStore, ListsOneTenantOrAll) {
   EXPECT_THAT(tenants, UnorderedElementsAre("a", "b"));
 }
 
-TEST(MemoryStore, FetchReturnsPublishedBytesAtEveryBoundary) {
+TEST(MemoryStore, FetchReturnsPublishedBytes) {
   for (const bool exact : {true, false}) {
     for (const uint32_t window : {8u, 24u, 100u, 600u}) {
       KitModel geometry;
@@ -104,7 +104,7 @@ TEST(MemoryStore, FetchReturnsPublishedBytesAtEveryBoundary) {
   }
 }
 
-TEST(MemoryStore, ASecondPublishOfTheSamePromptSendsNothing) {
+TEST(MemoryStore, SecondPublishSendsNothing) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 64), {}};
@@ -117,7 +117,7 @@ TEST(MemoryStore, ASecondPublishOfTheSamePromptSendsNothing) {
   EXPECT_EQ(store->List("default").size(), 2u);
 }
 
-TEST(MemoryStore, PublishIsInvisibleBeforeItsCommitAndGoneWithoutIt) {
+TEST(MemoryStore, UncommittedPublishIsInvisible) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
@@ -132,7 +132,7 @@ TEST(MemoryStore, PublishIsInvisibleBeforeItsCommitAndGoneWithoutIt) {
   EXPECT_EQ(store->Stats().tiers[0].bytes, 0u);
 }
 
-TEST(MemoryStore, OtherBytesUnderTheSameKeyAreRefusedAndCounted) {
+TEST(MemoryStore, DifferingBytesAreRefused) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 33), {}};
@@ -154,7 +154,7 @@ Fingerprint Invariant() {
   return Fingerprint::Create(std::move(fields)).value();
 }
 
-TEST(MemoryStore, InTheClassInvariantKeysKnowNoCutsAndBitsCount) {
+TEST(MemoryStore, InvariantClassIgnoresCuts) {
   const auto store = MemoryStore();
   const Fingerprint model = Invariant();
   const KitPrompt published{KitTokens(1, 60), {7, 30, 55}};
@@ -172,7 +172,7 @@ TEST(MemoryStore, InTheClassInvariantKeysKnowNoCutsAndBitsCount) {
 }
 
 // Whoever asks in another class is told that it is one.
-TEST(MemoryStore, ExplainNamesTheClassOfWhatIsStored) {
+TEST(MemoryStore, ExplainNamesDifferingClass) {
   const auto store = MemoryStore();
   const Fingerprint stored = KitModel().Make(), asked = Invariant();
   const KitPrompt prompt{KitTokens(1, 33), {}};
@@ -182,7 +182,7 @@ TEST(MemoryStore, ExplainNamesTheClassOfWhatIsStored) {
               HasSubstr("exactness is invariant here and exact there"));
 }
 
-TEST(MemoryStore, PortablePointsOfUnlikeMachinesAgreeWithinRoundingAndTheFirstStays) {
+TEST(MemoryStore, PortablePublishKeepsFirstBytes) {
   const auto store = MemoryStore();
   KitModel kit;
   kit.exact = false;
@@ -205,7 +205,7 @@ TEST(MemoryStore, PortablePointsOfUnlikeMachinesAgreeWithinRoundingAndTheFirstSt
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 48u);
 }
 
-TEST(MemoryStore, ABoundaryThatMissesAnObjectIsLeftOutWithANote) {
+TEST(MemoryStore, IncompleteBoundaryIsLeftOut) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 97), {}};
@@ -222,7 +222,7 @@ TEST(MemoryStore, ABoundaryThatMissesAnObjectIsLeftOutWithANote) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 32u);
 }
 
-TEST(MemoryStore, TenantsDoNotSeeEachOther) {
+TEST(MemoryStore, TenantsAreIsolated) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt mine{KitTokens(1, 33), {}, "mine"};
@@ -238,7 +238,7 @@ TEST(MemoryStore, TenantsDoNotSeeEachOther) {
   EXPECT_EQ(store->Explain(KitQuery(model, theirs)).value().matched_tokens, 0u);
 }
 
-TEST(MemoryStore, MatchedTokensCountIntoTheDivergingChunk) {
+TEST(MemoryStore, MatchedTokensReachDivergingChunk) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   KitPrompt prompt{KitTokens(1, 64), {}};
@@ -251,7 +251,7 @@ TEST(MemoryStore, MatchedTokensCountIntoTheDivergingChunk) {
   EXPECT_EQ(session->plan().usable_tokens, 0u);
 }
 
-TEST(MemoryStore, ACutInsideAChunkSeparatesExactPromptsFromThereOnAndPortableOnesNever) {
+TEST(MemoryStore, CutSeparatesOnlyExactPrompts) {
   for (const bool exact : {true, false}) {
     KitModel geometry;
     geometry.exact = exact;
@@ -264,7 +264,7 @@ TEST(MemoryStore, ACutInsideAChunkSeparatesExactPromptsFromThereOnAndPortableOne
   }
 }
 
-TEST(MemoryStore, ASystemPromptOfAHundredTokensIsReusableWhateverChunkAndWindow) {
+TEST(MemoryStore, SystemPromptIsAlwaysReusable) {
   for (const uint32_t chunk : {16u, 64u, 128u, 512u, 1024u}) {
     for (const uint32_t window : {8u, 100u, 512u, 600u}) {
       KitModel geometry;
@@ -280,7 +280,7 @@ TEST(MemoryStore, ASystemPromptOfAHundredTokensIsReusableWhateverChunkAndWindow)
   }
 }
 
-TEST(MemoryStore, AFullTierEvictsTheLeastRecentlyUsedAndSparesPins) {
+TEST(MemoryStore, EvictionSparesUsedAndPinned) {
   const Fingerprint model = KitModel().Make();
   // 32 tokens: two global and four local slices of 256 bytes each.
   const uint64_t point_bytes = 6 * 256;
@@ -304,7 +304,7 @@ TEST(MemoryStore, AFullTierEvictsTheLeastRecentlyUsedAndSparesPins) {
   EXPECT_THAT(report.boundaries.at(1).reason, HasSubstr("evicted"));
 }
 
-TEST(MemoryStore, BytesSharedByPinnedPointsCountOnceAgainstTheLimit) {
+TEST(MemoryStore, SharedPinnedBytesCountOnce) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
   StoreOptions options;
@@ -333,7 +333,7 @@ TEST(MemoryStore, BytesSharedByPinnedPointsCountOnceAgainstTheLimit) {
   EXPECT_EQ(store->Stats().pinned_bytes, 0u);
 }
 
-TEST(MemoryStore, AReaderKeepsItsObjectsWhileEverythingElseIsEvicted) {
+TEST(MemoryStore, ReaderKeepsEvictedObjects) {
   const Fingerprint model = KitModel().Make();
   const auto store = MemoryStore(2 * 6 * 256);
   const KitPrompt held{KitTokens(1, 33), {}};

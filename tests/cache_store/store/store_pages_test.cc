@@ -37,7 +37,7 @@ class StorePages : public FaultyTierFixture, public ::testing::Test {
   const KitPrompt prompt_{KitTokens(3, 100), {}};
 };
 
-TEST_F(StorePages, BlocksAndTheWindowsTailComeBackFromRamAndAfterAStart) {
+TEST_F(StorePages, PagesSurviveRestart) {
   const auto published = KitPublish(store_.get(), engine_, prompt_, {96});
   ASSERT_TRUE(published.ok()) << published.status();
   // Six blocks of the one full layer, and of two sliding ones those that overlap [73, 96).
@@ -56,7 +56,7 @@ TEST_F(StorePages, BlocksAndTheWindowsTailComeBackFromRamAndAfterAStart) {
   EXPECT_EQ(verified->restore_points, 1u);
 }
 
-TEST_F(StorePages, ABoundaryInsideABlockIsRefusedByName) {
+TEST_F(StorePages, SplitPageBoundaryIsRefused) {
   const auto refused = store_->Publish(KitSpec(engine_, prompt_, {90}));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.status().message(),
@@ -64,7 +64,7 @@ TEST_F(StorePages, ABoundaryInsideABlockIsRefusedByName) {
 }
 
 // The largest pages of the most layers there may be: in sum 2^41 bytes a block.
-TEST_F(StorePages, PagesThatDoNotFitAreRefusedBeforeTheyCome) {
+TEST_F(StorePages, OversizedPagesAreRefused) {
   KitModel huge = Engine();
   huge.page_bytes = kMaxPageTokenBytes * 16;
   huge.layer_types = std::string(kMaxLayers, 'g');
@@ -80,7 +80,7 @@ TEST_F(StorePages, PagesThatDoNotFitAreRefusedBeforeTheyCome) {
               HasSubstr("must have at most max_staged_bytes, 1073741824; got 17179869184"));
 }
 
-TEST_F(StorePages, ExplainNamesWhatAnotherEngineHasOtherwise) {
+TEST_F(StorePages, ExplainNamesEngineDifferences) {
   ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
   KitModel blocks = Engine(), weights = Engine(), rows = Engine();
   blocks.chunk_tokens = 32;
@@ -103,7 +103,7 @@ TEST_F(StorePages, ExplainNamesWhatAnotherEngineHasOtherwise) {
 }
 
 // As a release after this one leaves a folder.
-TEST_F(StorePages, ALayoutOfLaterIsNamedByAVerifyAndAtTheStart) {
+TEST_F(StorePages, NewerLayoutIsNamed) {
   ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
   store_.reset();
   std::vector<FingerprintField> fields(engine_.fields().begin(), engine_.fields().end());

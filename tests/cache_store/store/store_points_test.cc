@@ -60,7 +60,7 @@ class StorePointsTest : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StorePointsTest, ManyTinyPointsStayWithinHostBytes) {
+TEST_F(StorePointsTest, TinyPointsStayWithinLimit) {
   Open(256 << 10);
   for (uint64_t seed = 0; seed < 500; ++seed) {
     ASSERT_EQ(Publish(seed, seed % 2 == 0 ? Durability::kDisk : Durability::kMemory),
@@ -75,7 +75,7 @@ TEST_F(StorePointsTest, ManyTinyPointsStayWithinHostBytes) {
   EXPECT_TRUE(IsThere(499));
 }
 
-TEST_F(StorePointsTest, PinnedPointsThatFillRamRefuseMore) {
+TEST_F(StorePointsTest, PinnedPointsRefuseNewPublishes) {
   options_.max_pinned_fraction = 1.0;
   Open(64 << 10);
   absl::Status status;
@@ -91,7 +91,7 @@ TEST_F(StorePointsTest, PinnedPointsThatFillRamRefuseMore) {
   EXPECT_GT(store_->Stats().restore_points, 4u);
 }
 
-TEST_F(StorePointsTest, LongPinnedPointRefusesWithoutEviction) {
+TEST_F(StorePointsTest, OversizedPublishEvictsNothing) {
   Open(256 << 10);
   ASSERT_EQ(PublishLong(1000), absl::OkStatus());
   ASSERT_EQ(store_->SetPinned(store_->List("default").at(0).id, "default", true).status(),
@@ -105,7 +105,7 @@ TEST_F(StorePointsTest, LongPinnedPointRefusesWithoutEviction) {
   ExpectWithinHostBytes();
 }
 
-TEST_F(StorePointsTest, PublishWithRoomCountsItsNodesOnce) {
+TEST_F(StorePointsTest, PublishCountsNodesOnce) {
   Open(256 << 10);
   const auto finds_of = [&](uint64_t seed) {
     const uint64_t before = IndexFinds(store_.get());
@@ -121,7 +121,7 @@ TEST_F(StorePointsTest, PublishWithRoomCountsItsNodesOnce) {
   EXPECT_GE(with_evictions, with_room + kLongChunks) << "only an eviction makes it count again";
 }
 
-TEST_F(StorePointsTest, StartWithTooManyPointsKeepsThem) {
+TEST_F(StorePointsTest, StartKeepsTooManyPoints) {
   Open(8 * kMiB);
   for (uint64_t seed = 0; seed < 200; ++seed) ASSERT_EQ(Publish(seed), absl::OkStatus());
   EXPECT_THAT(said_, IsEmpty());
@@ -147,7 +147,7 @@ TEST_F(StorePointsTest, StartWithTooManyPointsKeepsThem) {
   CheckInvariants(store_.get());
 }
 
-TEST_F(StorePointsTest, LimitWithoutHostTierFollowsTheDisk) {
+TEST_F(StorePointsTest, LimitFollowsDiskWithoutRam) {
   Open(0);
   for (uint64_t seed = 0; seed < 20; ++seed) ASSERT_EQ(Publish(seed), absl::OkStatus());
   const StoreStats stats = store_->Stats();

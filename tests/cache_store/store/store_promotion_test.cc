@@ -55,7 +55,7 @@ class StorePromotion : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThatNeeds) {
+TEST_F(StorePromotion, PartialFetchPromotesReadObjects) {
   Open(4 * kPointBytes);
   for (uint64_t seed = 1; seed <= 5; ++seed) Publish(seed);
   ASSERT_EQ(Counted("demoted_objects"), kPointObjects);
@@ -80,7 +80,7 @@ TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThat
   EXPECT_EQ(Counted("promotions_skipped"), 0u);
 }
 
-TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
+TEST_F(StorePromotion, UnreadFetchEvictsNothing) {
   Open(kPointBytes);
   Publish(1);
   Publish(2);
@@ -95,7 +95,7 @@ TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
   EXPECT_EQ(ObjectsInRam(1), kPointObjects) << "nothing was left claimed";
 }
 
-TEST_F(StorePromotion, PointPartlyInRamIsDemotedLikeAnyOther) {
+TEST_F(StorePromotion, PartlyPromotedPointIsDemoted) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadObjects(Fetch(1).get(), 2);
@@ -107,7 +107,7 @@ TEST_F(StorePromotion, PointPartlyInRamIsDemotedLikeAnyOther) {
   EXPECT_EQ(HostBytes(), 2 * kPointBytes);
 }
 
-TEST_F(StorePromotion, PromotionNeverRemovesWhatIsInRamAlone) {
+TEST_F(StorePromotion, PromotionKeepsRamOnlyPoints) {
   Open(2 * kPointBytes);
   Publish(1);
   executor_->SetFull(true);  // what comes now is not written behind
@@ -123,7 +123,7 @@ TEST_F(StorePromotion, PromotionNeverRemovesWhatIsInRamAlone) {
   EXPECT_EQ(ObjectsInRam(3), kPointObjects);
 }
 
-TEST_F(StorePromotion, RoomThatIsGoneWhenTheSlicesCameIsCounted) {
+TEST_F(StorePromotion, FailedReservationSkipsPromotion) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadAll(1);
@@ -147,7 +147,7 @@ TEST_F(StorePromotion, WaitingPromotionsAreBounded) {
   EXPECT_EQ(ObjectsInRam(1), 4u) << "what was taken in waits no longer";
 }
 
-TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
+TEST_F(StorePromotion, FullQueueSkipsPromotion) {
   Open(4 * kPointBytes);
   Publish(1);
   Open(4 * kPointBytes);
@@ -162,7 +162,7 @@ TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
 }
 
-TEST_F(StorePromotion, PointDroppedBeforeItsPromotionStaysAway) {
+TEST_F(StorePromotion, DroppedPointIsNotPromoted) {
   Open(4 * kPointBytes);
   Publish(1);
   Open(4 * kPointBytes);
@@ -173,7 +173,7 @@ TEST_F(StorePromotion, PointDroppedBeforeItsPromotionStaysAway) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StorePromotion, ReadersOfTheSamePromoteItOnce) {
+TEST_F(StorePromotion, ConcurrentReadersPromoteOnce) {
   Open(4 * kPointBytes);
   Publish(1);
   Open(4 * kPointBytes);
@@ -189,7 +189,7 @@ TEST_F(StorePromotion, ReadersOfTheSamePromoteItOnce) {
   EXPECT_EQ(Counted("promoted_objects"), kPointObjects);
 }
 
-TEST_F(StorePromotion, AStoreThatClosesFinishesWhatWasRead) {
+TEST_F(StorePromotion, CloseFinishesPromotions) {
   StoreOptions options;
   options.data_dir = folder_.path();
   options.host_bytes = options.disk_bytes = 1 << 20;

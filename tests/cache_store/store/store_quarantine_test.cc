@@ -47,7 +47,7 @@ class StoreQuarantine : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreQuarantine, ItIsNotServedAgainAndWhoPublishedItIsNamed) {
+TEST_F(StoreQuarantine, QuarantineNamesPublisher) {
   PublishAs("worker-1", prompt_, 64);
   PublishAs("worker-2", prompt_, 96);  // the chunks after 64, and the tail
   ASSERT_EQ(Usable(prompt_), 96u);
@@ -64,7 +64,7 @@ TEST_F(StoreQuarantine, ItIsNotServedAgainAndWhoPublishedItIsNamed) {
   EXPECT_EQ(Usable(prompt_), 96u);
 }
 
-TEST_F(StoreQuarantine, AnotherTenantKeepsItsOwn) {
+TEST_F(StoreQuarantine, OtherTenantKeepsItsObject) {
   KitPrompt theirs = prompt_;
   theirs.tenant = "b";
   PublishAs("worker-1", prompt_, 96);
@@ -74,7 +74,7 @@ TEST_F(StoreQuarantine, AnotherTenantKeepsItsOwn) {
   EXPECT_EQ(Usable(theirs), 96u);
 }
 
-TEST_F(StoreQuarantine, AfterARestartItIsStillGoneAndItsPublisherForgotten) {
+TEST_F(StoreQuarantine, QuarantineSurvivesRestart) {
   PublishAs("worker-1", prompt_, 64);
   Open();
   const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
@@ -85,7 +85,7 @@ TEST_F(StoreQuarantine, AfterARestartItIsStillGoneAndItsPublisherForgotten) {
 }
 
 // Its digests are right: a start that found it again would serve it.
-TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
+TEST(StoreQuarantineCrash, QuarantineSurvivesCrash) {
   for (const bool machine : {false, true}) {
     SCOPED_TRACE(machine ? "the machine" : "the process");
     const TestFolder folder;
@@ -114,7 +114,7 @@ TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
   }
 }
 
-TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
+TEST(StoreQuarantineCrash, FailedDiskEraseIsReported) {
   const TestFolder folder;
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 100), {}};
@@ -133,7 +133,7 @@ TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u) << "until a crash it is gone";
 }
 
-TEST_F(StoreQuarantine, RefusesWhatIsNoPartOfThePrompt) {
+TEST_F(StoreQuarantine, ForeignObjectsAreRefused) {
   PublishAs("worker-1", prompt_, 96);
   const auto past = store_->Quarantine(KitQuery(model_, prompt_), {{96, 16, LayerGroup::kGlobal}});
   EXPECT_EQ(past.status().code(), absl::StatusCode::kInvalidArgument);

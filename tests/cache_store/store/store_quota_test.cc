@@ -61,7 +61,7 @@ class QuotaTest : public testing::Test {
   TenantUsage unit_;
 };
 
-TEST_F(QuotaTest, OverItsCeilingATenantLosesItsOwnOldestFirst) {
+TEST_F(QuotaTest, CeilingEvictsTenantsOldest) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("a", 1).ok());
   for (uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish("b", seed).ok());
@@ -73,7 +73,7 @@ TEST_F(QuotaTest, OverItsCeilingATenantLosesItsOwnOldestFirst) {
   EXPECT_EQ(store_->Stats().removed.at("quota"), 1u);
 }
 
-TEST_F(QuotaTest, ObjectsAreLimitedToo) {
+TEST_F(QuotaTest, ObjectCountIsLimited) {
   TenantQuota quota;
   quota.max_objects = unit_.objects;
   OpenFor("b", quota);
@@ -84,7 +84,7 @@ TEST_F(QuotaTest, ObjectsAreLimitedToo) {
   EXPECT_EQ(Usage("b").objects, unit_.objects);
 }
 
-TEST_F(QuotaTest, PublishThatCannotFitIsRefusedAndCostsNothing) {
+TEST_F(QuotaTest, OversizedPublishIsRefused) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   PinAll("b");
@@ -104,7 +104,7 @@ TEST_F(QuotaTest, PublishThatCannotFitIsRefusedAndCostsNothing) {
 }
 
 // The longer prompt brings little that is new, but names what the shorter one leaves behind.
-TEST_F(QuotaTest, EvictedPredecessorOfAPublishStaysCounted) {
+TEST_F(QuotaTest, EvictedPrefixStaysCounted) {
   OpenFor("b", {3 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   ASSERT_TRUE(Publish("b", 2).ok());
@@ -117,7 +117,7 @@ TEST_F(QuotaTest, EvictedPredecessorOfAPublishStaysCounted) {
 
 // Of a point that went for its quota a reader may still hold the objects: a lookup that finds them
 // complete makes a point of them again, which is to fit as any other.
-TEST_F(QuotaTest, PointHeldByReadersComesBackOnlyWithinTheQuota) {
+TEST_F(QuotaTest, HeldPointReturnsWithinQuota) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   KitPrompt longer = Prompt("b", 1);
@@ -144,7 +144,7 @@ TEST_F(QuotaTest, SharedObjectsCountOnce) {
   EXPECT_EQ(Usage("b"), unit_);
 }
 
-TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
+TEST_F(QuotaTest, PinShareIgnoresOtherTenants) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_pinned_bytes = 2 * unit_.bytes;
   quotas.by_tenant["floored"].floor_bytes = unit_.bytes;
@@ -169,7 +169,7 @@ TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
   EXPECT_TRUE(pin("floored", 1).ok());
 }
 
-TEST_F(QuotaTest, SharesOfPinsMustFitTogether) {
+TEST_F(QuotaTest, PinSharesMustFitTogether) {
   TenantQuotas quotas;
   quotas.by_tenant["a"].max_pinned_bytes = quotas.by_tenant["b"].max_pinned_bytes = 300;
   EXPECT_TRUE(ValidatePins(PinRoomOf(quotas, 1200, 0.5)).ok());
@@ -197,7 +197,7 @@ TEST_F(QuotaTest, PinsAreLimitedPerTenant) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_pinned_bytes"));
 }
 
-TEST_F(QuotaTest, OthersPressureDoesNotReachAGuarantee) {
+TEST_F(QuotaTest, FloorSurvivesOthersPressure) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;
   OpenFor("b", quota, 3 * unit_.bytes);
@@ -217,7 +217,7 @@ TEST_F(QuotaTest, OthersPressureDoesNotReachAGuarantee) {
 }
 
 // More of b lies above its floor than is lacking, but b has no point small enough to give.
-TEST_F(QuotaTest, APublishThatOnlyAGuaranteeStandsInTheWayOfIsRefused) {
+TEST_F(QuotaTest, FloorRefusesOversizedPublish) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
   OpenFor("b", quota, 4 * unit_.bytes);
@@ -233,7 +233,7 @@ TEST_F(QuotaTest, APublishThatOnlyAGuaranteeStandsInTheWayOfIsRefused) {
 }
 
 // A point between two others shares all it has with them.
-TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
+TEST_F(QuotaTest, EverythingUnprotectedIsEvicted) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;
   OpenFor("b", quota, 3 * unit_.bytes);
@@ -247,7 +247,7 @@ TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
   EXPECT_TRUE(Has("b", 1));
 }
 
-TEST_F(QuotaTest, GuaranteesMustFitTheStore) {
+TEST_F(QuotaTest, FloorsMustFitStore) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].floor_bytes = 100;
   EXPECT_TRUE(quotas.Validate(100).ok());

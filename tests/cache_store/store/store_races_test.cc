@@ -83,7 +83,7 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
 };
 
 // Two workers send the same prompt, computed in other steps: the keys are the same, the bytes not.
-TEST_F(StoreRaces, TwoPortablePublishersKeepTheFirstOnesBytes) {
+TEST_F(StoreRaces, FirstPortablePublishWins) {
   KitModel portable;
   portable.exact = false;
   const Fingerprint model = portable.Make();
@@ -117,7 +117,7 @@ TEST_F(StoreRaces, TwoPortablePublishersKeepTheFirstOnesBytes) {
   }
 }
 
-TEST_F(StoreRaces, ObjectsThatAreErasedKeepNoOtherCallWaiting) {
+TEST_F(StoreRaces, EraseBlocksNoOtherCall) {
   Open();
   for (const uint64_t seed : {2, 3}) {
     ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {64}, Durability::kDisk).ok());
@@ -135,7 +135,7 @@ TEST_F(StoreRaces, ObjectsThatAreErasedKeepNoOtherCallWaiting) {
   EXPECT_EQ(OnlyPoint().id, kept);
 }
 
-TEST_F(StoreRaces, AWriteBehindThatFailsAfterItsPointWasDroppedLeavesNothing) {
+TEST_F(StoreRaces, FailedWriteAfterDropLeavesNothing) {
   Open();
   ASSERT_TRUE(Publish(Durability::kMemory).ok());
   BeforeNextWrite([this] {
@@ -150,7 +150,7 @@ TEST_F(StoreRaces, AWriteBehindThatFailsAfterItsPointWasDroppedLeavesNothing) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreRaces, APinOfAPointInRamReachesTheDiskWithIt) {
+TEST_F(StoreRaces, PinReachesDiskWithPoint) {
   for (const bool pinned_while_written : {false, true}) {
     Open();
     ASSERT_TRUE(Publish(Durability::kMemory).ok());
@@ -170,7 +170,7 @@ TEST_F(StoreRaces, APinOfAPointInRamReachesTheDiskWithIt) {
   }
 }
 
-TEST_F(StoreRaces, ABoundaryDroppedDuringItsPublishIsLeftOutAndSaidSo) {
+TEST_F(StoreRaces, DropDuringPublishIsNoted) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   const KitPrompt longer{KitTokens(1, 97), {}};
@@ -188,7 +188,7 @@ TEST_F(StoreRaces, ABoundaryDroppedDuringItsPublishIsLeftOutAndSaidSo) {
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), 96u);
 }
 
-TEST_F(StoreRaces, AFetchThatOutlivesADropHarmsNoLaterPoint) {
+TEST_F(StoreRaces, StaleFetchKeepsLaterPoint) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
@@ -204,7 +204,7 @@ TEST_F(StoreRaces, AFetchThatOutlivesADropHarmsNoLaterPoint) {
 }
 
 // It would become a restore point again, and stay.
-TEST_F(StoreRaces, PointDroppedWhileItIsReadIsNotFoundAgain) {
+TEST_F(StoreRaces, DroppedPointIsNotRevived) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
@@ -222,7 +222,7 @@ TEST_F(StoreRaces, PointDroppedWhileItIsReadIsNotFoundAgain) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
 }
 
-TEST_F(StoreRaces, MoreFingerprintsThanTheBookKeepsLoseNothing) {
+TEST_F(StoreRaces, ExcessFingerprintsLoseNothing) {
   Open();
   std::vector<Fingerprint> models;
   for (size_t i = 0; i < FingerprintBook::kMaxPerTenant + 8; ++i) {
@@ -240,7 +240,7 @@ TEST_F(StoreRaces, MoreFingerprintsThanTheBookKeepsLoseNothing) {
   }
 }
 
-TEST(FingerprintBookTest, ForgetsTheOneNotUsedForLongest) {
+TEST(FingerprintBookTest, OldestUnusedFingerprintIsForgotten) {
   FingerprintBook book;
   const auto model = [](size_t i) {
     KitModel kit;
@@ -259,7 +259,7 @@ TEST(FingerprintBookTest, ForgetsTheOneNotUsedForLongest) {
 }
 
 // As two calls do that looked for it at once.
-TEST(FingerprintBookTest, HoldsWhatTwoMadeAtOnceOnlyOnce) {
+TEST(FingerprintBookTest, ConcurrentLearnKeepsOneEntry) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();
   const auto first = book.Remember(MakeKnown(model), "default");

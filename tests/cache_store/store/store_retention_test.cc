@@ -46,7 +46,7 @@ class StoreRetention : public SteppedStoreFixture,
 };
 
 // Every second conversation comes back at once and then once more; the others never do.
-TEST_P(StoreRetention, TheDefaultKeepsWhatComesBackAndLruWhatCameLast) {
+TEST_P(StoreRetention, DefaultPolicyKeepsReturningPrompts) {
   // Room for some twelve prompts.
   Open(12 * 10 * 256);
   uint64_t returned = 0, asked = 0;
@@ -65,7 +65,7 @@ TEST_P(StoreRetention, TheDefaultKeepsWhatComesBackAndLruWhatCameLast) {
   }
 }
 
-TEST_P(StoreRetention, APromptsEndAndTheBoundaryBeforeItLeaveTogether) {
+TEST_P(StoreRetention, NeighbouringBoundariesAreEvictedTogether) {
   Open(40 * 256);
   for (uint64_t i = 0; i < 40; ++i) Ask(Turn(i, 1));
   size_t alone = 0;
@@ -78,7 +78,7 @@ TEST_P(StoreRetention, APromptsEndAndTheBoundaryBeforeItLeaveTogether) {
   EXPECT_LE(alone, 1u) << "one may be half gone";
 }
 
-TEST_P(StoreRetention, PinnedPointsStayAndAcknowledgedOnesAreWritten) {
+TEST_P(StoreRetention, PinnedAndAcknowledgedPointsStay) {
   Open(8 * 10 * 256, 200'000);
   Ask(Turn(1000, 1));
   const Digest pinned = store_->List("default").at(0).id;
@@ -97,7 +97,7 @@ TEST_P(StoreRetention, PinnedPointsStayAndAcknowledgedOnesAreWritten) {
   EXPECT_TRUE(is_there);
 }
 
-TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
+TEST_P(StoreRetention, RestartEvictsOldestFirst) {
   Open(0, 64 << 20);
   for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
   const size_t before = store_->List("default").size();
@@ -113,7 +113,7 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
 }
 
 // Bytes and uses are the same: what a token costs to compute is not.
-TEST_P(StoreRetention, ModelThatCostsMoreToComputeStays) {
+TEST_P(StoreRetention, CostlierModelIsKept) {
   Open(24 * 256 * 4);
   KitModel small, large;
   small.hidden_size = 64;
@@ -135,7 +135,7 @@ TEST_P(StoreRetention, ModelThatCostsMoreToComputeStays) {
   }
 }
 
-TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
+TEST(ComputeCostTest, CostComesFromModelFields) {
   const auto steps = [](const Fingerprint& model) {
     return CostStepsOf(MultiplyAddsPerToken(model, model.Layout().value()));
   };
@@ -169,7 +169,7 @@ TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
 }
 
 // Made first, asked for again much later.
-TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
+TEST_P(StoreRetention, RestartRemembersLastUse) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Hours(1));
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
@@ -184,7 +184,7 @@ TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
   CheckInvariants(store_.get());
 }
 
-TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
+TEST_P(StoreRetention, KillForgetsRecentUsesOnly) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);

@@ -55,7 +55,7 @@ uint64_t MostFileBytes(uint64_t disk_bytes) {
   return disk_bytes + disk_bytes / 8 + disk_bytes / 16 + disk_bytes / 16 + kMiB;
 }
 
-TEST_F(StoreSpace, AFullDiskTierEvictsOldOnesAndGivesTheSpaceBack) {
+TEST_F(StoreSpace, FullDiskEvictsAndReclaims) {
   Open(32 * kMiB);
   for (uint64_t seed = 0; seed < 100; ++seed) Publish(seed);
   EXPECT_GT(store_->Stats().counters.at("evicted_restore_points"), 70u);
@@ -65,7 +65,7 @@ TEST_F(StoreSpace, AFullDiskTierEvictsOldOnesAndGivesTheSpaceBack) {
   EXPECT_LT(FileBytes(), MostFileBytes(32 * kMiB));
 }
 
-TEST_F(StoreSpace, UsedPointsDoNotKeepTheFilesOfEvictedOnes) {
+TEST_F(StoreSpace, LivePointsBlockNoReclaim) {
   Open(32 * kMiB);
   // One in five is used again and again: every file holds something that lives.
   std::vector<uint64_t> used;
@@ -82,7 +82,7 @@ TEST_F(StoreSpace, UsedPointsDoNotKeepTheFilesOfEvictedOnes) {
 
 // 100 prompts of six chunks behind one system prompt of two, each asked for again: with room for
 // all every one is whole; with room for 20 the last ones are, and what all share stays.
-TEST_F(StoreSpace, PromptsBehindOneSystemPromptKeepItOnADiskForAFewOfThem) {
+TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
   constexpr uint64_t kPrompts = 100;
   const uint32_t chunk = model_.Layout()->chunk_tokens;
   const uint32_t system = 2 * chunk, whole = 8 * chunk;
@@ -122,7 +122,7 @@ TEST_F(StoreSpace, PromptsBehindOneSystemPromptKeepItOnADiskForAFewOfThem) {
   EXPECT_LT(FileBytes(), MostFileBytes(disk_bytes));
 }
 
-TEST_F(StoreSpace, ASmallerLimitGivesDiskBackAtTheNextStart) {
+TEST_F(StoreSpace, SmallerLimitReclaimsAtStart) {
   Open(64 * kMiB);
   for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
   Open(8 * kMiB);
@@ -131,7 +131,7 @@ TEST_F(StoreSpace, ASmallerLimitGivesDiskBackAtTheNextStart) {
   EXPECT_LT(FileBytes(), MostFileBytes(8 * kMiB));
 }
 
-TEST_F(StoreSpace, NextStartGivesBackTheSpaceOfErasedPoints) {
+TEST_F(StoreSpace, RestartReclaimsErasedSpace) {
   Open(64 * kMiB);
   for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
   ASSERT_TRUE(store_->DropAll("default", false).ok());
@@ -143,7 +143,7 @@ TEST_F(StoreSpace, NextStartGivesBackTheSpaceOfErasedPoints) {
   EXPECT_LT(FileBytes(), kMiB);
 }
 
-TEST_F(StoreSpace, AStoppedTierReclaimsNoMore) {
+TEST_F(StoreSpace, StoppedTierReclaimsNothing) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   EXPECT_TRUE(tier->ReclaimSpace(0).ok());
   tier->StopReclaiming();
@@ -151,7 +151,7 @@ TEST_F(StoreSpace, AStoppedTierReclaimsNoMore) {
   EXPECT_TRUE(absl::IsCancelled(tier->ReclaimSpace(0)));
 }
 
-TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
+TEST_F(StoreSpace, StopEndsRunningReclaim) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
   for (uint64_t object = 1; object <= 40; ++object) {
@@ -170,7 +170,7 @@ TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
-TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeOtherBackgroundWork) {
+TEST_F(StoreSpace, EvictedRamIsFreedFirst) {
   Open(64 * kMiB, 2 * kMiB);
   Publish(3);
   Open(64 * kMiB, store_->List("default").at(0).bytes);  // room for one

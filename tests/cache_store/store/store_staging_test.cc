@@ -41,7 +41,7 @@ class StagingTest : public testing::Test {
 
 // Many publishes that are sent a part of a slice, or slices that were not asked for, each take
 // memory before anything of theirs is whole.
-TEST_F(StagingTest, AllocatedBytesNeverPassTheLimit) {
+TEST_F(StagingTest, AllocatedBytesStayWithinLimit) {
   const uint64_t limit = WholeBytes() + SliceBytes() / 2;
   Open(limit);
   std::vector<std::unique_ptr<PublishSession>> sessions;
@@ -69,7 +69,7 @@ TEST_F(StagingTest, AllocatedBytesNeverPassTheLimit) {
       KitPublish(store_.get(), model_, {KitTokens(500, kStagedTokens), {}}, {kStagedTokens}).ok());
 }
 
-TEST_F(StagingTest, ASliceThatWasAllocatedIsCountedOnce) {
+TEST_F(StagingTest, AllocatedSliceCountsOnce) {
   Open(WholeBytes());
   const KitPrompt prompt{KitTokens(1, kStagedTokens), {}};
   const PublishSpec spec = Spec(1);
@@ -88,7 +88,7 @@ TEST_F(StagingTest, ASliceThatWasAllocatedIsCountedOnce) {
   EXPECT_TRUE(session->Commit().ok());
 }
 
-TEST_F(StagingTest, ADigestThatTheCallerComputedIsComparedWithTheAnnouncedOne) {
+TEST_F(StagingTest, WrongCallerDigestIsRefused) {
   Open(2 * WholeBytes());
   const KitPrompt prompt{KitTokens(1, kStagedTokens), {}};
   const PublishSpec spec = Spec(1);
@@ -109,7 +109,7 @@ TEST_F(StagingTest, ADigestThatTheCallerComputedIsComparedWithTheAnnouncedOne) {
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), kStagedTokens);
 }
 
-TEST_F(StagingTest, AQuotaIsLookedAtBeforeBytesCome) {
+TEST_F(StagingTest, QuotaIsCheckedBeforeTransfer) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_bytes = WholeBytes() - 1;
   Open(1 << 20, quotas);
@@ -120,7 +120,7 @@ TEST_F(StagingTest, AQuotaIsLookedAtBeforeBytesCome) {
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).ok());
 }
 
-TEST_F(StagingTest, StagedBytesOfATenantStayWithinItsQuota) {
+TEST_F(StagingTest, StagedBytesRespectQuota) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_bytes = WholeBytes();
   Open(1 << 20, quotas);
@@ -138,7 +138,7 @@ TEST_F(StagingTest, StagedBytesOfATenantStayWithinItsQuota) {
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).value()->AllocateSlice(SliceBytes()).ok());
 }
 
-TEST_F(StagingTest, ALongAnnouncementCountsAsStaged) {
+TEST_F(StagingTest, AnnouncementCountsAsStaged) {
   Open(kMiB);
   const auto announce = [&](uint64_t seed) {
     return store_->Publish(KitSpec(model_, {KitTokens(seed, 16000), {}}, {16000}));

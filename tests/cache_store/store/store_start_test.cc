@@ -20,7 +20,7 @@ Fingerprint GlobalModel() {
 }
 
 // As a crash between a write and the erase of what it replaced may leave it.
-TEST_F(StoreStart, NewerOfTwoManifestsForOneBoundaryStays) {
+TEST_F(StoreStart, NewerManifestReplacesOlder) {
   Fill();
   DuplicateManifest(0);
   Open();
@@ -35,7 +35,7 @@ TEST_F(StoreStart, NewerOfTwoManifestsForOneBoundaryStays) {
 }
 
 // Whichever read of the records it is.
-TEST_F(StoreStart, AReadThatFailsLosesNothing) {
+TEST_F(StoreStart, FailedReadLosesNothing) {
   Fill();
   { RawDatabase flushes(folder_); }
   int read_later = 0;
@@ -61,7 +61,7 @@ TEST_F(StoreStart, AReadThatFailsLosesNothing) {
   EXPECT_GT(read_later, 0);
 }
 
-TEST_F(StoreStart, ASmallerLimitHoldsOnceAllIsLoaded) {
+TEST_F(StoreStart, SmallerLimitEvictsAtStart) {
   Fill();
   Open(nullptr, 100'000);
   const TierUsage disk = store_->Stats().tiers.at(1);
@@ -72,7 +72,7 @@ TEST_F(StoreStart, ASmallerLimitHoldsOnceAllIsLoaded) {
 }
 
 // Points that have expired by now are adopted too, and must not hide points that others hold.
-TEST_F(StoreStart, ExpiredPointHidesNoBoundaryThatOthersHold) {
+TEST_F(StoreStart, ExpiredPointHidesNoBoundary) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
   KitPrompt other = asked;
@@ -96,7 +96,7 @@ TEST_F(StoreStart, ExpiredPointHidesNoBoundaryThatOthersHold) {
 }
 
 // A damaged folder: the last of the longest one's objects is lost, and settling it finds nothing.
-TEST_F(StoreStart, AManifestThatLostAnObjectDoesNotHideAnotherOfItsObjects) {
+TEST_F(StoreStart, BrokenManifestHidesNoBoundary) {
   const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};
   KitPrompt asked = longest;  // ends elsewhere than either

@@ -51,7 +51,7 @@ class StoreStatsTest : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreStatsTest, TokensAndBytesAreCountedWhereTheyFinallyCameFrom) {
+TEST_F(StoreStatsTest, ReadsCountTheirActualTier) {
   Open(1 << 20);
   Publish(1);
   Read(1);
@@ -67,7 +67,7 @@ TEST_F(StoreStatsTest, TokensAndBytesAreCountedWhereTheyFinallyCameFrom) {
   EXPECT_EQ(store_->Stats().counters.at("lookup_tokens"), 2 * 65u);
 }
 
-TEST_F(StoreStatsTest, AFetchThatWasNotReadGaveNoTokens) {
+TEST_F(StoreStatsTest, UnreadFetchCountsNoTokens) {
   Open(1 << 20);
   Publish(1);
   { auto session = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value(); }
@@ -91,7 +91,7 @@ void StoreStatsTest::Export(uint64_t seed) {
   FAIL() << "not stored";
 }
 
-TEST_F(StoreStatsTest, AnExportIsNoHitAndNoUse) {
+TEST_F(StoreStatsTest, ExportIsNoHit) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
@@ -106,7 +106,7 @@ TEST_F(StoreStatsTest, AnExportIsNoHitAndNoUse) {
   EXPECT_EQ(store_->Hottest(1).at(0).hits, 0u);
 }
 
-TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
+TEST_F(StoreStatsTest, ExportChangesNoPlacement) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
@@ -128,7 +128,7 @@ TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
   EXPECT_EQ(store_->Stats().counters.at("promoted_objects"), 0u);
 }
 
-TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
+TEST_F(StoreStatsTest, UnreadBytesCountWhenRemoved) {
   Open(kStatsPointBytes);
   Publish(1);
   Read(1);
@@ -141,7 +141,7 @@ TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
   EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 2 * kStatsPointBytes) << "RAM had served the reads";
 }
 
-TEST_F(StoreStatsTest, BytesOfAnEarlierRunCountNeitherAsWrittenNorAsUnread) {
+TEST_F(StoreStatsTest, ReopenResetsByteCounts) {
   Open(0);
   Publish(1);
   Open(0);
@@ -162,7 +162,7 @@ TEST_F(StoreStatsTest, RemovalsAreCountedByReason) {
   EXPECT_EQ(removed.at("disk_full"), 0u);
 }
 
-TEST_F(StoreStatsTest, TimesAreKeptOfLookupsReadsAndCommits) {
+TEST_F(StoreStatsTest, LatenciesAreRecordedPerCall) {
   Open(1 << 20);
   Publish(1, Durability::kMemory);
   Publish(2, Durability::kSync);
@@ -177,7 +177,7 @@ TEST_F(StoreStatsTest, TimesAreKeptOfLookupsReadsAndCommits) {
   EXPECT_EQ(Timed("publish_commit", "sync"), 1u);
 }
 
-TEST(LatencyHistogram, PutsEachTimeIntoItsBucket) {
+TEST(LatencyHistogram, TimesFallIntoBuckets) {
   LatencyHistogram histogram;
   histogram.Observe(std::chrono::microseconds(10));  // at the first bound: within it
   histogram.Observe(std::chrono::microseconds(11));

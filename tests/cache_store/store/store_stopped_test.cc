@@ -16,9 +16,9 @@ KitPrompt LongPrompt() {
   return prompt;
 }
 
-class StoreStopped : public ::testing::Test {
+class CancelledCalls : public ::testing::Test {
  protected:
-  StoreStopped() {
+  CancelledCalls() {
     StoreOptions options;
     options.host_bytes = 1 << 20;
     options.disk_bytes = 0;
@@ -37,7 +37,7 @@ class StoreStopped : public ::testing::Test {
   int asked_ = 0;
 };
 
-TEST_F(StoreStopped, ALookupEndsAtTheFirstQuestionThatSaysSo) {
+TEST_F(CancelledCalls, LookupStopsWhenCancelled) {
   PrefixQuery query = KitQuery(model_, prompt_);
   query.stopped = StopAt(2);
   EXPECT_EQ(store_->Fetch(query, 0, 0).status().code(), absl::StatusCode::kCancelled);
@@ -49,7 +49,7 @@ TEST_F(StoreStopped, ALookupEndsAtTheFirstQuestionThatSaysSo) {
   EXPECT_EQ(store_->Explain(query).status().code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(StoreStopped, AskedAndNotStoppedItAnswersAsEver) {
+TEST_F(CancelledCalls, UncancelledLookupAnswers) {
   PrefixQuery query = KitQuery(model_, prompt_);
   query.stopped = [this] { return ++asked_ < 0; };
   const auto session = store_->Fetch(query, 0, 0);
@@ -58,7 +58,7 @@ TEST_F(StoreStopped, AskedAndNotStoppedItAnswersAsEver) {
   EXPECT_GT(asked_, 1);
 }
 
-TEST_F(StoreStopped, APublishThatIsStoppedLeavesNothing) {
+TEST_F(CancelledCalls, CancelledPublishLeavesNothing) {
   // Keys come first: what else is announced does not matter, and for all chunks it takes minutes.
   PublishSpec spec = KitSpec(model_, KitPrompt{KitTokens(1, 33), {}}, {32});
   spec.token_ids = prompt_.tokens;

@@ -52,7 +52,7 @@ class StoreTenants : public ::testing::Test {
   Store* store_ = nullptr;
 };
 
-TEST_F(StoreTenants, ThePublicNamespaceIsReadWhereItReachesFurther) {
+TEST_F(StoreTenants, LongerPublicPrefixIsRead) {
   Publish("public", 1, kPointTokens);
   EXPECT_EQ(FetchAsA(1, kPointTokens + 9, /*reads=*/false).usable_tokens, 0u)
       << "who is not let in";
@@ -71,7 +71,7 @@ TEST_F(StoreTenants, ThePublicNamespaceIsReadWhereItReachesFurther) {
   EXPECT_EQ(FetchAsA(1, kPointTokens + 30).usable_tokens, kPointTokens + 16);
 }
 
-TEST_F(StoreTenants, ReadingThePublicNamespaceLeavesNothingInEither) {
+TEST_F(StoreTenants, PublicReadStoresNothing) {
   Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   const uint64_t bytes = store_->StatsOf("public").usage.bytes;
@@ -85,7 +85,7 @@ TEST_F(StoreTenants, ReadingThePublicNamespaceLeavesNothingInEither) {
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
 }
 
-TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
+TEST_F(StoreTenants, ExplainNamesNamespace) {
   Publish("public", 1, kPointTokens);
   Publish("a", 1, 32);
   const ExplainReport report = store_->Explain(QueryOfA(1, kPointTokens + 9)).value();
@@ -111,7 +111,7 @@ TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
   EXPECT_EQ(store_->Explain(QueryOfA(1, kPointTokens + 9, false))->usable_tokens, 32u);
 }
 
-TEST_F(StoreTenants, ClaimOfAPublicPrefixComputesNothing) {
+TEST_F(StoreTenants, PublicPrefixNeedsNoClaim) {
   Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   ClaimRequest ask;
@@ -125,7 +125,7 @@ TEST_F(StoreTenants, ClaimOfAPublicPrefixComputesNothing) {
 }
 
 // Not the time, which no test can hold to, but what takes it.
-TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
+TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
   for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kPointTokens);
   Publish("a", 9, kPointTokens);  // so that its fingerprint is known
   const auto finds_of = [&](uint64_t seed, const std::string& public_tenant) {
@@ -152,7 +152,7 @@ TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
   EXPECT_GT(IndexFinds(store_) - before, finds_of(1000, "").first);
 }
 
-TEST_F(StoreTenants, MoreTenantsThanAreRememberedAreServed) {
+TEST_F(StoreTenants, ForgottenTenantsAreServed) {
   Publish("first", 1, kPointTokens);
   for (size_t i = 0; i < FingerprintBook::kMaxTenants + 10; ++i) {
     store_->Observe(model_, "visitor-" + std::to_string(i));
@@ -165,7 +165,7 @@ TEST_F(StoreTenants, MoreTenantsThanAreRememberedAreServed) {
 }
 
 // One request is not to keep the store busy for minutes: the work is boundaries times chunks.
-TEST_F(StoreTenants, APublishOfTooManyBoundariesIsRefusedBeforeTheWork) {
+TEST_F(StoreTenants, TooManyBoundariesAreRefused) {
   PublishSpec spec;
   spec.fingerprint = model_;
   spec.tenant = "a";
@@ -179,7 +179,7 @@ TEST_F(StoreTenants, APublishOfTooManyBoundariesIsRefusedBeforeTheWork) {
   EXPECT_THAT(std::string(store_->Publish(spec).status().message()), HasSubstr("not announced"));
 }
 
-TEST(FingerprintBookTest, ForgetsTheTenantThatWasSilentForLongestAndStoresNothing) {
+TEST(FingerprintBookTest, OldestIdleTenantIsForgotten) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();
   const auto in_use = book.Learn(model, "0");

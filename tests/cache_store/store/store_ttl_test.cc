@@ -54,7 +54,7 @@ class StoreTtl : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
+TEST_F(StoreTtl, ExpiredPointExplainsMiss) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   const WatchStart start = store_->Subscribe("default", {}, [](const StoreEvent&) {});
@@ -81,7 +81,7 @@ TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
   EXPECT_EQ(missed.missed[1].removed, Removal::kExpired);
 }
 
-TEST_F(StoreTtl, UpkeepRemovesWhatNobodyAsksFor) {
+TEST_F(StoreTtl, UpkeepRemovesExpiredPoints) {
   OpenInRam();
   for (uint64_t i = 0; i < 200; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(10 + i % 2));
   EXPECT_EQ(stepped()->UpkeepStep(), absl::Seconds(1));
@@ -99,7 +99,7 @@ TEST_F(StoreTtl, UpkeepRemovesWhatNobodyAsksFor) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreTtl, ExpiredPointsAreNotServedWhileTheyAwaitRemoval) {
+TEST_F(StoreTtl, ExpiredPointsAreNotServed) {
   OpenInRam();
   // The boundary at 16 has no restore point; what names its object is over, or is not.
   const KitPrompt longer = Prompt(1000, 33), live = Prompt(1001, 33);
@@ -116,7 +116,7 @@ TEST_F(StoreTtl, ExpiredPointsAreNotServedWhileTheyAwaitRemoval) {
   EXPECT_EQ(Usable(live), 32u);
 }
 
-TEST_F(StoreTtl, PublishingAgainRenewsAndNeverShortens) {
+TEST_F(StoreTtl, RepublishNeverShortensTtl) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   Publish(prompt, {64}, absl::Minutes(1));
@@ -138,7 +138,7 @@ TEST_F(StoreTtl, PublishingAgainRenewsAndNeverShortens) {
   EXPECT_EQ(Expired(), 0u);
 }
 
-TEST_F(StoreTtl, ARenewalThatIsNotOnDiskYetSparesNoLaterOneTheDisk) {
+TEST_F(StoreTtl, PendingRenewalSkipsNoWrite) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   Publish(prompt, {64}, absl::Minutes(1), Durability::kDisk);
@@ -149,7 +149,7 @@ TEST_F(StoreTtl, ARenewalThatIsNotOnDiskYetSparesNoLaterOneTheDisk) {
   EXPECT_GE(Only().expires_in, absl::Minutes(5));
 }
 
-TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
+TEST_F(StoreTtl, TtlSurvivesRestart) {
   Open();
   const KitPrompt early = Prompt(1, 65), late = Prompt(2, 65), behind = Prompt(3, 65);
   Publish(early, {64}, absl::Minutes(1));
@@ -172,7 +172,7 @@ TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
   EXPECT_EQ(Counted("recovery_collected_objects"), 0u);
 }
 
-TEST_F(StoreTtl, APinHoldsWhatWouldBeOver) {
+TEST_F(StoreTtl, PinDelaysExpiry) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
@@ -191,7 +191,7 @@ TEST_F(StoreTtl, APinHoldsWhatWouldBeOver) {
   EXPECT_EQ(Usable(shorter), 0u) << "and so is what was made of it meanwhile";
 }
 
-TEST_F(StoreTtl, OnlyWhatNobodyElseNamesGoesWithIt) {
+TEST_F(StoreTtl, ExpiryKeepsSharedObjects) {
   Open();
   const KitPrompt longer = Prompt(1, 129);
   Publish(longer, {128}, absl::ZeroDuration());
@@ -207,7 +207,7 @@ TEST_F(StoreTtl, OnlyWhatNobodyElseNamesGoesWithIt) {
   EXPECT_EQ(Expired(), 1u) << "the point at 128 lives as long as it was to";
 }
 
-TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
+TEST_F(StoreTtl, ImplicitPointInheritsExpiry) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
@@ -222,7 +222,7 @@ TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreTtl, PublishedPointHasItsOwnEndThoughItsPartsStay) {
+TEST_F(StoreTtl, PublishedPointKeepsOwnTtl) {
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
   const auto expires_in = [&] {
@@ -252,7 +252,7 @@ TEST_F(StoreTtl, PublishedPointHasItsOwnEndThoughItsPartsStay) {
   }
 }
 
-TEST_F(StoreTtl, PublishedPointDoesNotEndWithItsParts) {
+TEST_F(StoreTtl, PublishedPointOutlivesItsParts) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
@@ -266,7 +266,7 @@ TEST_F(StoreTtl, PublishedPointDoesNotEndWithItsParts) {
 }
 
 // One that a lookup made: the first who publishes it says when it ends, before a restart or after.
-TEST_F(StoreTtl, PointMadeByALookupIsStillUnpublishedAfterARestart) {
+TEST_F(StoreTtl, RestartKeepsPointUnpublished) {
   uint64_t seed = 1;
   for (const bool restarts : {false, true}) {
     for (const absl::Duration ttl_of_parts :
@@ -301,7 +301,7 @@ TEST_F(StoreTtl, PointMadeByALookupIsStillUnpublishedAfterARestart) {
   }
 }
 
-TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
+TEST_F(StoreTtl, ActivePublishKeepsExpiringObjects) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   Publish(prompt, {64}, absl::Minutes(1));
@@ -321,7 +321,7 @@ TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
   EXPECT_EQ(Usable(prompt), 64u);
 }
 
-TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
+TEST_F(StoreTtl, TenantTtlLimitsApply) {
   options_.default_ttl = absl::Hours(1);
   options_.quotas.by_tenant["bounded"].max_ttl_s = 60;
   options_.quotas.by_tenant["brief"].default_ttl_s = 10;
@@ -347,7 +347,7 @@ TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
 
 // A crash of the machine after a later end was written, and before the manifest with the earlier
 // one was erased.
-TEST_F(StoreTtl, PointThatExpiredWhileDownWithTwoManifestsIsNotLost) {
+TEST_F(StoreTtl, ExpiredDuplicateCountsNoLoss) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));
   store_.reset();

@@ -80,14 +80,14 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
   uint64_t seeds_ = 0;
 };
 
-TEST_P(StoreVolume, SmallVolumeLowersTheLimitAndSaysSo) {
+TEST_P(StoreVolume, SmallVolumeLowersLimit) {
   Open();
   EXPECT_LT(Limit(), kVolumeBytes);
   EXPECT_GT(Limit(), kVolumeBytes / 2);
   EXPECT_THAT(lines_, Contains(HasSubstr("the limit is")));
 }
 
-TEST_P(StoreVolume, PublishesGoOnAndATenthStaysFree) {
+TEST_P(StoreVolume, PublishesKeepTenthFree) {
   Open();
   const uint64_t bytes = 3 * kVolumeBytes;
   uint64_t published = 0;
@@ -102,7 +102,7 @@ TEST_P(StoreVolume, PublishesGoOnAndATenthStaysFree) {
   CheckInvariants(store_.get());
 }
 
-TEST_P(StoreVolume, VolumeFilledByOthersEvictsNothing) {
+TEST_P(StoreVolume, ForeignFilesEvictNothing) {
   Open();
   Fill(0.6);
   for (const bool restarts : {false, true}) {
@@ -123,7 +123,7 @@ TEST_P(StoreVolume, VolumeFilledByOthersEvictsNothing) {
 }
 
 // At the limit each publish evicts others: not when it is refused all the same.
-TEST_P(StoreVolume, RefusedPublishesAtTheLimitEvictNothing) {
+TEST_P(StoreVolume, RefusedPublishesEvictNothing) {
   Open();
   Fill(0.97);
   disk_.SetRoom(0);
@@ -137,7 +137,7 @@ TEST_P(StoreVolume, RefusedPublishesAtTheLimitEvictNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), evicted);
 }
 
-TEST_P(StoreVolume, RoomTakenForLongLowersTheLimit) {
+TEST_P(StoreVolume, LongShortageLowersLimit) {
   Open();
   Fill(0.9);
   const uint64_t limit = Limit();
@@ -157,7 +157,7 @@ TEST_P(StoreVolume, RoomTakenForLongLowersTheLimit) {
 }
 
 // Also the room of the reserve: then the disk takes no erase, and to evict more would gain nothing.
-TEST_P(StoreVolume, EraseThatFindsNoRoomEvictsNoMore) {
+TEST_P(StoreVolume, FailedEraseStopsEviction) {
   Open();
   Fill(0.9);
   ASSERT_TRUE(std::filesystem::remove(folder_.File("reserve")));
@@ -181,7 +181,7 @@ TEST_P(StoreVolume, EraseThatFindsNoRoomEvictsNoMore) {
 }
 
 // The first start of a version that knows the volume.
-TEST_P(StoreVolume, StartWithoutNoteOnFullVolumeEvictsNothing) {
+TEST_P(StoreVolume, UnknownFullVolumeEvictsNothing) {
   Open();
   Fill(0.4);
   ASSERT_TRUE(stepped()->core()->tiers.disk->WriteNote("volume", "").ok());
@@ -199,7 +199,7 @@ TEST_P(StoreVolume, StartWithoutNoteOnFullVolumeEvictsNothing) {
 }
 
 // Room that came back between two short falls is not forgotten.
-TEST_P(StoreVolume, ShortFallsFarApartEvictNothing) {
+TEST_P(StoreVolume, BriefShortagesEvictNothing) {
   options_.disk_bytes = 8 * kMiB;
   disk_.SetRoom(FaultyDisk::kAmple);
   Open();
@@ -215,7 +215,7 @@ TEST_P(StoreVolume, ShortFallsFarApartEvictNothing) {
 }
 
 // A tenth of the volume is free by design: a publish of more still evicts.
-TEST_P(StoreVolume, LargePublishAfterRefusedWriteEvicts) {
+TEST_P(StoreVolume, LargePublishStillEvicts) {
   Open();
   Fill(0.97);
   stepped()->core()->lacks_room.store(true);
@@ -223,7 +223,7 @@ TEST_P(StoreVolume, LargePublishAfterRefusedWriteEvicts) {
   EXPECT_FALSE(stepped()->core()->lacks_room.load());
 }
 
-TEST_P(StoreVolume, RoomThatComesBackIsSaid) {
+TEST_P(StoreVolume, ReturningRoomIsReported) {
   Open();
   lines_.clear();
   disk_.SetRoom(FaultyDisk::kAmple);
@@ -231,13 +231,13 @@ TEST_P(StoreVolume, RoomThatComesBackIsSaid) {
   EXPECT_THAT(lines_, Contains(HasSubstr("has room for --disk-bytes again")));
 }
 
-TEST(VolumeWatchTest, PauseGrowsWithTheMeasuringAndEnds) {
+TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {
   EXPECT_EQ(VolumeWatch::PauseAfter(absl::Milliseconds(1)), VolumeWatch::kEvery);
   EXPECT_EQ(VolumeWatch::PauseAfter(absl::Milliseconds(100)), absl::Seconds(20));
   EXPECT_EQ(VolumeWatch::PauseAfter(absl::Minutes(5)), absl::Minutes(30));
 }
 
-TEST_P(StoreVolume, StartOnVolumeThatItFilledPublishesSoon) {
+TEST_P(StoreVolume, SelfFilledVolumePublishesSoon) {
   OpenFull(40 * kMiB);
   // More than the reserve has room for.
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
@@ -251,7 +251,7 @@ TEST_P(StoreVolume, StartOnVolumeThatItFilledPublishesSoon) {
 
 // RocksDB's log holds everything, and to write a table of the log's records needs room: erases give
 // nothing back until few records are left.
-TEST_P(StoreVolume, StartOnVolumeThatItsLogFillsPublishesSoon) {
+TEST_P(StoreVolume, LogFilledVolumePublishesSoon) {
   volume_bytes_ = 24 * kMiB;
   OpenFull(20 * kMiB);
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
@@ -260,7 +260,7 @@ TEST_P(StoreVolume, StartOnVolumeThatItsLogFillsPublishesSoon) {
 }
 
 // If a publish took the last room, no erase could be written any more.
-TEST_P(StoreVolume, RoomOfTheReserveIsForErases) {
+TEST_P(StoreVolume, ReserveIsOnlyForErases) {
   Open();
   Fill(0.5);
   DiskTier* disk = stepped()->core()->tiers.disk.get();
@@ -275,7 +275,7 @@ TEST_P(StoreVolume, RoomOfTheReserveIsForErases) {
 }
 
 // The reserve was given up, and what was to give room back failed until there was room in any case.
-TEST_P(StoreVolume, ReclaimThatFailedUntilThereWasRoomIsRepeated) {
+TEST_P(StoreVolume, FailedReclaimIsRepeated) {
   options_.disk_bytes = 48 * kMiB;
   OpenFull(40 * kMiB);
   DiskTier* disk = stepped()->core()->tiers.disk.get();
