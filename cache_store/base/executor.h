@@ -1,7 +1,8 @@
-// Background work: write-behind, manifests of implicit restore points, compaction, reads.
+// Executor: runs background jobs: write-behind, manifests of implicit restore points, compaction,
+// reads.
 //
-// Bounded twice: jobs announce the bytes they keep alive, and the queue has a limit on both bytes
-// and jobs. A full queue refuses; the caller counts that and goes on without.
+// Two limits: each job states the bytes that it keeps alive, and the queue limits both bytes and
+// jobs. A full queue refuses a job; the caller counts the refusal and continues without the job.
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
 #define HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
@@ -23,14 +24,15 @@ namespace hearth {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // False when full or stopping: `job` will not run.
+  // Returns false, and does not run `job`, if the queue is full or stopping.
   virtual bool TrySchedule(uint64_t bytes, std::function<void()> job) = 0;
-  // Waits until every job accepted before this call has run; false when `deadline` came first.
+  // Waits until every job accepted before this call has run. Returns false if `deadline` comes
+  // first.
   virtual bool WaitIdle(absl::Time deadline) = 0;
 };
 
-// Jobs begin in the order of their acceptance; with one thread each ends before the next begins.
-// The destructor runs what was accepted, then stops.
+// Starts jobs in the order of acceptance; with one thread each job ends before the next begins. The
+// destructor runs the accepted jobs, then stops.
 class ThreadExecutor : public Executor {
  public:
   // 4096 waiting jobs of about 200 bytes each stay under 1 MiB.

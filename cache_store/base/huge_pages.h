@@ -4,7 +4,7 @@
 
 namespace hearth {
 
-// kAuto and kOn ask the kernel, which may grant none; with kOn that is a warning.
+// kAuto and kOn ask the kernel for huge pages. If the kernel grants none, only kOn warns.
 enum class HugePages { kOff, kAuto, kOn };
 
 }  // namespace hearth

@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// SHA-256 takes about a millisecond for as many, four bytes each.
+// SHA-256 hashes this many tokens of four bytes each in about a millisecond.
 constexpr uint32_t kTokensBetweenQuestions = 128 << 10;
 
 }  // namespace
@@ -46,7 +46,7 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
   PromptChain chain;
   chain.root = root;
   chain.max_boundary = max_boundary;
-  uint32_t hashed = 0;  // since the last question
+  uint32_t hashed = 0;  // tokens hashed since the last call of `stopped`
   const auto add = [&](Segment segment, std::vector<KeyedSegment>* out) {
     KeyedSegment keyed;
     keyed.segment = segment;

@@ -1,7 +1,7 @@
-// RangeAllocator: gives out ranges of a memory: best fit, freed neighbours merged.
+// RangeAllocator: allocates ranges of a memory: best fit; merges adjacent free ranges.
 //
-// Bookkeeping only: it never touches the memory, which may be the host's or a device's.
-// Thread safety: none; the owner's mutex. Invariant: free ranges neither overlap nor touch.
+// Bookkeeping only: never touches the memory itself, which may be host or device memory. Not thread
+// safe: the owner's mutex guards it. Invariant: free ranges neither overlap nor touch.
 #ifndef HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
 #define HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
 
@@ -16,9 +16,9 @@ namespace hearth {
 
 class RangeAllocator {
  public:
-  // The offset of a free range; none when no range is long enough.
+  // Allocates a range and returns its offset; nullopt if no free range is long enough.
   std::optional<uint64_t> Allocate(uint64_t bytes);
-  // REQUIRES: nothing of the range is free.
+  // REQUIRES: the whole range is allocated.
   void Free(uint64_t offset, uint64_t bytes);
   uint64_t free_bytes() const { return free_bytes_; }
 

@@ -37,7 +37,7 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t m
   if (file < 0) {
     const int error = errno;
     const bool is_there = ::lstat(path.c_str(), &info) == 0;
-    // A link with O_NOFOLLOW, a socket, a pipe without a reader, a folder.
+    // Not regular: a link with O_NOFOLLOW, a socket, a pipe without a reader, a folder.
     if (is_there && !S_ISREG(info.st_mode) && (error == ELOOP || error == ENXIO || error == EISDIR))
       return NotRegular(path, info.st_mode);
     return absl::ErrnoToStatus(error, absl::StrCat("cannot open ", path));
@@ -69,7 +69,8 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t ma
   std::string text(std::min<uint64_t>(info.st_size, max_bytes) + 1, '\0');
   size_t count = 0;
   for (ssize_t got = 1; got > 0; count += got) {
-    if (count == text.size()) text.resize(2 * count);  // it grows, or tells no size, as in /proc
+    if (count == text.size())
+      text.resize(2 * count);  // the file grows, or reports no size, as files in /proc
     got = read(fd, text.data() + count, text.size() - count);
     if (got < 0) return fail(" cannot be read (", std::strerror(errno), ")");
     if (count + got > max_bytes) return fail(" has more than ", max_bytes, " bytes, the limit");

@@ -1,8 +1,7 @@
-// Opens and reads regular files: a pipe keeps its reader waiting, and a device has no end.
+// Opens and reads regular files only: a pipe could block its reader, and a device may have no end.
 //
 // Thread safety: plain functions. Ownership: the caller closes a descriptor. Invariants: (1) no
-// call waits for another process, except a read of a pipe that is asked for; (2) errors name the
-// file.
+// call waits for another process, unless the caller allows pipes; (2) errors name the file.
 #ifndef HEARTH_CACHE_STORE_BASE_REGULAR_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_REGULAR_FILE_H_
 
@@ -34,13 +33,13 @@ absl::Status CheckIsRegular(const std::string& path);
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
                                             bool pipes_too = false);
 
-// Returns another text after each change of a file, by what the file system says of it. A file that
-// is not there has one, too.
+// Returns a text that changes with each change of the file, computed from the file's metadata. An
+// absent file has a text as well.
 std::string FileStampOf(const std::string& path);
 
-// Makes the next read of a regular file the device's, but for pages that are not written yet. Does
-// nothing where that is not possible; links are not followed. Do not call for a file of which this
-// process holds a lock of fcntl(2): it would end the lock.
+// Makes the next read of a regular file read the device, except for pages that are not written yet.
+// Does nothing if that is impossible; does not follow links. Do not call for a file on which this
+// process holds an fcntl(2) lock: closing the file would release the lock.
 void DropFromPageCache(const std::string& path);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// Removal: the reason why a restore point left the store, one word for events, metrics and Explain
-// alike.
+// Removal: the reason why a restore point left the store. Events, metrics and Explain use the same
+// name.
 #ifndef HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 #define HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 
@@ -10,13 +10,13 @@
 namespace hearth {
 
 enum class Removal {
-  kHostFull,     // RAM was its only home, and others needed the room
-  kDiskFull,     // others needed the room on disk
-  kQuota,        // its tenant's limit
-  kExpired,      // its time to live was over
-  kDropped,      // someone asked for it
-  kQuarantined,  // bytes of it failed verification
-  kLost,         // it was acknowledged, and a start found its disk without it
+  kHostFull,     // only RAM held it, and RAM needed room
+  kDiskFull,     // the disk needed room
+  kQuota,        // its tenant reached its quota
+  kExpired,      // its time to live ended
+  kDropped,      // a caller dropped it
+  kQuarantined,  // its bytes failed verification
+  kLost,         // it was acknowledged, but a start did not find it on disk
 };
 inline constexpr size_t kRemovals = static_cast<size_t>(Removal::kLost) + 1;
 
@@ -29,9 +29,9 @@ inline const char* RemovalName(Removal removal) {
   return kNames[static_cast<size_t>(removal)];
 }
 
-// It left to make room, rather than because of its age, a request or damage.
+// The point was evicted to make room.
 inline bool IsEviction(Removal removal) { return removal <= Removal::kQuota; }
-// Its prompt may well come back: it was neither unwanted nor broken.
+// The prompt may be asked again: the point was neither dropped nor damaged.
 inline bool MayReturn(Removal removal) { return removal <= Removal::kExpired; }
 
 }  // namespace hearth

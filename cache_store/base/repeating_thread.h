@@ -1,7 +1,7 @@
-// RepeatingThread: a thread that calls a function again and again.
+// RepeatingThread: a thread that calls a function repeatedly.
 //
-// The function returns how long to wait before the next call. The destructor ends that wait, and
-// returns when a running call has.
+// The function returns the pause before the next call. The destructor ends a pause, and waits for a
+// running call.
 #ifndef HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 #define HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 
@@ -26,7 +26,7 @@ class RepeatingThread {
 
  private:
   void Run() {
-    // No single wait for longer: clocks are set, too.
+    // Longest single wait: the machine's clock may be set meanwhile.
     constexpr absl::Duration kMaxAtOnce = absl::Minutes(10);
     while (!stop_.WaitForNotificationWithTimeout(std::min(step_(), kMaxAtOnce))) {
     }
@@ -34,7 +34,7 @@ class RepeatingThread {
 
   const std::function<absl::Duration()> step_;
   absl::Notification stop_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last member: it uses the others
 };
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
-// Reread: what is made of files, made again once one of them has changed. RereadFile: a text.
+// Reread: a value read from files, read again after one of the files changes. RereadFile: a text.
 //
-// Thread safety: all methods from any thread. Ownership: what is reported to outlives it.
-// Invariants: (1) files that cannot be used, such as one that is half written, change nothing that
-// worked; (2) that is reported once for each of their changes.
+// Thread safety: all methods from any thread. Ownership: objects that `report` uses outlive this
+// one. Invariants: (1) unusable files, such as a half-written file, leave the last good value in
+// place; (2) each change to unusable files is reported once.
 #ifndef HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 
@@ -20,7 +20,7 @@
 
 namespace hearth {
 
-// Told of files that cannot be used, and that those before them are used on. May be null.
+// Receives the error when files cannot be used and the previous value is kept. May be null.
 using FileReport = std::function<void(const absl::Status&)>;
 
 template <typename T>
@@ -31,10 +31,10 @@ class Reread {
   Reread(std::vector<std::string> paths, Read read, FileReport report)
       : paths_(std::move(paths)), read_(std::move(read)), report_(std::move(report)) {}
 
-  // What the last files that could be used gave; an error until there were some.
+  // Returns the value from the last usable files, or an error if no files were usable yet.
   absl::StatusOr<T> Get() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReleasableMutexLock lock(&mutex_);
-    // Before they are read: what changes after that is another change.
+    // Take the stamps before reading, so that a change during the read counts as a later change.
     std::vector<std::string> stamps;
     for (const std::string& path : paths_) stamps.push_back(FileStampOf(path));
     if (value_.has_value() && stamps == stamps_) return *value_;

@@ -45,7 +45,7 @@ bool WriteAll(int fd, absl::string_view text) {
   return true;
 }
 
-// Its entries are on stable storage after this, as a file's bytes are after fsync.
+// Syncs the folder of `path`: its entries are on stable storage when this returns true.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -64,14 +64,15 @@ absl::StatusOr<std::string> MakeSecret() {
 }
 
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would wait here
+  File file(open(path.c_str(),
+                 O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // without O_NONBLOCK a pipe would block here
   if (file.fd() < 0) return Failed(path, strerror(errno));
   struct stat info {};
   if (fstat(file.fd(), &info) != 0) return Failed(path, strerror(errno));
   if (!S_ISREG(info.st_mode)) {
     return Failed(path, absl::StrCat("must be a regular file; it is ", FileKind(info.st_mode)));
   }
-  // Kubernetes mounts secrets group-readable for fsGroup; what others may read is no secret.
+  // Group read is allowed: Kubernetes mounts secrets group-readable for fsGroup.
   if ((info.st_mode & S_IRWXO) != 0) return Failed(path, "readable by others; chmod 0600 it");
   char text[2 * kSecretBytes + 16];
   const ssize_t got = read(file.fd(), text, sizeof(text));
@@ -88,8 +89,8 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
 }
 
 absl::Status CopySecret(const std::string& secret, const std::string& path) {
-  // Whole or not at all: written beside, synced, then linked into place. link() never overwrites,
-  // so of two starters one makes the secret and both read it.
+  // Atomic: write a temporary file, sync it, then link it into place. link() never overwrites, so
+  // if two processes start at once, one makes the secret and both read it.
   std::string temporary = absl::StrCat(path, ".XXXXXX");
   {
     File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600

@@ -1,7 +1,7 @@
-// Bytes of one slice, and the buffers that hold them.
+// SliceView: the bytes of one slice, and the buffers that hold them.
 //
-// A SliceView shares ownership of its bytes, so they stay valid for a reader whatever a tier does
-// meanwhile. Immutable once shared; copying a view copies a pointer.
+// A view shares ownership of its bytes, so they stay valid for a reader even if a tier evicts the
+// slice. Immutable once shared; copying a view copies a pointer.
 #ifndef HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
 #define HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
 
@@ -12,19 +12,19 @@
 
 namespace hearth {
 
-// A slice's bytes, valid while this lives.
+// The slice's bytes are valid while this view lives.
 struct SliceView {
   std::shared_ptr<const void> owner;
   absl::Span<const std::byte> bytes;
 };
 
-// One cache line: what vector loads and DMA like.
+// One cache line, for vector loads and DMA.
 inline constexpr size_t kSliceAlignment = 64;
 
-// Uninitialised, 64-byte aligned memory that a publisher fills once and then shares.
+// Returns uninitialised, 64-byte aligned memory, which a publisher fills once and then shares.
 std::shared_ptr<std::byte> AllocateSlice(size_t bytes);
 
-// A view of fresh memory holding a copy of `bytes`.
+// Returns a view of new memory with a copy of `bytes`.
 SliceView CopySlice(absl::Span<const std::byte> bytes);
 
 }  // namespace hearth

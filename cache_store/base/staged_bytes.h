@@ -1,8 +1,9 @@
 // StagedBytes: counts the memory of publishes that are being received, before it is allocated.
 //
-// Bounded for all tenants together, and for each by its quota: more could never be stored. Thread
-// safety: all methods from any thread. Invariants: (1) the counts never pass a limit; (2) memory is
-// counted from before its allocation until it is freed or counted elsewhere.
+// One limit for all tenants together, and each tenant's quota: more bytes than the quota could
+// never be stored. Thread safety: all methods from any thread. Invariants: (1) the counts never
+// exceed a limit; (2) memory is counted from before its allocation until it is freed or counted
+// elsewhere.
 #ifndef HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 #define HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 
@@ -20,11 +21,11 @@ class StagedBytes {
  public:
   explicit StagedBytes(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // kResourceExhausted names the limit. `most_of_tenant`: 0: no limit of its own.
+  // kResourceExhausted names the limit. `most_of_tenant` is the tenant's limit; 0: none.
   absl::Status Reserve(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
   void Release(const std::string& tenant, uint64_t bytes);
   uint64_t bytes() const;
-  // The largest bytes() so far.
+  // Returns the maximum of bytes() so far.
   uint64_t most_bytes() const;
 
  private:

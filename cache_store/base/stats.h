@@ -1,7 +1,7 @@
-// Counter: the events that the store counts; stats.cc says what each is. Names are part of the API:
+// Counter: the events that the store counts; stats.cc describes each. Names are part of the API:
 // Stats and the metrics show them.
 //
-// Thread safe: relaxed atomics, read one by one (a snapshot may be torn between two counters).
+// Thread safe: relaxed atomics, read one by one, so a snapshot is not one moment for all counters.
 #ifndef HEARTH_CACHE_STORE_BASE_STATS_H_
 #define HEARTH_CACHE_STORE_BASE_STATS_H_
 
@@ -82,7 +82,7 @@ enum class Counter {
   kSharedWrittenObjects,
   kSharedWritesSkipped,
   kSharedWritesFailed,
-  // Not counted: set when somebody asks.
+  // Not counted: set when statistics are read.
   kHostGrowthsFailed,
   kGpuEvictedObjects,
   kSharedUnreachableShards,
@@ -91,7 +91,7 @@ enum class Counter {
 };
 
 const char* CounterName(Counter counter);
-// What it counts, for people; empty where there is none of that name.
+// Describes a counter for people; empty if no counter has this name.
 std::string CounterMeaning(const std::string& name);
 
 class Counters {

@@ -1,9 +1,9 @@
-// TenantLedger: the quota of each tenant, and the sums of what it holds.
+// TenantLedger: each tenant's quota, and the sums of what the tenant holds.
 //
-// An object belongs to one tenant, whose name is in its key, from the first restore point that
-// names it to the last. Bytes count each object's keys and values once, whatever tiers they are in.
-// The sums follow from the objects' states (StorageSums). Not thread safe: the store guards it.
-// Invariant: usage equals what the restore points add up to (tests/support/store_checks).
+// An object belongs to one tenant, whose name is part of its key, from the first restore point that
+// names the object to the last. An object's keys and values count once, whatever tiers hold them.
+// StorageSums derives the sums from the objects' states. Not thread safe: the store guards it.
+// Invariant: usage equals the sum over the restore points (tests/support/store_checks).
 #ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 #define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 
@@ -17,20 +17,21 @@
 
 namespace hearth {
 
-// In place of a tenant's name: all of them. No tenant has this name.
+// Used instead of a tenant's name: all tenants. No tenant has this name.
 inline constexpr char kAllTenants[] = "*";
 
 // The longest time to live: 136 years.
 inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
 
-// 0: no limit, no guarantee, no default.
+// 0 in a field: no limit, no guarantee, no default.
 struct TenantQuota {
   uint64_t max_bytes = 0;
   uint64_t max_objects = 0;
   uint64_t max_pinned_bytes = 0;
-  // So much is never evicted for the sake of others.
+  // This many bytes are never evicted for other tenants.
   uint64_t floor_bytes = 0;
-  // Of restore points published without a time to live, and the longest of any.
+  // Time to live of restore points published without a time to live; and the longest that is
+  // allowed.
   uint64_t default_ttl_s = 0;
   uint64_t max_ttl_s = 0;
 
@@ -38,15 +39,15 @@ struct TenantQuota {
 };
 
 struct TenantQuotas {
-  TenantQuota others;  // every tenant without its own
+  TenantQuota others;  // quota of each tenant that has no entry
   absl::flat_hash_map<std::string, TenantQuota> by_tenant;
 
   const TenantQuota& Of(const std::string& tenant) const {
     const auto it = by_tenant.find(tenant);
     return it == by_tenant.end() ? others : it->second;
   }
-  // All floors together fit into `capacity_bytes`; no floor is above its tenant's ceiling, and no
-  // default time to live above its maximum.
+  // Checks that all floors fit into `capacity_bytes` together, that no floor exceeds its tenant's
+  // ceiling, and that no default time to live exceeds its maximum.
   absl::Status Validate(uint64_t capacity_bytes) const;
 };
 
@@ -58,7 +59,7 @@ struct TenantUsage {
   }
 };
 
-// A tenant's usage and limits, kept while it holds anything.
+// A tenant's usage and limits. An account exists while the tenant holds anything.
 struct TenantAccount {
   struct Amount {
     uint64_t bytes = 0, objects = 0;
@@ -66,10 +67,11 @@ struct TenantAccount {
 
   std::string tenant;
   TenantQuota quota;
-  uint32_t owner = 0;  // Retention's
+  uint32_t owner = 0;  // the tenant's number in Retention
   TenantUsage usage;
-  Amount promised;  // of objects on their way, or kept from eviction for a publish, beside `usage`
-  Amount kept;      // of `usage`: pinned, or held by sessions
+  Amount promised;  // objects being published, or protected from eviction for a publish; not in
+                    // `usage`
+  Amount kept;      // part of `usage` that is pinned or held by sessions
 };
 
 class TenantLedger {
@@ -80,18 +82,19 @@ class TenantLedger {
   TenantAccount* AccountOf(const std::string& tenant);
   void RemoveIfEmpty(TenantAccount* account);
 
-  // Whether everything held and promised is within the ceiling; whether it would be after all
-  // evictions that are possible.
+  // IsWithin: usage and promises are within the ceiling. CanBeWithin: they would be after all
+  // possible evictions.
   static bool IsWithin(const TenantAccount& account);
   static bool CanBeWithin(const TenantAccount& account);
-  // Whether so much more fits beside the tenant's pins.
+  // Returns whether `bytes` and `objects` fit into the quota together with the tenant's pinned
+  // bytes.
   bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
-  // The error of a publish that does not fit: kResourceExhausted.
+  // Returns the error of a publish that does not fit: kResourceExhausted.
   absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
-  // Whether the tenant still has its guaranteed bytes after losing `bytes`.
+  // Returns whether the tenant keeps its guaranteed bytes after losing `bytes`.
   static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
-  // Guaranteed bytes that tenants other than `tenant` hold, without their pins.
+  // Returns the guaranteed bytes that all tenants except `tenant` hold, without pinned bytes.
   uint64_t GuaranteedBytes(const std::string& tenant) const;
 
   TenantUsage UsageOf(const std::string& tenant) const;
@@ -103,21 +106,22 @@ class TenantLedger {
   absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_;
 };
 
-// How much a tenant may pin, given what others have pinned. Beyond the floors at most a fraction of
-// the capacity is pinned, so that eviction has a choice. A tenant with an entry has a share of its
-// own, its max_pinned_bytes or else its floor, whatever others have pinned. The rest is common:
-// first come, first served.
+// Limits on pinned bytes. Beyond the tenants' floors at most a fraction of the capacity may be
+// pinned, so that eviction has a choice. A tenant with a quota entry has its own share
+// (max_pinned_bytes, or else its floor), whatever other tenants pin. The rest is common: first
+// come, first served.
 struct PinRoom {
-  uint64_t bytes = 0;         // that may be pinned beyond the floors
-  uint64_t shares_bytes = 0;  // of these, tenants' shares
+  uint64_t bytes = 0;         // may be pinned beyond the floors
+  uint64_t shares_bytes = 0;  // part of `bytes` that belongs to tenants' shares
   uint64_t common_bytes() const { return bytes > shares_bytes ? bytes - shares_bytes : 0; }
 };
 PinRoom PinRoomOf(const TenantQuotas& quotas, uint64_t capacity_bytes, double max_pinned_fraction);
 
-// The shares fit together.
+// Checks that the shares fit together.
 absl::Status ValidatePins(const PinRoom& room);
 
-// kResourceExhausted names the limit. `pinned_bytes`: what all tenants have pinned.
+// Checks whether `tenant` may pin `more_bytes`. `pinned_bytes`: pinned by all tenants.
+// kResourceExhausted names the limit.
 absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes);
 

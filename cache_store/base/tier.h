@@ -1,9 +1,9 @@
-// SliceTier: keeps slices by key: the disk tier, and the tiers that tests put in front of it.
+// SliceTier: stores slices by key. Implemented by the disk tier, and by wrappers in tests.
 //
 // A miss is std::nullopt, never an error: only a miss falls through to the next tier. A tier knows
 // nothing of prompts, restore points or eviction; the catalog decides what is written and erased.
-// Thread safety: all methods from any thread.
-// Ownership: views returned by Read stay valid after the slice is erased.
+// Thread safety: all methods from any thread. Ownership: views that Read() returns stay valid after
+// the slice is erased.
 #ifndef HEARTH_CACHE_STORE_BASE_TIER_H_
 #define HEARTH_CACHE_STORE_BASE_TIER_H_
 
@@ -18,14 +18,15 @@
 
 namespace hearth {
 
-// Names a slice, and the length and digest of its bytes. Object numbers are never used twice while
-// a store lives, so a late erase cannot hit a newer object.
+// Names a slice, with the length and digest of its bytes. A store never reuses an object number, so
+// a late erase cannot hit a newer object.
 struct StoredSlice {
   uint64_t object = 0;
   uint32_t layer = 0;  // model layer index
   uint64_t bytes = 0;
-  uint64_t digest = 0;    // XXH3-64
-  bool in_table = false;  // on disk: in a table of large slices, else among the small ones
+  uint64_t digest = 0;  // XXH3-64
+  bool in_table =
+      false;  // on disk: true: in a table of large slices; false: in the family of small slices
 };
 
 struct SliceWrite {
@@ -37,10 +38,10 @@ class SliceTier {
  public:
   virtual ~SliceTier() = default;
   virtual absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) = 0;
-  // Writes slices that belong together. kResourceExhausted when full. After an error some may be
-  // written. Writing the same slice again replaces it.
+  // Writes slices that belong together, replacing existing ones. kResourceExhausted: the tier is
+  // full. After an error some slices may be written.
   virtual absl::Status WriteAll(absl::Span<const SliceWrite> slices) = 0;
-  // Erases every slice of each object; unknown ones are no error.
+  // Erases every slice of each object. Unknown objects are no error.
   virtual absl::Status EraseObjects(absl::Span<const uint64_t> objects) = 0;
 };
 

@@ -1,7 +1,8 @@
-// Warnings: lines about damage and failing disks for the operator, a few of each kind a minute.
+// Warnings: lines for the operator about damage and failing disks, limited per kind and minute.
 //
-// Libraries here do not log: the sink decides what to do with a line. The next line of a kind says
-// how many were left out before it. Thread safe; the sink is called from any thread.
+// Libraries do not log: the sink decides what to do with a line. After the limit, the next line of
+// the same kind says how many lines were left out. Thread safe; the sink may be called from any
+// thread.
 #ifndef HEARTH_CACHE_STORE_BASE_WARNINGS_H_
 #define HEARTH_CACHE_STORE_BASE_WARNINGS_H_
 
@@ -22,10 +23,10 @@ namespace hearth {
 class Warnings {
  public:
   using Sink = std::function<void(const std::string&)>;
-  // Of one kind: a failing disk reports the same error with every write.
+  // Lines of one kind per minute: a failing disk reports the same error with every write.
   static constexpr int kMaxAMinute = 6;
 
-  // `sink` may be null: then nothing is said.
+  // A null `sink` discards all lines.
   explicit Warnings(Sink sink) : sink_(std::move(sink)) {}
 
   void Say(absl::string_view kind, absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_) {
