@@ -16,7 +16,7 @@ std::optional<ComputeClaims::Promise> ComputeClaims::Find(
 }
 
 size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
-  // A key covers all tokens before it: prompts that share a chunk share those before it too.
+  // A key covers all tokens before it: prompts that share a chunk also share all chunks before it.
   const auto end = std::partition_point(
       chunks.begin(), chunks.end(),
       [this](const KeyedSegment& chunk) { return chunks_.contains(chunk.key); });
@@ -53,7 +53,7 @@ void ComputeClaims::End(Id id, Wakes* wakes) {
   deadlines_.erase({claim.until, id});
   assert(deadlines_.size() == claims_.size());
   for (const Digest& key : claim.promised) {
-    // A boundary published meanwhile may be another's promise by now.
+    // If the boundary was published meanwhile, another claim may promise it now.
     const auto promise = promised_.find(key);
     if (promise == promised_.end() || promise->second != id) continue;
     promised_.erase(promise);

@@ -1,13 +1,14 @@
-// ComputeClaims: claims on prefixes that the store lacks, and the callers that wait for them.
+// ComputeClaims: claims to compute prefixes that the store lacks, and the callers that wait for
+// them.
 //
-// A claim promises boundaries, named by their keys in the hash chain: keys differ between tenants,
-// fingerprints, tokens and cuts, so nobody waits for a prefix that it may not read. A boundary is
-// promised by one claim at most. A waiter names one boundary and is woken, once, when it is
-// published or its claim ends in any way; then it looks again. Pure bookkeeping: no clock, no
-// threads, no calls out; callbacks are handed to the caller, to be run under no lock.
+// A claim promises boundaries, named by their keys in the hash chain. Keys differ between tenants,
+// fingerprints, tokens and cuts, so no caller waits for a prefix that it may not read. At most one
+// claim promises a boundary. A waiter names one boundary. It is woken once: when the boundary is
+// published or the claim ends for any reason; the waiter then repeats its lookup. Pure bookkeeping:
+// no clock, no threads, no calls; the caller runs the returned callbacks without holding a lock.
 //
-// Not thread safe: the store guards it. Both tables are bounded; where one is full, callers just
-// compute.
+// Not thread safe: the store guards it. Claims and waiters are limited; if a limit is reached,
+// callers compute without a claim.
 #ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
 #define HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
 
@@ -30,8 +31,8 @@ namespace hearth {
 
 class ComputeClaims {
  public:
-  // A claim has a key for each chunk of its prompt, some 100 bytes: at 32,768 tokens 256 keys. Of
-  // all claims they take 100 MiB at most.
+  // A claim holds a key of about 100 bytes for each chunk of its prompt: 256 keys at 32,768 tokens.
+  // The keys of all claims take at most 100 MiB.
   static constexpr size_t kMaxClaims = 1024;
   static constexpr size_t kMaxKeys = size_t{1} << 20;
   static constexpr size_t kMaxWaiters = 4096;
@@ -50,25 +51,25 @@ class ComputeClaims {
     absl::Time until;  // the claim's deadline
   };
 
-  // The longest of `boundaries` (ascending) that a claim promises.
+  // Returns the longest of `boundaries` (ascending) that a claim promises.
   std::optional<Promise> Find(absl::Span<const Boundary> boundaries) const;
-  // How many of the first `chunks` of a prompt some claim's prompt has too.
+  // Returns how many of the first `chunks` of a prompt are also in a claim's prompt.
   size_t SharedChunks(absl::Span<const KeyedSegment> chunks) const;
 
-  // A claim on those of `boundaries` that are not promised yet, for a prompt of `chunks`. 0 when
-  // all are promised, or when there are too many claims.
+  // Grants a claim on the `boundaries` that are not promised yet, for a prompt of `chunks`. Returns
+  // 0 if all are promised or the limit of claims is reached.
   Id Grant(absl::Span<const Boundary> boundaries, absl::Span<const KeyedSegment> chunks,
            absl::Time until);
-  // Ids that are unknown, or no longer known, are ignored.
+  // Ends a claim. Ignores unknown and ended ids.
   void End(Id claim, Wakes* wakes);
   // Ends the claims whose deadline is at or before `now`.
   void Expire(absl::Time now, Wakes* wakes);
 
-  // REQUIRES: `key` is promised. 0 when too many wait.
+  // Returns 0 if the limit of waiters is reached. REQUIRES: `key` is promised.
   Id Wait(const Digest& key, Wake wake);
   void StopWaiting(Id waiter);
 
-  // Restore points that are stored now, whoever published them.
+  // Wakes the waiters of restore points that are stored now, whichever caller published them.
   void Published(absl::Span<const Digest> keys, Wakes* wakes);
 
   size_t claims() const { return claims_.size(); }
@@ -89,7 +90,7 @@ class ComputeClaims {
   size_t keys_ = 0;  // of all claims
   absl::flat_hash_map<Id, Claim> claims_;
   std::set<std::pair<absl::Time, Id>> deadlines_;
-  absl::flat_hash_map<Digest, Id> promised_;      // to the claim
+  absl::flat_hash_map<Digest, Id> promised_;      // the claim that promises the key
   absl::flat_hash_map<Digest, uint32_t> chunks_;  // claims whose prompt has this chunk
   absl::flat_hash_map<Id, Waiter> waiters_;
   std::map<Digest, std::set<Id>> waiting_;  // first come, first woken

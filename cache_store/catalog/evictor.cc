@@ -9,20 +9,22 @@ namespace {
 
 using Answer = Retention::Answer;
 
-// With a disk: among this many points of the least worth, those whose objects are in RAM only are
-// evicted for room in RAM. If there are none, the publish is written to the disk at once.
+// With a disk: the evictor looks at this many points, least valuable first, for points whose
+// objects are in RAM only, to make room in RAM. If there are none, the publish is written to the
+// disk at once.
 constexpr int kLookedAt = 1024;
 
 bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !point.pinned; }
 
-// Whether RAM gets room when the point is removed.
+// Returns whether removing the point frees RAM.
 bool FreesHost(const RestorePointEntry& point) {
   return std::any_of(point.objects.begin(), point.objects.end(), [](StoredObject* object) {
     return object->in_host() && object->sessions == 0 && object->names == 1;
   });
 }
 
-// Its leaving takes nothing that its tenant is guaranteed against `tenant`.
+// Returns whether evicting the point for `tenant` leaves the point's own tenant its guaranteed
+// bytes.
 bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   if (point.account->quota.floor_bytes == 0 || point.tenant() == tenant) return true;
   uint64_t bytes = 0;
@@ -36,7 +38,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   const bool fits = sums_->host_bytes() + bytes <= HostLimitBytes();
-  // With a disk, points leave for room in RAM only if their objects are nowhere else.
+  // With a disk, only points whose objects are nowhere else are evicted for room in RAM.
   const uint64_t points = limits_.disk_bytes == 0 ? KeptPointBytes() : PointBytes();
   if (!fits && !HostRoomIsPossible(bytes, points, tenant)) return false;
   DropSpareCopiesFor(bytes);
@@ -48,7 +50,7 @@ bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
-// A dropped copy frees bookkeeping, too, so that the limit rises by a little meanwhile.
+// A dropped copy also frees bookkeeping, so the limit rises slightly meanwhile.
 void Evictor::DropSpareCopiesFor(uint64_t bytes) {
   const uint64_t limit = HostLimitBytes();
   objects_->DropSpareCopies(limit - std::min(limit, bytes));
@@ -133,7 +135,7 @@ bool Evictor::TrimDisk(int most) {
 }
 
 // A publish that cannot fit must not empty the store before it is refused. Reservations, held and
-// pinned objects and others' guarantees stay in any case.
+// pinned objects, and other tenants' guaranteed bytes always stay.
 bool Evictor::HostRoomIsPossible(uint64_t bytes, uint64_t point_bytes,
                                  const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
@@ -160,8 +162,8 @@ bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 }
 
 bool Evictor::EvictOneForHost(const std::string& tenant) {
-  // Where RAM is all there is, what shares all it has goes in its turn, too: a lookup makes it anew
-  // as long as the others stay.
+  // Without a disk, a point that shares all its objects is evicted in its turn, too: while the
+  // other points stay, a lookup creates the point again.
   const bool is_all = limits_.disk_bytes == 0;
   int left = is_all ? std::numeric_limits<int>::max() : kLookedAt;
   RestorePointEntry* chosen = catalog_->feed().Visit([&](RestorePointEntry* point) {

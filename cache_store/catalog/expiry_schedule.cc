@@ -6,7 +6,7 @@
 namespace hearth {
 namespace {
 
-// A boundary kept alive only by a pin gets this lifetime; a use after it makes the boundary anew.
+// Time to live of a boundary that only a pin keeps alive; a later use creates the boundary again.
 constexpr absl::Duration kUnderPin = absl::Minutes(10);
 
 }  // namespace
@@ -36,7 +36,7 @@ void ExpirySchedule::Add(RestorePointEntry* point) {
   if (!MayExpire(*point)) return;
   const auto time = std::make_pair<absl::Time>(point->expiry.at, uint64_t{point->number});
   const bool is_new = points_.emplace(time, point).second;
-  assert(is_new);  // it was removed before its time changed
+  assert(is_new);  // the caller removed it before changing its time
 }
 
 void ExpirySchedule::Remove(const RestorePointEntry& point) {

@@ -1,7 +1,5 @@
-// ExpirySchedule: when restore points expire. Each has its own time, which publishing it again can
-// only move later; a point that nobody published as a whole expires with the first of its parts.
-//
-// Not thread safe: the store guards it. Ownership: borrows the restore points.
+// ExpirySchedule: when restore points expire. Each point has its own time, which publishing the
+// point again can only extend. A point that no publish named expires with the first of its objects.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
 #define HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
 
@@ -16,24 +14,25 @@
 
 namespace hearth {
 
-// The end of a point that nobody published as a whole: the first end among its objects.
+// InheritedExpiry: the expiry of a point that no publish named: the earliest InheritedEnd of its
+// objects.
 absl::Time InheritedEnd(const StoredObject& object, absl::Time now);
 absl::Time InheritedExpiry(absl::Span<StoredObject* const> objects, absl::Time now);
 
-// It has an end, and is neither pinned nor about to be renewed.
+// Returns whether the point has an expiry and is neither pinned nor about to be renewed.
 bool MayExpire(const RestorePointEntry& point);
 bool HasExpired(const RestorePointEntry& point, absl::Time now);
 
 class ExpirySchedule {
  public:
-  // Does nothing for one that may not expire.
+  // Does nothing for a point that may not expire.
   void Add(RestorePointEntry* point);
-  // To be called before its time, its pin or its renewals change, and before it is removed.
+  // Call before the point's time, pin or renewals change, and before the point is removed.
   void Remove(const RestorePointEntry& point);
 
-  // When the next one expires; InfiniteFuture: none does.
+  // Returns when the next point expires; InfiniteFuture if none does.
   absl::Time next() const;
-  // One that has expired; null: none has.
+  // Returns the first expired point, or null.
   RestorePointEntry* FirstExpired(absl::Time now) const;
 
   // For the catalog's own checks.
@@ -41,7 +40,7 @@ class ExpirySchedule {
   bool Contains(const RestorePointEntry& point) const;
 
  private:
-  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // then by number
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // by expiry, then number
 };
 
 }  // namespace hearth

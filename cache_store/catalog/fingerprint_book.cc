@@ -10,12 +10,12 @@
 namespace hearth {
 namespace {
 
-// For each element of keys and values: between Gemma 3 270M's 11 thousand and 27B's 100.
+// Estimated multiply-adds per KV element: Gemma 3 270M has 11 thousand, 27B has 100 thousand.
 constexpr double kMultiplyAddsPerElement = 32768;
-// Numbers come from callers.
+// Upper bound: the fields' values come from callers.
 constexpr double kMaxSteps = 128;
 
-// 0 where there is none.
+// Returns 0 if the field is absent.
 double Integer(const Fingerprint& fingerprint, const char* name) {
   for (const FingerprintField& field : fingerprint.fields()) {
     const auto* value = std::get_if<uint64_t>(&field.value);
@@ -52,7 +52,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Remember(
   const auto held = std::find_if(list.begin(), list.end(), [&](const auto& other) {
     return other->fingerprint.digest() == known->fingerprint.digest();
   });
-  if (held != list.end()) {  // maybe since the caller looked
+  if (held != list.end()) {  // another thread may have added it
     known = *held;
     list.erase(held);
   }
@@ -61,7 +61,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Remember(
   return known;
 }
 
-// The last one stays: somebody is about to use it.
+// The last entry stays: a caller is about to use it.
 void FingerprintBook::Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list) {
   for (auto it = list->begin(); list->size() > kMaxPerTenant && it != std::prev(list->end());) {
     it = it->use_count() == 1 ? list->erase(it) : std::next(it);
@@ -75,7 +75,7 @@ void FingerprintBook::Trim() {
   }
 }
 
-// The one that was not heard of for longest and has nothing stored. False: all have.
+// Forgets the least recently used tenant that has nothing stored. Returns false if all have.
 bool FingerprintBook::ForgetOneTenant() {
   auto oldest = by_tenant_.end();
   for (auto it = by_tenant_.begin(); it != by_tenant_.end(); ++it) {
@@ -111,7 +111,7 @@ std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
 
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout) {
   const double layers = static_cast<double>(layout.layers.size());
-  // An element of a page is taken for two bytes.
+  // Assumes two bytes for each element of a page.
   const double kv_columns = layout.page_bytes > 0 ? 0.5 * layout.page_bytes / layout.chunk_tokens
                                                   : 2.0 * layout.kv_heads * layout.head_dim;
   const double hidden = Integer(fingerprint, "hidden_size");

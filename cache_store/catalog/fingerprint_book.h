@@ -1,7 +1,6 @@
 // FingerprintBook: the fingerprints that tenants have used, with their readable fields, so that
-// Explain can tell a miss from a difference in one field. Bounded per tenant, and in tenants: the
-// least recently used is forgotten first, but never one that a restore point or a session refers
-// to.
+// Explain can name the field that differs. Limited per tenant and in tenants: the least recently
+// used entry is forgotten first, but never an entry that a restore point or session refers to.
 // Thread safe.
 #ifndef HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
@@ -21,24 +20,26 @@ namespace hearth {
 struct KnownFingerprint {
   Fingerprint fingerprint;
   KvLayout layout;
-  int cost_steps = 0;  // of computing a token of it: CostStepsOf
+  int cost_steps = 0;  // CostStepsOf the model's cost per token
 };
 
 class FingerprintBook {
  public:
-  // Explain tries each of them: 64 lookups of a long prompt take tens of milliseconds.
+  // Explain looks up each fingerprint: 64 lookups of a long prompt take tens of milliseconds.
   static constexpr size_t kMaxPerTenant = 64;
-  // 1024 tenants x 64 x about 3 KB stay under 200 MB. More only where that many store something.
+  // 1024 tenants x 64 x about 3 KB stay under 200 MB. The book exceeds this only if more tenants
+  // have something stored.
   static constexpr size_t kMaxTenants = 1024;
 
-  // Marks as just used. Null when the fingerprint describes no valid layout.
+  // Marks the fingerprint as just used. Returns null if it describes no valid layout.
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
-  // Marks as just used. Returns what it holds of this fingerprint: each is held once.
+  // Marks the fingerprint as just used. Returns the book's entry for it: each fingerprint is held
+  // once.
   std::shared_ptr<const KnownFingerprint> Remember(std::shared_ptr<const KnownFingerprint> known,
                                                    const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets entries above the limits that were in use until now.
+  // Forgets entries above the limits that are no longer in use.
   void Trim() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const
@@ -64,17 +65,16 @@ class FingerprintBook {
   std::map<std::string, Known> by_tenant_ ABSL_GUARDED_BY(mu_);
 };
 
-// Null when it describes no valid layout.
+// Returns null if the fingerprint describes no valid layout.
 std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
 
-// The cost of computing a token, as far as the model's fingerprint tells: the multiply-adds of its
-// matrices. On one kind of machine the seconds that a restore saves are in proportion to it; the
-// kind of machine is not known here. Without the embedding, the head and attention itself, on which
-// a prefill spends little. Where the fingerprint lacks the fields: an estimate from the size of its
-// keys and values.
+// Returns the multiply-adds of the model's matrices per token, from the fingerprint's fields. On
+// one kind of machine a restore saves time in proportion to this number. Excludes the embedding,
+// the head and attention itself, a small part of a prefill. Without the fields: an estimate from
+// the size of the KV.
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout);
 
-// log2 in halves: the difference of two says how much more a token of the one costs.
+// Returns 2 * log2: the difference of two results is the ratio of the costs in steps of sqrt(2).
 int CostStepsOf(double multiply_adds);
 
 }  // namespace hearth

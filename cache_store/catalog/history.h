@@ -1,6 +1,6 @@
-// History: which segments left the store, when and why, so that Explain can say more than "not
-// there". One entry for each segment key whose objects left, keys of restore points among them;
-// bounded. Not thread safe: the store guards it.
+// History: which segments left the store, when and why, so that Explain can give the reason for a
+// miss. One entry for each segment key whose objects left, including keys of restore points.
+// Limited in entries. Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 #define HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 
@@ -24,7 +24,7 @@ struct Departure {
 
 class History {
  public:
-  // Some 130 bytes each: 8 MiB. A prompt of 32,768 tokens has 256 segments at C = 128.
+  // About 130 bytes each: 8 MiB. A prompt of 32,768 tokens has 256 segments at C = 128.
   static constexpr size_t kMaxEntries = 65536;
 
   void Record(const Digest& key, Removal why, absl::Time when) {
@@ -33,7 +33,7 @@ class History {
     while (entries_.size() > kMaxEntries || order_.size() > 2 * kMaxEntries) ForgetOldest();
     assert(entries_.size() <= order_.size());
   }
-  // Null when unknown.
+  // Returns null for an unknown key.
   const Departure* Find(const Digest& key) const {
     const auto it = entries_.find(key);
     return it == entries_.end() ? nullptr : &it->second.departure;
@@ -42,7 +42,7 @@ class History {
  private:
   struct Entry {
     Departure departure;
-    uint64_t serial = 0;  // of the record that counts: a key may leave more than once
+    uint64_t serial = 0;  // of the latest record: a key may leave repeatedly
   };
   void ForgetOldest() {
     const auto [key, serial] = order_.front();

@@ -7,8 +7,8 @@
 namespace hearth {
 namespace {
 
-// RAM that an object frees when its last restore point leaves. The node of a segment leaves with
-// the segment's global object; cut offsets do not count.
+// RAM freed when an object's last restore point is removed. A segment's node is freed with the
+// segment's global object; cut offsets do not count.
 uint64_t CostWithNode(const StoredObject& object) {
   uint64_t bytes = StoredObject::CostBytes(object.layers().size());
   if (object.id.group == LayerGroup::kGlobal) {

@@ -1,16 +1,16 @@
 // ObjectTable: the stored objects, their tiers and their references; StorageSums: the bytes in each
 // tier, the bytes that eviction must keep, and the bytes that are reserved.
 //
-// Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
-// outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
-// with them the index, the tenants' accounts and the sums. A pointer to an object is a handle: only
-// the table writes to what the sums are made of.
+// Bookkeeping only: no I/O, no locks. The store guards it with one mutex, reads and writes tiers
+// without the mutex, and afterwards erases what the table put into Garbage. Ownership: owns the
+// objects, the index, the tenants' accounts and the sums. A pointer to an object is a handle: only
+// the table writes the fields from which the sums are computed.
 //
 // Invariants:
-//  1. An object lives while a restore point or a session refers to it, and not longer.
+//  1. An object lives exactly while a restore point or a session refers to it.
 //  2. A RAM copy is dropped only when the object is on disk, or with the object.
-//  3. Each sum follows from the state of objects and restore points alone, so every change of one
-//     is made within a Change. An object's part of its tenant's account is kept with them.
+//  3. Each sum depends only on the state of objects and restore points, so code changes that state
+//     only within a Change. The Change also updates the object's part of its tenant's account.
 #ifndef HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 #define HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 
@@ -34,7 +34,7 @@ namespace hearth {
 
 class StorageSums {
  public:
-  // Takes an object or a restore point out of all sums, and its destructor adds the new state.
+  // Subtracts an object or a restore point from all sums; the destructor adds its new state.
   // Changes of one entry must not nest.
   template <typename Entry>
   class Change {
@@ -51,35 +51,36 @@ class StorageSums {
     const Entry* const entry_;
   };
 
-  // With what is reserved.
+  // With reservations.
   uint64_t host_bytes() const { return sums_.host_bytes + host_reserved_; }
   uint64_t disk_bytes() const { return sums_.disk_bytes + disk_reserved_; }
-  // Of these, the bytes that eviction may not take, and those that demoting may not.
+  // Parts of host_bytes and disk_bytes: "kept" bytes cannot be evicted, "fixed" bytes cannot be
+  // demoted.
   uint64_t host_kept_bytes() const { return sums_.host_kept_bytes + host_reserved_; }
   uint64_t host_fixed_bytes() const { return sums_.host_fixed_bytes + host_reserved_; }
   uint64_t disk_kept_bytes() const { return sums_.disk_kept_bytes + disk_reserved_; }
   uint64_t pinned_bytes() const { return sums_.pinned_bytes; }  // an object counts once
   uint64_t disk_objects() const { return sums_.disk_objects; }
   uint64_t host_objects() const { return sums_.host_objects; }
-  uint64_t host_used_bytes() const { return sums_.host_bytes; }  // without what is reserved
+  uint64_t host_used_bytes() const { return sums_.host_bytes; }  // without reservations
 
   void ReserveHost(uint64_t bytes) { host_reserved_ += bytes; }
   void ReserveDisk(uint64_t bytes) { disk_reserved_ += bytes; }
-  // For the bookkeeping of restore points that are about to be added.
+  // For the bookkeeping of restore points that will be added.
   void ReservePoints(uint64_t bytes) { points_reserved_ += bytes; }
   void UnreservePoints(uint64_t bytes);
   uint64_t points_reserved() const { return points_reserved_; }
-  // Bookkeeping that evicting all restore points that are neither pinned nor held frees, at least.
+  // Lower bound of the bookkeeping that evicting all points that are neither pinned nor held frees.
   uint64_t evictable_point_bytes() const { return sums_.evictable_point_bytes; }
   // Bookkeeping of the RAM copies in host_kept_bytes.
   uint64_t kept_copy_bytes() const { return sums_.kept_copy_bytes; }
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
 
-  // Adds a new restore point, or takes it out. `times`: 1, or -1 modulo 2^64, as all these sums
-  // are.
+  // Adds (`times` 1) or subtracts (`times` -1 modulo 2^64) a restore point; all sums are modulo
+  // 2^64.
   void Count(const RestorePointEntry& point, uint64_t times);
-  // For the catalog's own checks: adds the bytes in the tiers, and nothing to a tenant's account.
+  // For the catalog's own checks: counts the bytes in the tiers only, not in a tenant's account.
   void CountInTiers(const StoredObject& object, uint64_t times);
   bool SameInTiers(const StorageSums& other) const;
 
@@ -96,22 +97,23 @@ class StorageSums {
   uint64_t host_reserved_ = 0, disk_reserved_ = 0, points_reserved_ = 0;
 };
 
-// To be erased from their tiers, or freed, once the lock is released.
+// Data to erase from tiers or to free after the lock is released.
 struct Garbage {
-  std::vector<HostCopy> host_copies;  // to be freed there: unmapping many MiB takes milliseconds
+  std::vector<HostCopy>
+      host_copies;  // freed without the lock: unmapping many MiB takes milliseconds
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
-  std::vector<uint64_t> gone_objects;  // altogether, or retired
-  uint64_t disk_bytes = 0;             // of the disk objects
+  std::vector<uint64_t> gone_objects;  // freed or retired
+  uint64_t disk_bytes = 0;             // of disk_objects
 };
 
 // Traffic of a tier since the store opened.
 struct TierFlow {
   uint64_t written_bytes = 0;
-  uint64_t unread_bytes = 0;  // of these, left the tier without ever having been read from it
+  uint64_t unread_bytes = 0;  // part of written_bytes that left the tier without being read
 };
 
-// Values that many objects have in common, each held once while an object has it.
+// Values that objects share; each value is held once while an object uses it.
 template <typename Value>
 class CommonValues {
  public:
@@ -142,7 +144,7 @@ class CommonValues {
 
 class ObjectTable {
  public:
-  // Found by their numbers.
+  // Objects are found by number.
   struct NumberHash {
     using is_transparent = void;
     size_t operator()(uint64_t number) const { return absl::Hash<uint64_t>()(number); }
@@ -165,59 +167,59 @@ class ObjectTable {
   PrefixIndex& index() { return index_; }
   TenantLedger& ledger() { return ledger_; }
   const TenantLedger& ledger() const { return ledger_; }
-  // Of kHost or kDisk.
+  // `tier` is kHost or kDisk.
   const TierFlow& flow(Tier tier) const { return tier == Tier::kHost ? host_flow_ : disk_flow_; }
   StorageSums& sums() { return sums_; }
   const StorageSums& sums() const { return sums_; }
 
-  // Of objects, restore points and manifests alike.
+  // Numbers of objects, restore points and manifests.
   uint64_t NextNumber() { return next_number_++; }
-  uint64_t next_number() const { return next_number_; }  // above all that were given
+  uint64_t next_number() const { return next_number_; }  // greater than all given numbers
   void ReserveNumbersBelow(uint64_t number);
 
-  // A new object, held once, in no tier and not visible. REQUIRES: `number` came from NextNumber,
-  // for this object only; a layer for each slice.
+  // Returns a new object that is held once, in no tier and not visible. REQUIRES: `number` came
+  // from NextNumber, for this object only; `layers` has one entry for each slice.
   StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
                           absl::Span<const uint64_t> slice_digests,
                           const std::vector<uint32_t>& layers, uint64_t slice_bytes,
                           const std::string& publisher = "");
-  // Makes it visible. REQUIRES: the node has its key, and no object of this group.
+  // Makes the object visible. REQUIRES: the node has the object's key, and no object of its group.
   void Link(StoredObject* object, SegmentNode* node);
-  // Hides it from lookups for good; its last reference frees it. REQUIRES: held, and no restore
-  // point names it.
+  // Hides the object from lookups permanently; releasing the last reference frees it. REQUIRES: the
+  // object is held, and no restore point names it.
   void Retire(StoredObject* object);
   StoredObject* Find(uint64_t number) const;  // null when absent
   void Hold(StoredObject* object);
   void Release(StoredObject* object);
 
-  // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
-  // same lock.
+  // Adds a tier's copy. REQUIRES: the object has no copy there; room was reserved, and the
+  // reservation is released under the same lock.
   void SetInHost(StoredObject* object, HostCopy slices);
   void SetOnDisk(StoredObject* object);
-  // The same for an object that an earlier run wrote, and may have read.
+  // Like SetOnDisk, for an object that an earlier run wrote, and may have read.
   void AdoptOnDisk(StoredObject* object);
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(StoredObject* object);
-  // Demotes: drops spare copies that no session holds, the longest unused first, until what is in
-  // RAM takes `most_bytes`, or none is left.
+  // Demotes: drops spare copies (RAM copies of objects on disk) that no session holds, least
+  // recently used first, until the KV in RAM takes at most `most_bytes` or no copy is left.
   void DropSpareCopies(uint64_t most_bytes);
-  // Somebody read it: its spare copy, if it has one, is the last to go.
+  // Notes a read: the object's spare copy, if any, becomes the most recently used.
   void NoteUse(StoredObject* object);
-  // A write of it failed, and may have left bytes on disk.
+  // Notes that a write of the object failed and may have left bytes on disk.
   void SetBegunOnDisk(StoredObject* object) { object->disk.begun = true; }
 
-  // Called as restore points come and go.
+  // Called when restore points are added and removed.
   void ChangeNames(StoredObject* object, int by);
   void ChangePins(StoredObject* object, int by);
   void KeepUntil(StoredObject* object, absl::Time expires);
-  // Frees an object that nothing refers to.
+  // Frees the object if nothing refers to it.
   void DropUnneeded(StoredObject* object);
-  // The object counts as this tenant's from its first promise or name to its last.
+  // Charges the object to the tenant, from its first promise or name to its last.
   void Charge(StoredObject* object, TenantAccount* account);
   void Promise(StoredObject* object, TenantAccount* account);
   void Unpromise(const std::vector<StoredObject*>& objects);
 
-  // The manifest of a removed restore point, or of one that was not added in the end.
+  // Discards the manifest of a removed restore point, or of a point that was not added.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
   Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
 
@@ -228,13 +230,13 @@ class ObjectTable {
   }
   // RAM of the bookkeeping of all copies in RAM, by formula.
   uint64_t copy_cost_bytes() const { return copy_cost_bytes_; }
-  uint64_t bytes() const { return bytes_; }      // each counted once, whatever its tiers
+  uint64_t bytes() const { return bytes_; }      // each object counts once, whatever its tiers
   uint64_t demoted() const { return demoted_; }  // copies
 
  private:
   void Uncharge(StoredObject* object);
   void Unlink(StoredObject* object);
-  // The list of spare copies, in order of use: the longest unused first.
+  // List of spare copies, least recently used first.
   void AddSpare(StoredObject* object);
   void RemoveSpare(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);

@@ -1,10 +1,10 @@
-// PrefixIndex: the tree of stored segments, by which the store knows prompts token by token.
+// PrefixIndex: the tree of stored segments; it finds prompts token by token.
 //
 // One root for each (fingerprint, tenant); a node is one segment, named by its key in the hash
-// chain. Nodes keep their token ids, and every hit compares them: a key is never trusted alone.
-// Not thread safe: the store guards it. Nodes are owned by the index and never move.
-// Invariants: 1. a node other than a root has an object, a restore point, or children.
-// 2. only whole chunks have children. 3. siblings differ in tokens or in cut offsets.
+// chain. Nodes hold their token ids, and every hit compares them: equal keys alone are never
+// trusted. Not thread safe: the store guards it. The index owns the nodes; nodes never move.
+// Invariants: (1) a node other than a root has an object, a restore point, or children; (2) only
+// whole chunks have children; (3) siblings differ in tokens or in cut offsets.
 #ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
 
@@ -27,7 +27,7 @@ struct RestorePointEntry;
 
 class SegmentNode {
  public:
-  // Orders siblings so that the longest common prefix is found beside the place of insertion.
+  // Orders siblings so that the longest common prefix is next to the place of insertion.
   struct ByTokens {
     using is_transparent = void;
     bool operator()(const SegmentNode* a, const SegmentNode* b) const;
@@ -37,7 +37,7 @@ class SegmentNode {
 
   using Children = absl::btree_set<SegmentNode*, ByTokens>;
 
-  // A root.
+  // Makes a root.
   explicit SegmentNode(const Digest& root) : key(root) {}
   SegmentNode(SegmentNode* before, const KeyedSegment& segment, absl::Span<const uint32_t> prompt);
 
@@ -51,10 +51,10 @@ class SegmentNode {
   absl::Span<const uint32_t> token_ids() const { return {numbers_.get(), tokens_}; }
   absl::Span<const uint32_t> cut_offsets() const { return {numbers_.get() + tokens_, cuts_}; }
   const Children& children() const;
-  // False: a sibling has the same tokens and cuts.
+  // Returns false if a sibling has the same tokens and cuts.
   bool AddChild(SegmentNode* child);
   void RemoveChild(SegmentNode* child);
-  // It has the segment's tokens and cuts, whatever is before them.
+  // Returns whether the node has the segment's tokens and cuts; ignores the tokens before them.
   bool Is(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
 
  private:
@@ -64,7 +64,8 @@ class SegmentNode {
   uint16_t tokens_ = 0, cuts_ = 0;  // at most kMaxChunkTokens each
 };
 
-// The first 128 bits of a key: keys are of a keyed hash, and do not agree in them by chance.
+// The first 128 bits of a key. Keys come from a keyed hash, so two keys do not share these bits by
+// chance.
 struct ShortKey {
   uint64_t first = 0, second = 0;
 
@@ -81,25 +82,25 @@ struct ShortKey {
 
 class PrefixIndex {
  public:
-  // RAM of a node with its token ids and cut offsets and its places among its siblings and in the
+  // RAM of a node with its token ids, its cut offsets, and its places among the siblings and in the
   // table (memory_cost.h).
   static uint64_t NodeCostBytes(size_t tokens, size_t cuts);
 
-  // Null when absent.
+  // Returns null if the key is absent.
   SegmentNode* Find(const Digest& key) const;
   // Like Find, but not counted in finds(): for a caller that looked the key up before.
   SegmentNode* Peek(const Digest& key) const;
   SegmentNode* Peek(const ShortKey& key) const;
-  // The node of `segment` if it is stored with exactly these tokens.
+  // Returns the node of `segment` if it is stored with exactly these tokens.
   SegmentNode* Find(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
   SegmentNode* EnsureRoot(const Digest& root);
-  // Null when a node of this key exists with other tokens: a collision, or a broken caller.
+  // Returns null if a node of this key has other tokens: a collision, or a broken caller.
   SegmentNode* Ensure(SegmentNode* parent, const KeyedSegment& segment,
                       absl::Span<const uint32_t> prompt);
-  // Removes `node` and then its ancestors, up to the first that something needs.
+  // Removes `node` and its ancestors up to the first node that is needed.
   void Prune(SegmentNode* node);
 
-  // Children of `chunk` shorter than C that are prefixes of `rest`, longest first.
+  // Returns children of `chunk` that are shorter than C and prefixes of `rest`, longest first.
   static std::vector<SegmentNode*> RemaindersOf(const SegmentNode* chunk,
                                                 absl::Span<const uint32_t> rest,
                                                 uint32_t chunk_tokens);
@@ -107,11 +108,11 @@ class PrefixIndex {
   size_t size() const { return nodes_.size(); }
   // RAM of all nodes, by NodeCostBytes.
   uint64_t cost_bytes() const { return cost_bytes_; }
-  // Keys looked up since the start, found or not: a measure of the work done here.
+  // Number of keys looked up since the start, found or not: a measure of work.
   uint64_t finds() const { return finds_; }
 
  private:
-  // By the nodes' own keys, which are hashes already.
+  // Uses the nodes' keys, which are hashes already.
   struct KeyHash {
     using is_transparent = void;
     size_t operator()(const ShortKey& key) const { return key.first; }
@@ -133,12 +134,12 @@ class PrefixIndex {
   absl::flat_hash_set<std::unique_ptr<SegmentNode>, KeyHash, SameKey> nodes_;
 };
 
-// How far a prompt goes along what is stored below a root, whatever its cuts.
+// How far the stored prompts below a root match a prompt, whatever their cuts.
 struct PromptMatch {
   bool has_root = false;
   uint32_t tokens = 0;  // the longest common token prefix
-  // Ends the deepest restore point whose tokens begin the prompt, and which leaves a token to
-  // compute. Null when there is none.
+  // The node of the deepest restore point that is a proper prefix of the prompt. Null if there is
+  // none.
   const SegmentNode* point = nullptr;
 };
 PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root,

@@ -43,7 +43,7 @@ void PromptWalk::Leave(uint32_t end) {
   while (!earliest_.empty() && earliest_.front().end <= tail_begin) earliest_.pop_front();
 }
 
-// Of a chunk's end, what lies before begin_ is then before the next chunk.
+// Once a chunk's end is handled, its objects lie before begin_ of the next chunk.
 BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk) {
   const auto object_of = [this, node](LayerGroup group) -> StoredObject* {
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];

@@ -1,9 +1,9 @@
-// One forward walk along a prompt: at which boundaries could generation go on?
+// PromptWalk: walks along a prompt once and reports at which boundaries generation could resume.
 //
-// The walk tracks whether every global object so far is readable, from which token on the local
-// ones have no gap, and sums of both. A boundary is usable when the first holds and the second
-// covers its window, whether a manifest was ever written for it or not. Nothing changes the index
-// during it.
+// The walk tracks whether all global objects so far are readable, from which token on the local
+// objects have no gap, and the sums of both. A boundary is usable if the global objects are
+// readable and the local objects cover its window, even if no manifest was written for it. Nothing
+// may change the index during the walk.
 #ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 
@@ -20,10 +20,10 @@ namespace hearth {
 
 struct BoundaryState {
   uint32_t boundary = 0;
-  SegmentNode* node = nullptr;  // the segment that ends here; null when it is not stored
+  SegmentNode* node = nullptr;  // the segment that ends here; null if not stored
   bool globals_present = false;
   bool tail_present = false;
-  // Of a usable one: of its objects, the bytes, the slowest tier, and the first end.
+  // For a usable boundary: its objects' bytes, their slowest tier, and their earliest expiry.
   uint64_t bytes = 0;
   Tier tier = Tier::kHost;
   absl::Time until;
@@ -32,15 +32,16 @@ struct BoundaryState {
 
 class PromptWalk {
  public:
-  using OnDevice = std::function<bool(StoredObject*)>;  // null: there is no device
+  using OnDevice = std::function<bool(StoredObject*)>;  // null: no device
 
-  // Borrows all but the last. Pinned objects live on for a while after `now`.
+  // Borrows all arguments except `on_device`. Pinned objects count as alive for a while after
+  // `now`.
   PromptWalk(const PrefixIndex* index, const KvLayout* layout, const PromptChain* chain,
              absl::Span<const uint32_t> token_ids, uint32_t max_boundary, absl::Time now,
              OnDevice on_device = nullptr);
 
-  // Puts the candidate boundaries of the next chunk there, ascending: remainders of the chain, or
-  // in the portable class all that are stored, and the chunk's own end. False: at the end.
+  // Sets `states` to the candidate boundaries of the next chunk, ascending: remainders of the chain
+  // (in the portable class all stored remainders), then the chunk's end. Returns false at the end.
   bool Next(std::vector<BoundaryState>* states);
 
  private:
@@ -54,7 +55,7 @@ class PromptWalk {
     absl::Time until;
   };
   Local Count(StoredObject* object, uint32_t end) const;
-  // Forgets local objects that no boundary from `end` on needs.
+  // Removes local objects that no boundary from `end` on needs.
   void Leave(uint32_t end);
   BoundaryState StateAt(SegmentNode* node, uint32_t end, bool is_chunk);
 
@@ -67,22 +68,22 @@ class PromptWalk {
   const OnDevice on_device_;
   const bool has_global_, has_local_;
 
-  uint32_t begin_ = 0;             // of the next chunk
-  size_t remainder_ = 0;           // the next one of the chain
-  SegmentNode* parent_;            // ends at begin_
-  bool globals_ = true;            // are present up to begin_
-  uint32_t local_run_begin_ = 0;   // local objects are present from here to begin_
-  Sums global_sums_, local_sums_;  // of the objects before begin_, and of those in tail_
-  absl::Time until_ = absl::InfiniteFuture();  // of the global ones
+  uint32_t begin_ = 0;                         // of the next chunk
+  size_t remainder_ = 0;                       // index of the chain's next remainder
+  SegmentNode* parent_;                        // ends at begin_
+  bool globals_ = true;                        // all global objects up to begin_ are present
+  uint32_t local_run_begin_ = 0;               // local objects are present from here to begin_
+  Sums global_sums_, local_sums_;              // of global objects before begin_; of tail_
+  absl::Time until_ = absl::InfiniteFuture();  // earliest expiry of the global objects
   std::deque<Local> tail_;
-  std::deque<Local> earliest_;  // of tail_, those before which none after them ends
+  std::deque<Local> earliest_;  // entries of tail_ that expire before all later entries
 };
 
-// Objects of a usable boundary in NeededObjects order, from the segment that ends there. Empty when
-// one is missing.
+// Returns the objects of the boundary at the end of `last`, in NeededObjects order; empty if one is
+// missing.
 std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last);
 
-// The tokens of [0, last->end()), and the cuts that its keys prove (multiples of C aside).
+// Returns the tokens of [0, last->end()), and the cuts that the keys prove, without multiples of C.
 std::vector<uint32_t> TokensOf(const SegmentNode* last);
 std::vector<uint32_t> CutsOf(const SegmentNode* last, const KvLayout& layout);
 

@@ -13,8 +13,8 @@ Retention::Key KeyOf(const Digest& key) {
 
 bool IsLocal(StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
 
-// The point that another one of the same publish goes and stays with: a prompt's end, and the
-// boundary before it, which are numbered one after the other.
+// Returns the point of the same publish that is evicted and kept together with `point`: a prompt's
+// end and the boundary before it have consecutive numbers.
 RestorePointEntry* Companion(const RestorePointEntry& point) {
   const SegmentNode* const before = point.node->parent;
   if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {

@@ -1,7 +1,7 @@
 // StoredObject and RestorePointEntry: the catalog's entries.
 //
-// Plain values, guarded by the store's mutex. ObjectTable and Catalog make them, and alone write to
-// them but where a field says more; pointers to them are handles.
+// Plain values, guarded by the store's mutex. Only ObjectTable and Catalog create entries and write
+// to them, unless a field's comment says otherwise; pointers to entries are handles.
 #ifndef HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 #define HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 
@@ -25,12 +25,12 @@
 
 namespace hearth {
 
-// An absl::Time in half of its memory, for entries of which there are millions. Times before 1678
-// and after 2262 become InfinitePast and InfiniteFuture: the longest time to live ends earlier.
+// An absl::Time in half the memory, for millions of entries. Times before 1678 and after 2262
+// become InfinitePast and InfiniteFuture; the longest time to live ends before 2262.
 class PackedTime {
  public:
-  PackedTime() = default;  // the Unix epoch, as absl::Time
-  // Implicit: fields of this type are used as an absl::Time.
+  PackedTime() = default;  // the Unix epoch, like absl::Time
+  // Implicit, so that fields of this type work like an absl::Time.
   PackedTime(absl::Time time) : unix_ns_(absl::ToUnixNanos(time)) {}
   operator absl::Time() const {
     if (unix_ns_ == std::numeric_limits<int64_t>::max()) return absl::InfiniteFuture();
@@ -42,86 +42,87 @@ class PackedTime {
   int64_t unix_ns_ = 0;
 };
 
-// An object's slices in RAM, in order of its layers. Who has one may read it without the lock.
+// An object's slices in RAM, in layer order. A holder may read them without the lock.
 using HostCopy = std::shared_ptr<const std::vector<SliceView>>;
 
 struct StoredObject {
   static constexpr absl::Duration kLongestHidden = absl::Seconds(16);
 
-  // Of its copy in one tier.
+  // State of the object's copy in one tier.
   struct Residency {
-    bool read = false;   // since it came there: whether writing it was of any use
-    bool begun = false;  // it is on its way there, or a failed write may have left a part of it
+    bool read = false;   // read since it was written there
+    bool begun = false;  // a write is running, or a failed write may have left a part
   };
 
-  // `shared`: values that outlive it; `publisher` may be null.
+  // `shared_layers` and `shared_publisher` outlive the object; `shared_publisher` may be null.
   StoredObject(uint64_t its_number, const Digest& its_key, const ObjectId& its_id,
                const std::vector<uint32_t>* shared_layers, absl::Span<const uint64_t> digests,
                uint64_t bytes_of_slice, const std::string* shared_publisher);
-  // One block with its slices' digests.
+  // Allocates the object and its slices' digests in one block.
   static std::unique_ptr<StoredObject> Make(uint64_t number, const Digest& key, const ObjectId& id,
                                             const std::vector<uint32_t>* layers,
                                             absl::Span<const uint64_t> digests,
                                             uint64_t slice_bytes, const std::string* publisher);
-  // RAM of an object's bookkeeping, with its place in the table, and of the bookkeeping of its copy
-  // in RAM. Without the KV (memory_cost.h).
+  // CostBytes: RAM of an object's bookkeeping, with its place in the table. HostCopyCostBytes: RAM
+  // of the bookkeeping of its RAM copy. Both without the KV (memory_cost.h).
   static uint64_t CostBytes(size_t slices);
   static uint64_t HostCopyCostBytes(size_t slices);
 
-  // Never change once made: sessions that hold a reference read them without the lock.
+  // Constant: sessions that hold a reference read these fields without the lock.
   const uint64_t number;
   const uint64_t slice_bytes;
   const ObjectId id;
-  // As StoredSlice's, once it is on disk; set before it is written, by whoever writes it.
+  // StoredSlice::in_table once the object is on disk; the writer sets it before the write.
   std::atomic<bool> in_table{false};
 
   bool on_disk = false;
-  bool retired = false;  // quarantined, or dropped while it is read: never visible again
-  // Changed under the store's mutex by who reads or copies one, too.
+  bool retired = false;  // quarantined, or dropped during a read: never visible again
+  // Callers that read or copy the object also change these, under the store's mutex.
   Residency ram, disk;
-  bool copying = false;  // a copy of it to the device is queued
-  uint8_t failures = 0;  // failed reads in a row with the same result
-  uint8_t fetches = 0;   // since it was last copied to the device, 255 at most
-  // 16 bits of a digest of the last failed read's bytes; 0: it was an error
+  bool copying = false;  // a copy to the device is queued
+  uint8_t failures = 0;  // consecutive failed reads with the same result
+  uint8_t fetches = 0;   // fetches since the last copy to the device, at most 255
+  // 16 bits of a digest of the last failed read's bytes; 0: the read returned an error
   uint16_t wrong = 0;
-  uint32_t names = 0;  // restore points that name it
-  uint32_t pins = 0;   // pinned ones among them
+  uint32_t names = 0;  // restore points that name the object
+  uint32_t pins = 0;   // pinned restore points that name the object
   uint32_t sessions = 0;
-  uint32_t promised = 0;        // publishes under way whose restore points will name it
-  SegmentNode* node = nullptr;  // null until it is visible
-  HostCopy host;                // null: it is not in RAM
+  uint32_t promised = 0;        // running publishes whose restore points will name the object
+  SegmentNode* node = nullptr;  // null until the object is visible
+  HostCopy host;                // null: not in RAM
   PackedTime hidden_until = absl::InfinitePast();  // after the last failure
-  // Its neighbours among the spare copies, if it has one.
+  // Neighbours in the list of spare copies, if the object has a spare copy.
   StoredObject* spare_before = nullptr;
   StoredObject* spare_after = nullptr;
-  TenantAccount* account = nullptr;  // set while it is named or promised
-  // The latest end that a restore point naming it ever had.
+  TenantAccount* account = nullptr;  // set while the object is named or promised
+  // The latest expiry of any restore point that named the object.
   PackedTime keep_until = absl::InfinitePast();
 
-  // REQUIRES: the lock. Its node has it, if it is visible.
+  // REQUIRES: the lock. A visible object's key is in its node.
   const Digest& key() const { return node != nullptr ? node->key : *own_key_; }
-  // Called when it becomes visible, with its node, and when it stops being so.
+  // TakeKeyOf: called when the object becomes visible. KeepOwnKey: called when it stops being
+  // visible.
   void TakeKeyOf(SegmentNode* its_node);
   void KeepOwnKey();
   const std::vector<uint32_t>& layers() const { return *layers_; }  // model layer of each slice
   absl::Span<const uint64_t> slice_digests() const { return {digests(), layers_->size()}; }
-  // Null: it was there when the store opened, or its publisher has no name.
+  // Null: the object was on disk when the store opened, or its publisher has no name.
   const std::string* publisher() const { return publisher_; }
 
   bool in_host() const { return host != nullptr; }
-  // A copy in RAM of what the disk has, too: dropping it loses nothing.
+  // The object has a RAM copy and a disk copy: dropping the RAM copy loses no data.
   bool has_spare() const { return in_host() && on_disk; }
-  // A read of it failed a moment ago. Not for long, whatever becomes of the clock.
+  // A read failed recently. Ends after kLongestHidden even if the clock is set back.
   bool hidden(absl::Time now) const {
     return !in_host() && now < hidden_until && hidden_until <= now + kLongestHidden;
   }
   uint64_t bytes() const { return slice_bytes * layers_->size(); }
   uint64_t disk_cost_bytes() const;
-  // These are the bytes of the slice, by length and digest.
+  // Returns whether the bytes match the slice's length and digest.
   bool IsIntact(size_t slice, const SliceView& view) const;
-  // The same of all of its slices. False: null.
+  // Returns whether all slices match. A null copy does not.
   bool IsIntact(const HostCopy& slices) const;
-  // As they are written to another tier.
+  // Appends the writes of the slices to another tier.
   void AddWrites(const HostCopy& slices, std::vector<SliceWrite>* writes) const;
   StoredSlice Slice(size_t i) const {
     return StoredSlice{number, layers()[i], slice_bytes, slice_digests()[i], in_table.load()};
@@ -131,7 +132,7 @@ struct StoredObject {
 
  private:
   struct Room {
-    size_t slices;  // digests after the object
+    size_t slices;  // number of digests stored after the object
   };
   static void* operator new(size_t size, Room room) {
     return ::operator new(size + room.slices * sizeof(uint64_t));
@@ -141,50 +142,51 @@ struct StoredObject {
 
   const std::vector<uint32_t>* const layers_;
   const std::string* const publisher_;
-  std::unique_ptr<const Digest> own_key_;  // while it has no node
+  std::unique_ptr<const Digest> own_key_;  // null while the object has a node
 };
 
 struct RestorePointEntry {
   struct Uses {
-    uint64_t tick = 0;  // the last one, in order of use
+    uint64_t tick = 0;  // order of the last use
     PackedTime last;
-    PackedTime last_through;  // the same, uses of longer ones that go through it among them
-    PackedTime noted;         // what the disk knows of it; see UseLog
+    PackedTime last_through;  // last use of this point or of a longer point that continues it
+    PackedTime noted;         // last use noted on disk; see UseLog
     uint64_t hits = 0;
   };
   struct Expiry {
-    PackedTime at;                              // not served from then on, unless it is pinned
-    PackedTime written = absl::InfinitePast();  // what the disk holds of `at`, if not inherited
-    uint32_t renewals = 0;                      // publishes under way that will renew it
-    bool inherited = true;  // nobody published it as a whole: it expires with its parts
+    PackedTime at;                              // not served from this time on, unless pinned
+    PackedTime written = absl::InfinitePast();  // the value of `at` on disk, if not inherited
+    uint32_t renewals = 0;                      // running publishes that will renew the point
+    bool inherited = true;  // no publish named the point: it expires with its objects
   };
 
-  struct Hint {                                    // of who published it
-    PackedTime kept_until = absl::InfinitePast();  // given up after the tenant's others until then
+  struct Hint {  // from the publisher
+    PackedTime kept_until =
+        absl::InfinitePast();  // until then evicted after the tenant's other points
     int32_t priority = 0;
   };
 
   uint64_t number = 0;
-  uint64_t manifest = 0;  // its number on disk; another after a failed write
+  uint64_t manifest = 0;  // number of the manifest on disk; changes after a failed write
   TenantAccount* account = nullptr;
-  const KnownFingerprint* model = nullptr;  // the catalog holds it
+  const KnownFingerprint* model = nullptr;  // owned by the catalog
   SegmentNode* node = nullptr;
   absl::InlinedVector<StoredObject*, 2> objects;
   std::unique_ptr<const std::vector<uint32_t>> own_cuts;  // null: none
-  bool durable = false;                                   // its manifest is on disk
+  bool durable = false;                                   // the manifest is on disk
   bool pinned = false;
-  bool listed = false;  // the retention policy knows of it
+  bool listed = false;  // the retention policy holds the point
   uint32_t sessions = 0;
   Uses uses;
   Expiry expiry;
   Hint hint;
   uint64_t manifest_cost_bytes = 0;
-  uint64_t object_bytes = 0;  // of all it names
+  uint64_t object_bytes = 0;  // bytes of all named objects
 
   // RAM of a restore point without its nodes and objects (memory_cost.h).
   static uint64_t CostBytes(size_t objects, size_t cuts);
   uint64_t cost_bytes() const { return CostBytes(objects.size(), cuts().size()); }
-  const Digest& id() const { return node->key; }  // the key of its last segment
+  const Digest& id() const { return node->key; }  // key of the last segment
   absl::Span<const uint32_t> cuts() const {
     return own_cuts == nullptr ? absl::Span<const uint32_t>() : absl::MakeConstSpan(*own_cuts);
   }
