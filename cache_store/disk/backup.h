@@ -15,28 +15,30 @@
 
 namespace hearth {
 
-// How many states a backup folder keeps; older ones are removed once a newer one is whole.
+// Number of states that a backup folder keeps. Older states are removed after a newer one is
+// complete.
 inline constexpr uint32_t kKeptBackups = 3;
 
 struct BackupReport {
-  uint32_t id = 0;          // counts up within the folder
-  uint64_t bytes = 0;       // of the whole state, new or shared with earlier ones
-  uint64_t new_bytes = 0;   // copied now
+  uint32_t id = 0;          // increases within the folder
+  uint64_t bytes = 0;       // bytes of the whole state, new or shared with earlier backups
+  uint64_t new_bytes = 0;   // bytes copied by this backup
   bool has_secret = false;  // false: the operator keeps it elsewhere (--secret-file)
 };
 
-// Backs up a folder that no store has open. kFailedPrecondition: `dir` is in use or no data folder,
-// or `to` holds something else.
+// Backs up a folder that no store has open. kFailedPrecondition: `dir` is in use or is no data
+// folder, or `to` holds something else.
 absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to);
 
 struct RestoreReport {
   uint32_t id = 0;
   bool has_secret = false;
-  VerifyReport verified;  // of the restored folder
+  VerifyReport verified;  // result for the restored folder
 };
 
-// Makes `dir` from a backup: the newest, or `id`. Every byte is checked before `dir` appears;
-// kDataLoss names the damage, and nothing is left behind. kFailedPrecondition: `dir` is not empty.
+// Restores a backup to `dir`: the newest, or backup `id`. Checks every byte before `dir` appears.
+// If a byte is damaged, returns kDataLoss, which names the damage, and leaves nothing behind.
+// kFailedPrecondition: `dir` is not empty.
 absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
                                              uint32_t id = 0);
 

@@ -12,13 +12,13 @@
 namespace hearth {
 namespace {
 
-// 31 s in all. None is longer than a store may take to publish again when its disk is well.
+// 31 s in total. No pause is longer than a store may take to publish again after its disk recovers.
 constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
-constexpr size_t kSaidBytes = 512;  // more of it says no more
+constexpr size_t kSaidBytes = 512;  // limit of the quoted error text
 
 }  // namespace
 
-// LOCK is left out: this process holds a lock of it.
+// Skips LOCK: this process holds a lock on it.
 void DropCachedFiles(const std::string& path) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
@@ -39,7 +39,7 @@ bool DamageConfirmation::ReadAgainAfterMisread(absl::string_view what) {
   return Pause(what);
 }
 
-// False: it has waited for long enough.
+// Returns false if all pauses are used up.
 bool DamageConfirmation::Pause(absl::string_view wrong) {
   if (waits_ == std::size(kPausesInSeconds)) return false;
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);

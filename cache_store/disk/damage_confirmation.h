@@ -1,8 +1,8 @@
-// DamageConfirmation: whether a start reads again what it read wrong.
+// DamageConfirmation: decides whether a start repeats a read that gave wrong bytes.
 //
-// A start erases, mends or sets aside what it takes for damage, and a disk that reads wrong for a
-// moment reads right soon. So it reads again, past the page cache and after ever longer pauses.
-// What reads wrong in the same way three times in a row is damage. One thread at a time.
+// A start erases, repairs or sets aside damaged data, but a disk that misreads briefly soon reads
+// correctly. So the start repeats the read without the page cache, after increasing pauses. If
+// three consecutive reads are wrong in the same way, the data is damaged. For one thread.
 #ifndef HEARTH_CACHE_STORE_DISK_DAMAGE_CONFIRMATION_H_
 #define HEARTH_CACHE_STORE_DISK_DAMAGE_CONFIRMATION_H_
 
@@ -22,17 +22,18 @@ namespace hearth {
 class DamageConfirmation {
  public:
   using Wait = std::function<void(absl::Duration)>;
-  // `dir`: the data folder. `wait`: null: it sleeps. `warnings`: for the first wait; may be null.
+  // `dir`: the data folder. `wait`: null sleeps. `warnings`: reports the first wait; may be null.
   DamageConfirmation(std::string dir, Wait wait, std::shared_ptr<Warnings> warnings)
       : dir_(std::move(dir)), wait_(std::move(wait)), warnings_(std::move(warnings)) {}
-  // Each thing that is read has one of its own.
+  // Use one object for each item that is read.
   DamageConfirmation(DamageConfirmation&&) = default;
 
-  // `wrong` describes what was read, and is not empty. Waits, if it is to be read again.
+  // Returns whether to read again, after a pause. `wrong` describes the wrong result and is not
+  // empty.
   bool ReadAgain(absl::string_view wrong);
-  // The same where two reads differed, or a read failed: that is no damage, however often.
+  // Like ReadAgain, if two reads differed or a read failed: that never confirms damage.
   bool ReadAgainAfterMisread(absl::string_view what);
-  // After ReadAgain returned false. False: it reads differently each time.
+  // Call after ReadAgain returned false. False: each read gives another result.
   bool confirmed() const { return same_ >= kSame; }
   const std::string& dir() const { return dir_; }
 
@@ -49,10 +50,10 @@ class DamageConfirmation {
   size_t waits_ = 0;
 };
 
-// Has the page cache forget the files of the database at `path`.
+// Drops the files of the database at `path` from the page cache.
 void DropCachedFiles(const std::string& path);
 
-// The error of a start that gives up nothing, since `wrong` was not confirmed.
+// Returns the error of a start that deletes nothing because `wrong` was not confirmed.
 absl::Status ReadsDifferently(const std::string& dir, absl::string_view wrong);
 
 }  // namespace hearth

@@ -19,20 +19,20 @@
 namespace hearth {
 namespace {
 
-// Below this a value is copied into memory of its own; above, the read's buffer is handed out.
+// Smaller values are copied; larger values are returned in the read's own buffer.
 constexpr size_t kPinBytes = 4096;
-// Of erased objects at once in the log: a KiB or two an object.
+// Batch size of erases in the log: an object takes one or two KiB.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
-// A database that is from before a drop that was answered is set aside, as one that cannot be
-// mended.
+// Opens the database and reads its records. A database that is older than an acknowledged drop is
+// set aside, like a database that cannot be repaired.
 absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
                        const DiskTierOptions& options, std::unique_ptr<PointCount>* count,
                        std::unique_ptr<Database>* db, DiskContents* out) {
   absl::Status status = Database::Open(dir, Database::Mode::kOwn, db, options);
   if (absl::IsResourceExhausted(status) &&
       Database::Open(dir, Database::Mode::kServe, db, options).ok()) {
-    status = absl::OkStatus();  // it serves until there is room
+    status = absl::OkStatus();  // read-only until there is room
   }
   if (!status.ok()) return status;
   auto opened = PointCount::Open(dir);
@@ -48,7 +48,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
     DamageConfirmation confirmation(dir, options.wait, options.warnings);
     contents = status.ok() ? LoadContents(**db, before, boot, &confirmation) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
-    if ((*db)->reserve() == nullptr) break;  // a full disk has no room for an empty database
+    if ((*db)->reserve() == nullptr) break;  // a full disk has no room for a new database
     *db = nullptr;
     status = SetAside(dir, std::string(contents.status().message()), &lines);
     if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, db, options);
@@ -57,12 +57,12 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   if (!status.ok()) return status;
   if (!contents.ok()) return contents.status();
   (*count)->Begin(contents->manifests, contents->drops, boot);
-  if (contents->drops < before.drops) {  // an empty one, which has seen all drops
+  if (contents->drops < before.drops) {  // a new, empty database: it contains no dropped point
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
     if (!noted.ok()) return FromRocks(noted, "writing the drop count");
   }
-  // So that no later start finds them torn. There may be no room for it.
+  // Flush, so that no later start finds torn logs. The flush may fail for lack of room.
   if (!(*db)->cut_logs().empty()) {
     (**db)->Flush(rocksdb::FlushOptions(), (*db)->families()).PermitUncheckedError();
   }
@@ -118,7 +118,7 @@ class RocksDiskTier : public DiskTier {
     return WithOwnDb([&] {
       std::string path;
       const rocksdb::Status made = tables_->Make(slices, &path);
-      // The database has not seen it.
+      // Make() does not change the database, so its error does not mark the database as failed.
       return made.ok() ? Changed(kWhat, tables_->TakeOver(path)) : Ended(kWhat, made);
     });
   }
@@ -149,7 +149,7 @@ class RocksDiskTier : public DiskTier {
       numbers.push_back(record.number);
       replaced.push_back(record.replaced);
     }
-    // With `sync` the whole log up to here, slices included.
+    // `sync` syncs the whole log up to here, including slices.
     const absl::Status written =
         WriteBatch("writing manifests", sync, [&](rocksdb::WriteBatch* batch) {
           for (const ManifestRecord& record : manifests) {
@@ -173,11 +173,11 @@ class RocksDiskTier : public DiskTier {
             batch->Delete(db_->family(kMeta), UseKey(number));
           }
         });
-    if (!erased.ok()) count_->Add(counted);  // they are there, and will be erased later
+    if (!erased.ok()) count_->Add(counted);  // the manifests still exist and will be erased later
     return erased;
   }
 
-  // Drops that wait while another is settled are settled together.
+  // Drops that wait for a running settle are settled together.
   absl::Status SettleErases() override {
     const uint64_t mine = begun_drops_.fetch_add(1) + 1;
     const absl::MutexLock lock(&settle_mu_);
@@ -209,7 +209,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status Sync() override {
-    // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
+    // Not SyncWAL: it asserts after a failed log write, but a write then returns an error.
     return WriteBatch("sync", true, [](rocksdb::WriteBatch* batch) { batch->PutLogData("sync"); });
   }
 
@@ -246,18 +246,18 @@ class RocksDiskTier : public DiskTier {
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
     const bool is_cramped = is_cramped_.load();
     if (is_cramped) {
-      // A flush may have no room. To delete a table takes none, and the erases are in the log.
+      // A flush may have no room. Deleting a table needs none, and the erases are in the log.
       if (absl::Status synced = Sync(); !synced.ok()) return synced;
       const absl::Status dropped =
           WithOwnDb([&] { return StoppedBy(tables_->Reclaim(SliceTables::kOnlyDead)); });
-      // Damage stays, and does not keep a table of dead objects.
+      // Continue after damage: it must not keep tables of dead objects.
       if (!dropped.ok() && !absl::IsDataLoss(dropped)) return dropped;
     }
     return WithOwnDb([&] {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
       if (is_cramped) {
         is_cramped_.store(false);
-        failed_.store(true);  // the next change opens the database as usual again
+        failed_.store(true);  // the next change reopens the database in the usual mode
       }
       return StoppedBy(tables_->Reclaim(max_bytes));
     });
@@ -289,7 +289,7 @@ class RocksDiskTier : public DiskTier {
     const absl::MutexLock reopening(&reopen_mu_);
     if (backups_ > 0) return;
     if (!is_cramped_.exchange(true)) {
-      // Open as it is, the database would use the room for a flush or a compaction.
+      // Close the database: it would use the room for a flush or a compaction.
       StopCompactions();
       const absl::MutexLock lock(&db_mu_);
       failed_.store(true);
@@ -315,7 +315,7 @@ class RocksDiskTier : public DiskTier {
     return env->GetFileSystem().get();
   }
 
-  // Runs `use`, which only reads, while the database is open. Not within another `use`.
+  // Runs `use`, which only reads, while the database is open. Must not nest.
   template <typename F>
   auto WithDb(F use) -> decltype(use()) {
     if (closed_.load()) {
@@ -327,7 +327,7 @@ class RocksDiskTier : public DiskTier {
     return use();
   }
 
-  // The same where `use` writes.
+  // Like WithDb, for a `use` that writes.
   template <typename F>
   auto WithOwnDb(F use) -> decltype(use()) {
     return WithDb([&]() -> decltype(use()) {
@@ -336,15 +336,15 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  // All families: a log file goes only when nothing in it is waiting to be flushed.
+  // Flushes all families: a log file is deleted only when all its entries are flushed.
   absl::Status Flush() {
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
     if (!status.ok()) failed_.store(true);
     return FromRocks(status, "flush");
   }
 
-  // An error of background work: the next change reopens the database. Unreadable data stops
-  // nothing.
+  // Notes an error of background work, so that the next change reopens the database. Unreadable
+  // data does not count.
   absl::Status StoppedBy(absl::Status status) {
     if (!status.ok() && !absl::IsCancelled(status) && !absl::IsDataLoss(status)) {
       failed_.store(true);
@@ -352,8 +352,8 @@ class RocksDiskTier : public DiskTier {
     return status;
   }
 
-  // Every change goes through here. After one that failed RocksDB may refuse all others, so the
-  // next one opens the database anew.
+  // All changes use this function. After a failed change RocksDB may refuse all others, so the next
+  // change reopens the database.
   template <typename F>
   absl::Status Change(const char* what, F change) {
     if (absl::Status ready = Ready(what); !ready.ok()) return ready;
@@ -371,7 +371,8 @@ class RocksDiskTier : public DiskTier {
     if (!status.ok()) failed_.store(true);
     if (status.ok()) db_->reserve()->NoteWrite();
     if (!db_->compacts() && !is_cramped_.load() && db_->reserve()->is_whole()) {
-      failed_.store(true);  // there is room: the next change opens the database as usual
+      failed_.store(
+          true);  // there is room again: the next change reopens the database in the usual mode
     }
     return Ended(what, status);
   }
@@ -381,7 +382,7 @@ class RocksDiskTier : public DiskTier {
     return FromRocks(status, what);
   }
 
-  // None begins while the database is being opened again.
+  // A backup cannot begin while the database is reopened.
   void CountBackups(int more) {
     const absl::MutexLock lock(&reopen_mu_);
     backups_ += more;
@@ -392,11 +393,12 @@ class RocksDiskTier : public DiskTier {
     if (db_ != nullptr) (*db_)->DisableManualCompaction();
   }
 
-  // Closes the database and opens it as a start does, where the disk takes writes again. Whoever
-  // read a slice holds it meanwhile, and new reads wait. If it cannot be opened, it serves reads.
+  // If the disk accepts writes again, closes the database and opens it as a start does. Slices that
+  // readers hold stay valid, and new reads wait. If the database cannot be opened for writing,
+  // opens it read-only.
   absl::Status Reopen() {
     const absl::MutexLock reopening(&reopen_mu_);
-    if (!failed_.load()) return absl::OkStatus();  // another did it
+    if (!failed_.load()) return absl::OkStatus();  // another thread reopened it
     if (absl::Now() < next_opening_) return not_opened_;
     const bool flushes = !is_cramped_.load();
     if (absl::Status works = Database::TryDisk(dir_, options_, flushes); !works.ok()) return works;
@@ -419,14 +421,15 @@ class RocksDiskTier : public DiskTier {
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
     if (stopped_.load()) (*db_)->DisableManualCompaction();
-    // What a sync that failed left in the page cache alone is written anew. Where there is no room
-    // for that, space is given back first (ReclaimSpace), which flushes then.
+    // Write again what a failed sync left only in the page cache. If there is no room for a flush,
+    // ReclaimSpace first frees space and then flushes.
     status = flushes ? Flush() : absl::OkStatus();
     if (status.ok()) failed_.store(false);
     return status;
   }
 
-  // False: there is nothing to read. `why`: the database cannot be opened to be written.
+  // Opens the database read-only; returns false if that fails. `why`: the error of opening for
+  // writing.
   bool OpenToServe(const absl::Status& why) {
     const absl::MutexLock reopening(&reopen_mu_);
     if (!closed_.load()) return true;
@@ -435,7 +438,7 @@ class RocksDiskTier : public DiskTier {
     return ServeReads(why);
   }
 
-  // Opens the database read-only. Not a damaged one: what it lacks would be taken for lost.
+  // Opens the database read-only, unless it is damaged: missing data would look lost.
   bool ServeReads(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mu_) {
     if (absl::IsDataLoss(why)) return false;
@@ -448,9 +451,9 @@ class RocksDiskTier : public DiskTier {
     return true;
   }
 
-  // Damage is left to the next start: a process that serves forks no child that mends it. Points
-  // that a damaged log lost are given up when two openings lack as many: what a failing disk reads
-  // wrong it may soon read right.
+  // Opens the database again without repair: a serving process does not fork a repair child, so
+  // damage waits for the next start. Points lost with a damaged log are given up only if two
+  // openings miss the same number: a failing disk may soon read them correctly.
   absl::Status OpenAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_) {
     const auto mode = is_cramped_.load() ? Database::Mode::kOwnToErase : Database::Mode::kOwnAgain;
     absl::Status status = Database::Open(dir_, mode, &db_, options_);
@@ -480,7 +483,7 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  // `fill`: with the database open.
+  // Calls `fill` while the database is open.
   template <typename F>
   absl::Status WriteBatch(const char* what, bool sync, F fill) {
     return Change(what, [&] {
@@ -505,20 +508,21 @@ class RocksDiskTier : public DiskTier {
   const std::string dir_;
   const DiskTierOptions options_;
   absl::Mutex reopen_mu_;
-  int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // under way
+  int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // running backups
   absl::Status not_opened_ ABSL_GUARDED_BY(reopen_mu_);
   absl::Time next_opening_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
   absl::Time next_serving_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
-  uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // as the last opening found
-  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);     // shared by all who use these two
-  std::unique_ptr<Database> db_;                          // null: closed, until it can be opened
-  std::unique_ptr<SliceTables> tables_;                   // null: read-only
+  uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // points that the last opening missed
+  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);  // held shared while db_ and tables_ are used
+  std::unique_ptr<Database> db_;                       // null: closed
+  std::unique_ptr<SliceTables> tables_;                // null: read-only
   std::unique_ptr<PointCount> count_;
-  DiskContents contents_;  // until Load
+  DiskContents contents_;  // empty after Load
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> failed_;  // the last change, background work, or the opening
+  std::atomic<bool> failed_;  // the last change, background job or opening failed
   std::atomic<bool> closed_{false};
-  std::atomic<bool> is_cramped_{false};  // the reserve was given up to erase: no room for a flush
+  std::atomic<bool> is_cramped_{
+      false};  // the reserve was given up: the room is only for erases, not for a flush
   std::atomic<uint64_t> losses_{0};
   std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;

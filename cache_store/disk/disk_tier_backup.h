@@ -10,8 +10,8 @@
 
 namespace hearth {
 
-// Reads and writes go on meanwhile; the backup is the state at one moment of the call. `dir`: the
-// data folder, for its secret.
+// Backs up `db` while it is read and written; the backup is the state at one moment of the call.
+// `dir`: the data folder, for its secret.
 absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
                                             const std::string& to);
 

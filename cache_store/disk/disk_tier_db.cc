@@ -27,51 +27,50 @@
 namespace hearth {
 namespace {
 
-// Larger than a log: kMaxLogBytes decides when a flush begins, not the size of a family's buffer.
+// Larger than a log, so that kMaxLogBytes, not a family's buffer, decides when a flush begins.
 constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
-// An entry takes at most so many times the bytes in memory that it takes in a log.
+// Memory of an entry in a memtable, at most, as a multiple of its bytes in a log.
 constexpr uint64_t kMemoryPerLogByte = 8;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
-// The size of a table that RocksDB writes itself, as it chooses it.
+// Size of a table that RocksDB writes by itself (its default).
 constexpr uint64_t kTableBytes = uint64_t{64} << 20;
 constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
-// On a small volume such a table is this part of all files.
+// On a small volume a table is this fraction of all files.
 constexpr uint64_t kTablesToChoose = 64;
-// RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
-// once more; and whatever it hands out, cached or not, is noted in the family's cache until it is
-// let go. This one keeps nothing: a block goes with the last read of it. The process's, since what
-// was read may be used when the database is closed.
+// RocksDB returns a block without a copy only if the block is in a cache, and registers returned
+// blocks in the family's cache until they are released. This cache keeps no block after its last
+// read. It belongs to the process because read blocks may be used after the database is closed.
 std::shared_ptr<rocksdb::Cache> PinningCache() {
   static const auto* const cache = new std::shared_ptr<rocksdb::Cache>(rocksdb::NewLRUCache(0));
   return *cache;
 }
 
-// `files_bytes`: most bytes that all files should use.
+// `files_bytes`: upper bound for all files.
 rocksdb::ColumnFamilyOptions FamilyOptions(Family family, uint64_t files_bytes) {
   rocksdb::ColumnFamilyOptions options;
-  options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
+  options.compression = rocksdb::kNoCompression;  // KV bytes do not compress
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
   if (family == kTables || family == kSlices) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
   if (family == kSlices) options.max_write_buffer_number = kMaxLogs;
-  // A compaction writes its output before its input is deleted. On a small volume it takes less at
-  // a time.
+  // A compaction writes its output before deleting its input, so on a small volume compactions are
+  // smaller.
   if (const uint64_t table_bytes = files_bytes / kTablesToChoose; table_bytes < kTableBytes) {
     options.target_file_size_base = std::max(table_bytes, kMinTableBytes);
     options.max_bytes_for_level_base = 4 * options.target_file_size_base;
     options.max_compaction_bytes = 4 * options.target_file_size_base;
   }
-  // Where a compaction meets rot each time, tables that none takes become ever more: they cost
-  // reads, and hold up no write.
+  // If compactions always fail on a damaged block, uncompacted tables accumulate: they slow reads
+  // but must not stop writes.
   options.level0_slowdown_writes_trigger = options.level0_stop_writes_trigger = kNoLimit;
   options.soft_pending_compaction_bytes_limit = options.hard_pending_compaction_bytes_limit = 0;
   return options;
 }
 
-// Tables kept open: half of what the process may have, the rest is for connections. Of more, some
-// are opened again for a read.
+// Number of tables kept open: half of the process's limit; the rest is for connections. RocksDB
+// reopens further tables when it reads them.
 int MaxOpenFiles() {
   constexpr rlim_t kMax = 4096, kMin = 64;
   rlimit limit{};
@@ -79,19 +78,19 @@ int MaxOpenFiles() {
   return static_cast<int>(std::clamp(limit.rlim_cur / 2, kMin, kMax));
 }
 
-constexpr size_t kLineBytes = 512;  // more of a line says no more
+constexpr size_t kLineBytes = 512;  // limit of a log line
 constexpr size_t kMaxDropped = 16;
 
-// Of a log that ends in the middle of a record it says "trailing data" or "truncated": a crash
-// leaves that.
+// Returns whether RocksDB dropped log entries because of damage. "trailing data" and "truncated"
+// mean that the log ends inside a record, which a crash leaves.
 bool IsDropped(const std::string& text) {
   return absl::StrContains(text, ".log: dropping ") && absl::StrContains(text, "Corruption") &&
          !absl::StrContains(text, "trailing data") && !absl::StrContains(text, "truncated");
 }
 
-// Takes the warnings and errors of RocksDB's own log, as lines of ours. Never a file: RocksDB
-// writes its log beside the data, and Debian's build asserts after a write to it that failed, as
-// every write on a full disk does. Thread safe.
+// Passes warnings and errors of RocksDB's log to `warnings`. Never a file: RocksDB writes its log
+// into the data folder, and Debian's build asserts after a failed log write, which a full disk
+// causes. Thread safe.
 class DatabaseLog : public rocksdb::Logger {
  public:
   // `warnings` may be null.
@@ -108,21 +107,21 @@ class DatabaseLog : public rocksdb::Logger {
     if (std::vsnprintf(line, sizeof(line), format, arguments) < 0) return;
     const std::string text =
         absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
-    // RocksDB checks a table that it ingests before the manifest has the table's id.
+    // RocksDB checks an ingested table before the manifest has the table's id.
     if (absl::StrContains(text, "opened without unique ID to verify")) return;
     if (IsDropped(text)) {
       absl::MutexLock lock(&mu_);
       const std::string line =
           absl::StrCat("the log is damaged; entries written after the damage are lost: ", text);
-      // An opening that is tried again says the same again.
+      // A repeated opening reports the same line.
       const bool is_new = std::find(dropped_.begin(), dropped_.end(), line) == dropped_.end();
       if (is_new && dropped_.size() < kMaxDropped) dropped_.push_back(line);
     }
     if (warnings_ != nullptr) warnings_->Say("database", text);
   }
 
-  // Reports of logs that are damaged other than at their very end, which is what a crash
-  // leaves: of these RocksDB opens what comes before and says no more than this.
+  // Returns reports of logs damaged elsewhere than at their end (a crash leaves a torn end).
+  // RocksDB opens the entries before the damage and reports the rest only here.
   std::vector<std::string> dropped() const {
     absl::MutexLock lock(&mu_);
     return dropped_;
@@ -134,11 +133,11 @@ class DatabaseLog : public rocksdb::Logger {
   std::vector<std::string> dropped_ ABSL_GUARDED_BY(mu_);
 };
 
-// What an error of background work means. A compaction that meets rot gives up and leaves
-// everything as it is: RocksDB would refuse all writes from then on, and after the next start
-// again, so that one flipped bit would end the store. A flush that fails is an error of the
-// database in any case: opened without paranoid checks RocksDB takes it for none, and whoever waits
-// for the flush waits for ever.
+// Decides the severity of background errors. If a compaction finds a damaged block, it fails and
+// leaves everything unchanged; RocksDB would then refuse all writes, also after the next start, so
+// one flipped bit would stop the store. So this error is ignored. A failed flush is always an
+// error: opened without paranoid checks, RocksDB would ignore it, and callers that wait for the
+// flush would wait forever.
 class ErrorsOfBackgroundWork : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override {
@@ -148,8 +147,8 @@ class ErrorsOfBackgroundWork : public rocksdb::EventListener {
       *error = rocksdb::Status(*error, rocksdb::Status::Severity::kFatalError);
     }
   }
-  // Of an error that it took for none, RocksDB waits with its closing for a recovery that never
-  // began.
+  // Disable auto-recovery: after an ignored error, Close() would wait for a recovery that never
+  // starts.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
                             bool* recovers) override {
     *recovers = false;
@@ -162,7 +161,7 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.listeners.push_back(std::make_shared<ErrorsOfBackgroundWork>());
-  // A restore point's slices lie one after the other: what the system reads ahead is read next.
+  // A restore point's slices are adjacent, so the system's read-ahead is useful.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
   if (tier.background_bytes_per_s > 0) {
@@ -171,13 +170,13 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
         static_cast<int64_t>(std::min(tier.background_bytes_per_s, kMax))));
   }
   options.max_open_files = MaxOpenFiles();
-  // After an error the next change opens the database again (disk_tier.h).
+  // After an error the next change reopens the database (disk_tier.h).
   options.max_bgerror_resume_count = 0;
-  // More would only be kept alive by the small families' unflushed records.
+  // A larger limit would only keep unflushed records of the small families.
   options.max_total_wal_size = LogBytesFor(files_bytes);
-  // Erases must not begin a flush, for which there is no room: RocksDB's own choice is far above.
+  // Erases must not start a flush, which has no room; RocksDB's own limit is much higher.
   if (mode == Database::Mode::kOwnToErase) options.max_total_wal_size = 0;
-  // A torn tail of the log is what kill -9 leaves; everything before it is whole.
+  // kill -9 leaves a torn log tail; everything before it is intact.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.avoid_flush_during_recovery = true;
   options.avoid_flush_during_shutdown = true;
@@ -193,12 +192,12 @@ std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& p
   return logs;
 }
 
-// Where the last whole record of a log ends. Blocks of a log hold pieces one after the other, none
-// across a block's end; a rest too short for a header is zeros. A record is one piece, or a first,
-// some middle ones and a last.
+// Returns where the last complete record of a log ends. A log consists of blocks; pieces do not
+// cross a block's end; a rest too short for a header is zeros. A record is one piece, or a first,
+// middle and last pieces.
 uint64_t EndOfRecords(absl::string_view log) {
   constexpr uint64_t kBlockBytes = 32768;
-  constexpr uint64_t kHeaderBytes = 7;  // a sum of 4 bytes, the body's length (2), type
+  constexpr uint64_t kHeaderBytes = 7;  // checksum (4 bytes), body length (2), type (1)
   constexpr uint8_t kWholeRecord = 1, kLastPiece = 4;
   uint64_t end = 0;
   for (uint64_t at = 0; at + kHeaderBytes <= log.size();) {
@@ -215,17 +214,18 @@ uint64_t EndOfRecords(absl::string_view log) {
   return end;
 }
 
-// Cuts the logs behind their last whole records, where a process that was killed left a part of
-// one: RocksDB reads the next log only if that begins with the number that is due then, and its
-// numbers have gaps. And syncs them: RocksDB syncs what it writes itself, never what another
-// process left in the page cache, which what is acknowledged as `sync` later stands on. `*bytes`:
-// of all.
+// Truncates each log after its last complete record, because a killed process may leave a partial
+// record: RocksDB reads the next log only if it continues with the expected sequence number, and
+// sequence numbers have gaps. Then syncs the logs: RocksDB syncs only its own writes, not data that
+// another process left in the page cache, on which later `sync` acknowledgements depend. Sets
+// `*bytes` to the sum of the logs.
 rocksdb::IOStatus SettleLogs(RocksFileSystem* files, const std::string& path, uint64_t* bytes) {
   const std::vector<std::string> logs = LogsIn(files, path);
   for (const std::string& log : logs) {
     std::string content;
     std::unique_ptr<rocksdb::FSWritableFile> file;
-    // Once, since RocksDB reads it after this; but what is cut is read until two reads agree.
+    // Read once, because RocksDB reads the log again; but before truncating, read until two reads
+    // agree.
     rocksdb::IOStatus status = rocksdb::ReadFileToString(files->target(), log, &content);
     uint64_t end = EndOfRecords(content);
     if (status.ok() && end < content.size()) {
@@ -242,7 +242,7 @@ rocksdb::IOStatus SettleLogs(RocksFileSystem* files, const std::string& path, ui
   return logs.empty() ? rocksdb::IOStatus::OK() : SyncFolder(files, path);
 }
 
-// A file system's error: RocksDB says more of it in front.
+// Returns whether the file system reported differing reads; RocksDB prefixes the text.
 bool IsMisread(const rocksdb::Status& status) {
   return status.IsIOError() && absl::StrContains(status.ToString(), kReadsDifferently);
 }
@@ -255,7 +255,7 @@ bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound();
 }
 
-// Whether the database is to be opened again, after a pause.
+// Waits and returns whether to open the database again.
 bool OpensAgain(const rocksdb::Status& status, DamageConfirmation* confirmation) {
   if (IsMisread(status)) return confirmation->ReadAgainAfterMisread(status.ToString());
   return IsDamage(status) && confirmation->ReadAgain(status.ToString());
@@ -265,7 +265,7 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
   const std::string text = status.ToString();
   if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
                              absl::StrContains(text, "lock hold by current process"))) {
-    // The lock of this very process would end with the look at it.
+    // Asking for the holder would release a lock of this process.
     const bool is_other = absl::StrContains(text, "While lock file");
     const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
     return absl::FailedPreconditionError(
@@ -292,22 +292,22 @@ std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
 
 namespace {
 
-// `db` may be a volume of its own. Before the first start it is not there.
+// `db` may be a mount point. Before the first start it is absent.
 std::string FolderOnVolume(const std::string& dir) {
   struct stat info {};
   const std::string path = DatabasePath(dir);
   return ::stat(path.c_str(), &info) == 0 ? path : dir;
 }
 
-// None: it is not known.
+// nullopt: unknown.
 std::optional<uint64_t> VolumeBytes(const std::string& dir) {
   struct statvfs info {};
   if (::statvfs(FolderOnVolume(dir).c_str(), &info) != 0 || info.f_blocks == 0) return std::nullopt;
   return uint64_t{info.f_blocks} * info.f_frsize;
 }
 
-// Of the data folder's files that are on the database's volume. None: a folder could not be read to
-// its end, as when it was removed meanwhile.
+// Returns the bytes of the data folder's files on the database's volume. nullopt: a folder could
+// not be read completely, for example because it was removed meanwhile.
 std::optional<uint64_t> OwnBytes(const std::string& dir) {
   namespace fs = std::filesystem;
   struct stat outer {};
@@ -323,8 +323,8 @@ std::optional<uint64_t> OwnBytes(const std::string& dir) {
        !error && it != end; it.increment(error)) {
     struct stat info {};
     if (::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    if (info.st_nlink == 0) continue;  // deleted while it was looked up: its blocks are freed soon
-    constexpr uint64_t kBlockBytes = 512;  // st_blocks', whatever the file system's are
+    if (info.st_nlink == 0) continue;      // deleted meanwhile: its blocks are freed soon
+    constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks on all file systems
     bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
   }
   if (error) return std::nullopt;
@@ -349,17 +349,18 @@ std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::strin
   if (!before.has_value() || !own.has_value() || !all.has_value() || !after.has_value()) {
     return std::nullopt;
   }
-  // A file that came or went meanwhile must not count as its own bytes and as free ones.
+  // Take the smaller free size: a file that was created or deleted meanwhile must not count as own
+  // and as free bytes.
   return DiskRoom{*own, std::min(*before, *after), volume_bytes > 0 ? volume_bytes : *all};
 }
 
 namespace {
 
-// Most bytes that all files should use.
+// Upper bound for all files.
 uint64_t FilesBytesOf(rocksdb::FileSystem* files, const std::string& dir) {
   DiskRoom room;
   room.free_bytes = MeasureFreeBytes(files, dir).value_or(std::numeric_limits<uint64_t>::max());
-  // There may be many files, and more room makes no difference.
+  // Counting files may be slow, and more room than this makes no difference.
   if (room.FilesBytes() < kTablesToChoose * kTableBytes) {
     room = MeasureRoom(files, dir).value_or(room);
   }
@@ -377,7 +378,7 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
-  // Once the store has started, a planted entry needs the rights of the store itself.
+  // After the start, planting an entry requires the store's own rights.
   const bool is_first = mode == Mode::kOwn || mode == Mode::kAsIs || mode == Mode::kLook;
   if (absl::Status found = is_first ? CheckEntries(dir) : absl::OkStatus(); !found.ok()) {
     return found;
@@ -422,7 +423,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
 
 namespace {
 
-// Sets the database aside.
+// Sets the database aside and makes an empty folder for a new one.
 rocksdb::Status BeginAnew(rocksdb::FileSystem* files, const std::string& dir,
                           const std::string& why, std::vector<std::string>* lines) {
   const std::string path = DatabasePath(dir);
@@ -445,18 +446,18 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
   const auto settle_logs = [&]() -> rocksdb::Status {
-    const FolderLock lock(files_.get(), path);  // RocksDB takes it for itself, later
+    const FolderLock lock(files_.get(), path);  // RocksDB takes the lock itself later
     if (!lock.status().ok()) return lock.status();
     uint64_t log_bytes = 0;
     const rocksdb::IOStatus settled = SettleLogs(files_.get(), path, &log_bytes);
-    // A start writes no table, for which there may be no room: all entries of the logs fit in
-    // memory. The buffers stay as large, since the log's limit is what bounds them.
+    // A start must not write a table, because there may be no room: size the buffers so that all
+    // log entries fit in memory. The log limit still bounds the memory.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
     }
     return settled;
   };
-  // A compaction begins with the opening, and would use up the room of the reserve.
+  // A compaction would start with the opening and use up the reserve's room.
   const auto stop_compactions = [&] {
     compacts_ = false;
     for (auto& family : families) family.options.disable_auto_compactions = true;
@@ -464,7 +465,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   if (mode == Mode::kOwnToErase) stop_compactions();
   const auto open = [&] {
     handles_.clear();
-    // Of a database that lost the name of its manifest RocksDB would make an empty one.
+    // If CURRENT is missing, RocksDB would create an empty database.
     if (absl::IsDataLoss(CheckHasDatabase(dir))) {
       return rocksdb::Status::Corruption("CURRENT is missing");
     }
@@ -497,7 +498,7 @@ rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
   mending_ = std::make_shared<MendingFileSystem>(files_);
   mending_env_ = rocksdb::NewCompositeEnv(mending_);
   options->env = mending_env_.get();
-  options->paranoid_checks = false;  // a table that cannot be opened costs what it holds
+  options->paranoid_checks = false;  // an unreadable table loses only its own content
   bool went_back = false;
   rocksdb::Status status;
   do {
@@ -513,7 +514,7 @@ rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
       if (mended.ok()) status = open();
     }
     if (const std::string failure = mending_->failure(); !failure.empty()) {
-      Close();  // it may lack what was not read
+      Close();  // it may miss unread data
       status = Misread(path, failure);
     }
     mending_->End();

@@ -1,4 +1,4 @@
-// Database: the open RocksDB under the disk tier. Private to disk/: no header for other rooms names
+// Database: the open RocksDB of the disk tier. Private to disk/: headers outside disk/ do not name
 // it.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
@@ -23,7 +23,8 @@
 
 namespace hearth {
 
-// Column families, in the order of their handles. Names are on disk: never change one.
+// Column families, in the order of their handles. The names are stored on disk: never change a
+// name.
 enum Family {
   kDefault = 0,
   kSlices,
@@ -41,17 +42,17 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
   return {slice.data(), slice.size()};
 }
 
-// Where RocksDB lives inside the data folder.
+// Path of RocksDB's folder inside the data folder.
 std::string DatabasePath(const std::string& dir);
 
-// Of the volume of the database in the data folder `dir`. None: it says nothing, as some file
-// systems in user space do, or a folder could not be read to its end. Folders of other users, as
-// `lost+found`, are left out. `volume_bytes`: a test's; 0: as the volume says.
+// Measure the volume of the database in data folder `dir`. nullopt: the volume reports nothing
+// (some user-space file systems), or a folder could not be read completely. Folders of other users,
+// such as `lost+found`, are skipped. `volume_bytes`: tests; 0: measured.
 std::optional<uint64_t> MeasureFreeBytes(rocksdb::FileSystem* files, const std::string& dir);
 std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::string& dir,
                                     uint64_t volume_bytes = 0);
 
-// Holds the lock of the database's folder at `path`. OK too where there is no folder yet.
+// Holds the lock of the database's folder at `path`. OK also if the folder is absent.
 class FolderLock {
  public:
   FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
@@ -71,21 +72,21 @@ class FolderLock {
   rocksdb::Status status_;
 };
 
-// An open database; closes it when it goes.
+// An open database; the destructor closes it.
 class Database {
  public:
   enum class Mode {
-    kOwn,         // made when absent, mended or set aside when damaged
-    kOwnAgain,    // as it was left by this process; kDataLoss when damaged
-    kOwnToErase,  // the same, and the room of the reserve is left to erases: no compactions
-    kAsIs,        // must be there, and is not mended
-    kLook,        // read only: needs no lock, so the folder may be in use
-    kServe,       // read only, with the lock: writes nothing. kDataLoss when a log is damaged
+    kOwn,         // create if absent; repair or set aside if damaged
+    kOwnAgain,    // reopen without repair; kDataLoss if damaged
+    kOwnToErase,  // like kOwnAgain, without compactions: the reserve's room is for erases
+    kAsIs,        // must exist; no repair
+    kLook,        // read-only without the lock: another process may use the folder
+    kServe,       // read-only with the lock; writes nothing. kDataLoss if a log is damaged
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
-  // Whether the folder's disk takes writes, and has room for an opening and, with `flushes`, for
-  // what the logs hold. Without, some of the reserve's room is enough.
+  // Checks that the folder's disk accepts writes and has room for an opening and, with `flushes`,
+  // for the content of the logs. Without `flushes` a part of the reserve's room is enough.
   static absl::Status TryDisk(const std::string& dir, const DiskTierOptions& options, bool flushes);
   ~Database();
 
@@ -94,25 +95,25 @@ class Database {
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
-  // The damage found at opening, a line for each.
+  // Damage found by Open(), a line for each.
   const std::vector<std::string>& found() const { return found_; }
-  // Logs that RocksDB read no further than damage: of a machine that stopped they may be torn.
+  // Logs that RocksDB read only up to damage. If the machine stopped, they may be torn.
   const std::vector<std::string>& cut_logs() const { return cut_logs_; }
   void Found(std::vector<std::string> lines) {
     found_.insert(found_.begin(), lines.begin(), lines.end());
   }
-  // False: it was opened on a full disk, and moves nothing by itself.
+  // False: opened on a full disk without automatic compactions.
   bool compacts() const { return compacts_; }
   // Null unless the mode is kOwn, kOwnAgain or kOwnToErase.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
-  // Mends what is damaged, or sets it aside, and copes with a full disk.
+  // Repairs a damaged database, or sets it aside, and handles a full disk.
   rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families,
                                 const DiskTierOptions& tier);
-  // Opens a database with confirmed damage, `why`. `open` opens it with `*options`.
+  // Opens a database with confirmed damage `why`. `open` opens it with `*options`.
   rocksdb::Status Mend(const std::string& dir, const std::string& why, rocksdb::DBOptions* options,
                        const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                        DamageConfirmation confirmation, absl::FunctionRef<rocksdb::Status()> open);
@@ -120,9 +121,9 @@ class Database {
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
-  std::shared_ptr<MendingFileSystem> mending_;  // null unless the database was mended
+  std::shared_ptr<MendingFileSystem> mending_;  // null unless the database was repaired
   std::unique_ptr<rocksdb::Env> mending_env_;
-  std::unique_ptr<FolderLock> lock_;  // kServe's; the other modes leave it to RocksDB
+  std::unique_ptr<FolderLock> lock_;  // only for kServe; in other modes RocksDB locks
   bool compacts_ = true;
   std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
@@ -130,8 +131,8 @@ class Database {
   std::vector<std::string> found_, cut_logs_;
 };
 
-// Reads that check each block's checksum first, since RocksDB asserts that a block makes sense:
-// XXH3. For large slices see disk_tier_blocks.h.
+// Reads that verify each block's XXH3 checksum before parsing, because RocksDB asserts on invalid
+// blocks. For large slices see disk_tier_blocks.h.
 rocksdb::ReadOptions VerifiedReads();
 
 }  // namespace hearth

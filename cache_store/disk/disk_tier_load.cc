@@ -19,11 +19,11 @@ namespace {
 
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
-// The manifests of a publish are numbered behind its objects.
+// A publish's manifests have numbers up to this far above its objects' numbers.
 constexpr uint64_t kBehind = 4096;
 
-// Of the keys of slices, too, erased ones included: tables are on stable storage before the records
-// of their objects are, and a crash of the machine may leave them alone.
+// Range of object numbers on disk, including slices and erased entries: tables reach stable storage
+// before their objects' records, so after a machine crash a table may have no record.
 struct Numbers {
   uint64_t first = std::numeric_limits<uint64_t>::max(), last = 0;
 };
@@ -45,7 +45,7 @@ Numbers NumbersIn(const Database& db) {
         take(file.largestkey);
       }
     }
-    // What is in memory.
+    // The memtables.
     const std::unique_ptr<rocksdb::Iterator> it(
         db->NewIterator(VerifiedReads(), db.family(family)));
     it->SeekToFirst();
@@ -56,8 +56,9 @@ Numbers NumbersIn(const Database& db) {
   return numbers;
 }
 
-// Every record, those in damaged blocks aside, which `damage` gets a line for. From the first such
-// block on numbered ones are asked for one by one: some may have been written again elsewhere.
+// Visits every record except records in damaged blocks, for which `damage` gets a line. After the
+// first damaged block, numbered records are read one by one: some may have been written again
+// elsewhere.
 absl::Status ForEach(const Database& db, Family family, const Numbers& numbers, const Visit& visit,
                      std::vector<std::string>* damage) {
   rocksdb::ReadOptions options = VerifiedReads();
@@ -96,8 +97,8 @@ void TakeFingerprint(absl::string_view key, absl::string_view value, DiskContent
   if (FingerprintKey(record) == key) contents->fingerprints.push_back(std::move(record));
 }
 
-// Of damaged ones: those that manifests name are asked for by their keys, for every publish writes
-// its own again.
+// After damage: reads the fingerprints that manifests name by their keys, because every publish
+// writes its fingerprint again.
 absl::Status FindFingerprints(const Database& db, DiskContents* contents) {
   std::set<std::string> tried;
   for (const FingerprintRecord& record : contents->fingerprints) {
@@ -166,7 +167,7 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   return contents;
 }
 
-// What is wrong with the records. Empty: nothing.
+// Describes what is wrong with the records; empty: nothing.
 std::string Wrong(const Database& db, const DiskContents& contents) {
   if (contents.damage.size() == db.found().size() && contents.unreadable_objects.empty()) return "";
   return absl::StrCat(absl::StrJoin(contents.damage, "; "), "; ", contents.objects.size(),
@@ -195,8 +196,8 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   return absl::OkStatus();
 }
 
-// Where the block is damaged that they lie in, they are written anew: with another secret than the
-// folder's nothing of it is found.
+// If the block of these values is damaged, they are written again: with another secret nothing in
+// the folder would be found.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
                        DamageConfirmation confirmation) {
   std::string version, check;
@@ -246,7 +247,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
     return FromRocks(read, "reading the drop count");
   }
   if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
-  // Where its block has rotten the number says nothing.
+  // If its block is damaged, the number is unknown.
   const bool is_known = !read.IsCorruption() || !db.found().empty();
   if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
     return absl::DataLossError("the database is older than the last drop of restore points");
@@ -254,8 +255,8 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
   FindLostTables(db, &*contents);
   const uint64_t found = contents->manifests.size();
   const uint64_t lost = noted.points - std::min(noted.points, found);
-  // What was not synced a crash of the machine may take. A log is torn where a write failed, too:
-  // then nothing is missing.
+  // A machine crash may lose unsynced data. A failed write also tears a log, but then nothing is
+  // missing.
   const bool is_same_boot = noted.boot == boot;
   if (is_same_boot && lost > 0) {
     contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
@@ -272,7 +273,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers) {
   std::vector<std::optional<ManifestRecord>> records;
-  // An iterator, not reads: mostly the next one is the next.
+  // Use an iterator, not point reads: the next number is usually the next key.
   const std::unique_ptr<rocksdb::Iterator> it(
       db->NewIterator(VerifiedReads(), db.family(kManifests)));
   for (const uint64_t number : numbers) {
@@ -285,7 +286,7 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     std::string again;
     absl::string_view value;
     if (!status.ok()) {
-      // It may have been written again, elsewhere than in the block that is damaged.
+      // The manifest may have been written again outside the damaged block.
       status = FromRocks(db->Get(VerifiedReads(), db.family(kManifests), key, &again),
                          "reading a manifest");
       if (absl::IsDataLoss(status) || absl::IsNotFound(status)) continue;

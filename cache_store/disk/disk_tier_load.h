@@ -1,5 +1,4 @@
-// Reading a data folder's records, for opening and for offline verification.
-// Private to disk/.
+// Reads a data folder's records, for opening and for offline verification. Private to disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
 
@@ -11,25 +10,25 @@
 
 namespace hearth {
 
-// Fingerprint digest, then tenant.
+// The key: fingerprint digest, then tenant.
 std::string FingerprintKey(const FingerprintRecord& record);
 std::string PinKey(uint64_t manifest);
 std::string UseKey(uint64_t manifest);
-// kFailedPrecondition when `version` is not this program's.
+// kFailedPrecondition: `version` is not this program's.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 
-// Writes this format's version and the secret's check into a new folder, else compares them.
-// kFailedPrecondition: another version, or another secret.
+// In a new folder writes the format version and the secret's check; otherwise compares them.
+// kFailedPrecondition: another version or secret.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
                        DamageConfirmation confirmation);
 
-// Everything but the bytes of slices; of manifests only their objects' numbers. What was `noted`
-// and is not there is damage, unless another boot of the machine noted it and all else is whole.
-// kDataLoss: it cannot be read, or is from before a drop that was answered. kUnavailable: it reads
-// differently each time. `confirmation` may be null: it is read once.
+// Reads everything except slice bytes; for manifests only their numbers. Points that are `noted`
+// but missing are damage, unless another boot of the machine noted them and all other data is
+// intact. kDataLoss: unreadable, or older than an acknowledged drop. kUnavailable: each read gives
+// another result. With a null `confirmation` reads once.
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
                                           BootId boot, DamageConfirmation* confirmation);
-// As DiskTier::ReadManifests.
+// See DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);
 

@@ -24,22 +24,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Opening every table of 64 GiB took 10 s.
+// Opening all tables of 64 GiB took 10 s.
 constexpr unsigned kChildSeconds = 300;
 constexpr int kExitMisread = 3;
-// The parent's log may be locked by one of its other threads, which the child has not; and without
-// one RocksDB makes a file.
+// Replaces the parent's log, which another thread may have locked at the fork; without a log
+// RocksDB would create a file.
 class NoLog : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
   void Logv(const char*, va_list) override {}
 };
 
-// Best-efforts recovery is RocksDB's own: what it did is in its manifest when it returns. An
-// exception ends the child, and does not reach the callers of its parent.
+// Runs RocksDB's best-efforts recovery; its result is in the manifest on return. noexcept: an
+// exception ends the child and does not reach the parent's callers.
 bool Recover(rocksdb::DBOptions options, const std::string& path,
              std::vector<rocksdb::ColumnFamilyDescriptor> families) noexcept {
-  // The child has none of RocksDB's threads.
+  // The forked child has none of RocksDB's threads.
   options.max_file_opening_threads = 1;
   options.stats_dump_period_sec = options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<NoLog>();
@@ -61,7 +61,7 @@ fs::path AsidePath(const std::string& dir) { return dir + "/db.damaged"; }
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
                             const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                             const MendingFileSystem& files) {
-  std::signal(SIGCHLD, SIG_DFL);  // ignored, it would keep the child's status from its parent
+  std::signal(SIGCHLD, SIG_DFL);  // if SIGCHLD is ignored, waitpid gets no status
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -69,18 +69,18 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
         "cannot start a process to repair the database: ", std::strerror(errno), "; start again"));
   }
   if (child == 0) {
-    // It holds the database's lock: it does not outlive a parent that is told to stop.
+    // The child holds the database's lock, so it must not outlive its parent.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    // The parent's handlers would say that the parent's start was ended.
+    // The parent's handlers would report that the parent's start ended.
     for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGALRM}) std::signal(number, SIG_DFL);
     std::set_terminate(&std::abort);
     ::alarm(kChildSeconds);
-    // RocksDB may assert on what it read wrong, or try for minutes.
+    // After a misread RocksDB may assert, or retry for minutes.
     files.ExitAtFailure(kExitMisread);
-    // Not closed: the rest of the process is not there.
+    // Do not close the database: the process's other threads are missing.
     const bool is_mended = Recover(options, path, families);
     ::_exit(!files.failure().empty() ? kExitMisread : is_mended ? 0 : 1);
   }
@@ -108,12 +108,12 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     contents->damage.push_back(absl::StrCat("table ", path, ", numbers ", first, " to ", last,
                                             found.ok() ? ", was truncated" : ", is missing",
                                             "; its entries are lost"));
-    // RocksDB looks for 000001.ldb, too.
+    // RocksDB also looks for 000001.ldb.
     const std::string name =
         absl::StrCat("/", file.relative_filename.substr(0, file.relative_filename.find('.') + 1));
     bool is_known = true;
-    // Other tables may lie among its numbers. An error of another table is no loss: reads in use
-    // decide about that object.
+    // Other tables may lie within this table's numbers. An error of another table is no loss: later
+    // reads decide about its object.
     const auto is_lost = [&](const ObjectRecord& object) {
       if (object.number < first || object.number > last || object.in_table != is_table)
         return false;
@@ -132,7 +132,7 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     };
     auto& objects = contents->objects;
     objects.erase(std::remove_if(objects.begin(), objects.end(), is_lost), objects.end());
-    // Else the next start finds it again, until what it held is erased.
+    // Otherwise the next start would find the table again, until its objects are erased.
     if (is_known) db->DeleteFile(file.name).PermitUncheckedError();
   }
 }
@@ -160,7 +160,7 @@ uint64_t DatabaseBytes(const std::string& dir) {
   for (const fs::path& path : {fs::path(DatabasePath(dir)), AsidePath(dir)}) {
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
       const uint64_t bytes = it->file_size(error);
-      sum += error ? 0 : bytes;  // else it was deleted meanwhile
+      sum += error ? 0 : bytes;  // an error: deleted meanwhile
     }
   }
   return sum;

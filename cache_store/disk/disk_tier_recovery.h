@@ -1,11 +1,11 @@
-// What a start does with a database that cannot be opened for damage. Private to disk/.
+// Handles a database that cannot be opened because of damage. Private to disk/.
 //
-// A table that is gone, or cannot be opened, costs what it holds. With a damaged manifest RocksDB's
-// best-efforts recovery goes back to the newest state whose files are all there, in a child
-// process, since it may assert on what it reads. While RocksDB mends, a read that differs from its
-// repetition ends the mending and leaves the disk as it is (mending_files.h). What cannot be mended
-// is set aside whole, as `db.damaged` beside the database: one is kept, for a week, and goes first
-// where room is lacking.
+// A missing or unreadable table loses only its own content. If RocksDB's manifest is damaged,
+// RocksDB's best-efforts recovery returns to the newest state whose files all exist. It runs in a
+// child process because RocksDB may assert on damaged bytes. If a read during the repair differs
+// from its repetition, the repair stops and leaves the disk unchanged (mending_files.h). A database
+// that cannot be repaired is renamed to `db.damaged`: one is kept for a week, or until space is
+// needed.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 
@@ -21,25 +21,25 @@
 
 namespace hearth {
 
-// Ok: the database at `path`, which is not open, can be opened again; some of it may be lost. The
-// child has a few minutes, and ends with its parent. kDataLoss: it could not mend it. kAborted: a
-// read failed, or two reads of the same bytes differed: the database is as it was. kUnavailable:
-// there could be no child, and nothing was tried. `files`: the file system of options.env, after
-// Begin.
+// Repairs the database at `path`, which must not be open. OK: it can be opened; data may be lost.
+// The child has a few minutes, and ends with its parent. kDataLoss: repair failed. kAborted: a read
+// failed, or two reads of the same bytes differed; the database is unchanged. kUnavailable: fork
+// failed; nothing was changed. `files`: the file system of options.env, after Begin().
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
                             const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                             const MendingFileSystem& files);
 
-// Takes objects out of `*contents` whose slices were in tables that are gone or cut, and adds a
-// line of damage for each table.
+// Removes objects from `*contents` whose slices were in missing or truncated tables; adds a line of
+// damage for each table.
 void FindLostTables(const Database& db, DiskContents* contents);
 
-// Renames the database of `dir`, which is not open, and says so in a line. Removes an older one.
+// Renames the database of `dir`, which must not be open, and reports it in a line. Removes a
+// database that was set aside before.
 absl::Status SetAside(const std::string& dir, const std::string& why,
                       std::vector<std::string>* lines);
-// Of all files of the database and of one that was set aside.
+// Returns the bytes of the database and of a database that was set aside.
 uint64_t DatabaseBytes(const std::string& dir);
-// One older than `age`.
+// Removes a database that was set aside, if it is older than `age`.
 void RemoveSetAside(const std::string& dir, absl::Duration age);
 inline constexpr absl::Duration kKeptSetAside = absl::Hours(7 * 24);
 

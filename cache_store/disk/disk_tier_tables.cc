@@ -22,24 +22,23 @@ namespace {
 
 std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, kTablesFolder); }
 
-// A table is rewritten when at least one part in this many of it is dead: keys and indexes are
-// none.
+// A table is rewritten if at least 1/kWorthwhile of it is dead. Keys and indexes count as live.
 constexpr uint64_t kWorthwhile = 64;
 
-// Written at once: four times the largest request of most block devices.
+// Bytes per write: four times the largest request of most block devices.
 constexpr size_t kFileBufferBytes = size_t{2} << 20;
 
 struct Table {
   Family family;
   std::string first, last;  // keys
   std::string name;
-  bool is_flushed = false;  // in level 0: as a flush wrote it
+  bool is_flushed = false;  // in level 0, written by a flush
   uint64_t bytes = 0;
   uint64_t live_bytes = 0;
   uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
 };
 
-// Stored bytes of the family's objects that have a record and a number in [first, last].
+// Adds the stored bytes of the family's objects that have a record and a number in [first, last].
 absl::Status CountLive(const Database& db, Table* table) {
   const std::string end = table->last.substr(0, NumberKey(0).size());
   const std::unique_ptr<rocksdb::Iterator> it(
@@ -47,7 +46,7 @@ absl::Status CountLive(const Database& db, Table* table) {
   for (it->Seek(table->first.substr(0, end.size())); it->Valid() && it->key().compare(end) <= 0;
        it->Next()) {
     const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
-    // An unreadable object is kept until it is collected by name.
+    // Keep an unreadable object until it is erased by number.
     if (object.ok() && object->in_table != (table->family == kTables)) continue;
     table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
@@ -74,8 +73,8 @@ uint64_t BytesOf(const std::vector<Table>& tables) {
   return bytes;
 }
 
-// The tables that are dead and have no live one among their keys: a drop takes whatever lies in its
-// range. `tables` in order of their first keys.
+// Returns the dead tables that no live table overlaps: dropping a range deletes all its tables.
+// `tables` are ordered by first key.
 std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   std::vector<const Table*> droppable;
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -89,8 +88,9 @@ std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   return droppable;
 }
 
-// RocksDB drops ranges from all levels but 0, whose files a compaction moves to another level. If
-// there is no room for that: it deletes the oldest file of level 0, where no other level has one.
+// RocksDB cannot drop ranges from level 0; a compaction moves those files to another level, which
+// needs room. Without room: deletes the oldest files of level 0, which RocksDB allows if no other
+// level has files.
 absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
   for (const Table& table : tables) {
     if (!table.is_flushed || table.live_bytes > 0) continue;
@@ -112,7 +112,7 @@ absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   std::vector<rocksdb::Slice> ends;
   std::vector<rocksdb::RangePtr> ranges;
   const std::vector<const Table*> dead = Droppable(*tables);
-  ends.reserve(2 * dead.size());  // ranges point into it
+  ends.reserve(2 * dead.size());  // ranges point into `ends`
   for (const Table* table : dead) {
     ends.emplace_back(table->first);
     ends.emplace_back(table->last);
@@ -124,12 +124,12 @@ absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   return FromRocks(status, "deleting unused tables");
 }
 
-// That the ends of a new table can be read (disk_tier_files.h says why).
+// Checks that the first and last block of a new table can be read (disk_tier_files.h says why).
 rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& path) {
   rocksdb::SstFileReader reader(options);
   rocksdb::Status status = reader.Open(path);
   if (!status.ok()) return status;
-  rocksdb::ReadOptions past_the_cache;  // slices read from it must not outlive it
+  rocksdb::ReadOptions past_the_cache;  // slices read from the cache must not outlive it
   past_the_cache.fill_cache = false;
   const std::unique_ptr<rocksdb::Iterator> it(reader.NewIterator(past_the_cache));
   it->SeekToFirst();
@@ -142,7 +142,7 @@ rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& pa
 
 absl::Status SliceTables::Prepare(const std::string& dir) {
   std::error_code error;
-  // The folder stays: on a full disk there may be no room for another.
+  // Keep the folder: a full disk may have no room for a new one.
   ::mkdir(TableFolder(dir).c_str(), kPrivateFolder);
   for (const auto& left : std::filesystem::directory_iterator(TableFolder(dir), error)) {
     std::filesystem::remove_all(left.path(), error);
@@ -177,7 +177,7 @@ rocksdb::Status SliceTables::Make(absl::Span<const SliceWrite> slices, std::stri
 rocksdb::Status SliceTables::TakeOver(const std::string& path) {
   rocksdb::IngestExternalFileOptions options;
   options.move_files = true;
-  options.snapshot_consistency = false;  // nobody reads an object before its manifest is there
+  options.snapshot_consistency = false;  // no reader reads an object before its manifest exists
   options.write_global_seqno = false;
   rocksdb::Status status;
   {
@@ -200,7 +200,7 @@ rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
   const std::string key = SliceKey(slice.object, slice.layer);
   if (!slice.in_table) return db->Get(VerifiedReads(), db.family(kSlices), key, value);
   rocksdb::ReadOptions options = VerifiedReads();
-  options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
+  options.fill_cache = true;  // PinningCache keeps nothing (disk_tier_db.cc)
   options.verify_checksums = false;
   rocksdb::Status status;
   {
@@ -208,7 +208,7 @@ rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
     status = db->Get(options, db.family(kTables), key, value);
   }
   if (status.ok()) return status;
-  options.verify_checksums = true;  // a key that was read wrong is not found
+  options.verify_checksums = true;  // a misread key is not found
   value->Reset();
   return db->Get(options, db.family(kTables), key, value);
 }
@@ -217,13 +217,13 @@ void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch
   const std::string key = NumberKey(number);
   std::string bytes;
   rocksdb::Status read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
-  // Once more: an error may pass, where one that stays must not keep what else is to be erased.
+  // Retry once: a transient error may pass, and a persistent error must not prevent other erases.
   if (read.IsIOError()) read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
   batch->Delete(db.family(kObjects), key);
   absl::StatusOr<ObjectRecord> object =
       read.ok() ? ParseObject(bytes) : absl::StatusOr<ObjectRecord>(FromRocks(read, "record"));
   if (!object.ok() || object->number != number) {
-    object = ObjectRecord();  // of any layers
+    object = ObjectRecord();  // erase all possible layers
     object->layers.resize(kMaxRecordLayers);
     std::iota(object->layers.begin(), object->layers.end(), 0);
   }

@@ -25,21 +25,21 @@ struct CheckedObject {
   bool named = false;
 };
 
-// What is wrong, in words that name what was read.
+// Descriptions of wrong data, with the name of the record.
 using Wrongs = std::set<std::string>;
 
-// More are only counted, and are not read again: a broken folder should not fill the memory.
+// Further problems are only counted and not read again, to limit memory.
 constexpr size_t kMaxWrongs = 10000;
 constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kMaxPasses = 5;
 
 class Verifier {
  public:
-  // `noted`: read before the database was opened, so that nothing later is missed.
+  // `noted` was read before the database was opened, so that no later point counts as missing.
   Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
-  // Calls `wait` before each pass after the first. All that is wrong is a problem if two passes one
-  // after the other read it alike, else a misread.
+  // Calls `wait` before each pass after the first. Wrong data is a problem if two consecutive
+  // passes read the same, otherwise a misread.
   absl::StatusOr<VerifyReport> Run(absl::FunctionRef<void()> wait) {
     if (absl::Status read = Pass(); !read.ok()) return read;
     Wrongs problems, misreads;
@@ -70,7 +70,7 @@ class Verifier {
     }
   }
 
-  // Reads all records, and the slices of objects that were not right before.
+  // Reads all records, and the slices of objects that no earlier pass found correct.
   absl::Status Pass() {
     report_ = VerifyReport();
     wrongs_.clear();
@@ -184,8 +184,8 @@ class Verifier {
   const Database& db_;
   const PointCount::Noted noted_;
   absl::flat_hash_map<Digest, absl::StatusOr<KvLayout>> layouts_;
-  absl::flat_hash_set<uint64_t> right_;  // objects
-  // Of one pass.
+  absl::flat_hash_set<uint64_t> right_;  // objects found correct
+  // State of one pass.
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
   Wrongs wrongs_;
@@ -211,7 +211,8 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir, const VerifyO
   std::string version;
   const rocksdb::Status status =
       (*db)->Get(VerifiedReads(), db->family(kMeta), kVersionKey, &version);
-  if (status.IsCorruption()) version = absl::StrCat(DiskTier::kFormatVersion);  // it is in damage
+  if (status.IsCorruption())
+    version = absl::StrCat(DiskTier::kFormatVersion);  // the damage is already reported
   if (!status.ok() && !status.IsCorruption()) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }

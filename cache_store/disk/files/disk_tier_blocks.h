@@ -1,12 +1,11 @@
-// Checks blocks that RocksDB parses before it verified them. Private to disk/.
+// Checks blocks that RocksDB parses without verifying them first. Private to disk/.
 //
-// RocksDB asserts that a block makes sense unless it verified the block's checksum before, and
-// Debian's build takes as long for that as for the rest of the read. In a table a slice is a block
-// of its own, and everything but the slice is known: its length, one restart at 0, no compression,
-// a full key of our length, sequence number 0. Such a block cannot fail an assertion, whatever
-// rotted in the key (then it is not found) or in the slice (every reader checks its digest). Any
-// other block, such as one of small slices, is read again with its checksum. And a table's
-// properties RocksDB parses first and verifies then, whatever it is told.
+// RocksDB asserts that a block is valid unless it verified the block's checksum. In Debian's build
+// verifying takes as long as the rest of the read. In a table each slice is its own block, and all
+// bytes around the slice are known: its length, one restart at 0, no compression, a full key of our
+// length, sequence number 0. Such a block cannot fail an assertion: a damaged key is not found, and
+// every reader checks a slice's digest. All other blocks, such as blocks of small slices, are read
+// again with their checksum. RocksDB always parses a table's properties before it verifies them.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 
@@ -18,7 +17,8 @@
 
 namespace hearth {
 
-// While one exists, its thread's reads of tables must be slices' blocks; others are refused.
+// While an object of this class exists, its thread may read only slice blocks of tables; other
+// reads are refused.
 class OnlySliceBlocks {
  public:
   OnlySliceBlocks() { wanted() = true; }
@@ -32,14 +32,15 @@ class OnlySliceBlocks {
   }
 };
 
-// `read`: a block and its trailer.
+// Returns whether `read`, a block with its trailer, is a slice block.
 inline bool IsSliceBlock(const rocksdb::Slice& read) {
   constexpr size_t kKeyBytes = 12, kFooterBytes = 8, kRestartBytes = 8, kTrailerBytes = 5;
   constexpr size_t kAround = kKeyBytes + kFooterBytes + kRestartBytes + kTrailerBytes;
   constexpr size_t kMaxHeaderBytes = 7;
   if (read.size() < kAround + kMaxHeaderBytes) return false;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(read.data());
-  if (bytes[0] != 0 || bytes[1] != kKeyBytes + kFooterBytes) return false;  // shared, not shared
+  if (bytes[0] != 0 || bytes[1] != kKeyBytes + kFooterBytes)
+    return false;  // shared and unshared key bytes
   uint64_t value_bytes = 0;
   size_t at = 2;
   for (int shift = 0; shift < 35; shift += 7) {
@@ -49,17 +50,17 @@ inline bool IsSliceBlock(const rocksdb::Slice& read) {
     if (shift == 28) return false;
   }
   if (value_bytes + at + kAround != read.size()) return false;
-  constexpr uint8_t kPlainValue[kFooterBytes] = {1};  // of type value, number 0
+  constexpr uint8_t kPlainValue[kFooterBytes] = {1};  // type "value", sequence number 0
   constexpr uint8_t kOneRestart[kRestartBytes] = {0, 0, 0, 0, 1};
   const uint8_t* const trailer = bytes + read.size() - kTrailerBytes;
   return std::memcmp(bytes + at + kKeyBytes, kPlainValue, kFooterBytes) == 0 &&
          std::memcmp(trailer - kRestartBytes, kOneRestart, kRestartBytes) == 0 && trailer[0] == 0;
 }
 
-// Whether it is a table's properties whose kind of index is not the one that all blocks of ours
-// have: RocksDB asserts what it takes for the index then.
+// Returns whether `read` is a table's properties with a damaged index type: RocksDB would assert on
+// the index.
 inline bool IsWrongProperties(const rocksdb::Slice& read) {
-  constexpr char kFirstName[] = "rocksdb.";  // behind three lengths
+  constexpr char kFirstName[] = "rocksdb.";  // follows three lengths
   constexpr size_t kNameBytes = sizeof(kFirstName) - 1, kNameAt = 3, kTrailerBytes = 5;
   if (read.size() < kNameAt + kNameBytes + kTrailerBytes) return false;
   return std::memcmp(read.data() + kNameAt, kFirstName, kNameBytes) == 0 &&

@@ -1,23 +1,22 @@
-// RocksFileSystem: the file system under the database. Keeps the files of tables that RocksDB gave
-// up, and marks every failed write as one that may be tried again. Private to disk/.
+// RocksFileSystem: the file system under the database. Keeps table files that RocksDB gave up, and
+// marks every failed write as retryable. Private to disk/.
 //
-// Linking a table into the database ends with a record in RocksDB's own manifest. When writing or
-// syncing that record fails, RocksDB deletes the file, though the record may be on disk all the
-// same: then one missing file would keep the database from being opened. So a file that was being
-// linked is not deleted until the link is known to have worked; the next start deletes a
-// superfluous one, as any file that the manifest does not name.
+// Linking a table into the database ends with a record in RocksDB's own manifest. If writing or
+// syncing that record fails, RocksDB deletes the file, although the record may be on disk: the
+// missing file would then prevent opening the database. So a file that is being linked is not
+// deleted until the link is known to have worked. The next start deletes unneeded files, as any
+// file that the manifest does not name.
 //
-// On a full disk RocksDB waits for room by itself, gives up when its first try fails, and cannot be
-// resumed from then on. With a retryable error the decision is ours (disk_tier.cc).
+// On a full disk RocksDB waits for room by itself, gives up if its first attempt fails, and cannot
+// be resumed afterwards. With a retryable error disk_tier.cc decides instead.
 //
-// Logs, the manifest and its name are read until two reads agree: what follows a byte that a disk
-// read wrong for a moment would be lost for good.
+// Logs, the manifest and CURRENT are read until two reads agree: everything after a misread byte
+// would be lost permanently.
 //
-// Tables on their way into the database, in kTablesFolder, are written past the page cache where
-// the file system can do that: a table is seldom read soon, since RAM has its slices, and copying
-// it into fresh pages would be the most expensive part of a publish. RocksDB's reads before it
-// links them go past it too.
-// Thread safe.
+// New tables, in kTablesFolder, are written without the page cache if the file system supports it:
+// a table is seldom read soon, because RAM has its slices, and copying it into new pages would be
+// the most expensive part of a publish. RocksDB's reads before the link bypass the page cache as
+// well. Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 
@@ -44,7 +43,7 @@
 
 namespace hearth {
 
-// The same error of a write, marked as one that may be tried again.
+// Returns the same write error, marked as retryable.
 inline rocksdb::IOStatus Retryable(const rocksdb::IOStatus& status) {
   if (!status.IsIOError()) return status;
   rocksdb::IOStatus plain = rocksdb::IOStatus::IOError(status.ToString());
@@ -52,17 +51,16 @@ inline rocksdb::IOStatus Retryable(const rocksdb::IOStatus& status) {
   return plain;
 }
 
-// A file that takes no more after a write that failed: what comes behind half a record could not be
-// read. A log that could not be made at once is made by its first write: RocksDB 7.8 does not
-// survive a failed creation while it changes logs, for it does half of the change, and asserts when
-// it does that half again.
+// A file that refuses writes after a failed write: data after a partial record could not be read. A
+// log that could not be created is created by its first write: if creation fails while RocksDB 7.8
+// changes logs, RocksDB completes half of the change and asserts when it repeats that half.
 class RetryableFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
   using File = std::unique_ptr<rocksdb::FSWritableFile>;
   using Make = std::function<rocksdb::IOStatus(File*)>;
-  // `file`: null when it could not be made.
+  // `file`: null if it could not be created.
   explicit RetryableFile(File file, Make make = nullptr)
       : file_(std::move(file)), make_(std::move(make)) {}
 
@@ -74,7 +72,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
                            const rocksdb::DataVerificationInfo&, Context* dbg) override {
     return Append(data, options, dbg);
   }
-  // A file past the page cache is written this way alone.
+  // Files without the page cache are written only this way.
   rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
                                      const Options& options, Context* dbg) override {
     return Write([&] { return file_->PositionedAppend(data, offset, options, dbg); });
@@ -88,7 +86,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
   size_t GetRequiredBufferAlignment() const override {
     return file_ == nullptr ? rocksdb::kDefaultPageSize : file_->GetRequiredBufferAlignment();
   }
-  // Without a file there is nothing to lose.
+  // Without a file there is nothing to truncate.
   rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
     return file_ == nullptr ? rocksdb::IOStatus::OK()
                             : Retryable(file_->Truncate(size, options, dbg));
@@ -123,8 +121,8 @@ class RetryableFile : public rocksdb::FSWritableFile {
   bool has_failed_ = false;
 };
 
-// A table that is not linked yet is synced once it has its name in the database: RocksDB's
-// ingestion does it before its manifest may name the file.
+// A new table needs no sync here: RocksDB's ingestion syncs the file under its new name before the
+// manifest names it.
 class NewTableFile : public RetryableFile {
  public:
   using RetryableFile::RetryableFile;
@@ -132,13 +130,13 @@ class NewTableFile : public RetryableFile {
   rocksdb::IOStatus Fsync(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
 };
 
-// The folder of tables that are not linked yet, inside the data folder.
+// Folder of new tables, inside the data folder.
 inline constexpr char kTablesFolder[] = "/tables.tmp";
 inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
 
-// The blocks read of a new table. RocksDB 7.8 reads the first and the last block of a table before
-// it links it, and asserts that both are whole: we read them first (disk_tier_tables.cc), and
-// RocksDB gets the blocks that we found whole.
+// Blocks read from a new table. RocksDB 7.8 reads the first and last block of a table before
+// linking it and asserts that both are intact. disk_tier_tables.cc reads and checks these blocks
+// first, and RocksDB then gets the checked bytes.
 struct NewTableReads {
   absl::Mutex mu;
   std::map<std::pair<uint64_t, size_t>, std::string> blocks ABSL_GUARDED_BY(mu);
@@ -174,19 +172,19 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
   const std::shared_ptr<NewTableReads> reads_;
 };
 
-// Files that are read once, from their beginning, when a database is opened. What follows a byte
-// that RocksDB reads wrong is lost, so they are read until two reads agree.
+// Files that an opening reads once from the beginning. Everything after a misread byte is lost, so
+// they are read until two reads agree.
 inline bool IsReadOnce(absl::string_view path) {
   const absl::string_view name = path.substr(path.rfind('/') + 1);
   return absl::EndsWith(name, ".log") || absl::StartsWith(name, "MANIFEST-") || name == "CURRENT";
 }
 inline constexpr absl::string_view kReadsDifferently = " gives different bytes on each read";
 
-// A file that was read before.
+// A file whose bytes were read before.
 class ReadFile : public rocksdb::FSSequentialFile {
  public:
   explicit ReadFile(std::string bytes) : bytes_(std::move(bytes)) {}
-  // Appends all that is left of a file.
+  // Appends the rest of a file.
   static rocksdb::IOStatus ReadAll(rocksdb::FSSequentialFile* file, std::string* bytes) {
     constexpr size_t kAtOnce = size_t{1} << 20;
     std::string buffer(kAtOnce, '\0');
@@ -223,19 +221,19 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       : FileSystemWrapper(std::move(target)) {}
   const char* Name() const override { return "RocksFileSystem"; }
 
-  // The links that were made since the last call worked.
+  // Notes that the links since the last call worked.
   void Linked() {
     absl::MutexLock lock(&mu_);
     linking_.clear();
   }
-  // They may not have: their files stay.
+  // Notes that the links may have failed: their files stay.
   void MayBeLinked() {
     absl::MutexLock lock(&mu_);
     kept_.merge(linking_);
     linking_.clear();
   }
 
-  // The new table is linked, or given up.
+  // Forgets a new table that was linked or discarded.
   void Forget(const std::string& path) {
     absl::MutexLock lock(&mu_);
     new_tables_.erase(path);
@@ -277,7 +275,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     }
     if (status.ok()) status = ReadFile::ReadAll(out->get(), &again);
     if (!status.ok()) return status;
-    const size_t common = std::min(bytes.size(), again.size());  // it may be written meanwhile
+    const size_t common = std::min(bytes.size(), again.size());  // the file may grow meanwhile
     if (std::memcmp(bytes.data(), again.data(), common) != 0) {
       return rocksdb::IOStatus::IOError(absl::StrCat(
           path, kReadsDifferently, ": digest ", absl::Hex(SliceDigest(bytes.data(), common)),

@@ -11,12 +11,12 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
 constexpr uint32_t kMaxPause = 1023;
-// Left beside the file.
+// Free bytes that must remain next to the file.
 constexpr uint64_t kAmpleBytes = 4 * kReserveBytes;
 
 std::string PathOf(const std::string& dir) { return dir + "/reserve"; }
 
-// Some file systems would keep no room for zeros.
+// Random bytes: some file systems reserve no space for zeros.
 std::string Noise() {
   std::mt19937_64 random(1);
   std::string noise(kPieceBytes, '\0');
@@ -59,9 +59,9 @@ bool Reserve::MakeWhole() {
     status = file->Append(rocksdb::Slice(noise.data(), piece), kPlain, nullptr);
     bytes += piece;
   }
-  // A part of the file is better than none. It is synced so that it survives the machine: the next
-  // start may find that others filled the disk meanwhile. A file that is there already may come
-  // from a process that was killed, or an attempt that failed, before the sync.
+  // A partial file is better than none. Sync it so that it survives a machine crash: at the next
+  // start other programs may have filled the disk. An existing file may come from a killed process
+  // or a failed attempt, before its sync.
   const rocksdb::IOStatus synced = file->Sync(kPlain, nullptr);
   const rocksdb::IOStatus closed = file->Close(kPlain, nullptr);
   const bool is_named = SyncFolder(files_, dir_).ok();

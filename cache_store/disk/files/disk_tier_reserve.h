@@ -1,10 +1,9 @@
-// Reserve: a file that keeps room for a start on a full disk. Private to disk/.
+// Reserve: a file that reserves space for a start on a full disk. Private to disk/.
 //
-// RocksDB writes a new manifest, options and log whenever it opens a database: without a little
-// room a store that could still serve would not start. A file of the data folder keeps that room; a
-// start that finds none deletes the file and tries again, and once there is room the file is made
-// again for the next start.
-// Thread safety: all methods from any thread. The file system outlives it.
+// RocksDB writes a new manifest, options and log whenever it opens a database: without space a
+// store that could still serve would not start. A file of the data folder reserves this space. A
+// start without space deletes the file and retries; when there is space again, the file is made
+// again. Thread safety: all methods from any thread. The file system outlives this object.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 
@@ -25,14 +24,15 @@ class Reserve {
  public:
   Reserve(rocksdb::FileSystem* files, std::string dir) : files_(files), dir_(std::move(dir)) {}
 
-  // Makes the file, as large as the disk has room for.
+  // Makes the file, as large as possible.
   void MakeFile();
-  // Deletes the file. False when there was none.
+  // Deletes the file. Returns false if it was absent.
   bool GiveUp();
-  // Instead of MakeFile: NoteWrite makes the file.
+  // Instead of MakeFile(): a later NoteWrite() makes the file.
   void MakeLater() { is_whole_.store(false); }
-  // To be called after writes: completes the file once there is ample room, so that nothing else is
-  // refused because of it. Where that is no use, as under a quota, after ever more of them.
+  // Call after writes: completes the file when there is ample space, so that the file does not
+  // cause other writes to fail. If that fails, as under a quota, retries after increasingly many
+  // writes.
   void NoteWrite();
   bool is_whole() const { return is_whole_.load(); }
 
@@ -42,9 +42,9 @@ class Reserve {
 
   rocksdb::FileSystem* const files_;
   const std::string dir_;
-  absl::Mutex mu_;  // who makes the file
+  absl::Mutex mu_;  // held while the file is made
   std::atomic<bool> is_whole_{true};
-  std::atomic<uint32_t> pause_{0}, waited_{0};  // writes until the next try
+  std::atomic<uint32_t> pause_{0}, waited_{0};  // writes to wait, writes waited
 };
 
 }  // namespace hearth

@@ -1,14 +1,13 @@
-// MendingFileSystem: the file system under a database that is being mended. Private to disk/.
+// MendingFileSystem: the file system under a database during a repair. Private to disk/.
 //
-// RocksDB, opened without paranoid checks, leaves out a log that cannot be read, and its
-// best-efforts recovery leaves out tables: on a disk that reads wrong for a moment, each of them
-// would be lost for good. So between Begin and End every read of a table is made twice, the second
-// time past the page cache. (Logs, the manifest and CURRENT are read twice by disk_tier_files.h.)
-// After the first read that differs or fails no file is opened to be written, renamed or deleted:
-// the database cannot be opened, and is as it was, for RocksDB changes it by a new manifest that it
-// gives its name last.
+// Without paranoid checks RocksDB skips an unreadable log, and best-efforts recovery skips
+// unreadable tables: on a disk that misreads briefly, they would be lost permanently. So between
+// Begin() and End() every table read is done twice, the second time without the page cache.
+// (disk_tier_files.h reads logs, the manifest and CURRENT twice.) After the first read that differs
+// or fails, no file can be opened for writing, renamed or deleted: opening fails and the database
+// is unchanged, because RocksDB changes it by a new manifest that it renames last.
 //
-// Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes of
+// Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes on
 // which two reads agreed.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
@@ -29,7 +28,7 @@
 
 namespace hearth {
 
-// What the file system shares with its files. Thread safe.
+// State shared by the file system and its files. Thread safe.
 class MendingReads {
  public:
   void Begin() {
@@ -38,11 +37,11 @@ class MendingReads {
     mends_.store(true);
   }
   void End() { mends_.store(false); }
-  // From now on the first failure ends this process, which may crash or hang after it.
+  // From now on the first failure exits this process, because RocksDB may crash or hang after it.
   void ExitAtFailure(int code) { exit_code_.store(code); }
   bool mends() const { return mends_.load(); }
-  // Returns `status`. Notes it unless it says that a file is absent, as a damaged database's may
-  // be.
+  // Returns `status`. Notes an error unless it says that a file is absent, which a damaged database
+  // may cause.
   rocksdb::IOStatus Checked(absl::string_view path, rocksdb::IOStatus status) {
     if (mends() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
       Note(absl::StrCat(path, ": ", status.ToString()));
@@ -58,7 +57,7 @@ class MendingReads {
     absl::MutexLock lock(&mu_);
     return failure_;
   }
-  // Calls change(), which changes the disk, unless a read has failed since Begin.
+  // Calls change(), which changes the disk, unless a read failed since Begin().
   template <typename Change>
   rocksdb::IOStatus Allow(const Change& change) const {
     const std::string failed = mends() ? failure() : "";
@@ -68,7 +67,7 @@ class MendingReads {
 
  private:
   std::atomic<bool> mends_{false};
-  std::atomic<int> exit_code_{0};  // 0: goes on
+  std::atomic<int> exit_code_{0};  // 0: continue
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
 };
@@ -86,8 +85,8 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
                          rocksdb::IODebugContext* dbg) const override {
     rocksdb::IOStatus status = target()->Read(offset, bytes, options, result, scratch, dbg);
     if (!reads_->mends()) return status;
-    // A table's properties are refused by their first bytes (disk_tier_blocks.h), which may have
-    // been read wrong, too.
+    // disk_tier_blocks.h rejects a table's properties by their first bytes, which may be misread,
+    // too.
     std::string buffer(bytes, '\0');
     rocksdb::Slice again;
     target()->InvalidateCache(0, 0).PermitUncheckedError();
@@ -101,7 +100,7 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
   rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count,
                               const rocksdb::IOOptions& options,
                               rocksdb::IODebugContext* dbg) override {
-    return FSRandomAccessFile::MultiRead(requests, count, options, dbg);  // by Read
+    return FSRandomAccessFile::MultiRead(requests, count, options, dbg);  // calls Read
   }
 
  private:
@@ -119,9 +118,9 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
 
   // Forgets earlier failures.
   void Begin() { reads_->Begin(); }
-  // From now on files are read once, and changed.
+  // From now on files are read once and may be changed.
   void End() { reads_->End(); }
-  // The first read since Begin that differed or failed. Empty: none.
+  // Returns the first read since Begin() that differed or failed; empty: none.
   std::string failure() const { return reads_->failure(); }
   void ExitAtFailure(int code) const { reads_->ExitAtFailure(code); }
 

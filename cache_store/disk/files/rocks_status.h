@@ -1,5 +1,5 @@
-// Converts RocksDB's statuses to Abseil's, and has helpers for its file system. Private to disk/,
-// where RocksDB's errors end.
+// Converts RocksDB's statuses to absl::Status; helpers for its file system. Private to disk/: no
+// RocksDB error leaves disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 
@@ -15,15 +15,15 @@
 
 namespace hearth {
 
-// `what`: the operation that failed, for the message.
+// `what` names the failed operation in the message.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 inline const rocksdb::IOOptions kPlain;
 
-// The mode of the folders that a store makes in its data folder: prompts are in them.
+// Mode of the folders that a store makes in its data folder; they contain prompts.
 inline constexpr mode_t kPrivateFolder = S_IRWXU;
 
-// Puts the names in a folder on stable storage.
+// Syncs the folder, so that its file names are on stable storage.
 inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {
   std::unique_ptr<rocksdb::FSDirectory> names;
   const rocksdb::IOStatus opened = files->NewDirectory(folder, kPlain, &names, nullptr);
