@@ -1,10 +1,10 @@
-// PointCount: which restore points a store's database holds, and how many, noted in a small file
-// beside it, so that a start can say how many damage took.
+// PointCount: the restore points of a store's database, and their number in a small file next to
+// the database, so that a start can report how many points damage cost.
 //
-// DIR/points, little endian, a u64 each: points, drops, the machine's boot, XXH3-64 of all that.
-// The count is written with each change and not synced: after the machine stopped it counts as a
-// hint, which is used only where damage is found. The number of the last drop is synced before the
-// drop is answered: a database that has a lower one would bring back what was dropped. Thread safe.
+// DIR/points, little endian, u64 each: points, drops, the machine's boot id, XXH3-64 of these. Each
+// change writes the count without a sync: after a machine crash the count is a hint, used only if
+// damage is found. The number of the last drop is synced before the drop is acknowledged: a
+// database with a lower number would restore dropped points. Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 #define HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 
@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-using BootId = uint64_t;  // XXH3-64 of its name
+using BootId = uint64_t;  // XXH3-64 of the boot id's text
 BootId ThisBoot();
 
 class PointCount {
@@ -31,7 +31,7 @@ class PointCount {
     uint64_t points = 0, drops = 0;
     BootId boot = 0;
   };
-  // Zeros where there is no file, or it is damaged.
+  // Returns zeros if the file is absent or damaged.
   static Noted Read(const std::string& dir);
 
   static absl::StatusOr<std::unique_ptr<PointCount>> Open(const std::string& dir);
@@ -40,14 +40,15 @@ class PointCount {
   PointCount& operator=(const PointCount&) = delete;
 
   Noted noted() const;
-  // What an opening of the database found; the number of drops that is noted may be higher.
+  // Starts with the points that an opening of the database found; the noted number of drops may be
+  // higher.
   void Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot);
-  // After points were committed: those that were there before count once, and those that they
-  // replace no more.
+  // Call after committing points. Points that already count are not counted again; `replaced`
+  // points no longer count.
   void Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64_t> replaced = {});
-  // Before points are erased. Which of them counted.
+  // Call before erasing points. Returns those that were counted.
   std::vector<uint64_t> Remove(absl::Span<const uint64_t> numbers);
-  // On stable storage when it returns.
+  // On stable storage on return.
   absl::Status NoteDrops(uint64_t drops);
 
  private:

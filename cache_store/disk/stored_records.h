@@ -1,7 +1,7 @@
-// Records that the disk tier keeps beside the slices, and their bytes.
+// Records that the disk tier stores in addition to slices, and their serialization.
 //
-// Each is versioned and ends in the XXH3-64 of everything before it. Parsing trusts nothing: every
-// error is kDataLoss. Pure functions, plain values.
+// Each record is versioned and ends with the XXH3-64 of the bytes before it. Parsing trusts
+// nothing: every error is kDataLoss. Pure functions, plain values.
 #ifndef HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 #define HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 
@@ -25,7 +25,7 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
-  bool in_table = false;  // as StoredSlice's
+  bool in_table = false;  // as in StoredSlice
 
   uint64_t stored_bytes() const { return slice_bytes * layers.size(); }
 };
@@ -35,9 +35,9 @@ struct ManifestRecord {
   uint64_t number = 0;
   std::string tenant;
   uint64_t created_unix_s = 0;
-  uint64_t expires_unix_s = 0;  // 0: lives until room is needed
-  bool inherited = false;       // nobody published it as a whole: its end comes from its parts
-  uint64_t replaced = 0;        // not on disk: the point's manifest until now; 0: it had none
+  uint64_t expires_unix_s = 0;  // 0: no expiry
+  bool inherited = false;       // no publish named the point: it expires with its objects
+  uint64_t replaced = 0;  // not stored: number of the manifest that this one replaces; 0: none
   std::vector<uint64_t> objects;
   Manifest manifest;
 };
@@ -48,17 +48,17 @@ struct FingerprintRecord {
 };
 
 inline constexpr size_t kMaxTenantBytes = 256;
-// A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
+// The largest model has 62 layers. Leaves room to grow, and bounds the memory of parsing.
 inline constexpr uint32_t kMaxRecordLayers = 1024;
 
-// Keys of the family `meta`, on disk: never change one. Prefixes are followed by a number's key, or
+// Keys of the family `meta`, on disk: never change a key. A prefix is followed by a number's key or
 // by a note's name.
 inline constexpr char kVersionKey[] = "format_version";
 inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
 inline constexpr char kUsePrefix[] = "use/";
 inline constexpr char kNotePrefix[] = "note/";
-// Of the family `manifests`: the number of the last drop that was answered, as text.
+// Key of the family `manifests`: the number of the last acknowledged drop, as text.
 inline constexpr char kDropsKey[] = "drops";
 
 std::string SerializeObject(const ObjectRecord& object);

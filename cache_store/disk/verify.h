@@ -1,10 +1,10 @@
-// Offline check of a store's data folder: every manifest, every object, every slice's bytes, and
-// the count of restore points.
+// Offline check of a store's data folder: every manifest, object and slice, and the count of
+// restore points.
 //
-// Only reads, and needs no secret. May run on a folder that a store has open, though writes in
-// progress can then show as problems. What is wrong is read again after a pause, past the page
-// cache: only the same wrong bytes twice in a row are a problem. What reads right or otherwise
-// wrong then is a misread: the disk's fault, or its cable's.
+// Reads only, and needs no secret. The folder may be open in a store, but concurrent writes can
+// then show up as problems. Wrong data is read again after a pause, without the page cache: only
+// the same wrong bytes twice in a row are a problem. A result that differs is a misread: a fault of
+// the disk or its cable.
 #ifndef HEARTH_CACHE_STORE_DISK_VERIFY_H_
 #define HEARTH_CACHE_STORE_DISK_VERIFY_H_
 
@@ -23,30 +23,30 @@ class Env;
 namespace hearth {
 
 struct VerifyReport {
-  // More are counted, not named: a broken folder should not fill the memory.
+  // Further problems are counted, not named, to limit memory.
   static constexpr size_t kMaxNamedProblems = 100;
 
   uint64_t restore_points = 0;
   uint64_t objects = 0;
   uint64_t slices = 0;
   uint64_t slice_bytes = 0;
-  uint64_t unreferenced_objects = 0;  // no problem: the next start collects them
-  uint64_t missing_points = 0;        // acknowledged, and not there: one problem for all
+  uint64_t unreferenced_objects = 0;  // not a problem: the next start erases them
+  uint64_t missing_points = 0;        // acknowledged but missing: together one problem
   uint64_t problem_count = 0;
   std::vector<std::string> problems;
-  uint64_t misread_count = 0;  // no problems
+  uint64_t misread_count = 0;  // not problems
   std::vector<std::string> misreads;
   bool ok() const { return problem_count == 0; }
 };
 
 struct VerifyOptions {
-  rocksdb::Env* env = nullptr;  // a test's, in front of the file system
-  // A test's, for the pauses before it reads again; null: it sleeps.
+  rocksdb::Env* env = nullptr;  // tests: wraps the file system
+  // Tests: replaces the pauses before reading again; null: sleep.
   std::function<void(absl::Duration)> wait;
 };
 
-// kFailedPrecondition: no such folder, or another format. Corruption is in the report.
-// kUnavailable: the database reads differently each time.
+// kFailedPrecondition: no such folder, or another format. kUnavailable: each read of the database
+// gives another result. The report lists corruption.
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir,
                                            const VerifyOptions& options = {});
 

@@ -11,20 +11,20 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Part of the room that stays free.
+// 1/kFreeDivisor of the room stays free.
 constexpr uint64_t kFreeDivisor = 10;
 constexpr uint64_t kMinLogBytes = kMiB;
-// RocksDB's manifest, its options, and the small files of the data folder.
+// RocksDB's manifest and options, and the small files of the data folder.
 constexpr uint64_t kSettingsBytes = kMiB;
-// A volume of which the files may use less than this is not worth a finer sum.
+// If the files may use less than the fixed part, this fraction of the files' bytes is stored.
 constexpr uint64_t kMinStoredDivisor = 4;
-// If an erase changes the free bytes by less than this part of all files, the change proves
+// If erases change the free bytes by less than this fraction of all files, the change proves
 // nothing.
 constexpr uint64_t kSmallPart = 32;
 
-// Least limit that Squeeze leaves. RocksDB can write a table of so many bytes into the room of the
-// reserve (disk_sizes.h). A volume of any size may need so low a limit: each table may hold a live
-// byte.
+// Lowest limit that Squeeze leaves: RocksDB can write a table of this size into the reserve's room
+// (disk_sizes.h). A volume of any size may need such a low limit, because each table may hold a
+// live byte.
 constexpr uint64_t kLeastBytes = kReserveBytes / 2;
 
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
@@ -45,8 +45,8 @@ uint64_t LogBytesFor(uint64_t files_bytes) {
 uint64_t StoredBytesFor(uint64_t files_bytes) {
   const uint64_t fixed = kMaxLogs * LogBytesFor(files_bytes) + kReserveBytes + kSettingsBytes;
   const uint64_t rest = Below(files_bytes, fixed);
-  // 16 of 19 parts are stored. Three parts are left: for erased bytes that are not given back yet,
-  // for erased bytes in files that hold live bytes too, and for files that are being rewritten
+  // 16 of 19 parts are stored. The other three parts are for erased bytes whose space is not freed
+  // yet, for erased bytes in files that also hold live bytes, and for files being rewritten
   // (store_core.cc). On a large volume the first and the third are at most 1 GiB each.
   const uint64_t of_small = rest / 19 * 16, of_large = Below(rest, 2 * kGiB) / 17 * 16;
   return std::max({of_small, of_large, std::min(files_bytes, fixed) / kMinStoredDivisor});
@@ -75,8 +75,8 @@ void VolumeBudget::Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& ro
 void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   const uint64_t measured = std::min(room.FilesBytes(), ample_bytes_);
   highest_free_bytes_ = std::max(highest_free_bytes_, room.free_bytes);
-  // Files come and go while they are counted: only room that two measurements show raises the
-  // budget.
+  // Files may be created and deleted during a measurement: only room that two measurements show
+  // raises the budget.
   const uint64_t raised = std::min(measured, previous_bytes_);
   previous_bytes_ = measured;
   if (measured >= files_bytes_) {
@@ -88,7 +88,7 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
     less_since_ = absl::InfiniteFuture();
     return;
   }
-  if (less_since_ > now) {  // the first time, or the clock was set back
+  if (less_since_ > now) {  // first measurement, or the clock was set back
     less_since_ = now;
     highest_bytes_ = measured;
   }
@@ -98,8 +98,8 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   Lower(room);
 }
 
-// A snapshot keeps erased bytes on the volume, and some file systems say that nothing is free while
-// they have no room for their own records.
+// Does not lower again without a gain: a snapshot keeps erased bytes on the volume, and some file
+// systems report no free bytes while they have no room for their own records.
 void VolumeBudget::Lower(const DiskRoom& room) {
   if (lowered_.has_value()) {
     const uint64_t given_back = Below(lowered_->own_bytes, room.own_bytes);

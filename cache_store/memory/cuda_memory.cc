@@ -12,8 +12,8 @@
 namespace hearth {
 namespace {
 
-// Errors of a context that is broken stay: every later call returns them too. One that does not
-// come again was the call's own.
+// Converts an error. If the context is broken, every later call returns an error too; if a later
+// call succeeds, the error concerned only this call.
 absl::Status Failed(const char* what, cudaError_t error) {
   const std::string text = absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
   cudaGetLastError();
@@ -62,14 +62,14 @@ absl::Status CudaMemory::Allocate() {
   error = cudaMalloc(&data, bytes_);
   if (error != cudaSuccess) return Failed("cudaMalloc", error);
   data_ = static_cast<std::byte*>(data);
-  // Beside the default stream, on which libtorch computes.
+  // A stream other than the default stream, on which libtorch computes.
   error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return Failed("cudaStreamCreate", error);
   return absl::OkStatus();
 }
 
 absl::Status CudaMemory::StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  // The current device is a thread's own.
+  // The current device is per thread.
   cudaError_t error = cudaSetDevice(index_);
   if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind, stream_);
   return error == cudaSuccess ? absl::OkStatus() : Failed("cudaMemcpyAsync", error);
@@ -141,8 +141,8 @@ absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle) {
   return absl::OkStatus();
 }
 
-// Copies and allocations are in the order of each thread's own stream: callers do not wait for each
-// other, nor for what libtorch computes.
+// Copies and allocations use each thread's own stream: callers wait neither for each other nor for
+// libtorch's computations.
 absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> ImportedCudaMemory::Copy(
     absl::Span<const SegmentRange> ranges) {
   const cudaStream_t stream = cudaStreamPerThread;

@@ -1,6 +1,6 @@
-// DeviceMemory over the CUDA runtime.
+// DeviceMemory on the CUDA runtime.
 //
-// In a build without the CUDA toolkit these functions fail and say so.
+// In a build without the CUDA toolkit these functions return an error.
 #ifndef HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 #define HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 

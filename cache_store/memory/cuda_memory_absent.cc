@@ -1,4 +1,4 @@
-// Takes the place of cuda_memory.cc in a build without the CUDA toolkit.
+// Replaces cuda_memory.cc in a build without the CUDA toolkit.
 #include "cache_store/memory/cuda_memory.h"
 
 namespace hearth {

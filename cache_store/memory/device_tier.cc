@@ -15,7 +15,7 @@ uint64_t RoundUp(uint64_t bytes) {
 
 }  // namespace
 
-// The memory, and its free ranges. Lives as long as its last DeviceRef.
+// The memory and its free ranges. Lives until the last DeviceRef ends.
 struct DeviceTier::Pool {
   Pool(std::shared_ptr<DeviceMemory> device_memory, bool shared)
       : memory(std::move(device_memory)) {
@@ -57,8 +57,9 @@ bool DeviceTier::Has(uint64_t object) const {
   return entries_.contains(object);
 }
 
-// Evicts what nobody holds, the least recently used first, until a range of `bytes` is free. False:
-// there cannot be one; nothing was evicted, unless it is for want of a range in one piece.
+// Evicts copies without a DeviceRef, least recently used first, until a range of `bytes` is free.
+// Returns false if that is impossible; then nothing was evicted, unless the free memory is
+// fragmented.
 bool DeviceTier::MakeRoom(uint64_t bytes) {
   mu_.AssertHeld();
   uint64_t possible = 0;
@@ -67,7 +68,7 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
     possible = pool_->free.free_bytes();
   }
   for (const Entry& entry : order_) {
-    // A copy that only the tier holds stays so: others are made under mu_.
+    // A copy that only the tier holds cannot get another holder: references are made under mu_.
     if (entry.copy.use_count() == 1) possible += RoundUp(entry.copy->range.bytes);
   }
   if (possible < bytes) return false;
@@ -137,7 +138,8 @@ absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices
     if (status.ok()) status = pool_->memory->StartCopyIn(at, write.view.bytes);
     at += write.view.bytes.size();
   }
-  // Whatever failed: what was begun must be over before its range, or the host's, is used again.
+  // Even after a failure: started copies must end before their range or the host's bytes are
+  // reused.
   const absl::Status ended = pool_->memory->Wait();
   status.Update(ended);
   if (status.ok()) status = Verify(*copy, slices);
@@ -162,7 +164,7 @@ absl::Status DeviceTier::Verify(const DeviceCopy& copy, absl::Span<const SliceWr
   return absl::OkStatus();
 }
 
-// A device that is lost takes all copies with it.
+// If the device is lost, forgets all copies.
 absl::Status DeviceTier::Noted(absl::Status status) {
   if (!absl::IsUnavailable(status)) return status;
   std::list<Entry> gone;

@@ -1,14 +1,15 @@
-// The gpu tier: copies of whole objects in a bounded pool of device memory, for workers that
-// compute on the same device.
+// DeviceTier: the gpu tier: copies of whole objects in a bounded pool of device memory, for workers
+// that compute on the same device.
 //
-// A copy is never the only one, so the loss of the device costs time alone. The store decides what
-// is copied in; the least recently used copy makes room for a new one.
-// Thread safety: all methods from any thread, CopyIn from one at a time.
-// Ownership: a DeviceRef keeps its range, and the device's memory, for as long as it lives, also
-// beyond the tier's own end. Invariants: 1. A copy that Find returns was read back from the device
-// and had the right digests.
-// 2. A range is used again only when no DeviceRef holds it, and after its generation changed.
-// 3. Once the device is lost nothing is found.
+// A copy is never the only one, so losing the device costs only time. The store decides what is
+// copied; a new copy evicts the least recently used. Thread safety: all methods from any thread,
+// CopyIn from one at a time. Ownership: a DeviceRef keeps its range and the device's memory while
+// it lives, even after the tier ends.
+//
+// Invariants:
+//  1. A copy that Find() returns was read back from the device and matched its digests.
+//  2. A range is reused only after no DeviceRef holds it and its generation changed.
+//  3. After the device is lost, nothing is found.
 #ifndef HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
 #define HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
 
@@ -33,30 +34,30 @@ namespace hearth {
 
 class DeviceTier {
  public:
-  // Told once, under no lock, when the device is lost.
+  // Called once, without a lock, when the device is lost.
   using OnLost = std::function<void(const absl::Status&)>;
 
-  // `shared`: other processes of this host may map the memory, and read the copies that they hold.
+  // `shared`: other processes of this host may map the memory and read the copies that they hold.
   DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared = false);
 
-  // Null when the memory is not shared, or cannot be.
+  // Returns null if the memory is not shared, or cannot be shared.
   const SegmentFile* segment() const;
 
-  // The object's copy, marked as used; null when there is none.
+  // Returns the object's copy and marks it as used; null if there is none.
   DeviceRef Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);
   bool Has(uint64_t object) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Copies an object's slices (in order of their layers); Find does not see the copy before
-  // MakeVisible. kResourceExhausted: no room; kDataLoss: other bytes came back from the device.
-  // REQUIRES: the host's bytes match the digests.
+  // Copies an object's slices (in layer order). Find() does not see the copy before MakeVisible().
+  // kResourceExhausted: no room; kDataLoss: other bytes came back from the device. REQUIRES: the
+  // host's bytes match the digests.
   absl::StatusOr<DeviceRef> CopyIn(absl::Span<const SliceWrite> slices) ABSL_LOCKS_EXCLUDED(mu_);
   void MakeVisible(uint64_t object, DeviceRef copy) ABSL_LOCKS_EXCLUDED(mu_);
-  // They are not found any more; references stay valid.
+  // Removes copies; references stay valid.
   void Erase(absl::Span<const uint64_t> objects) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Usage {
     uint64_t capacity_bytes = 0, bytes = 0, evicted_objects = 0;
-    uint64_t written_bytes = 0, unread_bytes = 0;  // of the latter, what left without being read
+    uint64_t written_bytes = 0, unread_bytes = 0;  // unread: removed without being read
     std::vector<uint64_t> objects;
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -70,7 +71,7 @@ class DeviceTier {
   };
   DeviceRef Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   bool MakeRoom(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the next entry. The range is freed with its last DeviceRef.
+  // Returns the next entry. The last DeviceRef frees the range.
   std::list<Entry>::iterator Forget(std::list<Entry>::iterator entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify(const DeviceCopy& copy, absl::Span<const SliceWrite> slices);
@@ -78,10 +79,10 @@ class DeviceTier {
 
   const std::shared_ptr<Pool> pool_;
   const OnLost on_lost_;
-  std::vector<std::byte> read_back_;  // CopyIn's
+  std::vector<std::byte> read_back_;  // buffer of CopyIn()
 
-  mutable absl::Mutex mu_;                       // before the pool's
-  std::list<Entry> order_ ABSL_GUARDED_BY(mu_);  // used last first
+  mutable absl::Mutex mu_;                       // lock order: mu_, then Pool::mu
+  std::list<Entry> order_ ABSL_GUARDED_BY(mu_);  // most recently used first
   absl::flat_hash_map<uint64_t, std::list<Entry>::iterator> entries_ ABSL_GUARDED_BY(mu_);
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of entries
   uint64_t evicted_ ABSL_GUARDED_BY(mu_) = 0;

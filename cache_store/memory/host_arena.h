@@ -1,16 +1,15 @@
-// HostArena: the memory of the host tier, one mapping that is faulted in ahead of use and that
-// workers on the same host may map too.
+// HostArena: the memory of the host tier: one mapping that is faulted in ahead of use and that
+// workers on the same host may map.
 //
-// The first touch of fresh memory is several times slower than a copy into it. So a thread of the
-// arena makes memory resident ahead of use, slab by slab, and only resident memory is handed out;
-// where none is free the caller uses other memory. Freed ranges are merged and used again (best
-// fit). A shared arena is a segment (proto/segment_format.h) in anonymous shared memory: it is gone
-// with the last process that maps it, only its maker can write to it, and it never shrinks, so a
-// reader cannot fault on it. When the system has no more memory the thread tries again, ever less
-// often; until then callers use other memory, which no worker can map.
-// Thread safety: all methods from any thread. Ownership: allocations keep the arena alive.
-// Invariants: 1. ranges handed out never overlap. 2. The generation of a range changes before the
-// range is handed out again.
+// The first touch of new memory is several times slower than a copy into it. So a thread makes
+// memory resident ahead of use, slab by slab, and only resident memory is allocated; if none is
+// free, the caller uses other memory. Freed ranges are merged and reused (best fit). A shared arena
+// is a segment (proto/segment_format.h) in anonymous shared memory: it is freed with the last
+// process that maps it; only its creator can write to it; it never shrinks, so a reader cannot
+// fault on it. If the system has no more memory, the thread retries with increasing pauses; until
+// then callers use other memory, which workers cannot map. Thread safety: all methods from any
+// thread. Ownership: allocations keep the arena alive. Invariants: (1) allocated ranges never
+// overlap; (2) a range's generation changes before the range is allocated again.
 #ifndef HEARTH_CACHE_STORE_MEMORY_HOST_ARENA_H_
 #define HEARTH_CACHE_STORE_MEMORY_HOST_ARENA_H_
 
@@ -36,53 +35,55 @@ namespace hearth {
 
 struct ArenaOptions {
   uint64_t capacity_bytes = 0;  // rounded up to whole slabs
-  uint64_t ahead_bytes = 0;     // made resident and free, once less than half of it is
+  uint64_t ahead_bytes =
+      0;  // resident and free memory to keep ready; refilled when less than half is left
   uint64_t slab_bytes = uint64_t{32} << 20;
   bool shared = false;
   HugePages huge_pages = HugePages::kAuto;
-  // Told, from any thread, of a request that the system did not grant: at most once of each.
+  // Called from any thread with a warning when the system refuses memory or huge pages, at most
+  // once for each.
   std::function<void(const std::string&)> warn;
-  // The pause after a slab that could not be had, doubled each time up to kLongestRetry.
+  // The pause after a slab that the system refused; doubles each time up to kLongestRetry.
   absl::Duration retry = absl::Seconds(1);
 
   static constexpr absl::Duration kLongestRetry = absl::Minutes(1);
 
-  // For tests, in place of the system: makes memory resident as madvise does; the folder of the
-  // kernel's settings for huge pages.
+  // For tests: replaces madvise, which makes memory resident; and the folder of the kernel's huge
+  // page settings.
   std::function<int(void*, size_t)> populate;
   std::string huge_page_settings = "/sys/kernel/mm/transparent_hugepage";
 };
 
 class HostArena : public std::enable_shared_from_this<HostArena> {
  public:
-  // Smaller ones are not worth a granule.
+  // Smaller allocations are not worth a granule.
   static constexpr size_t kSmallestBytes = kSegmentGranuleBytes;
 
-  // kResourceExhausted when not even the addresses can be had.
+  // kResourceExhausted: no address space.
   static absl::StatusOr<std::shared_ptr<HostArena>> Create(const ArenaOptions& options);
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
-  // Uninitialised memory, aligned to a granule. Null when it is too small to be worth it or nothing
-  // resident is free: take other memory.
+  // Returns uninitialised memory, aligned to a granule. Returns null if `bytes` is too small or no
+  // resident memory is free: use other memory.
   std::shared_ptr<std::byte> Allocate(size_t bytes);
-  // Where `memory` lies in the segment. None when it is not of this arena, or the arena is not
-  // shared. REQUIRES: the caller keeps the allocation alive.
+  // Returns the range of `memory` in the segment; nullopt if it is not from this arena, or the
+  // arena is not shared. REQUIRES: the caller keeps the allocation alive.
   std::optional<SegmentRange> RangeOf(const void* memory, size_t bytes) const;
 
-  // Of a shared arena: the segment, open for reading and writing. -1 otherwise.
+  // Returns the segment of a shared arena, open for reading and writing; otherwise -1.
   int segment_fd() const { return file_ == nullptr ? -1 : file_->fd(); }
   const SegmentLayout& layout() const { return layout_; }
 
   struct Usage {
     uint64_t capacity_bytes = 0, resident_bytes = 0, used_bytes = 0;
-    absl::Status growth;          // of the last slab that was tried
-    uint64_t failed_growths = 0;  // slabs that could not be had when they were tried
-    bool grows = false;           // more is being made resident
+    absl::Status growth;          // result of the last slab
+    uint64_t failed_growths = 0;  // slabs that the system refused
+    bool grows = false;           // memory is being made resident
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until `ahead_bytes` are resident and free, or no more can be had for now.
+  // Waits until `ahead_bytes` are resident and free, or the system refuses more for now.
   void WaitUntilAhead() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -93,19 +94,19 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether fewer are free, and more can be had.
+  // Returns whether less than `bytes` is free and the arena can grow.
   bool Lacks(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ShouldGrow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ArenaOptions options_;
   SegmentLayout layout_;
-  std::unique_ptr<SegmentFile> file_;  // null when not shared
+  std::unique_ptr<SegmentFile> file_;  // null: not shared
   std::byte* data_ = nullptr;
 
   mutable absl::Mutex mu_;
   RangeAllocator free_ ABSL_GUARDED_BY(mu_);
-  uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the data's first bytes
-  bool grows_ ABSL_GUARDED_BY(mu_) = true;            // until all of ahead_bytes is free
+  uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the first bytes of the data
+  bool grows_ ABSL_GUARDED_BY(mu_) = true;            // stays true until ahead_bytes are free
   absl::Status growth_ ABSL_GUARDED_BY(mu_);
   uint64_t failed_growths_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

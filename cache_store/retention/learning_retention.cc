@@ -16,11 +16,11 @@
 namespace hearth {
 namespace {
 
-// Observations are taken into account after so many requests, at most so often.
+// New observations change the order after at least kLearnRequests requests and kLearnEvery.
 constexpr uint64_t kLearnRequests = 50;
 constexpr absl::Duration kLearnEvery = absl::Seconds(1);
-// Units get older so often, and at most so many at once: after a quiet hour the first request is
-// not to wait for all of them.
+// Units age at most this often, and at most this many at once, so that the first request after a
+// quiet hour does not wait for all units.
 constexpr absl::Duration kAdvanceEvery = absl::Milliseconds(250);
 constexpr int kAdvanceUnits = 2000;
 
@@ -46,7 +46,7 @@ class LearningRetention final : public Retention {
                         : i < use.shared ? use.shared_class
                                          : use.added_class);
       }
-      // For units that the request shares with few others, it is one more turn.
+      // For units that few other requests share, this request is one more turn.
       if (i >= use.hub) unit->turn = use.turn;
     }
     if (remainder != nullptr) {
@@ -175,15 +175,15 @@ class LearningRetention final : public Retention {
     bool held = false;
     bool offered = false;
   };
-  // The computation that a unit saves for each byte, log2 in halves.
+  // Computation that a unit saves per byte: 2 * log2.
   struct Density {
     int16_t of_whole = 0, of_tail = 0;
-    int16_t now = 0;  // the one of the two that counts
+    int16_t now = 0;  // the value in use
   };
-  // There are millions: its size counts.
+  // There may be millions of units: their size matters.
   struct Unit {
-    absl::InlinedVector<Member, 1> members;  // one or, joined by Facts::with, a few
-    Key parent = 0;                          // if it has one
+    absl::InlinedVector<Member, 1> members;  // one, or a few joined by Facts::with
+    Key parent = 0;                          // valid if has_parent
     bool has_parent = false;
     bool remainder = false;
     uint8_t age = 0;
@@ -193,20 +193,20 @@ class LearningRetention final : public Retention {
     uint32_t held_members = 0;
     uint32_t held_children = 0;
     uint32_t children_seen = 0;
-    uint32_t turn = 1;  // requests that made and extended its chain
+    uint32_t turn = 1;  // requests that created and extended its chain
     Owner owner = 0;
     int weight = 0;
-    uint64_t added_by = 0;  // the request that it was new to
+    uint64_t added_by = 0;  // request that added the unit
     uint64_t tick = 0;
-    uint64_t given_up = 0;  // place in given_up_, when nothing of it is held
+    uint64_t given_up = 0;  // place in given_up_ if no member is held
     int64_t used_unix_ns = 0;
-    Unit* older = nullptr;  // in its cell
+    Unit* older = nullptr;  // neighbours in its cell
     Unit* newer = nullptr;
 
     absl::Time used() const { return absl::FromUnixNanos(used_unix_ns); }
     void set_used(absl::Time time) { used_unix_ns = absl::ToUnixNanos(time); }
   };
-  // By the key of its first member; those of the others are in joined_.
+  // Hashes the key of the first member; joined_ has the keys of the other members.
   struct FirstKeyHash {
     using is_transparent = void;
     size_t operator()(Key key) const { return absl::Hash<Key>()(key); }
@@ -224,15 +224,15 @@ class LearningRetention final : public Retention {
   };
   using CellId = VictimOrder::Class;  // density, class, age and weight
   struct Cell {
-    Unit* oldest = nullptr;  // of all, held or remembered, in order of use
+    Unit* oldest = nullptr;  // all units of the cell, held or remembered, in order of use
     Unit* newest = nullptr;
   };
-  // A request's verdict on the units it uses.
+  // How a request classifies the units that it uses.
   struct Use {
-    int added_class = 0;         // of what only it extends
-    int shared_class = 0;        // of what it shares with others
-    int hub_class = 0;           // of what many share
-    size_t shared = 0, hub = 0;  // how many units of the path, from the root
+    int added_class = 0;         // class of units that only this request extends
+    int shared_class = 0;        // class of units shared with a few requests
+    int hub_class = 0;           // class of units shared by many
+    size_t shared = 0, hub = 0;  // number of units of the path, from the root
     uint32_t turn = 1;
   };
 
@@ -243,7 +243,7 @@ class LearningRetention final : public Retention {
     return joined == joined_.end() ? nullptr : joined->second;
   }
 
-  // The units of a path, root first, each once; whole blocks only.
+  // Returns the known units of a path, root first, each once; only whole blocks.
   std::vector<Unit*> KnownOn(absl::Span<const Key> path, Unit** remainder) const {
     std::vector<Unit*> known;
     for (const Key key : path) {
@@ -280,7 +280,7 @@ class LearningRetention final : public Retention {
     return use;
   }
 
-  // Finds or makes the unit of a key that is held from here on, and takes it out of its cell.
+  // Finds or creates the unit of a key, marks the key as held, and removes the unit from its cell.
   Unit* FindOrAdd(Key key, const Facts& facts, bool* is_new) {
     Unit* unit = Find(key);
     Unit* with = facts.with.has_value() ? Find(*facts.with) : nullptr;
@@ -337,7 +337,7 @@ class LearningRetention final : public Retention {
       return;
     }
     const uint32_t fresh = prompt.tokens - std::min(prompt.tokens, parent ? parent->tokens : 0);
-    // Touch counted this request as a turn already.
+    // Touch() already counted this request as a turn.
     const bool own = parent != nullptr && parent->children_seen < kHubChildren;
     unit->turn = own ? parent->turn : 1;
     unit->added_class = static_cast<int16_t>(
@@ -350,7 +350,7 @@ class LearningRetention final : public Retention {
     units_.erase(units_.find(unit->members[0].key));
   }
 
-  // A use ends a unit's life, and the next one begins.
+  // Ends a unit's life and starts the next: called on a use.
   void StartLife(Unit* unit, int unit_class) {
     RemoveFromCell(unit);
     unit->unit_class = static_cast<int16_t>(unit_class);
@@ -361,14 +361,15 @@ class LearningRetention final : public Retention {
     AddToCell(unit);
   }
 
-  // In quarter powers of two: what differs by less is as likely noise, and use decides.
+  // Returns the worth in steps of a quarter of log2. Smaller differences are noise; then the last
+  // use decides.
   int WorthOf(const CellId& id) const {
     const auto& [density, unit_class, age, weight] = id;
     const double worth = std::max(1e-30, model_.Worth(unit_class, age) * std::exp2(density / 2.0));
     return static_cast<int>(std::floor(kDoubleWorth * std::log2(worth)));
   }
 
-  // `as_oldest`: before all others there.
+  // `as_oldest`: insert before all other units of the cell.
   void AddToCell(Unit* unit, bool as_oldest = false) {
     Density& density = unit->density;
     density.now = IsPassedClass(unit->unit_class) ? density.of_tail : density.of_whole;
@@ -415,13 +416,12 @@ class LearningRetention final : public Retention {
     }
   }
 
-  // Moves units on to the age they have reached. The oldest first, so that the order within a cell
-  // stays that of use.
+  // Updates the ages of units, oldest first, so that each cell stays in order of use.
   void Advance() {
     if (now_ - advanced_ < kAdvanceEvery) return;
     int left = kAdvanceUnits;
     for (auto cell = cells_.end(); cell != cells_.begin();) {
-      --cell;  // what is put in meanwhile comes after it
+      --cell;  // cells inserted meanwhile come after this one
       const int age = std::get<2>(cell->first);
       if (age + 1 >= ReturnModel::kAges) continue;
       const absl::Duration end = ReturnModel::AgeBegin(age + 1);
@@ -463,16 +463,17 @@ class LearningRetention final : public Retention {
 
   const Depend depend_;
   ReturnModel model_;
-  absl::flat_hash_set<std::unique_ptr<Unit>, FirstKeyHash, SameFirstKey> units_;  // or remembered
+  absl::flat_hash_set<std::unique_ptr<Unit>, FirstKeyHash, SameFirstKey>
+      units_;  // held or remembered units
   absl::flat_hash_map<Key, Unit*> joined_;
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
   VictimOrder offered_;
-  std::map<uint64_t, Unit*> given_up_;  // remembered units, in that order
+  std::map<uint64_t, Unit*> given_up_;  // remembered units, in order of eviction
   uint64_t next_given_up_ = 0;
-  uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here
+  uint64_t tick_ = uint64_t{1} << 32;  // ticks of adopted units count down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
-  uint64_t touches_ = 0;  // since Learn
+  uint64_t touches_ = 0;  // requests since the last Learn()
   absl::Time now_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
   absl::Time learnt_ = absl::InfinitePast();

@@ -1,12 +1,12 @@
-// LearningRetention: gives up first the unit that saves the least computation for each byte and
-// second.
+// LearningRetention: evicts first the unit that is expected to save the least computation per byte
+// and second.
 //
-// The chance of a return is learnt (return_model.h) for classes of units: how many requests have
-// extended the chain so far, how often it branched where the unit hangs, how long the prompt was
-// and how much of it was new. Units of one class and one age wait in one cell, least recently used
-// first, so finding a victim means looking at the first unit of the cell with the least worth.
+// The probability of a return is learned (return_model.h) per class of units: the number of
+// requests that extended the chain, the number of branches at the unit, the length of the prompt,
+// and how much of it was new. Units of one class and age are in one cell, least recently used
+// first, so a victim is the first unit of the cell with the lowest worth.
 //
-// Private to cache_store: callers use MakeRetention.
+// Private to cache_store: callers use MakeRetention().
 #ifndef HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
 #define HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
 

@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// The least recently used unit goes first, and of those used by one request the longest, so that
-// children go before parents. Does not remember units that went.
+// Evicts the least recently used unit; of units used by one request the longest, so that children
+// go before parents. Does not remember evicted units.
 class LruRetention final : public Retention {
  public:
   void Touch(absl::Span<const Key> path, uint32_t, absl::Time) override {
@@ -63,7 +63,7 @@ class LruRetention final : public Retention {
   void Offer(Key key, const Unit& unit, bool offered) {
     const VictimOrder::Place place{unit.tick, ~unit.tokens, key};
     if (offered) {
-      // All units are of one class: only their last use and their weight tell them apart.
+      // All units have one class: only last use and weight distinguish them.
       offered_.Add(unit.owner, {0, 0, 0, unit.weight}, place,
                    [](const VictimOrder::Class&) { return 0; });
     } else {
@@ -81,7 +81,7 @@ class LruRetention final : public Retention {
     if (unit->offered) Offer(key, *unit, true);
   }
 
-  uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here
+  uint64_t tick_ = uint64_t{1} << 32;  // ticks of adopted units count down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   absl::flat_hash_map<Key, Unit> units_;
   VictimOrder offered_;

@@ -6,16 +6,16 @@
 namespace hearth {
 namespace {
 
-// Evidence, in tokens, at which a class's own factor weighs as much as its coarser class's: about
-// a dozen requests of 12k tokens. At one age a class's own record weighs as much at thirty times
+// Evidence, in tokens, at which a class's own factor and its coarser class's factor weigh the same:
+// about a dozen requests of 12k tokens. At a single age, the class's own record needs thirty times
 // that.
 constexpr double kFactorTokens = 150e3;
 constexpr double kAgeTokens = 5e6;
 constexpr double kBaseTokens = 2.5e3;
-// Before anything was seen: 2 % in the first second, and less with every bucket.
+// Prior: 2 % in the first second, then decreasing with each bucket.
 constexpr double kFirstChance = 0.02, kChanceDecay = 0.8;
 constexpr double kChanceMax = 0.98;
-// Counts lose a hundredth of their weight with each Learn: habits change.
+// Counts lose 1 % of their weight with each Learn(), because habits change.
 constexpr double kMemory = 0.99;
 
 constexpr uint32_t kLengthTokens = 512;  // unit of prompt lengths
@@ -75,7 +75,7 @@ int ReturnModel::AgeOf(absl::Duration since_use) {
   const double seconds = absl::ToDoubleSeconds(since_use);
   if (seconds < 1) return 0;
   int age = std::min(kAges - 1, 1 + static_cast<int>(2 * std::log2(seconds)));
-  // The edges decide, not how log2 rounds.
+  // Correct the rounding of log2: the bucket edges decide.
   while (age + 1 < kAges && AgeBegin(age + 1) <= since_use) ++age;
   while (AgeBegin(age) > since_use) --age;
   return age;
@@ -159,11 +159,11 @@ void ReturnModel::LearnClass(int unit_class) {
     chance[age] = std::min(own, kChanceMax);
   }
   for (int age = 0; age < kAges; ++age) {
-    // Keep it until the end of bucket `end`, or until it is used: the best such horizon counts, so
-    // that a unit is not given up while its return is still to come.
+    // Consider keeping the unit until the end of bucket `end` or until its use. The best horizon
+    // counts, so that a unit is not evicted while its return is still likely.
     double best = 0, alive = 1, uses = 0, kept_seconds = 0;
     for (int end = age; end < kAges - 1; ++end) {
-      // Within its bucket a unit has, on average, somewhat more than half of it before it.
+      // On average somewhat more than half of its current bucket is still ahead of a unit.
       const double seconds = seconds_[end] * (end == age ? 0.7 : 1.0);
       uses += alive * chance[end];
       kept_seconds += alive * (1 - chance[end] / 2) * seconds;

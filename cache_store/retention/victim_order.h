@@ -1,11 +1,12 @@
-// VictimOrder: the order in which units may be given up, kept by owner, so that an owner over its
-// limit loses its own units and a guaranteed owner is skipped without a look at its units.
+// VictimOrder: the order of eviction, kept per owner, so that an owner over its limit loses its own
+// units, and a guaranteed owner is skipped without looking at its units.
 //
-// Units of one class have one worth, the least recently used first. The class of least worth comes
-// first; of equal ones, the class with the least recently used unit. Among an owner's classes each
-// has its weight beside its worth, which does not count among owners. Private to cache_store: what
-// the policies of retention.h are made of. Thread safety: none.
-// Invariant: Add and Remove cost O(log n); the first offer does not depend on how much there is.
+// Units of one class have one worth and are ordered by last use, least recently used first. The
+// class of the lowest worth comes first; of equal worth, the class with the least recently used
+// unit. Within an owner each class's weight is added to its worth; among owners weights do not
+// count. Private to cache_store: used by the policies of retention.h. Thread safety: none.
+// Invariant: Add and Remove cost O(log n); the cost of the first offer does not depend on the
+// number of units.
 #ifndef HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
 #define HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
 
@@ -26,19 +27,19 @@ class VictimOrder {
   using Key = Retention::Key;
   using Owner = Retention::Owner;
   using Answer = Retention::Answer;
-  using Class = std::tuple<int, int, int, int>;  // the last: its weight
+  using Class = std::tuple<int, int, int, int>;  // the last element is the weight
   using WorthOf = absl::FunctionRef<int(const Class&)>;
   using Place = std::tuple<uint64_t, uint32_t, Key>;  // tick, ~tokens (longest first), key
 
   using Places = absl::btree_set<Place>;
 
-  // `worth` is asked when nothing of the class is here.
+  // Adds a unit. Calls `worth` if no unit of the class is here.
   void Add(Owner owner, const Class& of, const Place& place, WorthOf worth);
-  // REQUIRES: as it was added.
+  // Removes a unit. REQUIRES: the arguments of its Add().
   void Remove(Owner owner, const Class& of, const Place& place);
-  // Asks for the worth of every class again.
+  // Computes the worth of every class again.
   void Weigh(WorthOf worth);
-  // One owner after the other, by the first that each would give up.
+  // Offers all units, one owner after another, ordered by each owner's first victim.
   void Visit(absl::FunctionRef<Answer(Key)> take) const;
   void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) const;
 
@@ -48,10 +49,10 @@ class VictimOrder {
     Places places;
   };
   struct Owned {
-    absl::flat_hash_map<Class, Members> classes;  // none is empty
+    absl::flat_hash_map<Class, Members> classes;  // no empty class
     using Order = std::set<std::tuple<int, uint64_t, Class>>;
-    Order order;     // as its units are given up
-    Order by_worth;  // without weights: of its place among the owners
+    Order order;     // order of eviction within the owner
+    Order by_worth;  // without weights: gives the owner's place among owners
     void Enter(const Class& of, const Members& members);
     void Leave(const Class& of, const Members& members);
   };
@@ -61,7 +62,7 @@ class VictimOrder {
   void Change(Owner owner, const Class& of, WorthOf worth, absl::FunctionRef<void(Places*)> change);
   static Answer VisitOne(const Owned& owned, absl::FunctionRef<Answer(Key)> take);
 
-  absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // none is empty
+  absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // no empty owner
   std::set<Head> heads_;
 };
 

@@ -18,21 +18,22 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kLookPause = absl::Milliseconds(100);
-// An idle node is asked whether it is there, so that no caller is the first to notice its loss.
+// Idle nodes get a heartbeat, so that no caller is the first to notice a lost node.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// A node that never served is probed ever more seldom: a map may name hundreds that are not there.
+// A node that never served is probed with increasing pauses, up to this factor: a map may name
+// hundreds of absent nodes.
 constexpr uint32_t kLongestPause = 8;  // times the first one
 
-// Requests and answers under way on one connection.
+// Limit of the bytes of running requests and replies of one connection.
 constexpr uint64_t kInFlightBytesMax = uint64_t{32} << 20;
-// Where so much waits to be sent, more commands would only wait, too.
+// If this much waits to be sent, further commands would only wait, too.
 constexpr size_t kUnsentBytes = size_t{256} << 10;
-// A shorter piece of what is to be sent is joined with those behind it.
+// Shorter pieces of output are joined with the following pieces.
 constexpr size_t kShortBytes = size_t{16} << 10;
 constexpr size_t kReadBytes = size_t{64} << 10;
-// Read of one connection, and written to it, before the others have their turn.
+// Bytes read from and written to one connection before other connections get their turn.
 constexpr size_t kReadAtOnce = size_t{1} << 20, kWrittenAtOnce = size_t{64} << 10;
-// A connection that moves fewer bytes in its time of silence is taken to be silent.
+// A connection that moves fewer bytes than this within the silence limit counts as silent.
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
 }  // namespace
@@ -48,7 +49,7 @@ ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lan
       lane_(lane),
       router_(router),
       last_used_(parts->loop.Now()) {
-  // In a task of its own: what it finds, it tells a router that knows it by then.
+  // In its own task, so that the router knows this node before the attempt reports to the router.
   attempt_timer_ = parts_->loop.At(Now(), [this] { Attempt(); });
 }
 
@@ -87,7 +88,7 @@ void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
     if (!tls.ok()) return Close(tls.status());
     ssl = *std::move(tls);
   }
-  // Which of a host's addresses, in turn.
+  // Try the host's addresses in turn.
   const SocketAddress& address = (*addresses)[(attempts_ - 1) % addresses->size()];
   absl::StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Connect(address, std::move(ssl));
@@ -97,7 +98,7 @@ void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
   parts_->loop.Watch(made.fd(), made.Awaited(false), this);
 }
 
-// Who we are, our name for people, and whether the node serves at all.
+// Sends authentication, the client's name, and a ping that shows whether the node serves.
 void ClusterNode::Greet() {
   connection_->phase = Phase::kGreeting;
   const RedisOptions& options = parts_->options;
@@ -118,9 +119,9 @@ void ClusterNode::Greet() {
   }
 }
 
-// A user who may only touch keys is refused the name and the ping: that is an answer, too.
+// NOPERM counts as success: a restricted user may lack the rights for the name and the ping.
 void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last) {
-  if (!reply.ok()) return;  // it is being closed
+  if (!reply.ok()) return;  // the connection is being closed
   if (reply->kind == RedisReply::Kind::kError && !absl::StartsWith(reply->text, "NOPERM")) {
     return Close(StatusOfError(reply->text));
   }
@@ -148,7 +149,8 @@ void ClusterNode::Close(const absl::Status& why) {
   }
   const absl::Duration pause = parts_->options.probe_pause;
   const bool was_open = gone->phase == Phase::kOpen;
-  // One that served until now may be back at once; one that did not is not asked without a pause.
+  // A node that served until now may return immediately; a node that did not is probed after a
+  // pause.
   const bool served = was_open && Now() - gone->opened >= pause && !IsSilent();
   has_served_ |= was_open;
   const uint32_t times =
@@ -211,7 +213,8 @@ void ClusterNode::SendText(std::string command, const ReplyLimits& limits, uint6
   connection_->output.Append(std::move(command));
   connection_->awaited.push_back({limits, cost, std::move(done)});
   connection_->bytes_in_flight += cost;
-  Later(&Connection::flushes, &ClusterNode::Flush);  // together with what else is sent now
+  Later(&Connection::flushes,
+        &ClusterNode::Flush);  // after this task, so that several commands are sent together
 }
 
 void ClusterNode::Later(bool Connection::*is_to_be, void (ClusterNode::*task)()) {
@@ -272,7 +275,7 @@ void ClusterNode::Receive() {
   std::array<char, kReadBytes> bytes;
   size_t left = kReadAtOnce;
   while (left > 0) {
-    // The end of a long text is read together with what comes after it.
+    // Near the end of a long text, read the rest together with the following bytes.
     const absl::Span<char> room = held->reader.Room();
     const bool is_direct = room.size() > bytes.size();
     const absl::Span<char> into = is_direct ? room : absl::MakeSpan(bytes);
@@ -288,10 +291,10 @@ void ClusterNode::Receive() {
     }
     TakeReplies();
     if (connection_ == nullptr) return;
-    // TLS gives a record at a time; a socket that gave less than it could has no more.
+    // TLS returns one record per read; a plain socket that returned less than asked has no more.
     if (!parts_->options.use_tls && *read < into.size()) break;
   }
-  // After the others have had their turn.
+  // After the other connections' turn.
   if (left == 0 && held->transport->HasUnread()) {
     Later(&Connection::receives, &ClusterNode::ReceiveMore);
   }
@@ -322,8 +325,8 @@ void ClusterNode::TakeReplies() {
 
 bool ClusterNode::IsSilent() const { return quiet_looks_ * kLookPause >= parts_->options.silence; }
 
-// Of a connection that is open: is it still alive? Silence is counted in looks, not by the clock: a
-// loop that was held up itself has looked once.
+// Checks whether an open connection is alive. Silence is counted in checks, not in time: if the
+// loop itself was delayed, only one check passed.
 void ClusterNode::Look() {
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
   const absl::Time progress = connection_->last_progress;

@@ -1,15 +1,14 @@
-// ClusterNode: one Redis node's commands of one lane, with the connection for them, on which many
-// are under way, made again whenever it is lost.
+// ClusterNode: one lane of commands to a Redis node, on one pipelined connection, which is reopened
+// after a loss.
 //
-// A connection finds the host, connects and proves who it is; then commands are sent and each gets
-// its answer, in order. A circuit breaker: a node that failed, or owes an answer for too long,
-// refuses commands at once while it is probed in the background. Commands wait for a connection
-// that is being made unless the last attempt failed, and for the bytes under way to become fewer. A
-// value is copied when its turn to be sent has come: many at once would hold the loop up. Thread
-// safety: the loop's thread. Ownership: the router outlives it, and never destroys it in a call
-// that it makes.
-// Invariants: (1) each request is answered once; (2) requests that have left for the node are not
-// sent again: whoever wants that has the answer to decide by.
+// A connection resolves the host, connects and authenticates; then commands are sent, and replies
+// arrive in order. Circuit breaker: a node that failed, or did not reply in time, refuses commands
+// immediately while it is probed in the background. Commands wait for a connection that is being
+// opened unless the last attempt failed, and for the bytes in flight to decrease. A value is copied
+// only when it is sent, because copying many at once would delay the loop. Thread safety: the
+// loop's thread. Ownership: the router outlives the node and never destroys it during a call from
+// the node. Invariants: (1) each request is answered once; (2) a request that was sent is not sent
+// again: the caller decides from the answer.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 
@@ -44,8 +43,8 @@ struct RedisCounters {
   std::atomic<uint64_t> sent_bytes{0};
 };
 
-// What all connections of one client share: the loop's thread, counters apart. RedisCluster owns
-// it, and it outlives all who use it.
+// State shared by all connections of one client. Used by the loop's thread, except the counters.
+// RedisCluster owns it; it outlives its users.
 struct RedisParts {
   explicit RedisParts(const RedisOptions& given)
       : options(given),
@@ -59,7 +58,7 @@ struct RedisParts {
   EventLoop loop;
   HostResolver resolver;
   TlsContext tls;
-  RereadFile password;  // "" where there is none
+  RereadFile password;  // "": no password
   TextPool texts;
   RedisCounters counters;
 };
@@ -68,7 +67,7 @@ class ClusterNode : public EventLoop::Watcher {
  public:
   using Done = std::function<void(absl::StatusOr<RedisReply>)>;
 
-  // Begins to connect.
+  // Starts to connect.
   ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane, ClusterRouter* router);
   ~ClusterNode() override;
   ClusterNode(const ClusterNode&) = delete;
@@ -77,15 +76,15 @@ class ClusterNode : public EventLoop::Watcher {
   const NodeAddress& address() const { return address_; }
   Lane lane() const { return lane_; }
   bool IsUp() const { return connection_ != nullptr && connection_->phase == Phase::kOpen; }
-  // It failed, and did not answer since.
+  // The node failed and has not replied since.
   bool IsDown() const { return refuses_; }
   const absl::Status& why_down() const { return why_refuses_; }
-  bool IsIdle() const;  // no command waits for it or its answer
+  bool IsIdle() const;  // no command waits to be sent or answered
   absl::Time last_used() const { return last_used_; }
 
-  // Answers through the router, also from within this call.
+  // Sends a request; the router gets the answer, possibly during this call.
   void Send(const KeyRequest& request);
-  // CLUSTER SLOTS. REQUIRES: IsUp().
+  // Sends CLUSTER SLOTS. REQUIRES: IsUp().
   void AskForSlots(Done done);
 
   void OnReady(uint32_t events) override;
@@ -95,9 +94,9 @@ class ClusterNode : public EventLoop::Watcher {
   struct Awaited {
     ReplyLimits limits;
     uint64_t cost = 0;
-    Done done;  // null: nobody waits
+    Done done;  // null: no waiter
   };
-  // Calls hold it while they use it: it is closed by being let go.
+  // Functions hold a reference while they use the connection; releasing the last one closes it.
   struct Connection {
     explicit Connection(RedisParts* of) : parts(of), reader(&of->texts) {}
     ~Connection();
@@ -106,13 +105,13 @@ class ClusterNode : public EventLoop::Watcher {
     Phase phase = Phase::kConnecting;
     std::unique_ptr<Transport> transport;
     ReplyReader reader;
-    absl::Cord output;  // to be sent; long commands are not copied
+    absl::Cord output;  // bytes to send; long commands are not copied
     std::deque<Awaited> awaited;
-    uint64_t bytes_in_flight = 0;  // of commands under way, and of their answers
-    // When it last answered, or moved many bytes, or began to owe an answer.
+    uint64_t bytes_in_flight = 0;  // of running commands and their replies
+    // Time of the last reply, of the last kProgressBytes moved, or of the first unanswered command.
     absl::Time last_progress = absl::InfinitePast(), opened = absl::InfinitePast();
-    size_t moved_bytes = 0;                  // since then
-    bool flushes = false, receives = false;  // a task of the loop is to
+    size_t moved_bytes = 0;                  // bytes moved since last_progress
+    bool flushes = false, receives = false;  // a task to flush or receive is posted
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -121,14 +120,15 @@ class ClusterNode : public EventLoop::Watcher {
   void Connect(absl::StatusOr<HostResolver::Addresses> addresses);
   void Greet();
   void OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last);
-  // Says `why` to all who wait, and tries again.
+  // Fails all waiting requests with `why`, and schedules the next attempt.
   void Close(const absl::Status& why);
   void Refuse(const absl::Status& why);
   void Pump();
   void SendNow(const KeyRequest& request);
-  // REQUIRES: a connection that greets or is open.
+  // REQUIRES: the connection is greeting or open.
   void SendText(std::string command, const ReplyLimits& limits, uint64_t cost, Done done);
-  // Behind what is ready now, unless it is to be already, or the connection is gone by then.
+  // Posts `task` after the ready events, unless it is posted already. Skips the task if the
+  // connection is gone by then.
   void Later(bool Connection::*is_to_be, void (ClusterNode::*task)());
   void Flush();
   void Receive();
@@ -152,7 +152,7 @@ class ClusterNode : public EventLoop::Watcher {
   bool has_served_ = false;
   std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
   absl::Time seen_progress_ = absl::InfinitePast();
-  int quiet_looks_ = 0;  // one after another that found an answer owed and no progress
+  int quiet_looks_ = 0;  // consecutive checks that found an unanswered command and no progress
 };
 
 }  // namespace hearth

@@ -8,13 +8,14 @@
 namespace hearth {
 namespace {
 
-// A key moves once, and its map may be old once more; a loop never ends.
+// Limit of redirections: a key moves once, and the map may be outdated once more; a loop never
+// ends.
 constexpr int kTriesMax = 16;
 constexpr absl::Duration kTryPause = absl::Milliseconds(20);
-// One question for the map in so long, whatever happens: a failover takes some seconds.
+// Pause between two requests for the map: a failover takes some seconds.
 constexpr absl::Duration kMapPause = absl::Milliseconds(250);
 constexpr absl::Duration kMapWait = absl::Seconds(1);
-constexpr absl::Duration kMapLife = absl::Seconds(30);  // then it is asked for anyway
+constexpr absl::Duration kMapLife = absl::Seconds(30);  // then the map is requested again
 
 absl::Status NoNode() { return absl::UnavailableError("redis: no node can be reached"); }
 
@@ -26,10 +27,10 @@ absl::StatusOr<SlotMap> MapOf(const NodeAddress& teller, const absl::StatusOr<Re
 }
 
 constexpr size_t kLanes = 3;
-// Seeds, and where redirections lead, beside the primaries of two maps of which one follows the
-// other. A node that sends each key elsewhere finds no more.
+// Nodes in addition to the primaries of two consecutive maps: seeds and targets of redirections.
+// Bounds a node that redirects each key elsewhere.
 constexpr size_t kStrangersMax = 64;
-// A node that redirections lead to, and that no map names yet.
+// How long to keep an unused redirection target that no map names yet.
 constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 
 }  // namespace
@@ -156,7 +157,7 @@ void ClusterRouter::OnAnswer(ClusterNode* node, const KeyRequest& request,
   Finish(request, std::move(reply));
 }
 
-// What an error says of where the command belongs.
+// Handles an error reply: follows redirections, retries, or finishes the request.
 void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::string& error) {
   const ErrorMeaning meaning = MeaningOf(error);
   const bool is_moved = meaning == ErrorMeaning::kMoved;
@@ -208,7 +209,7 @@ void ClusterRouter::WantMap() {
   map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { AskForMap(); });
 }
 
-// Of two that have no cluster each would say that it has all.
+// Of two servers without a cluster, each would claim all slots, so keep asking the same server.
 ClusterNode* ClusterRouter::WhomToAsk() {
   if (map_.has_value() && map_->primaries().size() == 1) {
     ClusterNode* node = NodeAt(map_->primaries()[0]);
@@ -221,7 +222,7 @@ void ClusterRouter::AskForMap() {
   map_timer_.reset();
   Sweep();
   ClusterNode* node = WhomToAsk();
-  if (node == nullptr) return MeetSeeds();  // the first that is up wants the map
+  if (node == nullptr) return MeetSeeds();  // the first node that comes up requests the map
   next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;

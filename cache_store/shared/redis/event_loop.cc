@@ -88,7 +88,7 @@ int EventLoop::WaitMs() {
   }
   if (timers_.empty()) return kWaitMsMax;
   const absl::Duration wait = timers_.begin()->first.first - Now();
-  // Rounded up, or the loop would turn until the time has come.
+  // Round up, so that the loop does not spin until the time comes.
   const int64_t ms = absl::ToInt64Milliseconds(wait + absl::Microseconds(999));
   return static_cast<int>(std::clamp<int64_t>(ms, 0, kWaitMsMax));
 }
@@ -96,7 +96,7 @@ int EventLoop::WaitMs() {
 void EventLoop::Run() {
   runs_here = this;
   pthread_setname_np(pthread_self(), "redis-loop");
-  // Signals are other threads' matter; SIGPIPE of a TLS write would end the process.
+  // Block signals in this thread; SIGPIPE from a TLS write would end the process.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);

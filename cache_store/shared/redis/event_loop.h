@@ -1,10 +1,10 @@
-// EventLoop: one thread that waits for sockets, for times, and for work that others hand to it.
+// EventLoop: one thread that waits for sockets, timers and posted tasks.
 //
-// Thread safety: Post, Start and Stop from any thread; the rest from the loop's own thread, or
-// while it does not run. Ownership: descriptors and watchers are their owners', who forget a
-// descriptor before they close it.
-// Invariants: (1) nothing runs before Start or after Stop; (2) what is posted runs in its order;
-// (3) a watcher that was forgotten is not called, even for what was ready before.
+// Thread safety: Post, Start and Stop from any thread; the rest from the loop's thread, or while
+// the loop does not run. Ownership: descriptors and watchers belong to their owners, which call
+// Forget() before closing a descriptor. Invariants: (1) nothing runs before Start or after Stop;
+// (2) posted tasks run in order; (3) a forgotten watcher is not called, even for events that were
+// ready before.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
 
@@ -29,7 +29,7 @@ class EventLoop {
   class Watcher {
    public:
     virtual ~Watcher() = default;
-    virtual void OnReady(uint32_t events) = 0;  // of epoll
+    virtual void OnReady(uint32_t events) = 0;  // epoll events
   };
   using Task = std::function<void()>;
   using Timer = std::pair<absl::Time, uint64_t>;
@@ -41,21 +41,21 @@ class EventLoop {
 
   void Start();
   void Stop();
-  // `task` runs after what is ready now.
+  // Runs `task` after the events that are ready now.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Steady: comparable with itself only.
+  // Steady time: comparable only with itself.
   absl::Time Now() { return clock_.Now(); }
-  // Calls `watcher` while any of `events` is so, from now on; replaces what was said before.
+  // Calls `watcher` whenever any of `events` is ready; replaces an earlier call for `fd`.
   void Watch(int fd, uint32_t events, Watcher* watcher);
   void Forget(int fd);
   Timer At(absl::Time when, Task task);
-  // One that has run, or was cancelled, is ignored.
+  // Ignores a timer that has run or was cancelled.
   void Cancel(const Timer& timer) { timers_.erase(timer); }
 
  private:
   struct Watched {
-    uint32_t number = 0;  // tells it from an earlier one of the same descriptor
+    uint32_t number = 0;  // distinguishes it from an earlier watch of the same descriptor
     uint32_t events = 0;
     Watcher* watcher = nullptr;
   };

@@ -41,7 +41,7 @@ absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) 
 
 struct HostResolver::Asker {
   absl::Mutex mu;
-  HostResolver* resolver ABSL_GUARDED_BY(mu);  // null once it is gone
+  HostResolver* resolver ABSL_GUARDED_BY(mu);  // null: destroyed
   EventLoop* const loop;
 };
 

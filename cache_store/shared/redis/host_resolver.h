@@ -1,8 +1,8 @@
-// HostResolver: the addresses of a host's name, asked for without waiting.
+// HostResolver: resolves host names without blocking the loop.
 //
-// getaddrinfo waits, as long as name servers make it: each node has a thread while its name is
-// asked for, and at most kMaxNames are. Thread safety: its loop's thread. Ownership: the loop
-// outlives it; what is not answered when it is destroyed is never answered.
+// getaddrinfo blocks while name servers are slow: each lookup has its own thread, at most kMaxNames
+// at a time. Thread safety: the loop's thread. Ownership: the loop outlives the resolver; lookups
+// that are running when it is destroyed are never answered.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 
@@ -27,9 +27,9 @@ struct SocketAddress {
 
 class HostResolver {
  public:
-  using Addresses = std::vector<SocketAddress>;  // one at least
+  using Addresses = std::vector<SocketAddress>;  // at least one
   using Done = std::function<void(absl::StatusOr<Addresses>)>;
-  // A node can name any hosts as its neighbours.
+  // Limits lookups, because a node can name any hosts as its neighbours.
   static constexpr size_t kMaxNames = 16;
 
   explicit HostResolver(EventLoop* loop);
@@ -37,11 +37,11 @@ class HostResolver {
   HostResolver(const HostResolver&) = delete;
   HostResolver& operator=(const HostResolver&) = delete;
 
-  // Calls `done` once, in this call where the host is an address. kUnavailable.
+  // Calls `done` once; during this call if the host is a numeric address. Errors are kUnavailable.
   void Resolve(const NodeAddress& node, Done done);
 
  private:
-  struct Asker;  // what its threads know of it
+  struct Asker;  // state shared with the threads
 
   std::map<NodeAddress, std::vector<Done>> waiting_;
   const std::shared_ptr<Asker> asker_;

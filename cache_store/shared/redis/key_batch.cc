@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-constexpr uint64_t kWordsBytes = 128;  // of a command's own words, and of a short answer
-constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: a tenant's numbers
+constexpr uint64_t kWordsBytes = 128;  // bytes of a command's words and of a short reply
+constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // longest short value: a tenant's numbers
 
 }  // namespace
 
@@ -21,7 +21,8 @@ std::string KeyCommand::Format() const {
     case Verb::kExists:
       return FormatCommand({"EXISTS", key});
     case Verb::kGet:
-      // One byte more than is wanted shows that the value is too long, and none beyond it is sent.
+      // GETRANGE's end is inclusive, so this reads max_bytes + 1 bytes: a value that is too long is
+      // detected without reading all of it.
       return FormatCommand({"GETRANGE", key, "0", number});
     case Verb::kSet: {
       std::vector<absl::string_view> words = {"SET", key, value};
@@ -58,7 +59,7 @@ void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
   if (reply.ok()) {
     answers_[index].reply = std::move(reply);
   } else {
-    // A status of its own: the loop's thread keeps the one that it gives to many.
+    // Copy the status: the loop's thread keeps the one that it gives to several commands.
     answers_[index].reply = absl::Status(reply.status().code(), reply.status().message());
   }
   assert(left_ > 0);

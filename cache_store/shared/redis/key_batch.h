@@ -1,9 +1,8 @@
-// KeyBatch: the commands of one call to the shared engine, and their answers as they come in.
+// KeyBatch: the commands of one call to the shared engine, and their replies.
 //
-// Made by the caller, who then waits; everything else is done by the loop's thread, until all
-// commands are finished. Ownership: shared by the caller and whoever still has a command of it; the
-// texts of commands are the caller's, and are not looked at once all are finished, or what is given
-// with them owns them.
+// The caller creates a batch and waits; the loop's thread does the rest until all commands are
+// finished. Ownership: shared by the caller and the holders of its commands. The commands' texts
+// belong to the caller and are not read after all commands are finished, or `texts` owns them.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 
@@ -21,8 +20,8 @@
 
 namespace hearth {
 
-// Each node has a connection for each: what is short waits for no value, and what a request waits
-// for not for what is written behind it.
+// Each node has a connection per lane, so that short commands do not wait for values, and reads for
+// a request do not wait for background writes.
 enum class Lane { kShort, kRead, kWrite };
 
 // A command about one key.
@@ -32,41 +31,41 @@ struct KeyCommand {
   Verb verb = Verb::kExists;
   absl::string_view key;
   absl::string_view value;      // kSet
-  int64_t ttl_ms = 0;           // kSet, kPutOff; 0 of a kSet: for ever
+  int64_t ttl_ms = 0;           // kSet, kPutOff; kSet with 0: no expiry
   bool only_if_absent = false;  // kSet
   uint64_t max_bytes = 0;       // kGet
-  bool after_writes = false;    // kErase: in the lane of values that are written
+  bool after_writes = false;    // kErase: use the write lane
 
   std::string Format() const;
   ReplyLimits Limits() const { return {verb == Verb::kGet ? max_bytes + 1 : 0, 0}; }
   Lane lane() const;
-  // Bytes of it and of its answer, at most.
+  // Upper bound of the bytes of the command and its reply.
   uint64_t Cost() const;
 };
 
 class KeyBatch {
  public:
-  // `texts`: the owner of the commands' texts, unless they outlive the call.
+  // `texts` owns the commands' texts unless they outlive the call.
   explicit KeyBatch(std::vector<KeyCommand> commands, std::shared_ptr<const void> texts = nullptr);
 
   size_t size() const { return commands_.size(); }
   const KeyCommand& command(uint32_t index) const { return commands_[index]; }
   uint16_t slot(uint32_t index) const { return answers_[index].slot; }
 
-  // The caller: waits until all commands are finished.
+  // Called by the caller: waits until all commands are finished.
   void Wait() const { all_.WaitForNotification(); }
-  // REQUIRES: Wait has returned.
+  // REQUIRES: Wait() has returned.
   absl::StatusOr<RedisReply>& answer(uint32_t index) { return *answers_[index].reply; }
 
-  // The loop's thread.
+  // The rest: only the loop's thread.
   bool IsFinished(uint32_t index) const { return answers_[index].reply.has_value(); }
   bool AllFinished() const { return left_ == 0; }
-  // A second answer to the same command is ignored.
+  // Ignores a second reply to the same command.
   void Finish(uint32_t index, absl::StatusOr<RedisReply> reply);
-  // Counts a redirection or another try of a command, and returns how many there were.
+  // Counts a redirection or retry of a command and returns their number.
   int CountTry(uint32_t index) { return ++answers_[index].tries; }
 
-  std::optional<EventLoop::Timer> expiry;  // while one is set
+  std::optional<EventLoop::Timer> expiry;  // nullopt: none
 
  private:
   struct Answer {
@@ -82,11 +81,11 @@ class KeyBatch {
   absl::Notification all_;
 };
 
-// One command on its way to a node.
+// One command that is being sent to a node.
 struct KeyRequest {
   std::shared_ptr<KeyBatch> batch;
   uint32_t index = 0;
-  bool asks = false;  // was sent to a node that is to get the slot
+  bool asks = false;  // send ASKING first: the node is importing the slot
 
   const KeyCommand& command() const { return batch->command(index); }
   bool IsWanted() const { return !batch->IsFinished(index); }

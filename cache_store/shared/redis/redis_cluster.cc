@@ -15,13 +15,13 @@ namespace {
 using Verb = KeyCommand::Verb;
 using Kind = RedisReply::Kind;
 
-constexpr absl::Duration kWaitMax = absl::Hours(1);  // of a deadline that is none
-// What Redis itself takes for a value; more would be longer than the protocol's numbers.
+constexpr absl::Duration kWaitMax = absl::Hours(1);  // used for an infinite deadline
+// Redis's own limit of a value; longer values would exceed the protocol's numbers.
 constexpr uint64_t kValueBytesMax = uint64_t{512} << 20;
 
 absl::Status WrongKind() { return absl::DataLossError("redis: the reply has the wrong type"); }
 
-// Each takes an answer out of its batch, which the loop's thread may destroy.
+// These functions move a reply out of its batch; the loop's thread may destroy the batch.
 absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
   absl::StatusOr<RedisReply>& reply = *taken;
   if (!reply.ok()) return std::move(reply).status();
@@ -29,9 +29,9 @@ absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
   return reply->integer;
 }
 
-// Redis counts in milliseconds, and refuses 0 and what overflows.
+// Redis counts in milliseconds, and refuses 0 and overflows.
 int64_t TtlMs(absl::Duration ttl) {
-  if (ttl >= absl::Hours(24) * 36500) return 0;  // a century: for ever
+  if (ttl >= absl::Hours(24) * 36500) return 0;  // a century: no expiry
   return std::max<int64_t>(absl::ToInt64Milliseconds(ttl), 1);
 }
 
@@ -65,7 +65,7 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
   return std::move(reply->text);
 }
 
-// What `take` makes of the first `count` answers.
+// Returns the results of `take` for the first `count` replies.
 template <typename Take>
 auto TakeAll(KeyBatch* batch, size_t count, Take take) {
   std::vector<decltype(take(&batch->answer(0), size_t{0}))> results;
@@ -143,7 +143,8 @@ class RedisCluster final : public SharedEngine {
 
   std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                   absl::Time deadline) override {
-    // A write of the key that nobody waits for any more may still be on its way, in either lane.
+    // Erase in both lanes: a write of the key whose caller no longer waits may still be in flight
+    // in either lane.
     const uint32_t count = static_cast<uint32_t>(keys.size());
     std::vector<KeyCommand> commands = CommandsOf(Verb::kErase, keys);
     for (uint32_t i = 0; i < count; ++i) {
@@ -167,14 +168,14 @@ class RedisCluster final : public SharedEngine {
   }
 
  private:
-  // Returns at once.
+  // Returns immediately.
   void Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline) {
     const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
     if (batch->size() == 0) return;
     parts_.loop.Post([this, batch, wait] { router_.Submit(batch, wait); });
   }
 
-  // Returns when all are finished.
+  // Returns after all commands are finished.
   std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline) {
     auto batch = std::make_shared<KeyBatch>(std::move(commands));
     Submit(batch, deadline);

@@ -1,16 +1,15 @@
-// The shared engine on a Redis Cluster 7.0 or newer, or on one Redis.
+// SharedEngine on a Redis Cluster 7.0 or newer, or on one Redis.
 //
-// One thread has all connections: to each primary one for short commands and, once there are any,
-// one for values that are read and one for values that are written. Callers wait for their own keys
-// alone. What a node sends is checked, and a node that breaks the protocol, or is silent, costs its
-// own keys.
+// One thread has all connections: to each primary one for short commands and, once needed, one for
+// values that are read and one for values that are written. A caller waits only for its own keys.
+// Replies are checked; a node that breaks the protocol or is silent costs only its own keys.
 //
-// Its user needs the keys and +exists +getrange +set +pexpire +unlink +asking +ping
-// +client|setname +cluster|slots. A cluster that serves what it can while a shard is lost has
+// The Redis user needs the keys and +exists +getrange +set +pexpire +unlink +asking +ping
+// +client|setname +cluster|slots. For a cluster that keeps serving while a shard is lost, set
 // cluster-require-full-coverage no. Without TLS a node can name any host as its neighbour, which
-// then gets the password.
+// then receives the password.
 //
-// Thread safety and errors: SharedEngine's. Destroyed when no call is running.
+// Thread safety and errors: see SharedEngine. Destroy it only when no call is running.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
 
@@ -22,8 +21,8 @@
 
 namespace hearth {
 
-// Returns at once: nodes are found in the background, and calls wait for the first attempt.
-// kInvalidArgument, kFailedPrecondition: a file that is named cannot be used.
+// Returns immediately: nodes are found in the background, and calls wait for the first attempt.
+// kInvalidArgument or kFailedPrecondition: a named file cannot be used.
 absl::StatusOr<std::unique_ptr<SharedEngine>> OpenRedisCluster(const RedisOptions& options);
 
 }  // namespace hearth

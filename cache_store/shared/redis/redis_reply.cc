@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kErrorBytesMax = 1024;
 constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
-constexpr int kDepthMax = 8;          // of arrays in arrays; a map of slots has 4
+constexpr int kDepthMax = 8;          // depth of nested arrays; a slot map has 4
 
 absl::Status TooLong() { return absl::DataLossError("a reply of Redis is longer than its limit"); }
 
@@ -46,20 +46,20 @@ absl::StatusCode CodeOf(absl::string_view error) {
                                                   : absl::StatusCode::kUnavailable;
 }
 
-// Shorter ones are malloc's matter, which keeps them itself.
+// Shorter texts are not pooled: malloc keeps them itself.
 constexpr size_t kShortestBytes = size_t{16} << 10;
 
 }  // namespace
 
 std::string TextPool::Take(size_t bytes) {
   std::string text;
-  // One much longer than it need be would hold memory that nobody counts.
+  // A much longer text would hold memory that is not counted.
   const auto fits = [bytes](const std::string& kept) {
     return kept.capacity() >= bytes && kept.capacity() / 2 <= bytes;
   };
   if (bytes >= kShortestBytes) {
     absl::MutexLock lock(&mutex_);
-    // The last one given is the one that a cache still has.
+    // The most recently given text is most likely in the CPU cache.
     const auto kept = std::find_if(texts_.rbegin(), texts_.rend(), fits);
     if (kept != texts_.rend()) {
       text = std::move(*kept);
@@ -73,7 +73,7 @@ std::string TextPool::Take(size_t bytes) {
 void TextPool::Give(std::string text) {
   if (text.capacity() < kShortestBytes || text.capacity() > kLongestBytes) return;
   absl::MutexLock lock(&mutex_);
-  // The oldest makes room: sizes that nobody asks for any more would keep the others out.
+  // Remove the oldest: texts of unused sizes would otherwise block the pool.
   if (texts_.size() == kKeptTexts) texts_.erase(texts_.begin());
   texts_.push_back(std::move(text));
 }
@@ -122,7 +122,8 @@ absl::StatusOr<bool> ReplyReader::TakeText() {
   return true;
 }
 
-// A line is a value, the beginning of a text, or that of an array, whose places are the next ones.
+// Reads a line: a value, the start of a text, or the start of an array, whose elements are read
+// next.
 absl::StatusOr<bool> ReplyReader::TakeLine() {
   const absl::string_view unread = absl::string_view(unread_).substr(taken_);
   const size_t end = unread.find(kLineEnd);
@@ -149,7 +150,7 @@ absl::StatusOr<bool> ReplyReader::TakeLine() {
       reply->integer = number;
       return true;
     case '$':
-      if (number < 0) return true;  // nil, as it is
+      if (number < 0) return true;  // nil, the default kind
       if (static_cast<uint64_t>(number) > left_.text_bytes) return TooLong();
       left_.text_bytes -= static_cast<uint64_t>(number);
       reply->kind = RedisReply::Kind::kText;
@@ -194,7 +195,7 @@ ErrorMeaning MeaningOf(absl::string_view error) {
   for (const auto& [word, meaning] : kMeanings) {
     if (FirstWord(error) == word) return meaning;
   }
-  // A proxy before one Redis may not know the command.
+  // A proxy in front of a single Redis may not know the command.
   if (absl::StrContains(error, "cluster support disabled") ||
       absl::StartsWith(error, "ERR unknown command")) {
     return ErrorMeaning::kNoCluster;

@@ -1,10 +1,10 @@
-// ReplyReader: takes the answers of a Redis server out of the bytes that it sends. Beside it, the
-// memory of long ones, what an error among them means for a client, and commands as bytes.
+// ReplyReader: parses the replies of a Redis server. Also: a pool for long texts, the meaning of
+// error replies, and the encoding of commands.
 //
-// The bytes are a stranger's. Each answer has limits that are known before it is read; what goes
-// beyond them, or is no answer, ends the connection. Thread safety: none, TextPool apart.
-// Ownership: answers are the caller's.
-// Invariant: it holds at most the limit of the answer that is read and the bytes of one Feed.
+// The bytes are untrusted. Each reply has limits that are known before it is read; a reply that
+// exceeds them or is malformed ends the connection. Thread safety: none, except TextPool.
+// Ownership: the caller owns replies. Invariant: the reader holds at most the current reply's limit
+// and the bytes of one Feed().
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
 
@@ -25,15 +25,15 @@
 
 namespace hearth {
 
-// Keeps the memory of long texts for those that come next. Values come one after another, on the
-// loop's thread, and are done with on others: each would be memory new from the system, cleared
-// page by page. Thread safety: all methods from any thread.
+// Reuses the memory of long texts. Values arrive on the loop's thread and are released on other
+// threads: without the pool each value would use new system memory, which the kernel clears page by
+// page. Thread safety: all methods from any thread.
 class TextPool {
  public:
-  // Together as much as may be under way on one connection.
+  // Together the limit of bytes in flight on one connection.
   static constexpr size_t kKeptTexts = 32, kLongestBytes = size_t{1} << 20;
 
-  // Of that many bytes; which ones is not said.
+  // Returns a text of `bytes` bytes with undefined content.
   std::string Take(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(std::string text) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -47,69 +47,71 @@ struct RedisReply {
 
   Kind kind = Kind::kNil;
   int64_t integer = 0;
-  std::string text;  // of kText, kStatus and kError
+  std::string text;  // for kText, kStatus and kError
   std::vector<RedisReply> elements;
 };
 
 struct ReplyLimits {
-  uint64_t text_bytes = 0;  // in all of its texts together; an error may always have 1 KiB
-  uint32_t elements = 0;    // of all of its arrays together; 0: an array is no answer
+  uint64_t text_bytes = 0;  // of all texts of the reply together; an error may always have 1 KiB
+  uint32_t elements = 0;    // of all arrays of the reply together; 0: arrays are malformed
 };
 
 class ReplyReader {
  public:
-  // `texts`: where the memory of long ones comes from. It outlives the reader.
+  // `texts` provides memory for long texts, and outlives the reader.
   explicit ReplyReader(TextPool* texts) : texts_(texts) {}
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
   void Feed(const char* bytes, size_t count);
-  // Where the next bytes can be put without a copy, as Filled then says; empty while they are not
-  // those of a text.
+  // Returns where the next bytes of a long text can be stored without a copy (then call Filled);
+  // empty if the next bytes belong to no such text.
   absl::Span<char> Room();
   void Filled(size_t count);
-  // The next answer; null: its end has not come yet. kDataLoss: no further one can be read. The
-  // limits stay the same until the answer is whole.
+  // Returns the next reply; nullopt if it is incomplete. kDataLoss: malformed; no further reply can
+  // be read. Pass the same limits until the reply is complete.
   absl::StatusOr<std::optional<RedisReply>> Next(const ReplyLimits& limits);
-  // Whether bytes are left that no answer has.
+  // Returns whether bytes remain that belong to no returned reply.
   bool HasBytes() const { return text_ != nullptr || unread_.size() > taken_; }
 
  private:
-  // Each goes on with the answer. False: more bytes must come first.
+  // Parse the next part of the reply. False: more bytes are needed.
   absl::StatusOr<bool> TakeLine();
   absl::StatusOr<bool> TakeText();
 
   TextPool* const texts_;
   std::string unread_;
-  size_t taken_ = 0;  // of these
+  size_t taken_ = 0;  // bytes of unread_ that were parsed
   bool is_between_ = true;
   RedisReply reply_;
-  ReplyLimits left_;                                 // of the answer that is read
-  std::vector<std::pair<RedisReply*, int>> places_;  // of it, to be filled, and in how many arrays
-                                                     // each lies; the next one is last
-  std::string* text_ = nullptr;                      // while one comes, with the end of its line
-  size_t text_have_ = 0;                             // bytes of it that came
+  ReplyLimits left_;  // rest of the current reply's limits
+  std::vector<std::pair<RedisReply*, int>>
+      places_;  // elements of reply_ to fill, with their depth; the next one is last
+  std::string* text_ = nullptr;  // text being received, including its line end; null: none
+  size_t text_have_ = 0;         // received bytes of text_
 };
 
 std::string FormatCommand(absl::Span<const absl::string_view> words);
 
 enum class ErrorMeaning {
   kMoved,     // another node has the slot
-  kAsk,       // another node has this key already, and is to have the slot
-  kTryAgain,  // keys are on their way
-  kReadOnly,  // it was a primary, and is none any more
-  kNotNow,    // it loads, or its cluster is down
+  kAsk,       // another node, which is importing the slot, already has this key
+  kTryAgain,  // keys are being moved
+  kReadOnly,  // the node is no longer a primary
+  kNotNow,    // the node is loading, or its cluster is down
   kNoCluster,
-  kFinal,  // the command's own error
+  kFinal,  // an error of the command itself
 };
 
 ErrorMeaning MeaningOf(absl::string_view error);
 
-// Where an error of kMoved or kAsk points to; null: nowhere. A host that is left out is `teller`'s.
+// Returns the target of a kMoved or kAsk error; nullopt if it names none. An empty host means
+// `teller`'s host.
 std::optional<NodeAddress> TargetOf(absl::string_view error, const NodeAddress& teller);
 
-// As a caller gets it: kResourceExhausted, kPermissionDenied, kUnavailable, kDataLoss (the value is
-// of another kind), else kInternal. Its text is cut, and free of control characters.
+// Returns the status for callers: kResourceExhausted, kPermissionDenied, kUnavailable, kDataLoss
+// (the value has another type), else kInternal. The text is shortened and has no control
+// characters.
 absl::Status StatusOfError(absl::string_view error);
 
 }  // namespace hearth

@@ -18,7 +18,7 @@ absl::Status NoMap(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("not a map of hash slots: ", why));
 }
 
-// [host or nil, port, id, ...]. A nil or empty host: as the teller's.
+// Parses [host or nil, port, id, ...]. A nil or empty host means `teller`'s host.
 absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& teller) {
   if (node.kind != Kind::kArray || node.elements.size() < 2) return NoMap("a node is not a list");
   const RedisReply& host = node.elements[0];
@@ -84,7 +84,7 @@ absl::StatusOr<SlotMap> SlotMap::FromReply(const RedisReply& reply, const NodeAd
         last.integer < first.integer || last.integer >= int64_t{kHashSlots}) {
       return NoMap("a range has invalid slots");
     }
-    // The primary comes first, its replicas behind it.
+    // The primary comes first, then its replicas.
     absl::StatusOr<NodeAddress> node = NodeOf(range.elements[2], teller);
     if (!node.ok()) return std::move(node).status();
     const std::optional<uint16_t> number = map.NumberOf(*node);

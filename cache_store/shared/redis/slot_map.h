@@ -1,8 +1,8 @@
-// SlotMap: which primary of a cluster has which hash slots, as one of its nodes tells; and the slot
-// of a key.
+// SlotMap: the primaries of a cluster and their hash slots, as reported by a node; and the slot of
+// a key.
 //
-// Values and a pure function. Nobody vouches for a node's word: addresses and numbers are checked,
-// and whoever follows a wrong map gets no answer, or a redirection.
+// Values and a pure function. A node's report is untrusted: addresses and numbers are checked, and
+// a wrong map leads only to missing answers or redirections.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 
@@ -19,27 +19,28 @@ namespace hearth {
 
 inline constexpr uint32_t kHashSlots = 16384;
 
-// Of the text between the first { and the } behind it, where that is not empty; else of the key.
+// Returns the slot of the text between the first { and the next }, if that text is not empty;
+// otherwise of the whole key.
 uint16_t KeySlot(absl::string_view key);
 
-// Of CLUSTER SLOTS. Redis recommends at most 1,000 nodes. A range has three values and its nodes,
-// a node four and its names; in the worst case each slot is a range of its own, and a cluster whose
-// ranges are that torn must be put in order first.
+// Limits of a CLUSTER SLOTS reply. Redis recommends at most 1,000 nodes. A range has three values
+// and its nodes; a node has four values and its names. At worst each slot is its own range; a
+// cluster with such fragmented ranges exceeds the limit and must be rebalanced first.
 inline constexpr ReplyLimits kSlotMapLimits = {uint64_t{8} << 20, uint32_t{1} << 18};
 
 class SlotMap {
  public:
-  // All slots are at one node: a Redis without a cluster.
+  // Returns a map for a Redis without a cluster: one node has all slots.
   static SlotMap Single(const NodeAddress& node);
-  // Reads an answer to CLUSTER SLOTS of the node at `teller`, which is the host of nodes that tell
-  // no host of their own. kDataLoss.
+  // Parses a CLUSTER SLOTS reply from the node at `teller`, whose host is used for nodes without a
+  // host. Errors are kDataLoss.
   static absl::StatusOr<SlotMap> FromReply(const RedisReply& reply, const NodeAddress& teller);
 
-  // Each once.
+  // Each primary once.
   const std::vector<NodeAddress>& primaries() const { return primaries_; }
-  // Null: nobody has it.
+  // Returns null if no node has the slot.
   const NodeAddress* Owner(uint16_t slot) const;
-  // As a redirection says.
+  // Assigns a slot as a redirection says.
   void Assign(uint16_t slot, const NodeAddress& node);
 
  private:
@@ -49,7 +50,7 @@ class SlotMap {
   std::optional<uint16_t> NumberOf(const NodeAddress& node);
 
   std::vector<NodeAddress> primaries_;
-  std::vector<uint16_t> owners_;  // by slot: a place in primaries_, or kNobody
+  std::vector<uint16_t> owners_;  // by slot: index into primaries_, or kNobody
 };
 
 }  // namespace hearth
