@@ -37,9 +37,9 @@ struct NamedHeads {
   const char* name;
   TinyGeometry geometry;
 };
-class Heads : public testing::TestWithParam<NamedHeads> {};
+class DeviceForwardHeads : public testing::TestWithParam<NamedHeads> {};
 
-TEST_P(Heads, RandomRequests_HaveTheCpusBits) {
+TEST_P(DeviceForwardHeads, RandomRequestsMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_requests");
   auto requests =
       RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/1, WeightForm::kStored,
@@ -48,7 +48,7 @@ TEST_P(Heads, RandomRequests_HaveTheCpusBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Gemma, Heads,
+INSTANTIATE_TEST_SUITE_P(Gemma, DeviceForwardHeads,
                          testing::Values(NamedHeads{"270M", Geometry("llg", 24, 4, 1, 256)},
                                          NamedHeads{"1B", Geometry("lgl", 50, 4, 1, 64)},
                                          NamedHeads{"4B", Geometry("lg", 33, 8, 4, 256)},
@@ -116,7 +116,7 @@ struct Text {
 };
 
 // The block that is partly filled is copied when a fork writes to it.
-TEST(DeviceForward, ForksAndRewinds_HaveTheCpusBits) {
+TEST(DeviceForward, ForksAndRewindsMatchCpuBits) {
   const Pair pair;
   Text one(pair), two(pair);
   one.Step(1, 41, 33);
@@ -130,7 +130,7 @@ TEST(DeviceForward, ForksAndRewinds_HaveTheCpusBits) {
   two.Step(6, 129, 129);
 }
 
-TEST(DeviceForward, SelfTest_HoldsAndTheModelGoesOn) {
+TEST(DeviceForward, ModelWorksAfterSelfTest) {
   Pair pair;
   ASSERT_TRUE(pair.device->SelfTest("").ok());
   EXPECT_THAT(pair.device->notes().back(), HasSubstr("held in 3 steps"));
@@ -138,7 +138,7 @@ TEST(DeviceForward, SelfTest_HoldsAndTheModelGoesOn) {
   Text(pair).Step(1, 20, 2);
 }
 
-TEST(DeviceForward, SelfTest_RefusesOtherBits) {
+TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
   const auto device = std::make_shared<FaultyDevice>();
   auto gemma = InvariantGemma::Load(Dir(), OnDevice(device));
   ASSERT_TRUE(gemma.ok()) << gemma.status();
@@ -149,7 +149,7 @@ TEST(DeviceForward, SelfTest_RefusesOtherBits) {
               HasSubstr("the device gives logits of a step of 2 rows other bits than the CPU"));
 }
 
-TEST(DeviceForward, DeviceThatFails_EndsTheStepAndAllLaterOnes) {
+TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
   const auto device = std::make_shared<FaultyDevice>();
   auto gemma = InvariantGemma::Load(Dir(), OnDevice(device));
   ASSERT_TRUE(gemma.ok()) << gemma.status();
@@ -171,7 +171,7 @@ TEST(DeviceForward, DeviceThatFails_EndsTheStepAndAllLaterOnes) {
   EXPECT_THROW(kv.CopyOut(0, 0, 3, 0, 3, slice.data()), DeviceError);
 }
 
-TEST(DeviceForward, DeviceWithoutMemory_RefusesTheModelOrTheBlocks) {
+TEST(DeviceForward, MissingDeviceMemoryIsAnError) {
   const auto device = std::make_shared<FaultyDevice>();
   device->most_bytes = 1000;
   EXPECT_EQ(InvariantGemma::Load(Dir(), OnDevice(device)).status().code(),
@@ -192,7 +192,7 @@ std::string Refusal(const std::string& dir, const InvariantGemmaOptions& options
   return std::string(gemma.status().message());
 }
 
-TEST(DeviceForward, ModelsThatItDoesNotCompute_AreRefusedByName) {
+TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
   const auto device = std::make_shared<EmulatedDevice>();
   TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
   wide.bfloat16 = false;
@@ -211,7 +211,7 @@ TEST(DeviceForward, ModelsThatItDoesNotCompute_AreRefusedByName) {
 }
 
 // Widened weights have the bits of stored ones.
-TEST(DeviceForward, WeightsInFloat32_GiveTheBitsOfStoredOnes) {
+TEST(DeviceForward, Float32WeightsMatchStoredBits) {
   InvariantGemmaOptions options = OnDevice(std::make_shared<EmulatedDevice>());
   options.weights = WeightForm::kFloat32;
   Pair pair;
@@ -220,7 +220,7 @@ TEST(DeviceForward, WeightsInFloat32_GiveTheBitsOfStoredOnes) {
 }
 
 // With layers of one group alone the other has no blocks.
-TEST(DeviceForward, ModelOfLocalLayers_HasTheCpusBits) {
+TEST(DeviceForward, LocalLayersAloneMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
   Pair pair;
   pair.cpu = InvariantGemma::Load(dir, {1, 16}).value();

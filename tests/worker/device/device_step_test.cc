@@ -160,7 +160,7 @@ class Texts {
 };
 
 // Prefilled in steps of few rows and of many, then decoded; windows end inside splits.
-TEST(DeviceStep, PrefillAndDecode_HaveTheCpusBits) {
+TEST(DeviceStep, PrefillAndDecodeMatchCpuBits) {
   for (const SeededGeometry& geometry :
        {Geometry("lg", 24, 4, 1), Geometry("llg", 33, 4, 2, 16), Geometry("gl", 16, 2, 2, 64)}) {
     Pair pair(geometry);
@@ -175,7 +175,7 @@ TEST(DeviceStep, PrefillAndDecode_HaveTheCpusBits) {
   }
 }
 
-TEST(DeviceStep, Softcaps_HaveTheCpusBits) {
+TEST(DeviceStep, SoftcapsMatchCpuBits) {
   SeededGeometry geometry = Geometry("lg", 24, 4, 1);
   geometry.attention_softcap = 1.5;
   geometry.logit_softcap = 2;
@@ -186,14 +186,14 @@ TEST(DeviceStep, Softcaps_HaveTheCpusBits) {
 }
 
 // Where split states have no room, a row goes through its splits in one item.
-TEST(DeviceStep, FewItems_HaveTheCpusBits) {
+TEST(DeviceStep, FewSplitStatesMatchCpuBits) {
   Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
   Texts texts(&pair, 3);
   texts.Step({{0, 100, 1}, {1, 60, 1}});
   texts.Step({{0, 1, 1}, {1, 1, 1}, {2, 2, 1}});
 }
 
-TEST(DeviceStep, EachNumberOfRows_HasTheCpusBits) {
+TEST(DeviceStep, EveryRowCountMatchesCpuBits) {
   Pair pair(Geometry("lg", 20, 4, 1));
   Texts texts(&pair, 34);
   for (int rows = 1; rows <= 33; ++rows) {
@@ -204,7 +204,7 @@ TEST(DeviceStep, EachNumberOfRows_HasTheCpusBits) {
   texts.Step({{33, 33, 33}});
 }
 
-TEST(DeviceStep, LateCopies_ChangeNothing) {
+TEST(DeviceStep, LateCopiesChangeNothing) {
   Pair pair(Geometry("lg", 20, 4, 2), true);
   Texts texts(&pair, 2);
   texts.Step({{0, 40, 1}});
@@ -213,7 +213,7 @@ TEST(DeviceStep, LateCopies_ChangeNothing) {
 }
 
 // A split of more keys than the values' ring has stages: the ring turns.
-TEST(DeviceStep, LateCopies_OfManyStages_ChangeNothing) {
+TEST(DeviceStep, LateCopiesBeyondRingChangeNothing) {
   for (const int kv_heads : {1, 4}) {
     Pair pair(Geometry("lg", 150, 4, kv_heads), true, {256, 64, 512, 1024}, 128);
     Texts texts(&pair, 1);

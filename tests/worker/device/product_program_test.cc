@@ -100,7 +100,7 @@ std::vector<int> Shapes(bool is_pair) {
   return shapes;
 }
 
-TEST(ProductProgram, EveryShape_HasTheReferencesBits) {
+TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
     const Matrix small(264, 40, is_pair), less(40, is_pair ? 72 : 70, is_pair);
     for (const int rows : {1, 5, 33}) Compare(small, is_pair, rows, Shapes(is_pair));
@@ -109,7 +109,7 @@ TEST(ProductProgram, EveryShape_HasTheReferencesBits) {
 }
 
 // More stages than a ring has, the last of them not whole, and copies that land when waited for.
-TEST(ProductProgram, LateCopies_OfManyStages_ChangeNothing) {
+TEST(ProductProgram, LateCopiesBeyondRingChangeNothing) {
   LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(6 * 256 + 40, 40, is_pair);
@@ -120,7 +120,7 @@ TEST(ProductProgram, LateCopies_OfManyStages_ChangeNothing) {
 
 constexpr size_t kShared = size_t{227} << 10;  // of an H100
 
-TEST(ProductProgram, EachNumberOfRows_HasTheReferencesBits) {
+TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(72, 24, is_pair);
     for (int rows = 1; rows <= 33; ++rows) {
@@ -131,7 +131,7 @@ TEST(ProductProgram, EachNumberOfRows_HasTheReferencesBits) {
 }
 
 // Of the products of three models, by rows: the tilings that were fastest on an H100.
-TEST(ChooseProduct, GemmasShapes_TakeTheMeasuredTiling) {
+TEST(ChooseProduct, GemmaShapesUseMeasuredTiling) {
   const auto rows_and_columns = [](int rows, int inputs, int columns, bool is_pair) {
     const DeviceMatrix matrix = {nullptr, inputs, columns, is_pair ? columns / 2 : columns};
     const ShapeFacts facts = FactsOf(ChooseProduct(rows, matrix, is_pair, 132, kShared));
@@ -154,7 +154,7 @@ TEST(ChooseProduct, GemmasShapes_TakeTheMeasuredTiling) {
   EXPECT_EQ(rows_and_columns(2048, 2560, 20480, true), Pair(64, 128));
 }
 
-TEST(ChooseProduct, LittleSharedMemory_TakesATilingThatFits) {
+TEST(ChooseProduct, TilingFitsSmallSharedMemory) {
   for (const size_t shared_bytes : {size_t{50} << 10, size_t{99} << 10}) {
     for (const bool is_pair : {false, true}) {
       for (int rows = 1; rows <= 4096; rows *= 2) {

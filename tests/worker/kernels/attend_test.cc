@@ -155,7 +155,7 @@ void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, Parall
   ASSERT_TRUE(out.FenceStands(count)) << what;
 }
 
-TEST(Attend, EqualsTheReferenceAtEachNumberOfRows) {
+TEST(Attend, MatchesReferenceAtEveryRowCount) {
   for (const int64_t window : {0, 20, 100}) {
     const AttendCase test(MakeShape(2, 1, 32, 32, window), 37, 257, 1);
     ForEachTarget([&](const std::string& target) {
@@ -164,7 +164,7 @@ TEST(Attend, EqualsTheReferenceAtEachNumberOfRows) {
   }
 }
 
-TEST(Attend, EqualsTheReferenceForTheHeadsOfEachGemma) {
+TEST(Attend, GemmaHeadShapesMatchReference) {
   for (const AttendShape& shape :
        {MakeShape(4, 1, 256, 128, 100), MakeShape(8, 4, 256, 128, 0), MakeShape(16, 8, 256, 64, 33),
         MakeShape(32, 16, 128, 128, 0), MakeShape(16, 1, 16, 16, 5), MakeShape(3, 3, 48, 32, 0)}) {
@@ -175,7 +175,7 @@ TEST(Attend, EqualsTheReferenceForTheHeadsOfEachGemma) {
   }
 }
 
-TEST(Attend, ReadsKeysOfBFloat16) {
+TEST(Attend, BFloat16KeysMatchReference) {
   AttendShape shape = MakeShape(4, 2, 64, 32, 40, ElementType::kBFloat16);
   shape.softcap = 2.5f;
   const AttendCase test(shape, 90, 40, 3);
@@ -185,7 +185,7 @@ TEST(Attend, ReadsKeysOfBFloat16) {
 }
 
 // Prefilled in steps of any size, or decoded: the same rows, at each offset of a block.
-TEST(Attend, RowIsTheSamePrefilledAndDecoded) {
+TEST(Attend, PrefillAndDecodeGiveSameRow) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
     ForEachTarget([&](const std::string& target) {
@@ -198,7 +198,7 @@ TEST(Attend, RowIsTheSamePrefilledAndDecoded) {
   }
 }
 
-TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
+TEST(Attend, ThreadCountChangesNoBit) {
   const AttendCase test(MakeShape(4, 1, 64, 16, 0), 180, 100, 5);
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
@@ -214,7 +214,7 @@ TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
 // No key that a row sees is dropped: a NaN, or an infinity of either sign, gives the same as in the
 // reference, also where it is the only key of a split that the row sees. A tile's rows begin before
 // it, at it and behind it.
-TEST(Attend, NanAndInfinityEqualTheReference) {
+TEST(Attend, NanAndInfinityMatchReference) {
   for (const float value : {std::nanf(""), kInfinity}) {
     for (const float softcap : {0.0f, 3.0f}) {
       for (const int64_t spoilt : {0, 64, 75, 79}) {
@@ -236,7 +236,7 @@ TEST(Attend, NanAndInfinityEqualTheReference) {
 }
 
 // Several requests' rows in one call, some prefilling, some decoding.
-TEST(Attend, RowIsTheSameBesideOtherSequences) {
+TEST(Attend, RowIgnoresOtherSequences) {
   const AttendShape shape = MakeShape(4, 2, 32, 16, 50);
   std::vector<AttendCase> cases;
   const std::vector<int64_t> begins = {0, 77, 31, 200, 5}, rows = {9, 1, 1, 30, 1};
@@ -270,7 +270,7 @@ TEST(Attend, RowIsTheSameBesideOtherSequences) {
   });
 }
 
-TEST(Attend, RunsOnACpuWithoutVectors) {
+TEST(Attend, RunsWithoutVectorInstructions) {
   const AttendCase test(MakeShape(4, 2, 16, 16, 9), 20, 5, 6);
   ForceTarget(KernelTarget::kPlain);
   ExpectAttended(test, 0, 5, InThisThread, "plain");
@@ -278,7 +278,7 @@ TEST(Attend, RunsOnACpuWithoutVectors) {
 }
 
 // The reference is softmax attention, computed here in double precision without splits.
-TEST(Attend, IsSoftmaxAttention) {
+TEST(Attend, ReferenceIsSoftmaxAttention) {
   AttendShape shape = MakeShape(1, 1, 32, 16, 45);
   shape.softcap = 3;
   AttendCase test(shape, 100, 1, 7);

@@ -37,7 +37,7 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
   ASSERT_TRUE(y.FenceStands(rows)) << what << ", " << rows << " rows";
 }
 
-TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
+TEST(GeluProduct, EveryRowCountMatchesReference) {
   for (const ElementType type :
        {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kFloat16, ElementType::kQ8_0}) {
     const ProductShape shape{type == ElementType::kBFloat16 ? 111 : 49,
@@ -58,7 +58,7 @@ TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
 }
 
 // As Product's test has them, with a slice of outputs: a block of inputs, and one more, too.
-TEST(GeluProduct, EqualsTheReferencesAtTheInputsOfEachGemma) {
+TEST(GeluProduct, GemmaInputSizesMatchReference) {
   for (const int64_t inputs : {640, 1025, 1152, 2560, 3840, 5376}) {  // 270M, 1B, 4B, 12B, 27B
     Numbers numbers(static_cast<uint64_t>(inputs));
     const PackedWeights gate = MakeWeights({17, inputs}, ElementType::kBFloat16, &numbers);
@@ -75,7 +75,7 @@ TEST(GeluProduct, EqualsTheReferencesAtTheInputsOfEachGemma) {
   }
 }
 
-TEST(GeluProduct, IsTheSameOnAnyNumberOfThreads) {
+TEST(GeluProduct, ThreadCountChangesNoBit) {
   Numbers numbers(10);
   const PackedWeights gate = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);
   const PackedWeights up = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);

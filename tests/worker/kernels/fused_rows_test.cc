@@ -45,7 +45,7 @@ void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows&
 }
 
 // Every tail, and each Gemma's hidden size.
-TEST(FusedRows, AddNormAndNormEqualsTheReferences) {
+TEST(FusedRows, AddNormAndNormMatchesReference) {
   std::vector<int64_t> widths = {640, 1152, 2560, 3840};
   for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
   for (const int64_t columns : widths) {
@@ -65,7 +65,7 @@ TEST(FusedRows, AddNormAndNormEqualsTheReferences) {
 }
 
 // A norm that is infinite, of a row with a tail: what is not there takes no part.
-TEST(FusedRows, AddNormAndNormOfInfinities) {
+TEST(FusedRows, AddNormAndNormHandlesInfinities) {
   FencedRows y(3, 19), x(3, 19), scales(2, 19);
   Numbers numbers(2);
   y.Fill(&numbers);
@@ -154,13 +154,13 @@ void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   });
 }
 
-TEST(FusedRows, NormRotateAppendRoundsToBFloat16) {
+TEST(FusedRows, AppendRoundsToBFloat16) {
   for (const HeadShape& heads : {HeadShape{4, 1, 256}, {3, 3, 2}, {5, 5, 38}}) {
     for (const int64_t position : {0, 1000}) ExpectAppendedNarrow(heads, position);
   }
 }
 
-TEST(FusedRows, BFloat16IsTheNearestAndOfTwoTheEvenOne) {
+TEST(FusedRows, BFloat16RoundsToNearestEven) {
   EXPECT_EQ(NarrowOne(1.0f).bits, 0x3f80);
   EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808000)).bits, 0x3f80);  // half way, to even
   EXPECT_EQ(NarrowOne(FloatOfBits(0x3f818000)).bits, 0x3f82);
@@ -171,7 +171,7 @@ TEST(FusedRows, BFloat16IsTheNearestAndOfTwoTheEvenOne) {
   EXPECT_GT(NarrowOne(FloatOfBits(0x7f800001)).bits & 0x7f, 0);  // a NaN
 }
 
-TEST(FusedRows, NormRotateAppendEqualsTheReferences) {
+TEST(FusedRows, NormRotateAppendMatchesReference) {
   for (const HeadShape& heads :
        {HeadShape{4, 1, 256}, {8, 4, 256}, {16, 8, 256}, {3, 3, 2}, {2, 1, 16}, {5, 5, 38}}) {
     for (const int64_t position : {0, 1, 6, 1000}) ExpectAppended(heads, position);

@@ -34,10 +34,10 @@ void ExpectReference(const FencedRows& x, const std::vector<int64_t>& row_counts
   });
 }
 
-class IntegerProductOf : public testing::TestWithParam<ElementType> {};
+class IntegerProductOfType : public testing::TestWithParam<ElementType> {};
 
 // Panels of every width, whole and not; inputs of several pieces.
-TEST_P(IntegerProductOf, EqualsTheReferenceAtEachNumberOfRows) {
+TEST_P(IntegerProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape : {ProductShape{48, 512}, {16, 32}, {49, 288}, {111, 96}}) {
     const int64_t inputs = (shape.inputs + block - 1) / block * block;
@@ -50,7 +50,7 @@ TEST_P(IntegerProductOf, EqualsTheReferenceAtEachNumberOfRows) {
   }
 }
 
-TEST_P(IntegerProductOf, EqualsTheReferenceAtManyInputs) {
+TEST_P(IntegerProductOfType, MatchesReferenceAtManyInputs) {
   Numbers numbers(3);
   const PackedWeights weights = MakeWeights({17, 10240}, GetParam(), &numbers, Arithmetic::kInt8);
   FencedRows x(9, 10240);
@@ -59,7 +59,7 @@ TEST_P(IntegerProductOf, EqualsTheReferenceAtManyInputs) {
 }
 
 // The largest integers of both, of each sign: a sum in 16 bits must not wrap.
-TEST_P(IntegerProductOf, HoldsItsLargestSums) {
+TEST_P(IntegerProductOfType, LargestSumsDoNotOverflow) {
   const ElementType type = GetParam();
   const int64_t inputs = 512;
   for (const int fill : {0x00, 0x7f, 0x80, 0xff}) {
@@ -83,7 +83,7 @@ TEST_P(IntegerProductOf, HoldsItsLargestSums) {
 }
 
 // Blocks with what is no number, with nothing, and with numbers at the edges of what is one.
-TEST_P(IntegerProductOf, TakesEveryBlockAsItIsDefined) {
+TEST_P(IntegerProductOfType, SpecialFloatsMatchReference) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const float largest = std::numeric_limits<float>::max();
@@ -103,7 +103,7 @@ TEST_P(IntegerProductOf, TakesEveryBlockAsItIsDefined) {
   ExpectReference(x, {1, 5, static_cast<int64_t>(edges.size()) * 2}, weights);
 }
 
-TEST_P(IntegerProductOf, KeepsTheWeightsOfAPanel) {
+TEST_P(IntegerProductOfType, PackingKeepsWeightValues) {
   const ElementType type = GetParam();
   Numbers numbers(8), again(8);
   const PackedWeights words = MakeWeights({53, 512}, type, &numbers, Arithmetic::kInt8);
@@ -115,13 +115,13 @@ TEST_P(IntegerProductOf, KeepsTheWeightsOfAPanel) {
     EXPECT_EQ(FirstDifference(got.data(), want.data(), 512), "") << output;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Types, IntegerProductOf,
+INSTANTIATE_TEST_SUITE_P(Types, IntegerProductOfType,
                          testing::Values(ElementType::kQ8_0, ElementType::kQ4_0, ElementType::kQ4_1,
                                          ElementType::kQ5_0, ElementType::kQ5_1, ElementType::kQ4_K,
                                          ElementType::kQ5_K, ElementType::kQ6_K));
 
 // Rows that are no whole number of blocks, as our own quantizer has them.
-TEST(IntegerProduct, PadsALastBlockWithZeros) {
+TEST(IntegerProduct, PartialLastBlockIsZeroPadded) {
   Numbers numbers(4);
   const ProductShape shape{20, 70};
   const std::vector<std::byte> stored = StoredWeights(shape, ElementType::kFloat32, &numbers);
@@ -136,7 +136,7 @@ TEST(IntegerProduct, PadsALastBlockWithZeros) {
 }
 
 // The definition by hand: two blocks, of one output.
-TEST(IntegerProduct, IsTheChainOfScaledSums) {
+TEST(IntegerProduct, MatchesHandComputedSums) {
   std::vector<std::byte> stored(68);
   const uint16_t half = 0x3800;  // 0.5
   for (size_t block = 0; block < 2; ++block) {
@@ -160,7 +160,7 @@ TEST(IntegerProduct, IsTheChainOfScaledSums) {
       [&](const std::string& kernel) { EXPECT_EQ(ProductOf(x, 1, weights)[0], want) << kernel; });
 }
 
-TEST(IntegerProduct, SharesRowsBetweenMatricesOfUnlikeTypes) {
+TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
   Numbers numbers(6);
   std::vector<PackedWeights> all;
   all.push_back(MakeWeights({40, 256}, ElementType::kQ4_K, &numbers, Arithmetic::kInt8));
@@ -191,7 +191,7 @@ TEST(IntegerProduct, SharesRowsBetweenMatricesOfUnlikeTypes) {
 }
 
 // A loop that makes the rows quantizes them; one over other rows, or over parts, does not.
-TEST(IntegerProduct, QuantizesRowsInTheLoopThatMakesThem) {
+TEST(IntegerProduct, ProducingLoopQuantizesRows) {
   Numbers numbers(9);
   const PackedWeights weights =
       MakeWeights({53, 96}, ElementType::kQ8_0, &numbers, Arithmetic::kInt8);
@@ -225,7 +225,7 @@ TEST(IntegerProduct, QuantizesRowsInTheLoopThatMakesThem) {
   }
 }
 
-TEST(IntegerProduct, IsFusedWithGelu) {
+TEST(IntegerProduct, FusedGeluMatchesReference) {
   Numbers numbers(7);
   const PackedWeights gate =
       MakeWeights({111, 96}, ElementType::kQ4_0, &numbers, Arithmetic::kInt8);

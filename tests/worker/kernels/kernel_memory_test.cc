@@ -13,7 +13,7 @@ namespace {
 bool IsAligned(const std::byte* at, size_t to) { return reinterpret_cast<uintptr_t>(at) % to == 0; }
 
 // Sizes below, at and above whole huge pages; all of it can be written.
-TEST(KernelMemory, IsAlignedAndAsLargeAsWasAsked) {
+TEST(KernelMemory, AllocationIsAlignedAndWritable) {
   const size_t huge = kHugePageBytes;
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100}, huge / 8 * 7 - 1, huge / 8 * 7,
                              huge, huge + 1, 2 * huge - 1}) {
@@ -24,7 +24,7 @@ TEST(KernelMemory, IsAlignedAndAsLargeAsWasAsked) {
   }
 }
 
-TEST(KernelMemory, PiecesOfAnArenaAreApartAndOutliveIt) {
+TEST(KernelMemory, DisjointPiecesOutliveArena) {
   std::vector<std::pair<std::shared_ptr<std::byte>, size_t>> pieces;
   {
     KernelArena arena;

@@ -208,7 +208,7 @@ class LayerTest : public testing::Test {
   std::vector<Row> inputs_;
 };
 
-TEST_F(LayerTest, StepEqualsTheReferenceRowByRow) {
+TEST_F(LayerTest, StepMatchesReferenceRows) {
   for (const Step& step : {Step(1, 0), Step(1, 1), Step(3, 5), Step(9, 1), Step(40, 25)}) {
     const std::vector<Row> want = ByReference(step);
     for (const int threads : {1, 2, 3, 8}) {
@@ -220,7 +220,7 @@ TEST_F(LayerTest, StepEqualsTheReferenceRowByRow) {
   }
 }
 
-TEST_F(LayerTest, LongStepEqualsTheReferenceRowByRow) {
+TEST_F(LayerTest, LongStepMatchesReferenceRows) {
   const Step step(257, 3);
   const std::vector<Row> want = ByReference(step);
   ThreadPool pool(3);

@@ -27,7 +27,7 @@ std::vector<float> LogitsOf(int64_t count, float scale) {
   return logits;
 }
 
-TEST(LogitRows, TheFirstOfTheGreatestIsFoundWhereverItIs) {
+TEST(LogitRows, FindsFirstGreatestLogit) {
   for (const int64_t count : LogitCounts()) {
     for (int64_t at = 0; at < count; at += 1 + count / 40) {
       std::vector<float> logits = LogitsOf(count, 20);
@@ -43,7 +43,7 @@ TEST(LogitRows, TheFirstOfTheGreatestIsFoundWhereverItIs) {
   ForEachTarget([&](const std::string&) { EXPECT_EQ(ScanLogits(zeros.data(), 4).greatest, 1); });
 }
 
-TEST(LogitRows, OneThatIsNoNumberIsSeenWhereverItIs) {
+TEST(LogitRows, DetectsNonFiniteLogit) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const int64_t count : LogitCounts()) {
     for (const float bad : {std::nanf(""), infinity, -infinity}) {
@@ -58,7 +58,7 @@ TEST(LogitRows, OneThatIsNoNumberIsSeenWhereverItIs) {
   }
 }
 
-TEST(LogitRows, TheNextThatIsGreaterIsTheFirstOne) {
+TEST(LogitRows, NextGreaterFindsFirstMatch) {
   for (const int64_t count : LogitCounts()) {
     const std::vector<float> logits = LogitsOf(count, 1);
     for (const float bound : {-2.0F, 0.0F, 0.9F, logits.front(), 2.0F}) {
@@ -74,7 +74,7 @@ TEST(LogitRows, TheNextThatIsGreaterIsTheFirstOne) {
   }
 }
 
-TEST(LogitRows, SumsOfWeightsAreWithinTheirError) {
+TEST(LogitRows, WeightSumsStayWithinErrorBound) {
   for (const int64_t count : LogitCounts()) {
     for (const float scale : {1.0F, 30.0F, 3e30F}) {
       const std::vector<float> logits = LogitsOf(count, scale);

@@ -16,7 +16,7 @@ namespace hearth {
 namespace {
 
 // Subnormal numbers of float16 among them.
-TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
+TEST(PackedWeights, Float32FormKeepsStoredBits) {
   for (const ElementType type :
        {ElementType::kBFloat16, ElementType::kFloat16, ElementType::kFloat32}) {
     Numbers numbers(3);
@@ -56,7 +56,7 @@ TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
 }
 
 // Panels of each width; the last block is not full.
-TEST(PackedWeights, AsQ8_0AreTheNearestMultiplesOfTheirBlocksScale) {
+TEST(PackedWeights, Q8RoundsToNearestScaleMultiple) {
   Numbers numbers(4);
   const int64_t outputs = 48 + 17, inputs = 2 * 32 + 5;
   std::vector<float> stored(static_cast<size_t>(outputs * inputs));
@@ -102,7 +102,7 @@ std::vector<int> BlockOf(std::vector<float> values) {
 }
 
 // Blocks of zeros, of next to nothing, of what is no number or more than float16 has, and ties.
-TEST(PackedWeights, AsQ8_0TakeWhatACheckpointMayHold) {
+TEST(PackedWeights, Q8HandlesSpecialValues) {
   using testing::ElementsAre;
   constexpr int kOne = 0x3c00, kNan = 0x7e00;
   constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -121,7 +121,7 @@ TEST(PackedWeights, AsQ8_0TakeWhatACheckpointMayHold) {
 }
 
 // In 4 bits the value furthest from 0 is -8 steps; -0 and a negative scale are kept.
-TEST(PackedWeights, AsQ4_0TakeTheirScaleFromTheValueFurthestFromZero) {
+TEST(PackedWeights, Q4ScaleComesFromLargestMagnitude) {
   const auto block = [](const std::vector<float>& values) {
     std::vector<std::byte> bytes(18);
     QuantizeRow(ElementType::kQ4_0, values.data(), static_cast<int64_t>(values.size()),

@@ -45,7 +45,7 @@ void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
 class ProductOfType : public testing::TestWithParam<ElementType> {};
 
 // Panels of every width, whole and not; inputs in pairs, and an odd one.
-TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
+TEST_P(ProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape :
        {ProductShape{48, 128}, {16, 1}, {1, 7}, {47, 129}, {49, 300}, {80, 256}, {111, 127}}) {
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                                          ElementType::kQ6_K));
 
 // By another path: the row as its file has it, widened and multiplied.
-TEST_P(ProductOfType, IsThatOfTheRowsWidened) {
+TEST_P(ProductOfType, MatchesProductOfWidenedRows) {
   const ElementType type = GetParam();
   Numbers numbers(12);
   const ProductShape shape{53, 3 * FormOf(type).values};
@@ -86,7 +86,7 @@ TEST_P(ProductOfType, IsThatOfTheRowsWidened) {
 }
 
 // The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
-TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
+TEST(Product, MatchesReferenceAtGemmaInputSizes) {
   for (const int64_t inputs : {1025,                  // one more than a block, and odd
                                640, 1024, 2048,       // 270M
                                1152, 6912,            // 1B
@@ -108,7 +108,7 @@ TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
 }
 
 // As a head has them: parts of several panels, the last of fewer.
-TEST(Product, ProductOfManyPanelsEqualsTheReference) {
+TEST(Product, ManyPanelsMatchReference) {
   Numbers numbers(11);
   const PackedWeights weights = MakeWeights({48 * 2061 + 5, 3}, ElementType::kBFloat16, &numbers);
   FencedRows x(9, 3);
@@ -124,7 +124,7 @@ TEST(Product, ProductOfManyPanelsEqualsTheReference) {
 }
 
 // Every second row of y, from the last to the first.
-TEST(Product, PutsEachRowWhereItIsToBe) {
+TEST(Product, WritesRowsToGivenAddresses) {
   Numbers numbers(9);
   const PackedWeights weights = MakeWeights({100, 30}, ElementType::kBFloat16, &numbers);
   FencedRows x(9, 30);
@@ -149,7 +149,7 @@ TEST(Product, PutsEachRowWhereItIsToBe) {
   });
 }
 
-TEST(Product, IsTheSameOnAnyNumberOfThreads) {
+TEST(Product, ThreadCountChangesNoBit) {
   Numbers numbers(5);
   const PackedWeights weights = MakeWeights({300, 200}, ElementType::kBFloat16, &numbers);
   FencedRows x(kMaxRows, 200);
@@ -168,7 +168,7 @@ TEST(Product, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(Product, RunsOnACpuWithoutVectors) {
+TEST(Product, RunsWithoutVectorInstructions) {
   Numbers numbers(6);
   const PackedWeights weights = MakeWeights({50, 20}, ElementType::kFloat16, &numbers);
   FencedRows x(9, 20);
@@ -179,7 +179,7 @@ TEST(Product, RunsOnACpuWithoutVectors) {
 }
 
 // The product by another path: from the matrices as they were, without panels.
-TEST(Product, ProductOfStackedMatricesIsThatOfEach) {
+TEST(Product, StackedMatricesEqualSeparateProducts) {
   Numbers numbers(7);
   const int64_t inputs = 37;
   const std::vector<std::byte> first = StoredWeights({20, inputs}, ElementType::kFloat32, &numbers);
@@ -208,7 +208,7 @@ TEST(Product, ProductOfStackedMatricesIsThatOfEach) {
 }
 
 // Subnormal numbers are kept whatever mode the thread came with, and the thread gets its mode back.
-TEST(Product, SetsTheFloatingPointMode) {
+TEST(Product, SubnormalsSurviveFlushToZeroMode) {
   const float tiny = std::numeric_limits<float>::min();
   const std::vector<float> stored(16, 0.5f);
   const PackedWeights weights =

@@ -38,7 +38,7 @@ std::vector<float> ThereAndBack(const QuantizedPlane& plane, const std::vector<f
   return back;
 }
 
-TEST(QuantizedPlane, EachValueComesBackWithinHalfAStepOfItsGroup) {
+TEST(QuantizedPlane, RoundTripStaysWithinHalfStep) {
   for (const uint32_t bits : {8u, 4u, 2u}) {
     for (const int axis : {0, -1}) {
       const QuantizedPlane plane = PlaneOf(bits, 16, axis, 32, 48);
@@ -56,7 +56,7 @@ TEST(QuantizedPlane, EachValueComesBackWithinHalfAStepOfItsGroup) {
   }
 }
 
-TEST(QuantizedPlane, GroupsLieAlongTheirAxis) {
+TEST(QuantizedPlane, GroupsFollowConfiguredAxis) {
   // One large value: those of its group alone are the worse for it.
   for (const int axis : {0, -1}) {
     const QuantizedPlane plane = PlaneOf(2, 16, axis, 32, 32);
@@ -76,7 +76,7 @@ TEST(QuantizedPlane, GroupsLieAlongTheirAxis) {
   }
 }
 
-TEST(QuantizedPlane, EqualValuesComeBackAsTheyWere) {
+TEST(QuantizedPlane, EqualValuesRoundTripExactly) {
   const QuantizedPlane plane = PlaneOf(4, 16, 0, 16, 16);
   for (const float value : {0.0f, 1.5f, -3.25f}) {
     const std::vector<float> values(256, value);
@@ -84,7 +84,7 @@ TEST(QuantizedPlane, EqualValuesComeBackAsTheyWere) {
   }
 }
 
-TEST(QuantizedPlane, AGroupWithoutAnEndIsNoNumberAndTheOthersAreNotTheWorse) {
+TEST(QuantizedPlane, InfiniteValueBreaksOnlyItsGroup) {
   const QuantizedPlane plane = PlaneOf(8, 16, 0, 16, 32);
   const std::vector<float> values = Values(16 * 32, 9);
   const std::vector<float> before = ThereAndBack(plane, values);
@@ -182,7 +182,7 @@ void ExpectAttendsSealed(const AttendShape& shape, const KvQuantization& form) {
   });
 }
 
-TEST(QuantizedPlane, AttentionReadsWhatIsSealedAlikeOnEveryTargetAndInEveryStep) {
+TEST(QuantizedPlane, AttentionOverSealedSplitsMatchesReference) {
   for (const uint32_t bits : {8u, 4u, 2u}) {
     for (const int axis : {0, -1}) {
       KvQuantization form;
@@ -199,7 +199,7 @@ TEST(QuantizedPlane, AttentionReadsWhatIsSealedAlikeOnEveryTargetAndInEveryStep)
 }
 
 // What is sealed is read as what it stands for.
-TEST(QuantizedPlane, AttentionOverSealedSplitsIsThatOverTheirValues) {
+TEST(QuantizedPlane, SealedSplitsAttendLikeDequantizedValues) {
   const AttendShape shape = SealedShape(32, 0);
   KvQuantization form;
   form.bits = 4;

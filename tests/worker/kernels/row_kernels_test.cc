@@ -41,7 +41,7 @@ void ExpectRows(Run run, Want want, float scale) {
   }
 }
 
-TEST(RowKernels, RmsNormEqualsTheReference) {
+TEST(RowKernels, RmsNormMatchesReference) {
   ExpectRows([](int64_t width, const float* a, const float*, const float* scale,
                 float* y) { RmsNorm(a, width, scale, 1e-6f, y); },
              [](int64_t width, const float* a, const float*, const float* scale, float* y) {
@@ -50,7 +50,7 @@ TEST(RowKernels, RmsNormEqualsTheReference) {
              3);
 }
 
-TEST(RowKernels, GeluTimesEqualsTheReference) {
+TEST(RowKernels, GeluTimesMatchesReference) {
   ExpectRows([](int64_t width, const float* a, const float* b, const float*,
                 float* y) { GeluTimes(a, b, width, y); },
              [](int64_t width, const float* a, const float* b, const float*, float* y) {
@@ -59,7 +59,7 @@ TEST(RowKernels, GeluTimesEqualsTheReference) {
              12);
 }
 
-TEST(RowKernels, SoftcapEqualsTheReference) {
+TEST(RowKernels, SoftcapMatchesReference) {
   ExpectRows(
       [](int64_t width, const float* a, const float*, const float*, float* y) {
         std::copy_n(a, width, y);
@@ -86,7 +86,7 @@ std::vector<float> AllSizes() {
 
 // Equal on every target, at every place in a vector and in a tail; and right. What is made of exp
 // is gelu.
-TEST(RowKernels, GeluAndTanhEqualTheReferenceAndExpAndTanhAreRight) {
+TEST(RowKernels, GeluTanhAndExpAreAccurate) {
   const std::vector<float> x = AllSizes();
   const int64_t count = static_cast<int64_t>(x.size());
   std::vector<float> want_gelu, want_tanh, got(x.size());
@@ -122,7 +122,7 @@ TEST(RowKernels, GeluAndTanhEqualTheReferenceAndExpAndTanhAreRight) {
   EXPECT_EQ(reference::Exp(-kInfinity), 0);
 }
 
-TEST(RowKernels, GeluIsGelu) {
+TEST(RowKernels, GeluMatchesTanhFormula) {
   for (float x = -12; x < 12; x += 0.01f) {
     const double wide = static_cast<double>(x);
     const double want =
@@ -133,7 +133,7 @@ TEST(RowKernels, GeluIsGelu) {
 
 // The powers are right to the last bit of a float, whatever C library computes them here; written
 // down are a few, so that none of ours changes unseen.
-TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
+TEST(RopeTable, InverseFrequenciesAreExact) {
   for (const double theta : {1.0, 1.5, 10000.0, 500000.0, 1000000.0}) {
     for (const int head_dim : {16, 48, 128, 256, 512}) {
       for (const double factor : {1.0, 8.0, 3.0}) {
@@ -158,7 +158,7 @@ TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
 }
 
 // Expected values: transformers 5.23, rope_theta 1e6, factor 4, of 256 positions, head_dim 16.
-TEST(RopeTable, YarnDividesTheSlowPairsAndScalesAll) {
+TEST(RopeTable, YarnMatchesTransformers) {
   RopeTable table({1e6, 4, 0, 3, 1.138629436111989f}, 16);
   const float want[] = {1.0f,
                         0.13337095081806183f,
@@ -174,7 +174,7 @@ TEST(RopeTable, YarnDividesTheSlowPairsAndScalesAll) {
   EXPECT_FLOAT_EQ(table.Sin(1, 1).data[0], 1.138629436111989f * std::sin(1.0f));
 }
 
-TEST(RopeTable, HoldsCosinesAndSinesOfFloatAngles) {
+TEST(RopeTable, CosinesAndSinesMatchFloatAngles) {
   RopeTable table({1e6}, 8);
   const std::vector<float>& inverse = table.inverse_frequencies();
   table.Extend(10);

@@ -22,9 +22,9 @@ KvQuantization QuantizationOf(const std::string& name) {
   return *ParseKvQuantization("bits=4,group=16,residual=16", &residual);
 }
 
-class ForgottenRowsTest : public testing::TestWithParam<const char*> {
+class RewoundRowsTest : public testing::TestWithParam<const char*> {
  protected:
-  ForgottenRowsTest() {
+  RewoundRowsTest() {
     TinyGeometry geometry;
     geometry.layer_types = "lgl";
     geometry.window = 24;
@@ -86,7 +86,7 @@ class ForgottenRowsTest : public testing::TestWithParam<const char*> {
   std::vector<int32_t> text_;
 };
 
-TEST_P(ForgottenRowsTest, RowsAfterForgottenOnesHaveTheBitsOfSingleSteps) {
+TEST_P(RewoundRowsTest, RejectedTokensChangeNoLaterBit) {
   InvariantGemma::Kv single = Prefilled();
   const std::vector<float> want = Single(&single);
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
@@ -105,7 +105,7 @@ TEST_P(ForgottenRowsTest, RowsAfterForgottenOnesHaveTheBitsOfSingleSteps) {
   }
 }
 
-TEST_P(ForgottenRowsTest, TakeNoMoreMemoryThanSingleSteps) {
+TEST_P(RewoundRowsTest, RejectedTokensUseNoExtraMemory) {
   uint64_t used = 0;
   {
     InvariantGemma::Kv single = Prefilled();
@@ -120,7 +120,7 @@ TEST_P(ForgottenRowsTest, TakeNoMoreMemoryThanSingleSteps) {
 }
 
 // A chunk that wrong rows filled is nobody's, until right ones have.
-TEST_P(ForgottenRowsTest, AChunkThatTheyFilledIsNotGiven) {
+TEST_P(RewoundRowsTest, RejectedChunkIsNotShared) {
   InvariantGemma::Kv kv = Prefilled();
   std::vector<float> logits;
   const std::vector<int32_t> wrong(kChunk, 5);
@@ -133,7 +133,7 @@ TEST_P(ForgottenRowsTest, AChunkThatTheyFilledIsNotGiven) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, ForgottenRowsTest,
+INSTANTIATE_TEST_SUITE_P(Strategies, RewoundRowsTest,
                          testing::Values("dynamic", "static", "quantized"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 

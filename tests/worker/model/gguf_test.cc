@@ -43,7 +43,7 @@ class GgufTest : public ::testing::Test {
   const std::string path_ = folder_.path() + "/sha256-of-a-blob";
 };
 
-TEST_F(GgufTest, GivesTensorsByTheNamesOfHuggingFace) {
+TEST_F(GgufTest, TensorsGetHuggingFaceNames) {
   GgufBytes file;
   file.tensors.push_back({"blk.17.ffn_gate.weight", {32, 1}, 2, 1504});
   file.tensors.push_back({"v.blk.0.attn_q.weight", {32, 1}, 17, 0});
@@ -61,7 +61,7 @@ TEST_F(GgufTest, GivesTensorsByTheNamesOfHuggingFace) {
   EXPECT_FALSE(files->tensors().at("v.blk.0.attn_q.weight").type.has_value());
 }
 
-TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
+TEST_F(GgufTest, MissingFieldsTakeArchitectureDefaults) {
   GgufBytes file;
   ModelConfig config = ConfigOf(file);
   EXPECT_EQ(config.vocab_size, 40);
@@ -101,7 +101,7 @@ TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
 }
 
-TEST_F(GgufTest, OtherAddBosAndAddEosAreNoted) {
+TEST_F(GgufTest, IgnoredBosEosFlagsAreNoted) {
   GgufBytes file;
   SetVocabulary(&file);
   const auto notes = [&] {
@@ -123,7 +123,7 @@ TEST_F(GgufTest, OtherAddBosAndAddEosAreNoted) {
   EXPECT_THAT(notes(), Contains(HasSubstr("tokenizer: add_eos_token = true is ignored")));
 }
 
-TEST_F(GgufTest, FileOfAnotherModelOrFormIsRefusedByName) {
+TEST_F(GgufTest, UnsupportedFileErrorNamesReason) {
   const auto with = [](const std::string& name, const std::string& value) {
     return GgufBytes().Set(name, value);
   };
@@ -149,7 +149,7 @@ TEST_F(GgufTest, FileOfAnotherModelOrFormIsRefusedByName) {
               AllOf(HasSubstr("embed_tokens"), HasSubstr("IQ2_XXS")));
 }
 
-TEST_F(GgufTest, NamesWhatDoesNotFitTheFile) {
+TEST_F(GgufTest, InconsistentHeaderIsRefused) {
   GgufBytes file;
   file.tensors[1].offset = 1024;
   EXPECT_THAT(ErrorOf(file), HasSubstr("overlaps"));
@@ -177,7 +177,7 @@ TEST_F(GgufTest, NamesWhatDoesNotFitTheFile) {
   EXPECT_THAT(ErrorOf(GgufBytes().Set("general.alignment", U32(24))), HasSubstr("alignment: 24"));
 }
 
-TEST_F(GgufTest, NamesTheFileThatLacksATensor) {
+TEST_F(GgufTest, MissingTensorErrorNamesFile) {
   const GgufBytes file;
   const ModelConfig config = ConfigOf(file);
   const auto files = TensorFiles::Open(Write(file.Bytes()));
@@ -186,7 +186,7 @@ TEST_F(GgufTest, NamesTheFileThatLacksATensor) {
               AllOf(HasSubstr(path_ + ": tensor model.layers.0."), HasSubstr("is missing")));
 }
 
-TEST_F(GgufTest, SurvivesEveryCutAndEveryFlippedBitOfTheHeader) {
+TEST_F(GgufTest, CutOrFlippedHeaderNeverCrashes) {
   const std::string whole = GgufBytes().Bytes();
   const size_t header = GgufBytes().Header().size();
   for (size_t bytes = 4; bytes < whole.size(); bytes += bytes < header ? 1 : 97) {

@@ -134,7 +134,7 @@ ElementType MixedTypes(const std::string& name) {
   return ElementType::kQ8_0;
 }
 
-TEST_F(HostileFiles, GgufFilesAreOneErrorEach) {
+TEST_F(HostileFiles, CorruptGgufLoadsOrFailsCleanly) {
   const GgufBytes gguf = WholeGguf(MixedTypes);
   const std::string path = folder_.Write("model", gguf.Bytes());
   Try(path, path, gguf.Header().size());
@@ -143,7 +143,7 @@ TEST_F(HostileFiles, GgufFilesAreOneErrorEach) {
   EXPECT_GT(refused_.tokenizers, 0);
 }
 
-TEST_F(HostileFiles, FilesOfAFolderAreOneErrorEach) {
+TEST_F(HostileFiles, CorruptFolderLoadsOrFailsCleanly) {
   TinyGeometry geometry;
   geometry.layer_types = "l";
   WriteTinyCheckpoint(geometry, folder_.path());
@@ -170,7 +170,7 @@ TEST_F(HostileFiles, FilesOfAFolderAreOneErrorEach) {
 }
 
 // The bits of what each block says, whatever stands beside it in a layer.
-TEST(MixedGguf, GivesTheBitsOfItsFloat32Values) {
+TEST(MixedGguf, MatchesBitsOfWidenedWeights) {
   const TestFolder folder;
   std::vector<std::vector<float>> logits;
   for (const bool is_widened : {false, true}) {
@@ -187,7 +187,7 @@ TEST(MixedGguf, GivesTheBitsOfItsFloat32Values) {
       "");
 }
 
-TEST(MixedGguf, WithANormThatIsNoNumberIsRefusedByName) {
+TEST(MixedGguf, NonFiniteNormIsNamed) {
   const TestFolder folder;
   GgufBytes file = WholeGguf(MixedTypes);
   for (const GgufBytes::Tensor& tensor : file.tensors) {

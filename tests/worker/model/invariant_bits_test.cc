@@ -65,7 +65,7 @@ std::string CheckpointOf(const WrittenDown& model) {
 }
 
 // The heads are those of 270M and 1B, of 4B, and small ones that share nothing.
-TEST(InvariantBits, LogitsOfEveryTokenHaveTheRecordedBits) {
+TEST(InvariantBits, LogitsHaveRecordedBits) {
   ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
   const WrittenDown models[] = {
       {"llg", 24, 4, 1, 256, 64, 0,
@@ -100,7 +100,7 @@ InvariantGemmaOptions With(WeightForm form, int threads,
   return options;
 }
 
-TEST(InvariantBits, Float32WeightsGiveTheBitsOfStoredWeights) {
+TEST(InvariantBits, WideningWeightsChangesNoBit) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto stored = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
   const auto wide = InvariantGemma::Load(dir, With(WeightForm::kFloat32, 2));
@@ -141,14 +141,14 @@ void ExpectIntegerBits(WeightForm form, const std::string& sha256) {
     });
   }
 }
-TEST(InvariantBits, IntegerProductsGiveTheRecordedBits) {
+TEST(InvariantBits, IntegerProductsHaveRecordedBits) {
   ExpectIntegerBits(WeightForm::kQ8_0,
                     "16566b33ab1b553c3af2a2936ed8c7121a4134ebd7319fc12f1f49c0ff6c26c6");
   ExpectIntegerBits(WeightForm::kQ4_0,
                     "ec43eda0b68fcdb9032652a0cf15ebcfd6b39803b6e9fa976f2cc26bf1c15b5a");
 }
 // A checkpoint without blocks has nothing to multiply in integers.
-TEST(InvariantBits, MatricesThatAreNotInBlocksMultiplyInFloat32) {
+TEST(InvariantBits, UnquantizedMatricesMultiplyInFloat32) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto plain = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
   const auto asked = InvariantGemma::Load(dir, With(WeightForm::kStored, 2, Arithmetic::kInt8));
@@ -157,7 +157,7 @@ TEST(InvariantBits, MatricesThatAreNotInBlocksMultiplyInFloat32) {
   EXPECT_EQ(AllLogitsSha256(**asked, 130, 7), AllLogitsSha256(**plain, 130, 7));
 }
 
-TEST(InvariantBits, QuantizedWeightsGiveTheRecordedBits) {
+TEST(InvariantBits, QuantizedWeightsHaveRecordedBits) {
   ExpectBits(WeightForm::kQ8_0, "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98");
   ExpectBits(WeightForm::kQ4_0, "ac69e891bae84afe0b30b62a20032be7a8dd79405242c9194bf5de0ffe293092");
 }

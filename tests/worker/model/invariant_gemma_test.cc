@@ -45,7 +45,7 @@ std::string StepError(const InvariantGemma& gemma, InvariantGemma::Kv* kv, size_
   return std::string(status.message());
 }
 
-TEST(InvariantGemma, TakesAsManyTokensAsTheModelHasPositions) {
+TEST(InvariantGemma, StepBeyondContextIsRefused) {
   const auto gemma = LoadOrDie(NewTinyCheckpoint(OneLayer(), "positions"));
   InvariantGemma::Kv kv = gemma->NewKv();
   EXPECT_THAT(StepError(*gemma, &kv, 21), HasSubstr("21 tokens behind 0"));
@@ -55,7 +55,7 @@ TEST(InvariantGemma, TakesAsManyTokensAsTheModelHasPositions) {
   EXPECT_THAT(StepError(*gemma, &kv, 1), HasSubstr("1 tokens behind 20"));
 }
 
-TEST(InvariantGemma, RefusesTokensAndWishesThatItDoesNotHave) {
+TEST(InvariantGemma, InvalidStepArgumentsAreRefused) {
   const auto gemma = LoadOrDie(NewTinyCheckpoint(OneLayer(), "wishes"));
   InvariantGemma::Kv kv = gemma->NewKv();
   EXPECT_THAT(StepError(*gemma, &kv, 0), HasSubstr("0 tokens"));
@@ -67,7 +67,7 @@ TEST(InvariantGemma, RefusesTokensAndWishesThatItDoesNotHave) {
   EXPECT_TRUE(gemma->Step(&kv, {1, 2}, 0, nullptr).ok());
 }
 
-TEST(InvariantGemma, GivesNoMoreLogitsThanMemoryIsForThem) {
+TEST(InvariantGemma, TooManyLogitsAreRefused) {
   TinyGeometry geometry = OneLayer();
   geometry.vocab_size = 1 << 18;
   geometry.hidden_size = 4;
@@ -77,7 +77,7 @@ TEST(InvariantGemma, GivesNoMoreLogitsThanMemoryIsForThem) {
   EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("so of 1024 tokens"));
 }
 
-TEST(InvariantGemma, RefusesKeysAndValuesThatAreNotItsOwn) {
+TEST(InvariantGemma, ForeignKvIsRefused) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "own");
   const auto gemma = LoadOrDie(dir), other = LoadOrDie(dir);
   InvariantGemma::Kv kv = gemma->NewKv(), nobodys;
@@ -90,7 +90,7 @@ TEST(InvariantGemma, RefusesKeysAndValuesThatAreNotItsOwn) {
   EXPECT_EQ(StepError(*gemma, &moved, 1), "");
 }
 
-TEST(InvariantGemma, RefusesHeadsThatTheKernelsDoNotHave) {
+TEST(InvariantGemma, UnsupportedHeadsAreRefused) {
   for (const auto& [head_dim, heads] : {std::pair<int, int>{24, 4}, {528, 4}, {16, 34}}) {
     TinyGeometry geometry = OneLayer();
     geometry.head_dim = head_dim;
@@ -109,7 +109,7 @@ std::string ReadFile(const std::string& path) {
 }
 
 // Numbers above 0 that are none as a float, or would turn further than the table's angles go.
-TEST(InvariantGemma, RefusesRotationsThatTheTableDoesNotHave) {
+TEST(InvariantGemma, UnsupportedRopeThetaIsRefused) {
   for (const double theta : {1e300, 1e-50, 0.5}) {
     const std::string dir = NewTinyCheckpoint(OneLayer(), "rotations");
     auto config = nlohmann::json::parse(ReadFile(dir + "/config.json"));
@@ -158,7 +158,7 @@ std::vector<float> LogitsOf(const InvariantGemma& gemma) {
 }
 
 // Loading included: the weights are widened there.
-TEST(InvariantGemma, SetsTheFloatingPointMode) {
+TEST(InvariantGemma, SubnormalsSurviveFlushToZeroMode) {
   const std::string dir = NewFloat16Checkpoint();
   const std::vector<float> want = LogitsOf(*LoadOrDie(dir));
   const unsigned before = _mm_getcsr();
@@ -172,7 +172,7 @@ TEST(InvariantGemma, SetsTheFloatingPointMode) {
 }
 #endif
 
-TEST(InvariantGemma, NamesThePartOfAStepThatFindsNoMemory) {
+TEST(InvariantGemma, OutOfMemoryErrorNamesPart) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "lacking");
   const uint64_t block = LoadOrDie(dir)->NewKv().layout().ObjectBytes(16, LayerGroup::kGlobal);
   InvariantGemmaOptions options;
@@ -190,7 +190,7 @@ TEST(InvariantGemma, NamesThePartOfAStepThatFindsNoMemory) {
 }
 
 // By `cp` or rsync over it: the same file, other bytes.
-TEST(InvariantGemma, ComputesTheSameWhateverBecomesOfItsFiles) {
+TEST(InvariantGemma, OverwrittenFilesChangeNoLogits) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
   const std::string file = dir + "/model.safetensors";
   for (const WeightForm form :

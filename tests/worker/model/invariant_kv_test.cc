@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int kSplit = 16;
 
-TEST(KvBlocks, CountsEachBlockOnceAsLongAsAnybodyHoldsIt) {
+TEST(KvBlocks, SharedBlockCountsOnce) {
   KvBlocks arena(1000);
   auto taken = arena.Take({100, 300});
   ASSERT_TRUE(taken.ok());
@@ -38,7 +38,7 @@ TEST(KvBlocks, CountsEachBlockOnceAsLongAsAnybodyHoldsIt) {
   EXPECT_EQ(arena.used_bytes(), 0u);
 }
 
-TEST(KvBlocks, RefusesWhatTheBudgetHasNoRoomForAndTakesNothing) {
+TEST(KvBlocks, RefusedTakeLeavesBudgetUnchanged) {
   KvBlocks arena(1000);
   const auto taken = arena.Take({600});
   const auto refused = arena.Take({300, 101});
@@ -51,7 +51,7 @@ TEST(KvBlocks, RefusesWhatTheBudgetHasNoRoomForAndTakesNothing) {
   EXPECT_EQ(arena.Take({size_t{1} << 60}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
+TEST(KvBlocks, AdoptedBlockCountsOnce) {
   KvBlocks arena(1000);
   KvBlock theirs(new std::byte[700]), more(new std::byte[301]);
   absl::StatusOr<KvBlock> block = arena.Adopt(theirs, 700);
@@ -77,7 +77,7 @@ TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
 }
 
 // For the sanitizers: one ends as another begins, on the same memory.
-TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
+TEST(KvBlocks, AdoptRacesReleaseSafely) {
   KvBlocks arena(1000);
   const KvBlock theirs(new std::byte[100]);
   const auto use = [&] {
@@ -90,14 +90,14 @@ TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
   EXPECT_EQ(theirs.use_count(), 1);
 }
 
-TEST(KvBlocks, ABlockMayOutliveItsArena) {
+TEST(KvBlocks, BlockOutlivesArena) {
   auto arena = std::make_unique<KvBlocks>(1000);
   KvBlock block = arena->Take({64})->front();
   arena.reset();
   block[63] = std::byte{1};
 }
 
-TEST(KvBlocks, CallsOnceWhenTheNextBlockIsFreed) {
+TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
   KvBlocks arena(1000);
   int calls = 0;
   auto taken = arena.Take({100, 300, 500});
@@ -177,7 +177,7 @@ class InvariantKvTest : public testing::Test {
   }
 };
 
-TEST_F(InvariantKvTest, BlocksThatNoWindowSeesAreDropped) {
+TEST_F(InvariantKvTest, BlocksOutsideWindowAreDropped) {
   const auto gemma = Load();
   InvariantGemma::Kv kv = gemma->NewKv();
   StepTo(*gemma, 160, 1, &kv);
@@ -191,7 +191,7 @@ TEST_F(InvariantKvTest, BlocksThatNoWindowSeesAreDropped) {
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
 }
 
-TEST_F(InvariantKvTest, MemoryThatWasUsedBeforeChangesNoBit) {
+TEST_F(InvariantKvTest, ReusedMemoryChangesNoBit) {
   const auto fresh = Load(), used = Load();
   const std::vector<float> want = Cold(*fresh, 75);
   InvariantGemma::Kv kv = used->NewKv();
@@ -209,7 +209,7 @@ TEST_F(InvariantKvTest, MemoryThatWasUsedBeforeChangesNoBit) {
   }
 }
 
-TEST_F(InvariantKvTest, GoesOnFromEveryBoundaryWithTheSameBits) {
+TEST_F(InvariantKvTest, RestoreAtAnyBoundaryKeepsBits) {
   const auto gemma = Load();
   const std::vector<float> want = Cold(*gemma, 75);
   for (int boundary = 1; boundary < 75; ++boundary) {
@@ -226,7 +226,7 @@ TEST_F(InvariantKvTest, GoesOnFromEveryBoundaryWithTheSameBits) {
   }
 }
 
-TEST_F(InvariantKvTest, WholeChunksAreSharedAndNotCopied) {
+TEST_F(InvariantKvTest, WholeChunksAreSharedNotCopied) {
   const auto gemma = Load();
   InvariantGemma::Kv from = gemma->NewKv(), to = gemma->NewKv();
   StepTo(*gemma, 64, 64, &from);
@@ -241,7 +241,7 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedAndNotCopied) {
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);
 }
 
-TEST_F(InvariantKvTest, AStepWithoutRoomIsRefusedWithNothingChanged) {
+TEST_F(InvariantKvTest, RefusedStepChangesNothing) {
   const auto roomy = Load();
   const std::vector<float> want = Cold(*roomy, 40);
   const KvLayout layout = roomy->NewKv().layout();

@@ -58,7 +58,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const Step
   return gemma->SelfTest("", limits);
 }
 
-TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
+TEST(InvariantSelfTest, PassingLeavesModelUnchanged) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
   EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 34 steps"));
@@ -70,7 +70,7 @@ TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
   EXPECT_EQ(logits, same);
 }
 
-TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
+TEST(InvariantSelfTest, FailureNamesOperationLayerAndStep) {
   // q, k and v; gate and up; down and out have the hidden size.
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
@@ -92,7 +92,7 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
   EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));
 }
 
-TEST(InvariantSelfTest, TriesTheLargestStepsThatThereWillBe) {
+TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
   const int64_t hidden = LoadForSelfTest()->config().hidden_size;
   const auto message = [&](int64_t rows, int64_t row, const StepLimits& limits) {
     return std::string(SelfTestWith(rows, row, hidden, limits).message());
@@ -118,7 +118,7 @@ TEST(InvariantSelfTest, TriesTheLargestStepsThatThereWillBe) {
 }
 
 // Each of two sequences that decode in one step gets what is the other's.
-TEST(InvariantSelfTest, NoticesSequencesThatAreTakenForEachOther) {
+TEST(InvariantSelfTest, SwappedSequencesAreDetected) {
   for (const int64_t other : {1, 39}) {
     InvariantGemma::ReplaceProduct([other](const ConstRows& x, const PackedWeights& weights,
                                            const Rows& y, Workspace* workspace,
@@ -133,7 +133,7 @@ TEST(InvariantSelfTest, NoticesSequencesThatAreTakenForEachOther) {
   }
 }
 
-TEST(InvariantSelfTest, TriesSoManyDecodesAsHaveRoom) {
+TEST(InvariantSelfTest, DecodesTriedFitMemory) {
   const uint64_t of_27b = uint64_t{2} << 20;
   EXPECT_EQ(InvariantSelfTest::DecodesTried(16, of_27b), 16);
   EXPECT_EQ(InvariantSelfTest::DecodesTried(512, of_27b), 64);
@@ -141,7 +141,7 @@ TEST(InvariantSelfTest, TriesSoManyDecodesAsHaveRoom) {
 }
 
 // An error that is the same for any number of rows.
-TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
+TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
   const int64_t qkv =
@@ -171,7 +171,7 @@ TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
 }
 
 // The best kernel of integers gives other bits for some rows: the next one serves.
-TEST(InvariantSelfTest, KernelOfIntegersThatFailsIsRefusedByItsName) {
+TEST(InvariantSelfTest, FailingIntegerKernelFallsBack) {
   const std::vector<IntegerKernel> usable = UsableIntegerKernels();
   if (usable.size() < 2) GTEST_SKIP() << "this CPU has no other kernel";
   const IntegerKernel best = usable.back(), next = usable[usable.size() - 2];
@@ -195,7 +195,7 @@ TEST(InvariantSelfTest, KernelOfIntegersThatFailsIsRefusedByItsName) {
                               HasSubstr(IntegerKernelName(next)), HasSubstr("M = 5 "))));
 }
 
-TEST(InvariantSelfTest, PassedSelfTestIsRememberedAndAFailedOneIsNot) {
+TEST(InvariantSelfTest, OnlyPassedResultIsRemembered) {
   TestFolder folder;
   const auto gemma = LoadForSelfTest(), again = LoadForSelfTest();
   InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,

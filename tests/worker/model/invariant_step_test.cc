@@ -113,7 +113,7 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
 
 // Decoded and prefilled beside each other, at different lengths, behind windows and in them; the
 // last layer of either kind.
-TEST(InvariantSteps, ASequenceHasTheBitsThatItHasAlone) {
+TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
   for (const TinyGeometry& geometry :
        {Geometry("llgl", 24, 4, 2), Geometry("lg", 100, 8, 8), Geometry("lg", 512, 4, 1)}) {
     const std::string dir = NewTinyCheckpoint(geometry, "steps");
@@ -154,7 +154,7 @@ class InvariantStepErrors : public testing::Test {
   const std::vector<int32_t> tokens_ = {2, 9, 30};
 };
 
-TEST_F(InvariantStepErrors, SayWhichPartAndChangeNothing) {
+TEST_F(InvariantStepErrors, ErrorNamesPartAndChangesNothing) {
   const auto gemma = LoadForSteps(dir_, 1), other = LoadForSteps(dir_, 1);
   InvariantGemma::Kv a = gemma->NewKv(), b = gemma->NewKv(), theirs = other->NewKv();
   std::vector<float> first, second;
@@ -178,7 +178,7 @@ TEST_F(InvariantStepErrors, SayWhichPartAndChangeNothing) {
 }
 
 // 2^28 logits are a step's, whatever its parts.
-TEST_F(InvariantStepErrors, LogitsOfAllPartsCount) {
+TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   TinyGeometry geometry = Geometry("g", 24, 4, 2);
   geometry.vocab_size = 1 << 18;
   geometry.hidden_size = 4;
@@ -191,7 +191,7 @@ TEST_F(InvariantStepErrors, LogitsOfAllPartsCount) {
               AllOf(HasSubstr("logits of 1025"), HasSubstr("so of 1024 tokens")));
 }
 
-TEST_F(InvariantStepErrors, RoomIsMadeForAllPartsOrForNone) {
+TEST_F(InvariantStepErrors, RoomForAllPartsOrNone) {
   const auto roomy = LoadForSteps(dir_, 1);
   const KvLayout layout = roomy->NewKv().layout();
   const uint64_t chunk = layout.ObjectBytes(kStepChunk, LayerGroup::kGlobal) +

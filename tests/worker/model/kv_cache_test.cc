@@ -97,7 +97,7 @@ class KvCacheTest : public testing::TestWithParam<Case> {
   std::unique_ptr<Gemma> gemma_;
 };
 
-TEST_P(KvCacheTest, RestoredGoesOnWithTheSameBits) {
+TEST_P(KvCacheTest, RestoredCacheContinuesWithSameBits) {
   constexpr int kPrompt = 70, kDecoded = 40, kChunk = 16;
   const std::vector<int32_t> tokens = Tokens(kPrompt + kDecoded);
   KvCache cold = NewCache(kPrompt + kDecoded);
@@ -117,7 +117,7 @@ TEST_P(KvCacheTest, RestoredGoesOnWithTheSameBits) {
   }
 }
 
-TEST_P(KvCacheTest, HoldsNoMoreOfALocalLayerThanItNeeds) {
+TEST_P(KvCacheTest, LocalLayerHoldsOnlyWindow) {
   const std::vector<int32_t> tokens = Tokens(96);
   KvCache kv = NewCache(96), restored = NewCache(96);
   Run(&kv, tokens, 96, 16);
@@ -133,7 +133,7 @@ TEST_P(KvCacheTest, HoldsNoMoreOfALocalLayerThanItNeeds) {
   }
 }
 
-TEST_P(KvCacheTest, StartsAgainAfterReset) {
+TEST_P(KvCacheTest, ResetCacheRepeatsLogits) {
   const std::vector<int32_t> tokens = Tokens(50);
   KvCache kv = NewCache(64);
   const std::vector<float> first = Run(&kv, tokens, 50, 16);
@@ -142,7 +142,7 @@ TEST_P(KvCacheTest, StartsAgainAfterReset) {
   EXPECT_EQ(Run(&kv, tokens, 50, 16), first);
 }
 
-TEST_P(KvCacheTest, RefusesStepsThatCannotBe) {
+TEST_P(KvCacheTest, InvalidStepsAreRefused) {
   KvCache kv = NewCache(8);
   const std::vector<int32_t> tokens = Tokens(9);
   const auto error = [&](std::vector<int32_t> step) {

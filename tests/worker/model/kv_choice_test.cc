@@ -18,7 +18,7 @@ absl::StatusOr<KvChoice> Choose(const KvWish& wish, const KvChoice& otherwise = 
   return ChooseKv(wish, otherwise, Layout());
 }
 
-TEST(KvChoice, IsWhatIsSaidElseWhatWasSaidBefore) {
+TEST(KvChoice, EmptyRequestKeepsPreviousChoice) {
   const KvChoice before;
   const absl::StatusOr<KvChoice> same = Choose({"", ""}, before);
   ASSERT_TRUE(same.ok()) << same.status();
@@ -28,7 +28,7 @@ TEST(KvChoice, IsWhatIsSaidElseWhatWasSaidBefore) {
   EXPECT_EQ(said->strategy, KvStrategy::kDynamic);
 }
 
-TEST(KvChoice, RefusesANameThatIsNoneAndListsThem) {
+TEST(KvChoice, UnknownNameErrorListsStrategies) {
   const absl::Status unknown = Choose({"dynamo\n", ""}).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(unknown.message(),
@@ -36,14 +36,14 @@ TEST(KvChoice, RefusesANameThatIsNoneAndListsThem) {
   EXPECT_THAT(KvStrategyNames(), HasSubstr("dynamic"));
 }
 
-TEST(KvChoice, RefusesOptionsOfAnotherStrategyAndNamesBoth) {
+TEST(KvChoice, OptionsOfOtherStrategyAreRefused) {
   const absl::Status refused = Choose({"dynamic", "bits=4"}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("kv_quantization"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("quantized; kv_cache is dynamic"));
 }
 
-TEST(KvChoice, ModelMayNameACacheThatOnlyDescribesItsLayers) {
+TEST(KvChoice, LayerDescribingCacheNamesMeanDynamic) {
   for (const char* name : {"", "hybrid", "sliding_window", "dynamic"}) {
     const absl::StatusOr<KvChoice> choice = ChoiceOfModel({name, ""}, Layout());
     ASSERT_TRUE(choice.ok()) << name << ": " << choice.status();
@@ -53,7 +53,7 @@ TEST(KvChoice, ModelMayNameACacheThatOnlyDescribesItsLayers) {
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("got \"mamba\""));
 }
 
-TEST(KvChoice, ModelMayGiveOptionsOfItsCache) {
+TEST(KvChoice, ModelQuantizationOptionsAreDefaults) {
   const absl::StatusOr<KvChoice> eight = ChoiceOfModel({"quantized", "bits=8"}, Layout());
   ASSERT_TRUE(eight.ok()) << eight.status();
   EXPECT_EQ(eight->quantization.bits, 8u);

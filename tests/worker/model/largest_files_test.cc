@@ -194,7 +194,7 @@ TEST_F(LargestFiles, SafetensorsHeaderTakesLittleMemory) {
   });
 }
 
-TEST_F(LargestFiles, JsonValuesAreCountedBeforeTheyAreMade) {
+TEST_F(LargestFiles, ExcessJsonValuesAreRefusedEarly) {
   for (const char* value : {"{},", "0,"}) {
     std::string text = "{\"a\":[";
     while (text.size() < 4 * kMaxJsonValues) text += value;
@@ -208,7 +208,7 @@ TEST_F(LargestFiles, JsonValuesAreCountedBeforeTheyAreMade) {
 }
 
 // 900 kB each.
-TEST_F(LargestFiles, AHundredThousandEntriesLoadInSeconds) {
+TEST_F(LargestFiles, HundredThousandEntriesLoadInSeconds) {
   const std::string many = ManyObjects(kEntries);
   ExpectWithinBars(many.size(), [&] {
     const auto config = ParseModelConfig(many, "config.json", many, "generation_config.json");
@@ -243,7 +243,7 @@ TEST_F(LargestFiles, AHundredThousandEntriesLoadInSeconds) {
   });
 }
 
-TEST(ModelJson, RefusesWhatIsBrokenTwiceOrDeep) {
+TEST(ModelJson, InvalidOrDeepJsonIsRefused) {
   const auto error = [](const std::string& text) {
     return std::string(ParseModelJson(text).status().message());
   };

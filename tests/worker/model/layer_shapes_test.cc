@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-TEST(LayerShapes, LayerOf1BHasBitsThatDependOnNoStep) {
+TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
   constexpr int64_t kBegin = 500, kEnd = 530;  // behind 512 local rows slide
   MadeUpLayer layer(kShape1B, kEnd);
   ThreadPool one(1), three(3);

@@ -64,7 +64,7 @@ class LoraAdapters : public ::testing::Test {
   SafetensorsParts tensors_{SafetensorsBytes("{}", "")};
 };
 
-TEST_F(LoraAdapters, AddToTheOutputsOfTheirProjection) {
+TEST_F(LoraAdapters, AdapterAddsToItsProjection) {
   const auto adapter = Load();
   ASSERT_TRUE(adapter.ok()) << adapter.status();
   EXPECT_EQ((*adapter)->rank(), kRank);
@@ -77,7 +77,7 @@ TEST_F(LoraAdapters, AddToTheOutputsOfTheirProjection) {
   EXPECT_GT((*adapter)->bytes(), 0u);
 }
 
-TEST_F(LoraAdapters, AreOthersWhereTheyComputeSomethingElse) {
+TEST_F(LoraAdapters, DigestCoversOnlyComputation) {
   const Digest digest = Load().value()->digest();
   EXPECT_EQ(Load().value()->digest(), digest);
   config_["use_rslora"] = true;
@@ -89,7 +89,7 @@ TEST_F(LoraAdapters, AreOthersWhereTheyComputeSomethingElse) {
   EXPECT_NE(Load().value()->digest(), digest);
 }
 
-TEST_F(LoraAdapters, AdapterOfAnUnsupportedKindIsRefusedByField) {
+TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
   const std::pair<std::string, Json> refused[] = {{"peft_type", "LOHA"},
                                                   {"use_dora", true},
                                                   {"bias", "all"},
@@ -121,7 +121,7 @@ TEST_F(LoraAdapters, AdapterOfAnUnsupportedKindIsRefusedByField) {
               HasSubstr("field \"use_dora\": has more than 64 levels"));
 }
 
-TEST_F(LoraAdapters, AdapterOfAnotherModelIsRefusedByTensor) {
+TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {
   model_.hidden_size = 16;
   EXPECT_THAT(Error(), AllOf(HasSubstr("k_proj.lora_A.weight has shape [2, 8]"),
                              HasSubstr("ask for [2, 16]")));
@@ -136,7 +136,7 @@ TEST_F(LoraAdapters, AdapterOfAnotherModelIsRefusedByTensor) {
   EXPECT_THAT(Error(), HasSubstr("are of one projection"));
 }
 
-TEST_F(LoraAdapters, AdapterOfTooManyTensorsIsRefusedAtOnce) {
+TEST_F(LoraAdapters, HugeAdapterHeaderIsRefused) {
   std::string header = "{";
   for (int i = 0; i < 300'000; ++i) {
     header += absl::StrCat(i == 0 ? "" : ",", "\"", i,
@@ -150,7 +150,7 @@ TEST_F(LoraAdapters, AdapterOfTooManyTensorsIsRefusedAtOnce) {
               AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608 bytes")));
 }
 
-TEST_F(LoraAdapters, AdapterThatIsAPipeIsRefused) {
+TEST_F(LoraAdapters, AdapterPipeIsRefused) {
   for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
     ASSERT_TRUE(Load().ok());
     std::filesystem::remove(folder_.File(name));
@@ -162,7 +162,7 @@ TEST_F(LoraAdapters, AdapterThatIsAPipeIsRefused) {
   }
 }
 
-TEST_F(LoraAdapters, LackNoTensorAndNoFile) {
+TEST_F(LoraAdapters, MissingTensorOrFileIsRefused) {
   AddMatrix("m.layers.0.mlp.up_proj.lora_A.weight", kRank, kHidden);
   EXPECT_THAT(Error(), HasSubstr("layers.0.mlp.up_proj has one of lora_A and lora_B only"));
   tensors_ = SafetensorsParts(SafetensorsBytes("{}", ""));

@@ -33,7 +33,7 @@ int64_t GlobalLayers(const ModelConfig& config) {
   return std::count(config.layer_types.begin(), config.layer_types.end(), LayerGroup::kGlobal);
 }
 
-TEST(ModelConfig, ReadsThePublishedGeometries) {
+TEST(ModelConfig, ReadsPublishedGeometries) {
   const Published all[] = {{"270m", 18, 3, 1, 256, 512, 256, 1},
                            {"1b", 26, 4, 1, 256, 512, 256, 1},
                            {"4b", 34, 5, 4, 256, 1024, 256, 8},
@@ -55,7 +55,7 @@ TEST(ModelConfig, ReadsThePublishedGeometries) {
   }
 }
 
-TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
+TEST(ModelConfig, UnsupportedValueErrorNamesField) {
   const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
   ASSERT_TRUE(ParseModelConfig(good, "f.json").ok());
   const struct {
@@ -86,7 +86,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
   }
 }
 
-TEST(ModelConfig, EndTokensAreTheGenerationsWhereItHasSome) {
+TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
   const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
   const auto config = ParseModelConfig(
       good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
@@ -99,7 +99,7 @@ TEST(ModelConfig, EndTokensAreTheGenerationsWhereItHasSome) {
             (std::vector<int32_t>{1}));
 }
 
-TEST(ModelConfig, TakesDefaultsOfHuggingFaceForWhatIsLeftOut) {
+TEST(ModelConfig, MissingFieldsTakeHuggingFaceDefaults) {
   // Values: Gemma3TextConfig of transformers 5.
   for (const char* text : {R"({"model_type": "gemma3_text"})", R"({"text_config": {}})"}) {
     const auto config = ParseModelConfig(text, "f.json");
@@ -124,7 +124,7 @@ TEST(ModelConfig, TakesDefaultsOfHuggingFaceForWhatIsLeftOut) {
   }
 }
 
-TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
+TEST(ModelConfig, OldAndNewStyleAgree) {
   const Json common = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}};
   Json old_style = common, new_style = common;
   old_style["sliding_window_pattern"] = 3;
@@ -152,7 +152,7 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
 }
 
 // Expected values: what Gemma3TextConfig of transformers 5.23 makes of each.
-TEST(ModelConfig, RopeFieldsOfBothStylesCountAsInTransformers) {
+TEST(ModelConfig, MixedRopeFieldsMatchTransformers) {
   const struct {
     const char* json;
     double theta, factor, local_theta;
@@ -184,7 +184,7 @@ TEST(ModelConfig, RopeFieldsOfBothStylesCountAsInTransformers) {
 }
 
 // Expected values: the arithmetic of _compute_yarn_parameters in transformers 5.23, by Python.
-TEST(ModelConfig, ReadsYarn) {
+TEST(ModelConfig, YarnFieldsMatchTransformers) {
   const auto rope = [](const std::string& fields, const char* outer = "") {
     const auto config = ParseModelConfig(
         absl::StrCat(R"({"head_dim": 16, "max_position_embeddings": 2048, "rope_parameters": {)",
@@ -213,7 +213,7 @@ TEST(ModelConfig, ReadsYarn) {
   EXPECT_NE(rope(R"(, "beta_slow": 0.01)").ramp_span, rope("").ramp_span);
 }
 
-TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
+TEST(ModelConfig, ReadsKvCacheSettings) {
   const auto plain = ParseModelConfig("{}", "f.json", "{}", "g.json");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->generation.cache_implementation, "");
@@ -232,7 +232,7 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   EXPECT_EQ(text.status().message(), "g.json: field cache_config.nbits = \"8\": must be a number");
 }
 
-TEST(ModelConfig, FieldsThatAreNotAppliedAreNoted) {
+TEST(ModelConfig, IgnoredFieldsAreNoted) {
   const auto notes = [](const char* config, const char* generation) {
     const auto parsed = ParseModelConfig(config, "f.json", generation, "g.json");
     EXPECT_TRUE(parsed.ok()) << parsed.status();
@@ -253,14 +253,14 @@ TEST(ModelConfig, FieldsThatAreNotAppliedAreNoted) {
                   HasSubstr("stop_strings = [\"###\"] is ignored")));
 }
 
-TEST(ModelConfig, QuantizationOfAMultimodalCheckpointIsRefused) {
+TEST(ModelConfig, MultimodalQuantizationConfigIsRefused) {
   const auto refused = ParseModelConfig(
       R"({"text_config": {}, "quantization_config": {"quant_method": "awq"}})", "f.json");
   EXPECT_THAT(std::string(refused.status().message()),
               HasSubstr("f.json: field quantization_config"));
 }
 
-TEST(ModelConfig, ReadsHowTokensAreToBeDrawn) {
+TEST(ModelConfig, ReadsSamplingDefaults) {
   const auto plain = ParseModelConfig("{}", "f.json", R"({"top_k": null})", "g.json");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->generation.temperature, 1);
@@ -276,7 +276,7 @@ TEST(ModelConfig, ReadsHowTokensAreToBeDrawn) {
   EXPECT_EQ(wrong.status().message(), "g.json: field top_p = 2: must be a number in [0, 1]");
 }
 
-TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
+TEST(ModelConfig, ReadsSoftcapsOrNull) {
   const auto capped = ParseModelConfig(
       R"({"attn_logit_softcapping": 50, "final_logit_softcapping": 30.5})", "f.json");
   ASSERT_TRUE(capped.ok()) << capped.status();
@@ -289,7 +289,7 @@ TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
   EXPECT_EQ(plain->final_logit_softcap, 0);
 }
 
-TEST(ModelConfig, TiesByTheOuterFieldWhereThereIsOne) {
+TEST(ModelConfig, OnlyOuterTieFieldCounts) {
   const struct {
     const char* json;
     bool tied;
@@ -306,7 +306,7 @@ TEST(ModelConfig, TiesByTheOuterFieldWhereThereIsOne) {
   }
 }
 
-TEST(ModelConfig, RefusesSizesThatCannotBe) {
+TEST(ModelConfig, InvalidValuesAreRefusedByField) {
   const struct {
     const char *json, *field;
   } cases[] = {
@@ -350,14 +350,14 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
   }
 }
 
-TEST(ModelConfig, ANameOfTheHubIsNoFolder) {
+TEST(ModelConfig, HubNameIsRefused) {
   const absl::Status status = LoadModelConfig("google/gemma-3-270m").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("google/gemma-3-270m is neither"), HasSubstr("Hugging Face model")));
 }
 
-TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
+TEST(ModelConfig, NonJsonFilesAreRefused) {
   const TestFolder folder;
   const std::string& dir = folder.path();
   const std::string file = dir + "/config.json", generation = dir + "/generation_config.json";

@@ -52,7 +52,7 @@ class CheckpointTest : public testing::Test {
   std::string dir_, file_, bytes_;
 };
 
-TEST(TiedHeadTest, IsHeldOnceWhereItsRowsStayInOrder) {
+TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   TinyGeometry geometry;
   geometry.vocab_size = 1 << 18;  // as Gemma's: nearly all of the weights
   const std::string dir = NewTinyCheckpoint(geometry, "tied_head");
@@ -70,7 +70,7 @@ TEST(TiedHeadTest, IsHeldOnceWhereItsRowsStayInOrder) {
   EXPECT_LT(taken() - before, matrix + matrix / 2);
 }
 
-TEST_F(CheckpointTest, NamesAMissingAndAMisshapenTensor) {
+TEST_F(CheckpointTest, MissingOrMisshapenTensorIsNamed) {
   ASSERT_EQ(LoadError(), "");
   const std::string name = "model.norm.weight";
   WriteAll(file_, absl::StrReplaceAll(bytes_, {{name, "model.norm.weigh_"}}));
@@ -82,7 +82,7 @@ TEST_F(CheckpointTest, NamesAMissingAndAMisshapenTensor) {
   EXPECT_THAT(LoadError(), AllOf(HasSubstr("_proj.weight"), HasSubstr("64")));
 }
 
-TEST_F(CheckpointTest, SurvivesEveryTruncationAndEveryFlippedHeaderByte) {
+TEST_F(CheckpointTest, TruncatedOrFlippedFileNeverCrashes) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
   const size_t header_end = sizeof(header_bytes) + header_bytes;
@@ -107,7 +107,7 @@ TEST_F(CheckpointTest, SurvivesEveryTruncationAndEveryFlippedHeaderByte) {
 }
 
 // Copying or printing a value takes a stack for each of its levels.
-TEST_F(CheckpointTest, WithDeepJsonIsRefusedByFile) {
+TEST_F(CheckpointTest, DeepJsonErrorNamesFile) {
   const auto deep = [](const std::string& field, int levels) {
     return "{\"" + field + "\": " + std::string(levels, '[') + std::string(levels, ']') + "}";
   };
@@ -129,7 +129,7 @@ TEST_F(CheckpointTest, WithDeepJsonIsRefusedByFile) {
 }
 
 // Opening a pipe would wait for its writer.
-TEST_F(CheckpointTest, PipesAndDevicesAreRefusedByFileAndLinksAreRead) {
+TEST_F(CheckpointTest, OnlyRegularFilesAndLinksLoad) {
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
     const std::string path = absl::StrCat(dir_, "/", name), kept = path + ".kept";
     const bool is_there = std::filesystem::exists(path);
@@ -145,7 +145,7 @@ TEST_F(CheckpointTest, PipesAndDevicesAreRefusedByFileAndLinksAreRead) {
   }
 }
 
-TEST_F(CheckpointTest, FollowsTheBytesAndNothingElseInItsDigest) {
+TEST_F(CheckpointTest, DigestFollowsWeightBytes) {
   const auto first = Gemma::Load(dir_, OneThread());
   const auto again = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(first.ok() && again.ok());
@@ -158,7 +158,7 @@ TEST_F(CheckpointTest, FollowsTheBytesAndNothingElseInItsDigest) {
   EXPECT_NE((*first)->weights_digest(), (*changed)->weights_digest());
 }
 
-TEST_F(CheckpointTest, RefusesDevicesAndDtypesItDoesNotKnow) {
+TEST_F(CheckpointTest, UnknownDeviceOrDtypeIsRefused) {
   GemmaOptions options = OneThread();
   options.device = "tpu";
   EXPECT_EQ(Gemma::Load(dir_, options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -167,7 +167,7 @@ TEST_F(CheckpointTest, RefusesDevicesAndDtypesItDoesNotKnow) {
   EXPECT_EQ(Gemma::Load(dir_, options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CheckpointTest, ReadsTheNamesThatToolsGiveTensors) {
+TEST_F(CheckpointTest, KnownNamePrefixesAreAccepted) {
   const auto plain = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_THAT((*plain)->notes(), IsEmpty());
@@ -189,7 +189,7 @@ TEST_F(CheckpointTest, ReadsTheNamesThatToolsGiveTensors) {
   }
 }
 
-TEST_F(CheckpointTest, TwoTensorsOfOneNameAreRefused) {
+TEST_F(CheckpointTest, DuplicateTensorNameIsRefused) {
   SafetensorsParts parts(bytes_);
   parts.Add("language_model.model.norm.weight", 8);
   WriteAll(file_, parts.Bytes());
@@ -199,7 +199,7 @@ TEST_F(CheckpointTest, TwoTensorsOfOneNameAreRefused) {
 }
 
 // safetensors' save_model writes one of two tied tensors.
-TEST_F(CheckpointTest, ATiedHeadAloneIsTheEmbedding) {
+TEST_F(CheckpointTest, TiedHeadServesAsEmbedding) {
   const auto plain = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(plain.ok()) << plain.status();
   SafetensorsParts parts(bytes_);
@@ -210,7 +210,7 @@ TEST_F(CheckpointTest, ATiedHeadAloneIsTheEmbedding) {
   EXPECT_EQ((*gemma)->weights_digest(), (*plain)->weights_digest());
 }
 
-TEST_F(CheckpointTest, NotesNameTensorsOutsideTheTextModel) {
+TEST_F(CheckpointTest, NotesNameUnusedTensors) {
   SafetensorsParts parts(bytes_);
   parts.Add("vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias", 8);
   parts.Add("model.vision_tower.vision_model.post_layernorm.weight", 8);
@@ -234,7 +234,7 @@ TEST_F(CheckpointTest, NotesNameTensorsOutsideTheTextModel) {
   }
 }
 
-TEST_F(CheckpointTest, ReadsAnUntiedHeadAndNamesAMissingOne) {
+TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   const std::string config = ReadAll(dir_ + "/config.json");
   const std::string untied = absl::StrReplaceAll(
       config, {{"\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"}});
@@ -326,7 +326,7 @@ TEST_F(DigestTest, CacheFileIsReadableByOtherUsers) {
   EXPECT_EQ(file.permissions(), std::filesystem::perms(0644)) << Remembered();
 }
 
-TEST_F(DigestTest, IsRememberedForTheSameFiles) {
+TEST_F(DigestTest, UnchangedFilesReuseDigest) {
   const RememberedDigest first = Digest();
   EXPECT_FALSE(first.from_cache);
   const RememberedDigest second = Digest();
@@ -334,7 +334,7 @@ TEST_F(DigestTest, IsRememberedForTheSameFiles) {
   EXPECT_EQ(first.digest, second.digest);
 }
 
-TEST_F(DigestTest, SeesAFlippedBitBehindTheSameSizeAndTime) {
+TEST_F(DigestTest, ChangeWithSameTimeIsNoticed) {
   const RememberedDigest first = Digest();
   struct stat before {};
   ASSERT_EQ(stat(file_.c_str(), &before), 0);
@@ -348,7 +348,7 @@ TEST_F(DigestTest, SeesAFlippedBitBehindTheSameSizeAndTime) {
   EXPECT_NE(first.digest, second.digest);
 }
 
-TEST_F(DigestTest, ALoadFailsWhereAFileChangesBeneathIt) {
+TEST_F(DigestTest, FileChangeDuringLoadIsAborted) {
   std::string other = bytes_;
   other.back() = static_cast<char>(other.back() ^ 1);
   const auto later = absl::Now() + absl::Hours(1);
@@ -372,12 +372,12 @@ TEST_F(DigestTest, ALoadFailsWhereAFileChangesBeneathIt) {
   EXPECT_THAT(std::string(read.message()), HasSubstr(last.name));
 }
 
-TEST_F(DigestTest, IsNotRememberedOfFilesThatJustChanged) {
+TEST_F(DigestTest, RecentlyChangedFilesAreNotRemembered) {
   Digest(absl::Now());
   EXPECT_EQ(Remembered(), "");
 }
 
-TEST_F(DigestTest, TrustsNoDamagedMemory) {
+TEST_F(DigestTest, DamagedCacheFileIsIgnored) {
   const RememberedDigest first = Digest();
   const std::string path = Remembered();
   ASSERT_NE(path, "");
@@ -412,7 +412,7 @@ TEST_F(DigestTest, PlantedLinkOrPipeIsReplaced) {
   }
 }
 
-TEST_F(DigestTest, NeedsNoFolderToRememberIn) {
+TEST_F(DigestTest, UnusableCacheFolderIsIgnored) {
   const RememberedDigest first = Digest();
   cache_ = dir_ + "/config.json/not/a/folder";
   const RememberedDigest again = Digest();

@@ -66,7 +66,7 @@ class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<Quan
   }
 };
 
-TEST_P(QuantizedKvTest, BitsAreTheSameInStepsOfAnySizeAndByAnyNumberOfThreads) {
+TEST_P(QuantizedKvTest, StepSizeAndThreadsKeepBits) {
   const auto one = Load(1), two = Load(2);
   InvariantGemma::Kv first = one->NewKv(Quantization());
   const std::vector<float> want = AllTo(*one, kTokens, 1, &first);
@@ -76,7 +76,7 @@ TEST_P(QuantizedKvTest, BitsAreTheSameInStepsOfAnySizeAndByAnyNumberOfThreads) {
   }
 }
 
-TEST_P(QuantizedKvTest, BitsAreTheSameBesideSequencesThatAreKeptOtherwise) {
+TEST_P(QuantizedKvTest, UnquantizedNeighborsChangeNoBit) {
   const auto gemma = Load();
   InvariantGemma::Kv alone = gemma->NewKv(Quantization());
   const std::vector<float> want = AllTo(*gemma, 40, 40, &alone);
@@ -95,7 +95,7 @@ TEST_P(QuantizedKvTest, BitsAreTheSameBesideSequencesThatAreKeptOtherwise) {
   EXPECT_EQ(plain_all, plain_want);
 }
 
-TEST_P(QuantizedKvTest, GoesOnFromEveryBoundaryWithTheSameBitsRestoredOrForked) {
+TEST_P(QuantizedKvTest, RestoreOrForkKeepsBits) {
   const auto gemma = Load();
   const int vocabulary = gemma->config().vocab_size;
   InvariantGemma::Kv cold = gemma->NewKv(Quantization());
@@ -134,7 +134,7 @@ TEST_P(QuantizedKvTest, GoesOnFromEveryBoundaryWithTheSameBitsRestoredOrForked) 
   }
 }
 
-TEST_P(QuantizedKvTest, ItsMemoryIsSealedChunksAndTheOneThatIsNotFull) {
+TEST_P(QuantizedKvTest, MemoryIsSealedChunksAndTail) {
   const auto gemma = Load();
   InvariantGemma::Kv kv = gemma->NewKv(Quantization());
   AllTo(*gemma, 160, 64, &kv);

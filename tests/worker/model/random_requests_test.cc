@@ -18,30 +18,26 @@ void ExpectBits(const TinyGeometry& geometry, int longest, WeightForm form = Wei
   for (int i = 0; i < 10; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
-TEST(RandomRequests, HaveTheirBitsBehindAWindowOf100WithEightKvHeads) {
-  ExpectBits(RequestGeometries()[0], 300);
-}
+TEST(RandomRequests, Window100EightKvHeadsKeepBits) { ExpectBits(RequestGeometries()[0], 300); }
 
-TEST(RandomRequests, HaveTheirBitsBehindAWindowOf512WithOneKvHead) {
-  ExpectBits(RequestGeometries()[1], 700);
-}
+TEST(RandomRequests, Window512OneKvHeadKeepsBits) { ExpectBits(RequestGeometries()[1], 700); }
 
-TEST(RandomRequests, HaveTheirBitsInIntegersOfEightBits) {
+TEST(RandomRequests, EightBitWeightsKeepBits) {
   ExpectBits(RequestGeometries()[0], 300, WeightForm::kQ8_0);
 }
 
-TEST(RandomRequests, HaveTheirBitsInIntegersOfFourBits) {
+TEST(RandomRequests, FourBitWeightsKeepBits) {
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ4_0);
 }
 
 // A row attends to itself as it is stored, in whatever step it came.
-TEST(RandomRequests, HaveTheirBitsWithKeysAndValuesInBFloat16) {
+TEST(RandomRequests, BFloat16KvKeepsBits) {
   ExpectBits(RequestGeometries()[0], 300, WeightForm::kStored, KvDtype::kBFloat16);
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ8_0, KvDtype::kBFloat16);
 }
 
 // In steps of seven rows alone one row has another bit.
-TEST(RandomRequests, NoticeAProductThatDependsOnTheStep) {
+TEST(RandomRequests, StepDependentProductIsDetected) {
   InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,
                                     Workspace* workspace, ParallelFor parallel) {
     Product(x, weights, y, workspace, parallel);

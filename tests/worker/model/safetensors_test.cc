@@ -39,7 +39,7 @@ std::string ErrorOf(const std::string& header, size_t data_bytes) {
   return std::string(files.status().message());
 }
 
-TEST(TensorFile, MustNameEveryByteOnce) {
+TEST(TensorFile, EveryByteBelongsToOneTensor) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(8, 16) + "}", 16), IsEmpty());
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(4, 16) + "}", 16),
               AllOf(HasSubstr("tensor b overlaps tensor a")));
@@ -52,7 +52,7 @@ TEST(TensorFile, MustNameEveryByteOnce) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 16) + "}", 12), HasSubstr("12 data bytes"));
 }
 
-TEST(TensorFile, MustNameATensorOnce) {
+TEST(TensorFile, RepeatedTensorNameIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
               HasSubstr("header names \"a\" twice"));
   // Words inside an entry are not names.
@@ -60,7 +60,7 @@ TEST(TensorFile, MustNameATensorOnce) {
               IsEmpty());
 }
 
-TEST(TensorFile, RefusesShapesThatOverflowOrDoNotFit) {
+TEST(TensorFile, InvalidShapesAreRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],)"
                       R"("data_offsets":[0,8]}})",
                       8),
@@ -114,7 +114,7 @@ class ShardedTest : public testing::Test {
   nlohmann::json map_;
 };
 
-TEST_F(ShardedTest, EqualsTheSameTensorsInOneFile) {
+TEST_F(ShardedTest, ShardsEqualSingleFile) {
   const auto sharded = TensorFiles::Open(dir_);
   ASSERT_TRUE(sharded.ok()) << sharded.status();
   EXPECT_EQ(sharded->files().size(), 2);
@@ -134,14 +134,14 @@ TEST_F(ShardedTest, EqualsTheSameTensorsInOneFile) {
   }
 }
 
-TEST_F(ShardedTest, NamesAMissingFileAndTheIndex) {
+TEST_F(ShardedTest, MissingShardErrorNamesIndex) {
   std::filesystem::remove(dir_ + "/two.safetensors");
   EXPECT_THAT(OpenError(), AllOf(HasSubstr("two.safetensors: cannot be opened"),
                                  HasSubstr(index_ + " names it")));
 }
 
 // As in transformers: tools leave indexes that name a tied head, or the files of an earlier save.
-TEST_F(ShardedTest, TensorsThatTheIndexNamesDoNotCount) {
+TEST_F(ShardedTest, WrongIndexEntriesAreIgnored) {
   map_["weight_map"]["model.norm.weight"] =
       map_["weight_map"]["model.norm.weight"] == File(0) ? File(1) : File(0);
   map_["weight_map"]["lm_head.weight"] = File(0);
@@ -152,7 +152,7 @@ TEST_F(ShardedTest, TensorsThatTheIndexNamesDoNotCount) {
   EXPECT_EQ(files->tensors().size(), SafetensorsParts(single_).header.size());
 }
 
-TEST_F(ShardedTest, PartsWithoutAnIndexAreFoundByTheirNames) {
+TEST_F(ShardedTest, PartsWithoutIndexAreFound) {
   std::filesystem::remove(index_);
   const auto part = [this](int number, int parts) {
     return absl::StrCat(dir_, "/model-0000", number, "-of-0000", parts, ".safetensors");
@@ -172,13 +172,13 @@ TEST_F(ShardedTest, PartsWithoutAnIndexAreFoundByTheirNames) {
   }
 }
 
-TEST_F(ShardedTest, NamesATensorThatIsInTwoFiles) {
+TEST_F(ShardedTest, TensorInTwoFilesIsRefused) {
   WriteAll(dir_ + "/two.safetensors", single_);
   EXPECT_THAT(OpenError(), AllOf(HasSubstr("two.safetensors"), HasSubstr("is also in"),
                                  HasSubstr("one.safetensors")));
 }
 
-TEST_F(ShardedTest, KeepsToItsFolder) {
+TEST_F(ShardedTest, FilesOutsideFolderAreRefused) {
   for (const char* file : {"../model.safetensors", "/etc/passwd", ""}) {
     map_["weight_map"]["model.norm.weight"] = file;
     WriteIndex();
@@ -187,7 +187,7 @@ TEST_F(ShardedTest, KeepsToItsFolder) {
   }
 }
 
-TEST_F(ShardedTest, RefusesAnIndexThatIsNone) {
+TEST_F(ShardedTest, InvalidIndexIsRefused) {
   for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {}})",
                            R"({"weight_map": {"a": 3}})"}) {
     WriteAll(index_, text);

@@ -68,7 +68,7 @@ class StaticKvTest : public testing::Test {
   std::vector<float> want_;  // of a KV that takes memory as it grows
 };
 
-TEST_F(StaticKvTest, TakesNoMemoryWhileItDecodesAndGivesTheSameBits) {
+TEST_F(StaticKvTest, DecodingAllocatesNothingAndKeepsBits) {
   uint64_t taken = 0;
   int64_t allocated = 0;
   InvariantGemma::Kv kv = gemma_->NewKv();
@@ -79,7 +79,7 @@ TEST_F(StaticKvTest, TakesNoMemoryWhileItDecodesAndGivesTheSameBits) {
   EXPECT_EQ(allocated, 0);
 }
 
-TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
+TEST_F(StaticKvTest, UnusedRoomIsReused) {
   InvariantGemma::Kv kv = gemma_->NewKv();
   kv.TakeAhead(11, 5);
   ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
@@ -91,7 +91,7 @@ TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
   EXPECT_EQ(TakenBlocks(), taken);
 }
 
-TEST_F(StaticKvTest, StepTakesTheBytesThatWereNotTakenAhead) {
+TEST_F(StaticKvTest, DecodingGrowsBeyondReservedBlocks) {
   uint64_t taken = 0;
   int64_t allocated = 0;
   InvariantGemma::Kv kv = gemma_->NewKv();

@@ -29,7 +29,7 @@ TEST(ThreadPool, RunsEachTaskOnce) {
 
 // Each phase adds what all of the phase before wrote, in memory that nothing else protects; some
 // phases are empty, some have one task, and there are more than a piece holds.
-TEST(ThreadPool, APhaseSeesAllOfTheOneBefore) {
+TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     Numbers numbers(static_cast<uint64_t>(threads));
@@ -61,7 +61,7 @@ TEST(ThreadPool, APhaseSeesAllOfTheOneBefore) {
 
 // Short sequences of short tasks, from two threads, so that threads come too late, or for the last
 // sequence still, at each place where they can.
-TEST(ThreadPool, SequencesFollowEachOther) {
+TEST(ThreadPool, ConcurrentCallersRunInTurn) {
   ThreadPool pool(4);
   std::atomic<int64_t> all{0};
   const auto run = [&] {
@@ -79,7 +79,7 @@ TEST(ThreadPool, SequencesFollowEachOther) {
 }
 
 // A thread that is held up in a task does not keep the others from the rest.
-TEST(ThreadPool, OthersTakeWhatABusyThreadDoesNot) {
+TEST(ThreadPool, BusyThreadDoesNotBlockOthers) {
   ThreadPool pool(2);
   std::atomic<int> others{0};
   pool.Run(50, [&](int64_t task, int) {
