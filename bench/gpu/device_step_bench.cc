@@ -307,7 +307,7 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
                       const std::vector<Place>& places) {
   std::vector<float> logits(32 * static_cast<size_t>(geometry_.vocabulary));
   for (int shape = 0; shape < ShapeCount(); ++shape) {
-    if (!device_.Takes(ProductNumber(shape, false))) {
+    if (!device_.CanRun(ProductNumber(shape, false))) {
       Row(Text("{\"shape\": %d, \"does not fit\": true}", shape));
       continue;
     }
@@ -346,7 +346,7 @@ std::vector<int> Bench::Candidates(int rows, bool is_pair) {
     const ShapeFacts facts = FactsOf(shape);
     if (facts.rows < least || facts.rows > most) continue;
     if (is_pair && !facts.takes_pairs) continue;
-    if (device_.Takes(ProductNumber(shape, is_pair))) shapes.push_back(shape);
+    if (device_.CanRun(ProductNumber(shape, is_pair))) shapes.push_back(shape);
   }
   return shapes;
 }

@@ -70,7 +70,7 @@ struct AttendProgram {
     AttendItem item = list.items[number];  // there are no more blocks than room for items
     const int works = *list.item_count * place.kv_heads;
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     for (int work = block.number; work < works;) {
       RunItem(shared, item, number, kv_head);
       BARRIER();
@@ -525,7 +525,7 @@ struct CombineProgram {
     const int rows = *table.row_count;
     const RowItems items = table.lists[is_global].row_items[row];
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     if (row >= rows || items.count == 0) return;
     const int dim = place.head_dim;
     FOR_WARPS(warp, kWarps) {

@@ -116,10 +116,10 @@ HEARTH_HOST_DEVICE void WaitCopies() {
 
 // With programmatic dependent launches: lets the next program's blocks start, and waits until the
 // programs launched earlier are done. Every program calls both, and touches nothing that another
-// program writes before WaitForEarlier; weights and the StepTable may be read. LetNextStart comes
-// second: else blocks of many later launches take room while they wait. Without such launches both
-// do nothing.
-HEARTH_HOST_DEVICE void LetNextStart() {
+// program writes before WaitForEarlier; weights and the StepTable may be read. AllowNextLaunch
+// comes second: else blocks of many later launches take room while they wait. Without such launches
+// both do nothing.
+HEARTH_HOST_DEVICE void AllowNextLaunch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

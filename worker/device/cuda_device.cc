@@ -89,7 +89,7 @@ size_t CudaDevice::free_bytes() const {
   return free;
 }
 
-bool CudaDevice::Takes(int program) const { return takes_[static_cast<size_t>(program)]; }
+bool CudaDevice::CanRun(int program) const { return takes_[static_cast<size_t>(program)]; }
 
 CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
   const CudaKernel& kernel = KernelNumber(program);

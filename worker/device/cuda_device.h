@@ -36,7 +36,7 @@ class CudaDevice : public Device {
   void Wait() override;
 
   // Whether the GPU has the shared memory and the registers that a program wants.
-  bool Takes(int program) const;
+  bool CanRun(int program) const;
   // The cudaStream_t of all calls.
   void* stream() const { return stream_; }
   // Registers, bytes of local memory (spills) and of shared memory of a program: for measurements.

@@ -101,7 +101,7 @@ struct ProductProgram : Tiling {
       if (step < steps) LoadWeights(shared, step, step, &sources);
     }
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     FindRows(first_row, &sources);
     for (int step = 0; step < kDepth - 1; ++step) {
       if (step < steps) LoadRows(shared, step, step, &sources);

@@ -73,7 +73,7 @@ struct EmbedProgram {
     const int row = block.number, columns = embedding.inputs;
     const int rows = *table.row_count, token = table.tokens[row];
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     if (row >= rows) return;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -129,7 +129,7 @@ struct AddNormProgram {
     CopyRow<kWarps>(y_norm, columns, shared->y_norm);
     CopyRow<kWarps>(x_norm, columns, shared->x_norm);
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     const int64_t at = static_cast<int64_t>(block.number) * columns;
     CopyRow<kWarps>(y + at, columns, shared->y);
     CopyRow<kWarps>(x + at, columns, shared->x);
@@ -208,7 +208,7 @@ struct HeadNormProgram {
       }
     }
     WaitForEarlier();
-    LetNextStart();
+    AllowNextLaunch();
     FOR_WARPS(warp, kWarps) {
       const int unit = block.number * kWarps + warp;
       if (unit < units) {

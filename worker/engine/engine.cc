@@ -116,14 +116,15 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
   if (options.kv.cache.empty()) {
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
     if (!config.ok()) return config.status();
-    absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation, layout);
+    absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout);
     if (!says.ok()) return says.status();
-    absl::Status may = MayKeepOn(options.device, "generation_config.json: cache_implementation",
-                                 config->generation.cache_implementation);
+    absl::Status may =
+        CheckKvOnDevice(options.device, "generation_config.json: cache_implementation",
+                        config->generation.cache_implementation);
     if (!may.ok()) return may;
     of_model = *says;
   }
-  if (absl::Status may = MayKeepOn(options.device, "kv-cache", options.kv.cache); !may.ok())
+  if (absl::Status may = CheckKvOnDevice(options.device, "kv-cache", options.kv.cache); !may.ok())
     return may;
   return ChooseKv(options.kv, of_model, layout);
 }

@@ -13,26 +13,26 @@
 namespace hearth {
 namespace {
 
-ConstRows In(const Rows& rows) { return {rows.data, rows.rows, rows.stride}; }
+ConstRows AsConst(const Rows& rows) { return {rows.data, rows.rows, rows.stride}; }
 
-Rows Some(const Rows& rows, int64_t first, int64_t count) {
+Rows Slice(const Rows& rows, int64_t first, int64_t count) {
   return {rows.Row(first), count, rows.stride};
 }
 
 using LowRanks = std::vector<LowRank> AdapterLayer::*;
 
-// Adds operations to a list, each as the seams say, and what adapters add to them.
+// Adds operations to a list, each as the hooks say, and what adapters add to them.
 class LayerList {
  public:
-  LayerList(Workspace* workspace, KernelPhases* phases, const LayerSeams* seams,
+  LayerList(Workspace* workspace, KernelPhases* phases, const LayerHooks* hooks,
             absl::Span<const AdapterRows> adapters = {})
-      : workspace_(workspace), phases_(phases), seams_(seams), adapters_(adapters) {}
+      : workspace_(workspace), phases_(phases), hooks_(hooks), adapters_(adapters) {}
 
   // `weights`: of outputs side by side.
   void Product(const char* operation, const Rows& x, absl::Span<const PackedWeights> weights,
                LowRanks low_ranks, const Rows& y) {
     const int64_t outputs = AddBoth(x, weights, low_ranks, y);
-    Show(operation, y, outputs);
+    Observe(operation, y, outputs);
   }
 
   void GeluProduct(const char* operation, const Rows& x, const PackedWeights& gate,
@@ -46,9 +46,9 @@ class LayerList {
         GeluTimes(y.Row(row), other->view.Row(row), width, y.Row(row));
       });
     } else {
-      AddGeluProduct(In(x), gate, up, y, workspace_, phases_);
+      AddGeluProduct(AsConst(x), gate, up, y, workspace_, phases_);
     }
-    Show(operation, y, gate.outputs());
+    Observe(operation, y, gate.outputs());
   }
 
   // x += norm(projected), normed = norm(x).
@@ -59,13 +59,13 @@ class LayerList {
       AddNormAndNorm(projected.Row(row), columns, scale, next_scale, epsilon, x.Row(row),
                      normed.Row(row));
     });
-    Show(operation, rows.x, columns);
-    Show(operation, rows.normed, columns);
+    Observe(operation, rows.x, columns);
+    Observe(operation, rows.normed, columns);
   }
 
-  void Show(const char* operation, const Rows& values, int64_t columns) {
-    if (seams_ == nullptr || seams_->witness == nullptr) return;
-    phases_->Add(1, [=, seams = seams_](int64_t) { seams->witness(operation, values, columns); });
+  void Observe(const char* operation, const Rows& values, int64_t columns) {
+    if (hooks_ == nullptr || hooks_->observer == nullptr) return;
+    phases_->Add(1, [=, hooks = hooks_](int64_t) { hooks->observer(operation, values, columns); });
   }
 
   void ProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y) {
@@ -83,14 +83,14 @@ class LayerList {
   int64_t AddBoth(const Rows& x, absl::Span<const PackedWeights> all, LowRanks low_ranks,
                   const Rows& y) {
     int64_t outputs = 0;
-    if (!IsReplaced()) AddProducts(In(x), all, y, workspace_, phases_);
+    if (!IsReplaced()) AddProducts(AsConst(x), all, y, workspace_, phases_);
     for (const PackedWeights& weights : all) {
-      if (IsReplaced()) AddReplaced(In(x), weights, {y.data + outputs, y.rows, y.stride});
+      if (IsReplaced()) AddReplaced(AsConst(x), weights, {y.data + outputs, y.rows, y.stride});
       outputs += weights.outputs();
     }
     for (const AdapterRows& adapter : adapters_) {
-      const Rows from = Some(x, adapter.first, adapter.rows);
-      const Rows to = Some(y, adapter.first, adapter.rows);
+      const Rows from = Slice(x, adapter.first, adapter.rows);
+      const Rows to = Slice(y, adapter.first, adapter.rows);
       for (const LowRank& delta : adapter.layer->*low_ranks) AddLowRank(from, delta, to);
     }
     return outputs;
@@ -102,8 +102,8 @@ class LayerList {
     assert(delta.first_output >= 0 && delta.first_output + outputs <= y.stride);
     const auto inner = std::make_shared<OwnedRows>(x.rows, rank);
     const auto sum = std::make_shared<OwnedRows>(x.rows, outputs);
-    AddProduct(In(x), delta.a, inner->view, workspace_, phases_);
-    AddProduct(In(inner->view), delta.b, sum->view, workspace_, phases_);
+    AddProduct(AsConst(x), delta.a, inner->view, workspace_, phases_);
+    AddProduct(AsConst(inner->view), delta.b, sum->view, workspace_, phases_);
     phases_->AddRows(x.rows, [=, scale = delta.scale, first = delta.first_output](int64_t row) {
       (void)inner;  // until here
       const FloatMode mode;
@@ -112,41 +112,41 @@ class LayerList {
       for (int64_t i = 0; i < outputs; ++i) to[i] = to[i] + scale * from[i];
     });
   }
-  bool IsReplaced() const { return seams_ != nullptr && seams_->product != nullptr; }
+  bool IsReplaced() const { return hooks_ != nullptr && hooks_->product != nullptr; }
   void AddReplaced(const ConstRows& x, const PackedWeights& weights, const Rows& y) {
-    phases_->Add(1, [=, &weights, seams = seams_, workspace = workspace_](int64_t) {
-      seams->product(x, weights, y, workspace, InThisThread);
+    phases_->Add(1, [=, &weights, hooks = hooks_, workspace = workspace_](int64_t) {
+      hooks->product(x, weights, y, workspace, InThisThread);
     });
   }
 
   Workspace* const workspace_;
   KernelPhases* const phases_;
-  const LayerSeams* const seams_;
+  const LayerHooks* const hooks_;
   const absl::Span<const AdapterRows> adapters_;
 };
 
 }  // namespace
 
 void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
-                          KernelPhases* phases, const LayerSeams* seams) {
+                          KernelPhases* phases, const LayerHooks* hooks) {
   assert(static_cast<int64_t>(rows.tokens.size()) == rows.qkv.rows);
-  LayerList list(workspace, phases, seams, rows.adapters);
+  LayerList list(workspace, phases, hooks, rows.adapters);
   list.Product("product q, k, v", rows.normed, weights.qkv, &AdapterLayer::qkv, rows.qkv);
   phases->AddRows(rows.qkv.rows,
                   [heads = weights.heads, qkv = rows.qkv, tokens = rows.tokens](int64_t row) {
                     NormRotateAppend(heads, tokens[static_cast<size_t>(row)], qkv.Row(row));
                   });
-  list.Show("norm and rotation of q", rows.qkv, weights.heads.heads * weights.heads.head_dim);
+  list.Observe("norm and rotation of q", rows.qkv, weights.heads.heads * weights.heads.head_dim);
 }
 
 void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_norm,
                                 const LayerRows& rows, Workspace* workspace, KernelPhases* phases,
-                                const LayerSeams* seams) {
+                                const LayerHooks* hooks) {
   const int64_t hidden = weights.out->outputs();
   const float epsilon = weights.heads.epsilon;
-  LayerList list(workspace, phases, seams, rows.adapters);
-  AddAttend(weights.attend, rows.sequences, In(rows.qkv), rows.attended, workspace, phases);
-  list.Show("attention", rows.attended, weights.out->inputs());
+  LayerList list(workspace, phases, hooks, rows.adapters);
+  AddAttend(weights.attend, rows.sequences, AsConst(rows.qkv), rows.attended, workspace, phases);
+  list.Observe("attention", rows.attended, weights.out->inputs());
   list.Product("product out", rows.attended, {weights.out, 1}, &AdapterLayer::out, rows.projected);
   list.SumAndNorms("norms after attention", rows, weights.post_attention_norm,
                    weights.pre_feedforward_norm, epsilon, hidden);
@@ -157,9 +157,9 @@ void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_n
                    epsilon, hidden);
 }
 
-void AddSeamedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
-                      Workspace* workspace, KernelPhases* phases, const LayerSeams* seams) {
-  LayerList(workspace, phases, seams).ProductTo(x, weights, y);
+void AddHookedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                      Workspace* workspace, KernelPhases* phases, const LayerHooks* hooks) {
+  LayerList(workspace, phases, hooks).ProductTo(x, weights, y);
 }
 
 }  // namespace hearth

@@ -64,28 +64,28 @@ struct LayerRows {
 };
 
 // Hooks of tests and the self-test in a layer; each may be null.
-struct LayerSeams {
+struct LayerHooks {
   // Takes a product's place. Gate and up are two of them then, not fused.
   std::function<void(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                      Workspace* workspace, ParallelFor parallel)>
       product;
   // Sees what an operation gives when it is done, before the next begins: `columns` of each row.
-  std::function<void(const char* operation, const Rows& values, int64_t columns)> witness;
+  std::function<void(const char* operation, const Rows& values, int64_t columns)> observer;
 };
 
-// Weights, rows and what their spans show must stay until the list has run, and `seams` too. The
+// Weights, rows and what their spans show must stay until the list has run, and `hooks` too. The
 // first half makes the queries, in rows.qkv, and the KV of all rows; the second is of
 // those rows that go on: rows.x, rows.qkv and rows.sequences are of these alone, and rows.tokens is
 // not used. `next_norm`: the next layer's input norm, or the final one.
 void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
-                          KernelPhases* phases, const LayerSeams* seams = nullptr);
+                          KernelPhases* phases, const LayerHooks* hooks = nullptr);
 void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_norm,
                                 const LayerRows& rows, Workspace* workspace, KernelPhases* phases,
-                                const LayerSeams* seams = nullptr);
+                                const LayerHooks* hooks = nullptr);
 
 // A product of a model as a layer has its own: by the seam, if there is one.
-void AddSeamedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
-                      Workspace* workspace, KernelPhases* phases, const LayerSeams* seams);
+void AddHookedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                      Workspace* workspace, KernelPhases* phases, const LayerHooks* hooks);
 
 }  // namespace hearth
 

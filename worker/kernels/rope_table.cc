@@ -70,7 +70,7 @@ double Exponential(double x) {
 // Each step in float32 as in transformers, where only the power itself is of unsaid precision.
 RopeTable::RopeTable(const RopeConfig& rope, int head_dim)
     : attention_factor_(rope.attention_factor) {
-  assert(Takes(rope) && head_dim > 0 && head_dim % 2 == 0);
+  assert(Supports(rope) && head_dim > 0 && head_dim % 2 == 0);
   const FloatMode mode;
   const double log_theta = Logarithm(static_cast<double>(static_cast<float>(rope.theta)));
   for (int i = 0; i < head_dim; i += 2) {

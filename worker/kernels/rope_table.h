@@ -20,11 +20,11 @@ namespace hearth {
 class RopeTable {
  public:
   RopeTable() = default;
-  // Those of a head. REQUIRES: Takes.
+  // Those of a head. REQUIRES: Supports(rope).
   RopeTable(const RopeConfig& rope, int head_dim);
 
   // Whether powers and angles of them stay where they are right: all that a model has.
-  static bool Takes(const RopeConfig& rope) {
+  static bool Supports(const RopeConfig& rope) {
     return rope.theta >= 1 && rope.theta <= 1e30 && rope.factor >= 1 && rope.factor <= 1e30;
   }
 

@@ -357,9 +357,9 @@ absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
     return absl::UnimplementedError(absl::StrCat(path, ": ", what...));
   };
   constexpr char kArchitecture[] = "general.architecture", kParts[] = "split.count";
-  if (header.Says(kArchitecture, "clip") || header.Says("general.type", "mmproj"))
+  if (header.FieldIs(kArchitecture, "clip") || header.FieldIs("general.type", "mmproj"))
     return refuse("is the vision part of a model (mmproj); give the file of the text model");
-  if (!header.Says(kArchitecture, "gemma3")) {
+  if (!header.FieldIs(kArchitecture, "gemma3")) {
     const auto* name = std::get_if<std::string>(&header.Field(kArchitecture));
     return refuse("general.architecture must be gemma3; got \"",
                   name == nullptr ? "" : absl::CHexEscape(name->substr(0, 64)), "\"");
@@ -405,7 +405,7 @@ const GgufValue& GgufHeader::Field(absl::string_view name) const {
   return found == fields.end() ? kNothing : found->second;
 }
 
-bool GgufHeader::Says(absl::string_view name, absl::string_view text) const {
+bool GgufHeader::FieldIs(absl::string_view name, absl::string_view text) const {
   const auto* said = std::get_if<std::string>(&Field(name));
   return said != nullptr && *said == text;
 }

@@ -52,7 +52,7 @@ struct GgufHeader {
   // Nothing where there is none.
   const GgufValue& Field(absl::string_view name) const;
   // Whether the field is this text. REQUIRES: less than kMaxKeptText bytes.
-  bool Says(absl::string_view name, absl::string_view text) const;
+  bool FieldIs(absl::string_view name, absl::string_view text) const;
 };
 
 inline constexpr uint64_t kMaxKeptText = 256;

@@ -61,41 +61,41 @@ std::string KvStrategyNames() {
                        [](std::string* out, const auto& known) { out->append(known.first); });
 }
 
-absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
+absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
                                   const KvLayout& layout) {
-  KvChoice choice = otherwise;
-  if (!wish.cache.empty()) {
-    const std::optional<KvStrategy> strategy = StrategyOf(wish.cache);
-    if (!strategy.has_value()) return Unknown("kv_cache", wish.cache);
+  KvChoice choice = fallback;
+  if (!requested.cache.empty()) {
+    const std::optional<KvStrategy> strategy = StrategyOf(requested.cache);
+    if (!strategy.has_value()) return Unknown("kv_cache", requested.cache);
     choice.strategy = *strategy;
   }
   const bool quantized = choice.strategy == KvStrategy::kQuantized;
-  if (!quantized && !wish.quantization.empty()) {
+  if (!quantized && !requested.quantization.empty()) {
     return OfQuantization(
         absl::StrCat("needs kv_cache quantized; kv_cache is ", KvStrategyName(choice.strategy)));
   }
   if (!quantized) {
     choice.quantization = {};
-  } else if (!choice.quantization.is_on() || !wish.quantization.empty()) {
-    const absl::StatusOr<KvQuantization> options = QuantizationOf(wish.quantization, layout);
+  } else if (!choice.quantization.is_on() || !requested.quantization.empty()) {
+    const absl::StatusOr<KvQuantization> options = QuantizationOf(requested.quantization, layout);
     if (!options.ok()) return options.status();
     choice.quantization = *options;
   }
   return choice;
 }
 
-absl::Status MayKeepOn(const std::string& device, const std::string& field,
-                       const std::string& name) {
+absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
+                             const std::string& name) {
   if (device == "cpu") return absl::OkStatus();
-  for (const char* lacks : {"quantized", "offloaded", "offloaded_static"}) {
-    if (name != lacks) continue;
+  for (const char* unsupported : {"quantized", "offloaded", "offloaded_static"}) {
+    if (name != unsupported) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(field, ": must be dynamic or static with device ", device, "; got ", name));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const KvLayout& layout) {
+absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout) {
   const std::string& cache_implementation = model.cache_implementation;
   KvChoice choice;
   if (cache_implementation.empty() || cache_implementation == "hybrid" ||

@@ -29,7 +29,7 @@ const char* KvStrategyName(KvStrategy strategy);
 std::string KvStrategyNames();
 
 // What somebody says of it; empty: nothing.
-struct KvWish {
+struct RequestedKv {
   std::string cache;         // the name of a strategy
   std::string quantization;  // options of the strategy `quantized`
 };
@@ -44,15 +44,15 @@ inline bool SameBits(const KvChoice& a, const KvChoice& b) {
   return a.quantization == b.quantization;
 }
 
-// What `wish` says, and `otherwise` where it says nothing, for sequences of this layout.
+// What `requested` says, and `fallback` where it says nothing, for sequences of this layout.
 // kInvalidArgument names the field, and of an option of another strategy both.
-absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
+absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
                                   const KvLayout& layout);
 
 // Whether a device keeps keys and values as the strategy of this name says; kInvalidArgument names
 // `field` and the strategies that it has.
-absl::Status MayKeepOn(const std::string& device, const std::string& field,
-                       const std::string& name);
+absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
+                             const std::string& name);
 
 // The --kv-bytes of a worker that is not told, of a device with `free_bytes` beside the weights: a
 // step's activations have the rest.
@@ -61,7 +61,7 @@ inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 
 // What a model's generation_config.json says, for sequences of this layout: also a name that says
 // only what layers look like, `hybrid` or `sliding_window`, as of sliding layers every strategy
 // keeps their window.
-absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const KvLayout& layout);
+absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout);
 
 }  // namespace hearth
 

@@ -441,9 +441,9 @@ void TakeRopes(const GgufHeader& header, GgufFields* fields) {
   fields->Take("rope_theta", {"rope.freq_base", "rope.global.freq_base"});
   fields->Take("rope_local_base_freq", {"rope.freq_base_swa", "rope.local.freq_base"});
   constexpr char kType[] = "rope.scaling.type";
-  const bool is_none = header.Says(kType, "none");
+  const bool is_none = header.FieldIs(kType, "none");
   const bool is_open = std::holds_alternative<std::monostate>(header.Field(kType));
-  if (!is_open && !is_none && !header.Says(kType, "linear")) fields->Refuse(kType);
+  if (!is_open && !is_none && !header.FieldIs(kType, "linear")) fields->Refuse(kType);
   // Ollama's files do not say it; all sizes with the long context have it.
   const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && is_open;
   fields->Take("factor", {"rope.scaling.factor"}, is_long ? 8.0 : 1.0);

@@ -58,12 +58,12 @@ void ThreadPool::WakeSleepers() {
 
 // Where the threads' tables change under it, or have the number no more: -1.
 int ThreadPool::FindPhase(int64_t number, int* hint) const {
-  const int count = shown_count_.load(std::memory_order_relaxed);
+  const int count = slot_count_.load(std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
     const int phase = (*hint + i) % count;
-    const Shown& shown = shown_[static_cast<size_t>(phase)];
-    if (shown.begin.load(std::memory_order_relaxed) <= number &&
-        number < shown.end.load(std::memory_order_relaxed)) {
+    const PhaseSlot& slot = slots_[static_cast<size_t>(phase)];
+    if (slot.begin.load(std::memory_order_relaxed) <= number &&
+        number < slot.end.load(std::memory_order_relaxed)) {
       *hint = phase;
       return phase;
     }
@@ -76,12 +76,12 @@ int ThreadPool::FindPhase(int64_t number, int* hint) const {
 void ThreadPool::TakeOrWait(int64_t number, int thread, int* hint) {
   const int phase = FindPhase(number, hint);
   if (phase < 0) return;
-  const Shown& shown = shown_[static_cast<size_t>(phase)];
-  const int64_t begin = shown.begin.load(std::memory_order_relaxed);
-  const int64_t end = shown.end.load(std::memory_order_relaxed);
+  const PhaseSlot& slot = slots_[static_cast<size_t>(phase)];
+  const int64_t begin = slot.begin.load(std::memory_order_relaxed);
+  const int64_t end = slot.end.load(std::memory_order_relaxed);
   if (done_.load() < begin) return WaitUntil([&] { return done_.load() >= begin; });
   if (!next_.compare_exchange_strong(number, number + 1)) return;
-  (*shown.task.load(std::memory_order_relaxed))(number - begin, thread);
+  (*slot.task.load(std::memory_order_relaxed))(number - begin, thread);
   if (done_.fetch_add(1) + 1 == end) WakeSleepers();
 }
 
@@ -98,18 +98,18 @@ void ThreadPool::Work(int thread) {
 }
 
 void ThreadPool::RunPiece(absl::Span<const Phase> phases) {
-  assert(phases.size() <= kShownMax);
+  assert(phases.size() <= kPhaseSlots);
   int64_t end = end_.load();
   int count = 0;
   for (const Phase& phase : phases) {
     if (phase.tasks <= 0) continue;
-    Shown& shown = shown_[static_cast<size_t>(count++)];
-    shown.begin.store(end, std::memory_order_relaxed);
-    shown.end.store(end + phase.tasks, std::memory_order_relaxed);
-    shown.task.store(&phase.task, std::memory_order_relaxed);
+    PhaseSlot& slot = slots_[static_cast<size_t>(count++)];
+    slot.begin.store(end, std::memory_order_relaxed);
+    slot.end.store(end + phase.tasks, std::memory_order_relaxed);
+    slot.task.store(&phase.task, std::memory_order_relaxed);
     end += phase.tasks;
   }
-  shown_count_.store(count, std::memory_order_relaxed);
+  slot_count_.store(count, std::memory_order_relaxed);
   end_.store(end);
   WakeSleepers();
   for (int hint = 0; done_.load() < end;) {
@@ -133,8 +133,8 @@ void ThreadPool::RunPhases(absl::Span<const Phase> phases) {
     }
     return;
   }
-  for (size_t at = 0; at < phases.size(); at += kShownMax) {
-    RunPiece(phases.subspan(at, kShownMax));
+  for (size_t at = 0; at < phases.size(); at += kPhaseSlots) {
+    RunPiece(phases.subspan(at, kPhaseSlots));
   }
 }
 

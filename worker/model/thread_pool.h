@@ -55,11 +55,11 @@ class ThreadPool {
  private:
   // A phase as the threads see it. Tasks are numbered through all sequences ever run, so that a
   // number is never used twice: taking one succeeds only in the sequence that it is of.
-  struct Shown {
+  struct PhaseSlot {
     std::atomic<int64_t> begin{0}, end{0};
     std::atomic<const Task*> task{nullptr};
   };
-  static constexpr int kShownMax = 256;  // longer sequences are run in pieces
+  static constexpr int kPhaseSlots = 256;  // longer sequences are run in pieces
 
   void Work(int thread);
   void RunPiece(absl::Span<const Phase> phases);
@@ -73,8 +73,8 @@ class ThreadPool {
   std::mutex run_mutex_;  // one sequence at a time
 
   // Written by who runs a sequence, while no task can be taken; then end_ is raised.
-  std::array<Shown, kShownMax> shown_;
-  std::atomic<int> shown_count_{0};
+  std::array<PhaseSlot, kPhaseSlots> slots_;
+  std::atomic<int> slot_count_{0};
   std::atomic<int64_t> end_{0};   // numbers below are there to be taken
   std::atomic<int64_t> next_{0};  // the next one
   std::atomic<int64_t> done_{0};  // how many are done; phases are done in order

@@ -83,10 +83,10 @@ size_t PiecesOf(const GgufHeader& header) {
 absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
                                           std::vector<std::string>* notes) {
   const GgufVocabulary& from = header.vocabulary;
-  const bool has_merges = header.Says("model", "gpt2");
+  const bool has_merges = header.FieldIs("model", "gpt2");
   if (!from.tokens.has_value() || from.tokens->size() == 0)
     return absl::UnimplementedError("has no tokenizer.ggml.tokens");
-  if (!has_merges && !header.Says("model", "llama"))
+  if (!has_merges && !header.FieldIs("model", "llama"))
     return absl::UnimplementedError("tokenizer.ggml.model must be llama or gpt2");
   const auto is_one_each = [&](const auto& numbers) {
     return numbers.has_value() && numbers->size() == from.tokens->size();

@@ -108,7 +108,7 @@ struct Text {
   void Rewind(int length) {
     for (InvariantKv* kv : {&cpu, &device}) {
       kv->Rewind(length);
-      kv->GiveBackRoom();
+      kv->ReleaseRoom();
     }
   }
   const Pair* const pair;

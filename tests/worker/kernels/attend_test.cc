@@ -142,7 +142,7 @@ void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, Parall
   arena.KeepOnly(FirstKey(test.shape, position), position + count);
   FencedRows out(count, test.columns, 3);
   Workspace workspace;
-  AtOnce(parallel, [&](KernelPhases* phases) {
+  AddAndRun(parallel, [&](KernelPhases* phases) {
     AddAttend(test.shape, {{arena.blocks(), position, count}},
               {test.queries.Row(first), count, test.queries.stride()},
               {out.Row(0), count, out.stride()}, &workspace, phases);
@@ -152,7 +152,7 @@ void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, Parall
         FirstDifference(out.Row(row), test.want.Row(first + row), test.columns);
     ASSERT_EQ(difference, "") << what << ", row " << row << " of " << count << " at " << position;
   }
-  ASSERT_TRUE(out.FenceStands(count)) << what;
+  ASSERT_TRUE(out.FenceIntact(count)) << what;
 }
 
 TEST(Attend, MatchesReferenceAtEveryRowCount) {
@@ -260,7 +260,7 @@ TEST(Attend, RowIgnoresOtherSequences) {
   ForEachTarget([&](const std::string& target) {
     FencedRows out(all, columns);
     Workspace workspace;
-    AtOnce(InThisThread, [&](KernelPhases* phases) {
+    AddAndRun(InThisThread, [&](KernelPhases* phases) {
       AddAttend(shape, sequences, {queries.Row(0), all, queries.stride()},
                 {out.Row(0), all, out.stride()}, &workspace, phases);
     });

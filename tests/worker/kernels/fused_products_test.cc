@@ -25,7 +25,7 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
                        ParallelFor parallel, const std::string& what) {
   FencedRows y(rows, gate.outputs(), 3);
   Workspace workspace;
-  AtOnce(parallel, [&](KernelPhases* phases) {
+  AddAndRun(parallel, [&](KernelPhases* phases) {
     AddGeluProduct({x.Row(0), rows, x.stride()}, gate, up, {y.Row(0), rows, y.stride()}, &workspace,
                    phases);
   });
@@ -34,7 +34,7 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
     ASSERT_EQ(FirstDifference(y.Row(row), wanted, gate.outputs()), "")
         << what << ", row " << row << " of " << rows;
   }
-  ASSERT_TRUE(y.FenceStands(rows)) << what << ", " << rows << " rows";
+  ASSERT_TRUE(y.FenceIntact(rows)) << what << ", " << rows << " rows";
 }
 
 TEST(GeluProduct, EveryRowCountMatchesReference) {

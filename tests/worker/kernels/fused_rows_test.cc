@@ -39,8 +39,8 @@ void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows&
       ASSERT_EQ(FirstDifference(normed.Row(row), wanted.normed.data(), columns), "")
           << target << ", " << columns << " columns, row " << row;
     }
-    ASSERT_TRUE(sum.FenceStands(rows)) << target << ", " << columns;
-    ASSERT_TRUE(normed.FenceStands(rows)) << target << ", " << columns;
+    ASSERT_TRUE(sum.FenceIntact(rows)) << target << ", " << columns;
+    ASSERT_TRUE(normed.FenceIntact(rows)) << target << ", " << columns;
   });
 }
 
@@ -118,8 +118,8 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
       EXPECT_EQ(FirstDifference(at, wanted, dim), "") << what << ", head " << head;
       std::fill_n(at, dim, std::numeric_limits<float>::quiet_NaN());
     }
-    EXPECT_TRUE(block.FenceStands(0)) << what;  // nothing beside the token's places
-    EXPECT_TRUE(got.FenceStands(1)) << what;
+    EXPECT_TRUE(block.FenceIntact(0)) << what;  // nothing beside the token's places
+    EXPECT_TRUE(got.FenceIntact(1)) << what;
   });
 }
 

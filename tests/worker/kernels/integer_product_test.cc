@@ -172,7 +172,7 @@ TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
   ForEachIntegerKernel([&](const std::string& kernel) {
     FencedRows y(9, 88);
     Workspace workspace;
-    AtOnce(InThisThread, [&](KernelPhases* phases) {
+    AddAndRun(InThisThread, [&](KernelPhases* phases) {
       AddProducts({x.Row(0), 9, x.stride()}, all, {y.Row(0), 9, y.stride()}, &workspace, phases);
     });
     int64_t at = 0;
@@ -186,7 +186,7 @@ TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
       }
       at += weights.outputs();
     }
-    EXPECT_TRUE(y.FenceStands(9)) << kernel;
+    EXPECT_TRUE(y.FenceIntact(9)) << kernel;
   });
 }
 
@@ -239,7 +239,7 @@ TEST(IntegerProduct, FusedGeluMatchesReference) {
     for (const int64_t rows : {1, 4, 129}) {
       std::vector<float> y(static_cast<size_t>(rows * 111));
       Workspace workspace;
-      AtOnce(InThisThread, [&](KernelPhases* phases) {
+      AddAndRun(InThisThread, [&](KernelPhases* phases) {
         AddGeluProduct({x.Row(0), rows, x.stride()}, gate, up, {y.data(), rows, 111}, &workspace,
                        phases);
       });

@@ -43,7 +43,7 @@ void ForEachIntegerKernel(Body body) {
 
 // Runs what `add` puts on a list.
 template <typename Add>
-void AtOnce(ParallelFor parallel, Add add) {
+void AddAndRun(ParallelFor parallel, Add add) {
   KernelPhases phases;
   add(&phases);
   phases.Run(parallel);
@@ -87,7 +87,7 @@ class FencedRows {
     }
   }
   // Whether all bits outside the first `rows` rows are unchanged.
-  bool FenceStands(int64_t rows) const {
+  bool FenceIntact(int64_t rows) const {
     const FencedRows clean(rows_, columns_, stride_ - columns_);
     for (size_t at = 0; at < all_.size(); ++at) {
       const int64_t row = static_cast<int64_t>(at) / stride_ - 1;

@@ -197,7 +197,7 @@ class LayerTest : public testing::Test {
       ASSERT_EQ(FirstDifference(normed.Row(row), want[at + 1].data(), kHidden), "") << what << row;
     }
     for (const FencedRows* fenced : {&x, &normed, &qkv, &attended, &gated, &out}) {
-      ASSERT_TRUE(fenced->FenceStands(step.rows)) << what;
+      ASSERT_TRUE(fenced->FenceIntact(step.rows)) << what;
     }
   }
 

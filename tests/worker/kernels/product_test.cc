@@ -25,7 +25,7 @@ void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weigh
         FirstDifference(y.Row(row), want.data() + row * weights.outputs(), weights.outputs());
     ASSERT_EQ(difference, "") << what << ", row " << row << " of " << rows;
   }
-  ASSERT_TRUE(y.FenceStands(rows)) << what << ", " << rows << " rows";
+  ASSERT_TRUE(y.FenceIntact(rows)) << what << ", " << rows << " rows";
 }
 
 void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {

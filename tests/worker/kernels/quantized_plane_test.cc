@@ -30,7 +30,7 @@ std::vector<float> Values(int64_t count, uint64_t seed, float scale = 3) {
   return values;
 }
 
-std::vector<float> ThereAndBack(const QuantizedPlane& plane, const std::vector<float>& values) {
+std::vector<float> QuantizedAndBack(const QuantizedPlane& plane, const std::vector<float>& values) {
   std::vector<std::byte> bytes(plane.bytes());
   QuantizePlane(plane, values.data(), bytes.data());
   std::vector<float> back(values.size());
@@ -43,7 +43,7 @@ TEST(QuantizedPlane, RoundTripStaysWithinHalfStep) {
     for (const int axis : {0, -1}) {
       const QuantizedPlane plane = PlaneOf(bits, 16, axis, 32, 48);
       const std::vector<float> values = Values(32 * 48, bits);
-      const std::vector<float> back = ThereAndBack(plane, values);
+      const std::vector<float> back = QuantizedAndBack(plane, values);
       // A group's range is below 6, and both ends are rounded outwards by less than a hundredth.
       const float half = 6.12f / static_cast<float>((1u << bits) - 1) / 2;
       double error = 0;
@@ -61,9 +61,9 @@ TEST(QuantizedPlane, GroupsFollowConfiguredAxis) {
   for (const int axis : {0, -1}) {
     const QuantizedPlane plane = PlaneOf(2, 16, axis, 32, 32);
     std::vector<float> values = Values(32 * 32, 5);
-    const std::vector<float> before = ThereAndBack(plane, values);
+    const std::vector<float> before = QuantizedAndBack(plane, values);
     values[5 * 32 + 7] = 1e6f;
-    const std::vector<float> after = ThereAndBack(plane, values);
+    const std::vector<float> after = QuantizedAndBack(plane, values);
     for (int64_t token = 0; token < 32; ++token) {
       for (int64_t column = 0; column < 32; ++column) {
         const bool same_group = axis == 0 ? token == 5 && column < 16 : column == 7 && token < 16;
@@ -80,18 +80,18 @@ TEST(QuantizedPlane, EqualValuesRoundTripExactly) {
   const QuantizedPlane plane = PlaneOf(4, 16, 0, 16, 16);
   for (const float value : {0.0f, 1.5f, -3.25f}) {
     const std::vector<float> values(256, value);
-    EXPECT_EQ(ThereAndBack(plane, values), values) << value;
+    EXPECT_EQ(QuantizedAndBack(plane, values), values) << value;
   }
 }
 
 TEST(QuantizedPlane, InfiniteValueBreaksOnlyItsGroup) {
   const QuantizedPlane plane = PlaneOf(8, 16, 0, 16, 32);
   const std::vector<float> values = Values(16 * 32, 9);
-  const std::vector<float> before = ThereAndBack(plane, values);
+  const std::vector<float> before = QuantizedAndBack(plane, values);
   for (const float spoilt : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     std::vector<float> changed = values;
     changed[40] = spoilt;
-    const std::vector<float> back = ThereAndBack(plane, changed);
+    const std::vector<float> back = QuantizedAndBack(plane, changed);
     for (size_t i = 0; i < values.size(); ++i) {
       if (i / 16 == 40 / 16) {
         EXPECT_TRUE(std::isnan(back[i])) << i;
@@ -170,7 +170,7 @@ void ExpectAttendsSealed(const AttendShape& shape, const KvQuantization& form) {
       for (int64_t begin = 0; begin < kRows; begin += step) {
         const int64_t rows = std::min(step, kRows - begin);
         Workspace workspace;
-        AtOnce(InThisThread, [&](KernelPhases* phases) {
+        AddAndRun(InThisThread, [&](KernelPhases* phases) {
           AddAttend(shape, {sequence.Rows(begin, rows)},
                     {queries.data() + begin * columns, rows, columns},
                     {out.data() + begin * columns, rows, columns}, &workspace, phases);
@@ -210,7 +210,7 @@ TEST(QuantizedPlane, SealedSplitsAttendLikeDequantizedValues) {
   const auto attend = [&](const AttendSequence& rows, std::vector<float>* out) {
     Workspace workspace;
     const int64_t columns = shape.heads * shape.head_dim;
-    AtOnce(InThisThread, [&](KernelPhases* phases) {
+    AddAndRun(InThisThread, [&](KernelPhases* phases) {
       AddAttend(shape, {rows}, {query.data(), 1, columns}, {out->data(), 1, columns}, &workspace,
                 phases);
     });

@@ -36,7 +36,7 @@ void ExpectRows(Run run, Want want, float scale) {
         EXPECT_EQ(FirstDifference(y.Row(row), wanted.data(), width), "")
             << target << ", width " << width << ", row " << row;
       }
-      EXPECT_TRUE(y.FenceStands(3)) << target << ", width " << width;
+      EXPECT_TRUE(y.FenceIntact(3)) << target << ", width " << width;
     });
   }
 }

@@ -38,14 +38,14 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
 
   InvariantGemma::Kv Prefilled() const {
     InvariantGemma::Kv kv = gemma_->NewKv(QuantizationOf(GetParam()));
-    if (std::string(GetParam()) == "static") kv.TakeAhead(11, 5);
+    if (std::string(GetParam()) == "static") kv.ReserveBlocks(11, 5);
     std::vector<float> logits;
     EXPECT_TRUE(gemma_->Step(&kv, {text_.data(), kPrompt}, 1, &logits).ok());
     return kv;
   }
   static void Forget(int length, InvariantGemma::Kv* kv) {
     kv->Rewind(length);
-    kv->GiveBackRoom();
+    kv->ReleaseRoom();
   }
   // The logits of the text behind the prompt, token by token.
   std::vector<float> Single(InvariantGemma::Kv* kv) const {

@@ -103,7 +103,7 @@ TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
   auto taken = arena.Take({100, 300, 500});
   const KvBlock theirs(new std::byte[100]);
   taken->pop_back();
-  arena.WhenFreed([&] { ++calls; });
+  arena.CallOnNextFree([&] { ++calls; });
   EXPECT_EQ(calls, 0) << "nothing is freed since";
   KvBlock shared = taken->back();
   taken->pop_back();
@@ -113,7 +113,7 @@ TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
   taken->clear();
   EXPECT_EQ(calls, 1);
   absl::StatusOr<KvBlock> adopted = arena.Adopt(theirs, 100);
-  arena.WhenFreed([&] {
+  arena.CallOnNextFree([&] {
     ++calls;
     EXPECT_TRUE(arena.Take({1000}).ok()) << "under no lock, with all of it free";
   });

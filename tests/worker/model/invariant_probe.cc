@@ -57,8 +57,8 @@ std::string InOtherSteps(const InvariantGemma& gemma, const Adapter& adapter,
 }
 
 // In one step with a text that goes through no adapter, between two that do.
-std::string BesideOthers(const InvariantGemma& gemma, const Adapter& adapter,
-                         const std::vector<int32_t>& ids) {
+std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapter,
+                              const std::vector<int32_t>& ids) {
   InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
   std::vector<float> first_logits, plain_logits, last_logits;
   first.UseAdapter(adapter);
@@ -127,7 +127,7 @@ nlohmann::json Answer(Models* all, const nlohmann::json& question) {
     auto loaded = gemma.LoadAdapter(question.at("adapter").get<std::string>());
     RequireOk(loaded.status());
     adapter = *std::move(loaded);
-    if (BesideOthers(gemma, adapter, ids) != InOtherSteps(gemma, adapter, ids, 0)) {
+    if (BatchedWithOthers(gemma, adapter, ids) != InOtherSteps(gemma, adapter, ids, 0)) {
       RequireOk(absl::InternalError("beside others a text has other bits"));
     }
   }

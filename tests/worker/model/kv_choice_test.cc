@@ -14,8 +14,8 @@ KvLayout Layout() {
   return layout;
 }
 
-absl::StatusOr<KvChoice> Choose(const KvWish& wish, const KvChoice& otherwise = {}) {
-  return ChooseKv(wish, otherwise, Layout());
+absl::StatusOr<KvChoice> Choose(const RequestedKv& requested, const KvChoice& fallback = {}) {
+  return ChooseKv(requested, fallback, Layout());
 }
 
 TEST(KvChoice, EmptyRequestKeepsPreviousChoice) {
@@ -45,23 +45,23 @@ TEST(KvChoice, OptionsOfOtherStrategyAreRefused) {
 
 TEST(KvChoice, LayerDescribingCacheNamesMeanDynamic) {
   for (const char* name : {"", "hybrid", "sliding_window", "dynamic"}) {
-    const absl::StatusOr<KvChoice> choice = ChoiceOfModel({name, ""}, Layout());
+    const absl::StatusOr<KvChoice> choice = ModelKvChoice({name, ""}, Layout());
     ASSERT_TRUE(choice.ok()) << name << ": " << choice.status();
     EXPECT_EQ(choice->strategy, KvStrategy::kDynamic) << name;
   }
-  const absl::Status unknown = ChoiceOfModel({"mamba", ""}, Layout()).status();
+  const absl::Status unknown = ModelKvChoice({"mamba", ""}, Layout()).status();
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("got \"mamba\""));
 }
 
 TEST(KvChoice, ModelQuantizationOptionsAreDefaults) {
-  const absl::StatusOr<KvChoice> eight = ChoiceOfModel({"quantized", "bits=8"}, Layout());
+  const absl::StatusOr<KvChoice> eight = ModelKvChoice({"quantized", "bits=8"}, Layout());
   ASSERT_TRUE(eight.ok()) << eight.status();
   EXPECT_EQ(eight->quantization.bits, 8u);
   EXPECT_EQ(ChooseKv({"quantized", ""}, *eight, Layout())->quantization.bits, 8u);
   EXPECT_EQ(ChooseKv({"", "bits=2"}, *eight, Layout())->quantization.bits, 2u);
   // Of another strategy than the model's they say nothing.
-  EXPECT_FALSE(ChoiceOfModel({"static", "bits=8"}, Layout())->quantization.is_on());
-  const absl::Status wrong = ChoiceOfModel({"quantized", "bits=3"}, Layout()).status();
+  EXPECT_FALSE(ModelKvChoice({"static", "bits=8"}, Layout())->quantization.is_on());
+  const absl::Status wrong = ModelKvChoice({"quantized", "bits=3"}, Layout()).status();
   EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(wrong.message()),
               HasSubstr("cache_config: kv_quantization: bits: \"3\""));

@@ -73,7 +73,7 @@ TEST_F(StaticKvTest, DecodingAllocatesNothingAndKeepsBits) {
   int64_t allocated = 0;
   InvariantGemma::Kv kv = gemma_->NewKv();
   // Of local layers the window and the step see rows of five blocks at most.
-  kv.TakeAhead(11, 5);
+  kv.ReserveBlocks(11, 5);
   EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
   EXPECT_EQ(taken, 0u);
   EXPECT_EQ(allocated, 0);
@@ -81,11 +81,11 @@ TEST_F(StaticKvTest, DecodingAllocatesNothingAndKeepsBits) {
 
 TEST_F(StaticKvTest, UnusedRoomIsReused) {
   InvariantGemma::Kv kv = gemma_->NewKv();
-  kv.TakeAhead(11, 5);
+  kv.ReserveBlocks(11, 5);
   ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
   const uint64_t taken = TakenBlocks();
   for (int i = 0; i < 20; ++i) {
-    kv.GiveBackRoom();
+    kv.ReleaseRoom();
     ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
   }
   EXPECT_EQ(TakenBlocks(), taken);
@@ -95,7 +95,7 @@ TEST_F(StaticKvTest, DecodingGrowsBeyondReservedBlocks) {
   uint64_t taken = 0;
   int64_t allocated = 0;
   InvariantGemma::Kv kv = gemma_->NewKv();
-  kv.TakeAhead(4, 1);
+  kv.ReserveBlocks(4, 1);
   EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
   EXPECT_GT(taken, 0u);
 }

@@ -63,7 +63,7 @@ struct EngineOptions {
   WeightsChoice weights = WeightsChoice::kAuto;
   ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;  // class invariant
   KvDtypeChoice kv_dtype = KvDtypeChoice::kAuto;          // class invariant
-  KvWish kv;  // of requests that say nothing; empty: as the model says
+  RequestedKv kv;  // of requests that say nothing; empty: as the model says
   // Low-rank adapters, by the name that requests choose them by: folders as PEFT saves one. Class
   // invariant.
   std::map<std::string, std::string> adapters;

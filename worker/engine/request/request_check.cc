@@ -99,7 +99,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   const bool invariant = layout.exactness == Exactness::kInvariant;
   const std::string& cache = request->kv_wish.cache;
   if (invariant) {
-    const absl::Status may = MayKeepOn(model.device_kind(), "kv_cache", cache);
+    const absl::Status may = CheckKvOnDevice(model.device_kind(), "kv_cache", cache);
     if (!may.ok()) return may;
   }
   const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model.kv(), layout);

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   auto kv = std::make_unique<InvariantKv>(gemma_->NewKv(choice.quantization));
   if (choice.strategy == KvStrategy::kStatic) {
     const MostBlocks most(kv->layout(), static_cast<uint64_t>(tokens), choice.strategy);
-    kv->TakeAhead(most.global, most.local);
+    kv->ReserveBlocks(most.global, most.local);
   }
   return kv;
 }
@@ -150,7 +150,7 @@ absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
 void InvariantRunner::Forget(SequenceKv* kv, int length) {
   assert(length <= kv->length());
   BlocksOf(kv)->Rewind(length);
-  BlocksOf(kv)->GiveBackRoom();
+  BlocksOf(kv)->ReleaseRoom();
 }
 
 }  // namespace hearth

@@ -39,7 +39,7 @@ class InvariantRunner : public ModelRunner {
   uint64_t MissingKvBytes(const SequenceKv* kv, int tokens, const KvChoice& choice) const override;
   bool CountsKvBytes(const KvObject& object) const override;
   void WhenKvFreed(std::function<void()> on_freed) override {
-    gemma_->kv_blocks().WhenFreed(std::move(on_freed));
+    gemma_->kv_blocks().CallOnNextFree(std::move(on_freed));
   }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) override;

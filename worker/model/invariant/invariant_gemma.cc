@@ -25,10 +25,10 @@ InvariantGemma::ProductFunction& ReplacedProduct() {
   return *product;
 }
 
-LayerSeams SeamsOfTests() {
-  LayerSeams seams;
-  seams.product = ReplacedProduct();
-  return seams;
+LayerHooks TestHooks() {
+  LayerHooks hooks;
+  hooks.product = ReplacedProduct();
+  return hooks;
 }
 
 uint64_t NextModel() {
@@ -58,7 +58,7 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
         AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
   }
   for (const RopeConfig& rope : {config.rope.global, config.rope.local}) {
-    if (RopeTable::Takes(rope)) continue;
+    if (RopeTable::Supports(rope)) continue;
     return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
                                                  " with a factor of ", rope.factor,
                                                  "; both must be in [1, 1e30]"));
@@ -100,8 +100,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   std::unique_ptr<Forward> forward;
   uint64_t kv_bytes = options.kv_bytes;
   if (options.device == nullptr) {
-    forward =
-        std::make_unique<InvariantForward>(weights->get(), *layout, pool.get(), SeamsOfTests());
+    forward = std::make_unique<InvariantForward>(weights->get(), *layout, pool.get(), TestHooks());
   } else {
     auto on_device = DeviceForward::Make(options.device, weights->get(), *layout, pool.get());
     if (!on_device.ok()) return on_device.status();
@@ -142,7 +141,7 @@ absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
     if (run.ok()) {
       part.kv->Advance(static_cast<int>(part.tokens.size()));
     } else {
-      part.kv->GiveBackRoom();
+      part.kv->ReleaseRoom();
     }
   }
   return run;
@@ -188,14 +187,14 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
 
 // The forward pass, top to bottom: loops in a list, which then runs as one sequence on the threads.
 InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayout& layout,
-                                   ThreadPool* pool, LayerSeams seams)
+                                   ThreadPool* pool, LayerHooks hooks)
     : weights_(weights),
       config_(weights->config()),
       layout_(layout),
       chunk_(layout.chunk_tokens),
       kv_type_(layout.dtype == KvDtype::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32),
       pool_(pool),
-      seams_(std::move(seams)),
+      hooks_(std::move(hooks)),
       global_rope_(config_.rope.global, config_.attention.head_dim),
       local_rope_(config_.rope.local, config_.attention.head_dim) {}
 
@@ -251,27 +250,28 @@ LayerWeights InvariantForward::WeightsOf(const InvariantLayer& layer) const {
 void InvariantForward::AddWholeLayer(const InvariantLayer& layer, int number,
                                      const std::vector<float>& next_norm, KernelPhases* list) {
   const LayerWeights weights = WeightsOf(layer);
-  const LayerRows rows = step_.OfLayer(number, RopeOf(layer));
-  AddQueriesKeysValues(weights, rows, &workspace_, list, &seams_);
+  const LayerRows rows = step_.RowsOfLayer(number, RopeOf(layer));
+  AddQueriesKeysValues(weights, rows, &workspace_, list, &hooks_);
   step_.AddSealing(number, list);
-  AddAttentionAndFeedForward(weights, next_norm.data(), rows, &workspace_, list, &seams_);
+  AddAttentionAndFeedForward(weights, next_norm.data(), rows, &workspace_, list, &hooks_);
 }
 
 // Behind its keys and values only the wanted rows go on.
 void InvariantForward::AddLastLayer(const InvariantLayer& layer, int number, KernelPhases* list) {
   const LayerWeights weights = WeightsOf(layer);
-  AddQueriesKeysValues(weights, step_.OfLayer(number, RopeOf(layer)), &workspace_, list, &seams_);
+  AddQueriesKeysValues(weights, step_.RowsOfLayer(number, RopeOf(layer)), &workspace_, list,
+                       &hooks_);
   step_.AddSealing(number, list);
   if (step_.wanted() == 0) return;
-  step_.AddTaking(list);
-  AddAttentionAndFeedForward(weights, weights_->final_norm().data(), step_.WantedOfLayer(number),
-                             &workspace_, list, &seams_);
+  step_.AddWantedCopies(list);
+  AddAttentionAndFeedForward(weights, weights_->final_norm().data(),
+                             step_.WantedRowsOfLayer(number), &workspace_, list, &hooks_);
 }
 
 void InvariantForward::AddHead(const ConstRows& normed, absl::Span<float* const> to,
                                KernelPhases* list) {
   if (to.empty()) return;
-  AddSeamedProduct(normed, weights_->head(), to, &workspace_, list, &seams_);
+  AddHookedProduct(normed, weights_->head(), to, &workspace_, list, &hooks_);
   const float cap = static_cast<float>(config_.final_logit_softcap);
   if (cap <= 0) return;
   const int64_t vocabulary = config_.vocab_size;

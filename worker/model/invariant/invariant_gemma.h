@@ -43,9 +43,9 @@ namespace hearth {
 // Ownership: weights and threads must outlive it.
 class InvariantForward : public Forward {
  public:
-  // `layout`: of the model's KV. `seams`: empty, but in tests.
+  // `layout`: of the model's KV. `hooks`: empty, but in tests.
   InvariantForward(const InvariantWeights* weights, const KvLayout& layout, ThreadPool* pool,
-                   LayerSeams seams);
+                   LayerHooks hooks);
 
   absl::Status Run(Parts parts) override;
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
@@ -65,8 +65,8 @@ class InvariantForward : public Forward {
   void RunList(KernelPhases* list) { list->RunOn(pool_); }
 
   // Called with the results of each operation, from the next list on; null: none.
-  using Witness = std::function<void(const char* operation, const Rows& values, int64_t columns)>;
-  void SetWitness(Witness witness) { seams_.witness = std::move(witness); }
+  using Observer = std::function<void(const char* operation, const Rows& values, int64_t columns)>;
+  void SetObserver(Observer observer) { hooks_.observer = std::move(observer); }
   // The memory that the step's rows go through.
   const LayerRows& rows() const { return step_.shared(); }
   LayerWeights WeightsOf(const InvariantLayer& layer) const;
@@ -84,7 +84,7 @@ class InvariantForward : public Forward {
   const int64_t chunk_;
   const ElementType kv_type_;
   ThreadPool* const pool_;
-  LayerSeams seams_;
+  LayerHooks hooks_;
   RopeTable global_rope_, local_rope_;
   InvariantStep step_;
   std::vector<float*> logits_;  // of each wanted row

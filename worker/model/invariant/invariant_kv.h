@@ -89,7 +89,7 @@ class InvariantKv : public SequenceKv {
 
   // The next step takes so many blocks, and later steps use them: while they suffice, no step takes
   // other memory. Blocks that the window leaves are used again. REQUIRES: nothing is quantized.
-  void TakeAhead(size_t global_blocks, size_t local_blocks);
+  void ReserveBlocks(size_t global_blocks, size_t local_blocks);
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
   // needs; FinishRestore. Local layers then hold all rows of these objects.
@@ -117,7 +117,7 @@ class InvariantKv : public SequenceKv {
   absl::Status MakeRoom(int tokens);
   // Returns blocks without any row, and sealed ones of chunks that are not whole: those of a
   // MakeRoom for a step that is not made, or of rows that it rewound behind.
-  void GiveBackRoom();
+  void ReleaseRoom();
   // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const {
     return SlicesOf(layer, blocks_, false);

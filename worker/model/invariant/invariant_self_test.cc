@@ -145,7 +145,7 @@ std::string InvariantSelfTest::AmongRows() const {
 }
 
 // What a row has first, all later passes must have of it.
-void InvariantSelfTest::See(const char* operation, bool local, RowDigests digests) {
+void InvariantSelfTest::CheckRows(const char* operation, bool local, RowDigests digests) {
   const uint64_t number = operation_++ * static_cast<uint64_t>(rows_);
   for (const auto& [position, row] : checked_) {
     const uint64_t digest = digests(position, row);
@@ -159,11 +159,11 @@ void InvariantSelfTest::See(const char* operation, bool local, RowDigests digest
   }
 }
 
-void InvariantSelfTest::SeeKeysAndValues() {
+void InvariantSelfTest::CheckKeysAndValues() {
   const KvLayout& layout = kv_.layout();
   std::vector<std::byte> of_row(layout.PlainSliceBytes(1));
   for (size_t i = 0; i < layers_.size(); ++i) {
-    See("keys and values", weights_.layer(layers_[i]).local, [&](int position, int /*row*/) {
+    CheckRows("keys and values", weights_.layer(layers_[i]).local, [&](int position, int /*row*/) {
       kv_.CopyOut(static_cast<int>(i), position, position + 1, position, 1, of_row.data());
       return SliceDigest(of_row.data(), of_row.size());
     });
@@ -196,7 +196,7 @@ absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   const std::vector<int32_t> tokens = TokensOf(pieces[0]);
   if (absl::Status held = Layers({{&kv_, tokens}}); !held.ok()) return held;
   kv_.Advance(pieces[0].rows);
-  SeeKeysAndValues();
+  CheckKeysAndValues();
   return status_;
 }
 
@@ -208,7 +208,7 @@ absl::Status InvariantSelfTest::PassOfSequences(const Pieces& pieces) {
     kv_.Rewind(piece.begin);
     kvs.emplace_back(std::make_shared<KvLayout>(kv_.layout()), arena_.get(), kNumber);
     kvs.back().ShareAll(kv_);
-    kvs.back().GiveBackRoom();
+    kvs.back().ReleaseRoom();
     if (absl::Status room = kvs.back().MakeRoom(piece.rows); !room.ok()) return room;
     tokens.push_back(TokensOf(piece));
   }
@@ -223,9 +223,9 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
   forward_->Begin(parts);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const InvariantLayer& layer = weights_.layer(layers_[i]);
-    forward_->SetWitness([&](const char* operation, const Rows& values, int64_t columns) {
-      See(operation, layer.local,
-          [&](int /*position*/, int row) { return RowDigest(values.Row(row), columns); });
+    forward_->SetObserver([&](const char* operation, const Rows& values, int64_t columns) {
+      CheckRows(operation, layer.local,
+                [&](int /*position*/, int row) { return RowDigest(values.Row(row), columns); });
     });
     KernelPhases list;
     if (i == 0) forward_->AddEmbedding(layer.input_norm, &list);
@@ -237,7 +237,7 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
     forward_->AddWholeLayer(layer, static_cast<int>(i), next_norm, &list);
     forward_->RunList(&list);
   }
-  forward_->SetWitness(nullptr);
+  forward_->SetObserver(nullptr);
   return status_;
 }
 

@@ -59,8 +59,8 @@ class InvariantSelfTest {
   absl::Status HeadByReference(const float* row, const float* logits) const;
   // The next operation's results, as digests of the row at a position, which the step has as `row`.
   using RowDigests = absl::FunctionRef<uint64_t(int position, int row)>;
-  void See(const char* operation, bool local, RowDigests digests);
-  void SeeKeysAndValues();
+  void CheckRows(const char* operation, bool local, RowDigests digests);
+  void CheckKeysAndValues();
   std::string AmongRows() const;
 
   const InvariantWeights& weights_;

@@ -69,7 +69,7 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::Status room = parts[i].kv->MakeRoom(static_cast<int>(parts[i].tokens.size()));
     if (room.ok()) continue;
-    for (size_t made = 0; made < i; ++made) parts[made].kv->GiveBackRoom();
+    for (size_t made = 0; made < i; ++made) parts[made].kv->ReleaseRoom();
     return in_part(i, room);
   }
   return absl::OkStatus();
@@ -142,7 +142,7 @@ void InvariantStep::AddSequence(size_t part, int number, int64_t begin, int64_t 
   places->sequences.push_back(sequence);
 }
 
-LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
+LayerRows InvariantStep::RowsOfLayer(int number, const RopeTable& rope) {
   Places& places = NextPlaces();
   int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -171,7 +171,7 @@ LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
   return layer;
 }
 
-LayerRows InvariantStep::WantedOfLayer(int number) {
+LayerRows InvariantStep::WantedRowsOfLayer(int number) {
   Places& places = NextPlaces();
   int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -226,7 +226,7 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
   }
 }
 
-void InvariantStep::AddTaking(KernelPhases* phases) const {
+void InvariantStep::AddWantedCopies(KernelPhases* phases) const {
   if (wanted() == rows()) return;
   phases->AddRows(wanted(), [this](int64_t row) {
     const int64_t from = wanted_[static_cast<size_t>(row)];

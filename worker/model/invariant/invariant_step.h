@@ -70,10 +70,10 @@ class InvariantStep {
   const LayerRows& shared() const { return shared_; }
 
   // All rows in the layer of this number of the parts' Kv. REQUIRES: `rope` has positions to end().
-  LayerRows OfLayer(int number, const RopeTable& rope);
-  // The wanted rows in it: theirs are x and queries of their own, which AddTaking fills.
-  LayerRows WantedOfLayer(int number);
-  void AddTaking(KernelPhases* phases) const;
+  LayerRows RowsOfLayer(int number, const RopeTable& rope);
+  // The wanted rows in it: theirs are x and queries of their own, which AddWantedCopies fills.
+  LayerRows WantedRowsOfLayer(int number);
+  void AddWantedCopies(KernelPhases* phases) const;
   // Seals the chunks that the rows fill, in the layer of this number, once all rows' keys and
   // values are in their blocks.
   void AddSealing(int number, KernelPhases* phases) const;

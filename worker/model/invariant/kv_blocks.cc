@@ -42,7 +42,7 @@ struct KvBlocks::Account {
 
   // Memory at one address is the same memory as long as somebody holds it.
   using AdoptedKey = std::pair<const std::byte*, size_t>;
-  void ForgetEnded(const AdoptedKey& key) {
+  void EraseExpired(const AdoptedKey& key) {
     const auto known = adopted.find(key);
     if (known != adopted.end() && known->second.expired()) adopted.erase(known);
   }
@@ -64,7 +64,7 @@ struct KvBlocks::Release {
       const std::lock_guard<std::mutex> lock(account->mu);
       account->GiveBack(size_bytes);
       if (adopted != nullptr) {
-        account->ForgetEnded({memory, size_bytes});  // not a newer one's
+        account->EraseExpired({memory, size_bytes});  // not a newer one's
       } else {
         account->free[size_bytes].emplace_back(memory, Account::FreeBlock{account->memory.get()});
         account->free_bytes += size_bytes;
@@ -151,7 +151,7 @@ bool KvBlocks::Owns(const KvBlock& memory) const {
   return ours != nullptr && ours->account == account_;
 }
 
-bool KvBlocks::Gave(const KvBlock& memory) const {
+bool KvBlocks::WasTaken(const KvBlock& memory) const {
   return Owns(memory) && std::get_deleter<Release>(memory)->adopted == nullptr;
 }
 
@@ -166,7 +166,7 @@ uint64_t KvBlocks::taken_blocks() const {
   return account_->taken_blocks;
 }
 
-void KvBlocks::WhenFreed(std::function<void()> on_freed) const {
+void KvBlocks::CallOnNextFree(std::function<void()> on_freed) const {
   const std::lock_guard<std::mutex> lock(account_->mu);
   account_->on_freed = std::move(on_freed);
 }

@@ -43,7 +43,7 @@ class KvBlocks {
   bool Owns(const KvBlock& memory) const;
   // Whether Take gave it: a sequence that holds it alone may write to it. The memory of a block
   // that counts foreign memory has other holders.
-  bool Gave(const KvBlock& memory) const;
+  bool WasTaken(const KvBlock& memory) const;
 
   BlockMemory& memory() const;  // of the blocks that Take gives
   uint64_t budget_bytes() const;
@@ -52,7 +52,7 @@ class KvBlocks {
 
   // Calls `on_freed` once, when the next block is freed: from the thread that frees it, under no
   // lock of this class's. Replaces the function given before.
-  void WhenFreed(std::function<void()> on_freed) const;
+  void CallOnNextFree(std::function<void()> on_freed) const;
 
  private:
   struct Account;

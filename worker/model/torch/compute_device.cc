@@ -88,7 +88,7 @@ std::string CpuVendor() {
 }
 
 // oneDNN's functions are not exported by libtorch; what it answers libtorch's operator is.
-bool OneDnnSays(const char* question) {
+bool OneDnnSupports(const char* question) {
   const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
   return found.has_value() && found->typed<bool()>().call();
 }
@@ -116,8 +116,8 @@ std::string CpuCapability() {
     }
   }
   std::string types;
-  if (OneDnnSays("mkldnn::_is_mkldnn_bf16_supported")) types += " bf16";
-  if (OneDnnSays("mkldnn::_is_mkldnn_fp16_supported")) types += " fp16";
+  if (OneDnnSupports("mkldnn::_is_mkldnn_bf16_supported")) types += " bf16";
+  if (OneDnnSupports("mkldnn::_is_mkldnn_fp16_supported")) types += " fp16";
   return absl::StrCat(at::get_cpu_capability(), ", ", CpuVendor(), ", oneDNN",
                       types.empty() ? " float32 only" : types, ": ", absl::StrJoin(sets, " "));
 }

@@ -42,7 +42,7 @@ at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& 
 
 // A device without memory is as a host without: our callers do not see libtorch's errors.
 template <typename Work>
-void TakingMemory(const Work& work) {
+void WithBadAlloc(const Work& work) {
   try {
     work();
   } catch (const c10::OutOfMemoryError&) {
@@ -118,7 +118,7 @@ void KvCache::CopyOut(int layer, int begin, int end, int slice_begin, int slice_
   const c10::InferenceMode inference;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
-    TakingMemory([&] {
+    WithBadAlloc([&] {
       SliceHalf(slice, half, slice_tokens, block)
           .narrow(1, begin - slice_begin, end - begin)
           .copy_(rep_->Rows(block, kv, begin, end));
@@ -146,7 +146,7 @@ void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_t
   if (!device.is_cpu()) rep_->copying_on_device = true;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
-    TakingMemory([&] {
+    WithBadAlloc([&] {
       rep_->Rows(block, kv, begin, end)
           .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block, device)
                      .narrow(1, begin - slice_begin, end - begin));
