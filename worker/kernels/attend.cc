@@ -1,7 +1,7 @@
-// Rows are computed in tiles of up to sixteen: the heads that share a KV head, of a few tokens.
-// Where there are many tiles, a part goes through the splits of one tile; where there are few, as
-// in decoding, parts are single splits, whose results wait in the workspace to be combined. The
-// order is the same.
+// A tile has up to sixteen rows: the heads that share a KV head, for a few tokens. With many tiles,
+// a part computes all splits of one tile. With few tiles, as in decoding, a part computes one split
+// of a tile; a second loop combines the results, which lie in the workspace. Both ways use the same
+// order of operations.
 #include "worker/kernels/attend.h"
 
 #include <algorithm>
@@ -30,13 +30,13 @@
 #define HEARTH_WORKER_KERNELS_ATTEND_CALL_
 namespace hearth {
 
-// As many parts keep any number of threads busy that a worker has.
+// With this many tiles there is work for every thread of a worker.
 constexpr int64_t kEnoughTiles = 16;
 
 struct AttendCall {
   AttendShape shape;
   std::vector<AttendSequence> sequences;
-  std::vector<AttendTile> tiles;  // of these sequences
+  std::vector<AttendTile> tiles;  // of `sequences`
   ConstRows queries;
   Rows out;
   Workspace* workspace;
@@ -56,7 +56,7 @@ struct AttendCall {
   }
 };
 
-// Room of this thread's own for the keys or values of a sealed split.
+// Returns a buffer of this thread for the dequantized keys or values of a split: [split][head_dim].
 inline float* SealedRoom(const AttendShape& shape) {
   thread_local Workspace room;
   return room.Floats(static_cast<size_t>(shape.split * shape.head_dim));
@@ -78,7 +78,7 @@ constexpr int kValueRows = 4, kValueVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 using Quarter = hn::FixedTag<float, 4>;
 
-// The trees of four sets of partial sums.
+// Returns the tree sums of four sets of partial sums.
 HWY_INLINE hn::Vec<Quarter> TreeSums(const Sixteen (&sums)[kScoreKeys]) {
   const Quarter d;
   hn::Vec<Quarter> four[kScoreKeys];
@@ -91,7 +91,7 @@ HWY_INLINE hn::Vec<Quarter> TreeSums(const Sixteen (&sums)[kScoreKeys]) {
   return hn::Add(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
 }
 
-// Scores of R queries with four keys: scores[r][0..3].
+// Scores of R queries with four keys, to scores[r][key .. key + 3].
 template <int R, typename T>
 HWY_INLINE void ScoresOf(const float* const* queries, const T* keys, int64_t head_dim,
                          float* const* scores, int64_t key) {
@@ -123,7 +123,7 @@ HWY_INLINE void ScoresOf(const float* const* queries, const T* keys, int64_t hea
   for (int r = 0; r < R; ++r) hn::StoreU(TreeSums(sums[r]), Quarter(), scores[r] + key);
 }
 
-// Chains of R rows over keys [begin, end), for N vectors of outputs.
+// Adds weight * value over the keys [begin, end) to the outputs of R rows, in N vectors of columns.
 template <int R, int N, typename T>
 HWY_INLINE void ValuesOf(const float* const* weights, const T* values, int64_t head_dim,
                          int64_t begin, int64_t end, float* const* outputs, int64_t column) {
@@ -166,7 +166,8 @@ HWY_NOINLINE void AddValues(const float* const* weights, const T* values, int64_
   }
 }
 
-// Columns [column, column + kLanes) of a token, whose numbers are at the same place of their bytes.
+// Dequantizes columns [column, column + kLanes) of a token. Their numbers lie at one bit offset of
+// adjacent bytes.
 HWY_INLINE V DequantizeLanes(const QuantizedPlane& plane, const std::byte* codes,
                              const BFloat16* steps, const BFloat16* leasts, int64_t token,
                              int64_t column) {
@@ -179,7 +180,7 @@ HWY_INLINE V DequantizeLanes(const QuantizedPlane& plane, const std::byte* codes
   const auto mask = hn::Set(wide, (1 << plane.form.bits) - 1);
   const auto numbers = hn::And(hn::ShiftRightSame(hn::PromoteTo(wide, bytes), shift), mask);
   const int64_t group = plane.GroupOf(token, column);
-  if (plane.axis == 0) {  // one group: kLanes divide it
+  if (plane.axis == 0) {  // one group: kLanes divides the group
     return hn::MulAdd(hn::ConvertTo(D(), numbers), Constant(WidenOne(steps[group])),
                       Constant(WidenOne(leasts[group])));
   }
@@ -205,8 +206,8 @@ namespace {
 
 constexpr int64_t kTileMax = AttendShape::kSharersMax;
 
-// One split of a tile. A row that sees nothing of it has a sum of 0; any other sum is at least 1,
-// or NaN.
+// One split of a tile. If a row sees no key of the split, the row's sum is 0. Any other sum is at
+// least 1, or NaN.
 template <typename T>
 class SplitOfTile {
  public:
@@ -253,17 +254,19 @@ class SplitOfTile {
   }
 
  private:
-  // The planes of this head's keys and values share one room: one is done with before the other.
+  // Dequantizes a plane of this head. Keys and values share one buffer: the keys are no longer
+  // needed when the values are dequantized.
   const T* Opened(int64_t first_plane, int axis) const {
     float* room = SealedRoom(shape_);
     const QuantizedPlane plane{quantization_, axis, shape_.split, shape_.head_dim};
     const int64_t number = first_plane + kv_head_;
     DequantizePlane(plane, sealed_ + number * static_cast<int64_t>(plane.bytes()), room);
-    return reinterpret_cast<const T*>(room);  // float
+    return reinterpret_cast<const T*>(room);  // T is float
   }
 
-  // A token that is decoded is the first to read its blocks, and the loops go over them in steps
-  // that the CPU does not foresee: line by line they come from memory twice as fast.
+  // Reads the keys and values of four tokens, line by line. A decoded token is the first to read
+  // its blocks, and the CPU does not predict the strides of the loops below; reading whole lines
+  // first fetches them from memory twice as fast.
   void FetchRows(int64_t key) const {
     constexpr int64_t kLine = 64 / sizeof(T);
     const int64_t begin = key * shape_.head_dim, end = (key + kScoreKeys) * shape_.head_dim;
@@ -274,7 +277,7 @@ class SplitOfTile {
     }
   }
 
-  // Of all keys that any row sees, by sixteens.
+  // Computes the scores of all keys that any row sees, rounded out to multiples of sixteen.
   void Score() {
     int64_t begin = shape_.split, end = 0;
     for (int64_t i = 0; i < rows_; ++i) {
@@ -293,8 +296,8 @@ class SplitOfTile {
     }
   }
 
-  // Also on scores of unseen keys, which are overwritten afterwards: it makes a number of a seen
-  // -infinity.
+  // Also caps the scores of unseen keys, which Weigh then overwrites: capping after that would turn
+  // their -infinity into a finite number.
   void Cap(float* begin, const float* end) const {
     const V cap = Constant(shape_.softcap);
     for (float* score = begin; score < end; score += kLanes) {
@@ -302,7 +305,7 @@ class SplitOfTile {
     }
   }
 
-  // Scores become weights; what the row does not see becomes 0.
+  // Turns scores into weights; keys that the row does not see get weight 0.
   void Weigh(int64_t i, float* largest, float* sum) {
     *largest = -kInfinity;
     *sum = 0;
@@ -313,7 +316,7 @@ class SplitOfTile {
     if (shape_.softcap > 0) Cap(scores + begin, scores + end);
     std::fill(scores + begin, scores + seen_[i].begin, -kInfinity);
     std::fill(scores + seen_[i].end, scores + end, -kInfinity);
-    // A NaN may be lost here, but not below: its weight and the sum are NaN.
+    // This maximum may ignore a NaN, but the NaN's weight and the sum below are NaN.
     V most = Constant(-kInfinity);
     for (int64_t at = begin; at < end; at += kLanes) {
       most = hn::Max(most, hn::LoadU(D(), scores + at));
@@ -332,7 +335,8 @@ class SplitOfTile {
     *sum = TreeSum(sums);
   }
 
-  // Four rows from `i` on: together over the keys that all see, alone before and after.
+  // Adds the values for four rows from row `i` on: together over the keys that all four see, one
+  // row at a time before and after these keys.
   void SumValues(int64_t i, float* const* outputs) {
     SeenKeys all = seen_[i];
     for (int r = 1; r < kValueRows; ++r) {
@@ -356,18 +360,18 @@ class SplitOfTile {
   const int64_t rows_;
   const bool decodes_;
   const T *keys_ = nullptr, *values_ = nullptr;
-  const std::byte* sealed_ = nullptr;  // of one that is quantized
+  const std::byte* sealed_ = nullptr;  // null: the split is not quantized
   KvQuantization quantization_;
   int64_t kv_head_ = 0;
   SeenKeys seen_[kTileMax];
   const float* queries_[kTileMax];
-  float* scores_[kTileMax];  // then the weights
+  float* scores_[kTileMax];  // scores, then weights
   alignas(kKernelAlignBytes) float scores_room_[kTileMax * AttendShape::kSplitMax];
 };
 
 void Combine(const AttendState& split, int64_t rows, int64_t head_dim, const AttendState& state) {
   for (int64_t i = 0; i < rows; ++i) {
-    if (split.sums[i] == 0) continue;  // the largest score says nothing: -infinity may be seen
+    if (split.sums[i] == 0) continue;  // a row may see a score of -infinity, so test the sum
     const float largest = std::max(state.largest[i], split.largest[i]);
     const V before = ExpOf(Constant(state.largest[i] - largest));
     const V now = ExpOf(Constant(split.largest[i] - largest));
@@ -401,7 +405,7 @@ void Finish(const AttendCall& call, const AttendTile& tile, const AttendState& s
   }
 }
 
-// Keys and values of a quantized split are opened to float32.
+// Keys and values of a quantized split are dequantized to float32.
 template <typename T>
 void ComputeSplit(const AttendCall& call, const AttendTile& tile, int64_t split,
                   const AttendState& state) {
@@ -412,7 +416,7 @@ void ComputeSplit(const AttendCall& call, const AttendTile& tile, int64_t split,
   }
 }
 
-// All splits of one tile.
+// Computes and combines all splits of one tile.
 template <typename T>
 void WholeTile(const AttendCall& call, const AttendTile& tile) {
   constexpr int64_t kRoom = kTileMax * (AttendShape::kHeadDimMax + 2);
@@ -427,7 +431,8 @@ void WholeTile(const AttendCall& call, const AttendTile& tile) {
   Finish(call, tile, all);
 }
 
-// Few tiles: each split by itself, into the workspace, and then together.
+// For few tiles: computes each split of each tile in a part of its own, into the workspace, then
+// combines them.
 template <typename T>
 void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
   const int64_t tiles = static_cast<int64_t>(shared->tiles.size());
@@ -435,7 +440,7 @@ void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
   for (const AttendTile& tile : shared->tiles) most_splits = std::max(most_splits, tile.splits);
   const int64_t head_dim = shared->shape.head_dim, room = AttendState::Floats(head_dim);
   const size_t floats = static_cast<size_t>(tiles * (most_splits + 1) * room);
-  shared->workspace->Floats(floats);  // at once: the loops do not change it
+  shared->workspace->Floats(floats);  // allocate now: the loops must not grow the workspace
   phases->Add(tiles * most_splits, [=](int64_t part) {
     const FloatMode mode;
     const AttendCall& call = *shared;

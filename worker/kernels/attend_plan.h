@@ -1,5 +1,5 @@
-// Divides an Attend into parts: a few rows of one sequence with the heads that share a KV head, and
-// the keys that each sees of a split. Private to worker/kernels.
+// Divides an Attend into tiles, and computes the keys of a split that a row sees. A tile has a few
+// rows of one sequence, for the heads that share a KV head. Private to worker/kernels.
 //
 // Thread safety: values.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-// Keys [begin, end) of a split.
+// Keys [begin, end) of a split, counted from the split's first key.
 struct SeenKeys {
   int64_t begin = 0, end = 0;
   bool none() const { return begin >= end; }
@@ -29,17 +29,18 @@ inline int64_t FirstSplit(const AttendShape& shape, int64_t position) {
   return shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) / shape.split : 0;
 }
 
-// Rows (a row is a token's query in one head) that are computed together: number i is head
-// i % sharers of token i / sharers.
+// Rows that are computed together, where a row is one query head of one token. Row i is head i %
+// sharers of token i / sharers.
 struct AttendTile {
   const AttendSequence* sequence;
   int64_t kv_head;
-  int64_t row;       // of the queries: the first token
-  int64_t position;  // of that token
+  int64_t row;       // row of `queries` of the first token
+  int64_t position;  // position of the first token
   int64_t tokens;
-  int64_t first_split, splits;  // that any of its tokens sees
+  int64_t first_split, splits;  // the splits that any token of the tile sees
 
-  // Whether it reads this split as it is sealed; its tokens have one own split then.
+  // Returns whether the tile reads `split` in its sealed form. All tokens of a tile then have the
+  // same own split.
   bool IsSealed(const AttendShape& shape, int64_t split) const {
     return sequence->sealed != nullptr && split < position / shape.split;
   }
@@ -48,7 +49,7 @@ struct AttendTile {
   }
 };
 
-// Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.
+// Running softmax of a tile's rows, over one split or over all splits so far.
 struct AttendState {
   float* largest;  // [16]
   float* sums;     // [16]

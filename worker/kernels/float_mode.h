@@ -1,9 +1,8 @@
-// FloatMode: the floating-point mode that the kernels' bits are defined in, while it lives: round
-// to nearest, subnormal numbers kept, nothing trapped. A thread may come with another one:
-// libraries that were compiled for speed turn subnormal numbers off in every thread that loads
-// them.
+// FloatMode: sets, while it lives, the floating-point mode in which the kernels' bits are defined:
+// round to nearest, subnormal numbers kept, no traps. A thread may arrive in another mode:
+// libraries compiled with fast-math flush subnormal numbers in every thread that loads them.
 //
-// Thread safety: it is of the thread that made it, and ends there.
+// Thread safety: construct and destroy it in the same thread.
 #ifndef HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 #define HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 
@@ -23,7 +22,7 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  static constexpr unsigned kDefault = 0x1f80;  // as a process starts with it
+  static constexpr unsigned kDefault = 0x1f80;  // the mode of a new process
   const unsigned before_;
 };
 

@@ -1,6 +1,6 @@
-// The operations that bits are made of, for the reference and for programs of devices: IEEE
-// operations rounded to nearest, none of them contracted, and exp, tanh and GELU made of them.
-// g++ compiles them with -ffp-contract=off.
+// The scalar operations that define all bits, for the reference and for device programs: IEEE
+// operations rounded to nearest, never contracted, and exp, tanh and GELU built from them. g++
+// compiles them with -ffp-contract=off.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_KERNELS_FUNCTIONS_H_
@@ -19,11 +19,11 @@
 
 namespace hearth {
 
-// The numbers in exp, tanh and GELU: one set for all instruction sets and for the reference.
+// Constants of exp, tanh and GELU: one set for all instruction sets and for the reference.
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// exp(x) = 2^n exp(r), n the whole number nearest to x / ln 2: adding the shift rounds to it and
-// leaves it in the lowest bits.
+// exp(x) = 2^n exp(r), where n is the integer nearest to x / ln 2. Adding kExpShift rounds to n and
+// leaves n in the lowest bits.
 inline constexpr float kExpLog2e = 0x1.715476p+0f, kExpShift = 0x1.8p+23f;
 inline constexpr float kExpLn2High = 0x1.62e4p-1f, kExpLn2Low = 0x1.7f7d1cp-20f;
 // exp(r) = 1 + r + r^2 (...), the highest power first (Cephes, expf).
@@ -31,10 +31,11 @@ inline constexpr int kExpTermCount = 6;
 inline constexpr float kExpTerms[kExpTermCount] = {1.9875691500e-4f, 1.3981999507e-3f,
                                                    8.3334519073e-3f, 4.1665795894e-2f,
                                                    1.6666665459e-1f, 5.0000001201e-1f};
-// Below: 0, where a result would be subnormal or nearly so. Above: infinity.
+// Below kExpLowest the result is 0, because it would be subnormal or nearly so. Above kExpHighest
+// it is infinity.
 inline constexpr float kExpLowest = -87.0f, kExpHighest = 0x1.62e42ep+6f;
 
-// tanh(x) = x + x^3 (...) for small x (Cephes, tanhf), else from exp(2 |x|).
+// tanh(x) = x + x^3 (...) for |x| < kTanhNear (Cephes, tanhf), else computed from exp(2 |x|).
 inline constexpr float kTanhNear = 0.625f;
 inline constexpr int kTanhTermCount = 5;
 inline constexpr float kTanhTerms[kTanhTermCount] = {-5.70498872745e-3f, 2.06390887954e-2f,
@@ -74,10 +75,10 @@ HEARTH_HOST_DEVICE float FloatOf(uint32_t bits) {
 }
 #endif
 
-// The greater of two; of a NaN as b, a.
+// Returns the greater of a and b. If b is NaN, returns a.
 HEARTH_HOST_DEVICE float Max(float a, float b) { return a < b ? b : a; }
 
-// kExpTerms and kTanhTerms by Horner's rule, from term kFrom on.
+// Horner's rule over kExpTerms or kTanhTerms, from term kFrom on.
 template <int kFrom>
 HEARTH_HOST_DEVICE float ExpTerms(float r, float p) {
   if constexpr (kFrom == kExpTermCount) {
@@ -97,7 +98,7 @@ HEARTH_HOST_DEVICE float TanhTerms(float square, float p) {
   }
 }
 
-// Without branches, so that a thread's calls overlap.
+// Without branches, so that calls in one thread overlap.
 HEARTH_HOST_DEVICE float Exp(float x) {
   constexpr float kFirst = kExpTerms[0];
   const float shifted = Fma(x, kExpLog2e, kExpShift);
@@ -126,7 +127,7 @@ HEARTH_HOST_DEVICE float Gelu(float x) {
   return Div(x, Add(Exp(Mul(cubic, kGeluScale)), 1.0f));
 }
 
-// Of sixteen partial sums: (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
+// Adds sixteen partial sums in a tree: (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
 HEARTH_HOST_DEVICE float TreeSum(const float* sums) {
   float left[8];
   for (int j = 0; j < 8; ++j) left[j] = Add(sums[j], sums[j + 8]);

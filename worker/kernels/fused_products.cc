@@ -20,7 +20,7 @@
 #define HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_CALL_
 namespace hearth {
 
-// Tiles of one part at most; as product.cc has them, but twice as many chains wait.
+// The most tiles of one part: half of product.cc's, because a part holds two products' results.
 constexpr int64_t kGeluPartTiles = 16;
 
 struct GeluProductCall {
@@ -41,7 +41,7 @@ namespace HWY_NAMESPACE {
 #if HEARTH_KERNELS_VECTORS
 namespace {
 
-// gate = gelu(gate) * up, [width].
+// gate = gelu(gate) * up, both [width].
 HWY_INLINE void GeluTimesPanel(float* gate, const float* up, int64_t width) {
   for (int64_t at = 0; at < width; at += kLanes) {
     const V value = hn::Mul(GeluOf(hn::Load(D(), gate + at)), hn::Load(D(), up + at));
@@ -67,7 +67,7 @@ void GeluProductForTarget(const GeluProductCall& call) {
     const int64_t begin = part % runs * run, count = std::min(run, panels - begin);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
-    for (const bool is_gate : {true, false}) {  // each in one stream
+    for (const bool is_gate : {true, false}) {  // each matrix is read in one stream
       for (int64_t i = 0; i < count; ++i) {
         product::PanelOfRows(x, is_gate ? *call.gate : *call.up, begin + i, first, end,
                              (is_gate ? gate : up) + i * rows * product::kWidth);

@@ -1,5 +1,5 @@
-// Products whose outputs are used where they are computed: panel by panel, before they leave the
-// caches. The bits are those of the kernels one after the other.
+// A product fused with the operation that uses its outputs, panel by panel, while they are in the
+// caches. The bits equal those of the separate kernels.
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_H_
@@ -12,8 +12,8 @@
 
 namespace hearth {
 
-// y = gelu(x * gate) * (x * up): Product twice, then GeluTimes (row_kernels.h), without their
-// outputs in memory. REQUIRES: gate and up have the same type, inputs and outputs; else as Product.
+// y = gelu(x * gate) * (x * up): two Products and GeluTimes (row_kernels.h) without their outputs
+// in memory. REQUIRES: `gate` and `up` have the same type, inputs and outputs; else as Product.
 void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                     const Rows& y, Workspace* workspace, KernelPhases* phases);
 

@@ -1,5 +1,5 @@
-// The integer product for one of the instruction sets of IntegerKernel, HEARTH_INTEGER_KERNEL.
-// Private to integer_product.cc, which includes it once for each. No include guard.
+// The integer product for one instruction set of IntegerKernel, chosen by HEARTH_INTEGER_KERNEL.
+// Private to integer_product.cc, which includes this file once for each set. No include guard.
 //
 // Vectors are the compiler's own types: operators work on each lane.
 #if HEARTH_INTEGER_KERNEL == 0
@@ -19,7 +19,7 @@ namespace {
 
 constexpr bool kHasVnni = HEARTH_INTEGER_KERNEL > 0;
 constexpr int kLanes = HEARTH_INTEGER_KERNEL == 2 ? 16 : 8;
-// Vectors of outputs at once: as many chains, and sums of integers, as there are registers for.
+// Vectors of outputs computed at once: their chains and integer sums fill the registers.
 constexpr int kVectors = HEARTH_INTEGER_KERNEL == 2 ? 3 : 2;
 constexpr int kGrainVectors = static_cast<int>(kGrain) / kLanes;
 
@@ -58,8 +58,9 @@ HWY_INLINE Floats WidenHalves(const std::byte* from) {
 }
 #endif
 
-// Sums of four products each, over the eight words of a block: Add in ascending order of `word`.
-// kBits: of the weights, which are not negative but with kBits == 8 where there is no VNNI.
+// QuadSums: sums of four products each, over the eight words of a block. Call Add in ascending
+// order of `word`. kBits: bits of a weight. Weights are not negative, except with kBits == 8
+// without VNNI.
 #if HEARTH_INTEGER_KERNEL > 0
 template <int kBits>
 struct QuadSums {
@@ -75,12 +76,12 @@ struct QuadSums {
 #else
 template <int kBits>
 struct QuadSums {
-  // Pairs of products are added in 16 bits, as many as fit: 2 * 127 times the largest weight.
+  // Pairs of products that fit in 16 bits before they are widened: 2 * 127 * (largest weight) each.
   static constexpr int kPairs = kBits == 8 ? 1 : kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
 
   HWY_INLINE void Add(int word, Words weights, Words x) {
     __m256i w = (__m256i)weights, q = (__m256i)x;
-    if (kBits == 8) {  // -128 has a magnitude as well
+    if (kBits == 8) {  // abs gives -128 a magnitude too
       q = _mm256_sign_epi8(q, w);
       w = _mm256_abs_epi8(w);
     }
@@ -94,27 +95,27 @@ struct QuadSums {
 };
 #endif
 
-// What is taken from each of the weights' integers, as they are unpacked here.
+// The number that is subtracted from each unpacked weight.
 template <class B>
 constexpr int kZeroHere = B::kBits == 8 ? (kHasVnni ? 128 : 0) : B::kZero;
 
-// Words of four integers of a panel's weights, and what they are multiplied by, where they lie.
+// Reads a panel's weights in place: words of four integers, and the scales of each 32 inputs.
 template <class B>
 struct InPanel {
-  static constexpr int64_t kGroups = B::kValues / 32;  // of 32 inputs, in one block
+  static constexpr int64_t kGroups = B::kValues / 32;  // groups of 32 inputs in one block
 
   InPanel(const std::byte* panel, int64_t panel_width) : halves(panel), width(panel_width) {}
 
   HWY_INLINE const uint32_t* words() const {
     return reinterpret_cast<const uint32_t*>(halves + 2 * B::kHalves * width);
   }
-  // To the next 32 inputs.
+  // Advances to the next 32 inputs.
   HWY_INLINE void Next() {
     group = (group + 1) % kGroups;
     if (group == 0) halves += B::kBytes * width;
   }
   HWY_INLINE void SetWhole() { width = kWidth; }
-  // A share of what comes some steps later.
+  // Prefetches this group's share of the bytes kAheadBytes ahead.
   HWY_INLINE void Prefetch() const {
     const int64_t share = B::kBytes * width / kGroups;
     const std::byte* ahead = halves + group * share + kAheadBytes;
@@ -122,7 +123,7 @@ struct InPanel {
     for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
   }
 
-  // One vector of outputs, `at` the first: word 0 to 7 of the group.
+  // Returns word 0 to 7 of the group for one vector of outputs, from output `at` on.
   HWY_INLINE Words Word(int word, int64_t at) const {
     constexpr int kRunWords = static_cast<int>(B::kRunInputs / 4);
     const int64_t run = group * (8 / kRunWords) + word / kRunWords;
@@ -132,7 +133,7 @@ struct InPanel {
     Words q = LoadAs<Words>(from + (place.low / 4 + word) * width);
     if (B::kBits == 8) return kHasVnni ? q ^ 0x80808080u : q;
     q = (place.is_upper ? q >> 4 : q) & 0x0f0f0f0fu;
-    if constexpr (B::kBits == 5 && !B::kIsK) {  // four bits in one word, to a byte each
+    if constexpr (B::kBits == 5 && !B::kIsK) {  // four bits of one word, to one byte each
       const Words bits = LoadAs<Words>(from) >> static_cast<int>(16 * run + 4 * word) & 15u;
       q |= (bits * 0x00204081u & 0x01010101u) << 4;
     } else if constexpr (B::kBits > 4) {
@@ -151,7 +152,8 @@ struct InPanel {
     if constexpr (!B::kIsK) return least;
     return least * -FloatsOf((Whole)SixBits(at, 1));
   }
-  // Of 6 bits each, those of the last four groups in two pieces: `which` 0 the scale, 1 the least.
+  // Returns a 6-bit scale (`which` 0) or least value (1). In the last four groups each lies in two
+  // pieces.
   HWY_INLINE Words SixBits(int64_t at, int which) const {
     const int shift = static_cast<int>(group % 4 * 8);
     const Words own = LoadAs<Words>(words() + which * width + at) >> shift;
@@ -159,18 +161,18 @@ struct InPanel {
     const Words both = LoadAs<Words>(words() + 2 * width + at) >> (shift + 4 * which);
     return (both & 15u) | (own >> 2 & 0x30u);
   }
-  // Of Q6_K, of a half of the group: a byte with a sign.
+  // Q6_K: returns the scale of half a group, a signed byte.
   HWY_INLINE Floats Part(int part, int64_t at) const {
     const int64_t run = 2 * group + part;
     const Words parts = LoadAs<Words>(words() + (48 + run / 4) * width + at);
     return FloatsOf((Whole)(parts << static_cast<int>(24 - run % 4 * 8)) >> 24);
   }
 
-  const std::byte* halves;  // of the block
+  const std::byte* halves;  // the block's float16 numbers
   int64_t width, group = 0;
 };
 
-// The same, unpacked.
+// As InPanel, for weights that Unpack wrote to a Piece.
 template <class B>
 struct InPiece {
   explicit InPiece(const Piece& piece)
@@ -196,7 +198,7 @@ struct InPiece {
   const float *scales, *others;
 };
 
-// Unpacks a piece. REQUIRES: `from` is at its first input.
+// Unpacks a piece. REQUIRES: `from` is at the piece's first input.
 template <class B>
 HWY_NOINLINE void Unpack(InPanel<B> from, int64_t blocks, Piece* piece) {
   for (int64_t block = 0; block < blocks; ++block, from.Next()) {
@@ -216,7 +218,8 @@ HWY_NOINLINE void Unpack(InPanel<B> from, int64_t blocks, Piece* piece) {
   }
 }
 
-// Sums of R rows by N vectors of outputs, of 32 inputs; of Q6_K scaled by the halves' parts.
+// Integer sums of 32 inputs, for R rows by N vectors of outputs. Q6_K: scaled by the parts of both
+// halves.
 template <class B, int R, int N, class Source>
 HWY_INLINE void SumBlock(const Source& source, const int32_t* x, int64_t at, Floats (&y)[R][N]) {
   constexpr bool kIsHalved = B::kBits == 6;
@@ -257,10 +260,10 @@ HWY_INLINE void SumBlock(const Source& source, const int32_t* x, int64_t at, Flo
   }
 }
 
-// R rows by N vectors of outputs, all blocks of a tile's work.
+// Computes R rows by N vectors of outputs over all blocks of a tile's work.
 template <class B, int R, int N, class Source>
 HWY_INLINE void Multiply(Source source, const Tile& tile, int64_t at) {
-  if (N * kLanes == kWidth) source.SetWhole();  // a constant
+  if (N * kLanes == kWidth) source.SetWhole();  // makes the width a constant
   Floats y[R][N];
   for (int r = 0; r < R; ++r) {
     for (int n = 0; n < N; ++n) {
@@ -302,7 +305,7 @@ HWY_NOINLINE void TileOf(const Source& source, const Tile& tile) {
   for (; at < tile.width; at += kGrain) Multiply<B, R, kGrainVectors>(source, tile, at);
 }
 
-// kLeast: rows of a tile at least.
+// kLeast: the fewest rows of a tile.
 template <class B, int kLeast, class Source>
 HWY_INLINE void TileOfRows(int64_t rows, const Source& source, const Tile& tile) {
   static_assert(kIntegerTileRows == 4, "a case for each number of rows");
@@ -313,7 +316,8 @@ HWY_INLINE void TileOfRows(int64_t rows, const Source& source, const Tile& tile)
   assert(false);
 }
 
-// A panel of few tiles is read where it lies, in one stream; of more, piece by piece.
+// If few tiles use a panel, each reads it in place, in one stream. If many do, each piece is
+// unpacked once for all tiles.
 template <class B>
 void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
@@ -347,11 +351,12 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
 
 #if HEARTH_INTEGER_KERNEL == 0
 
-// 32 inputs of a row of a tile of `rows`: `to` is the row's first word of the block.
+// Quantizes 32 inputs of one row of a tile with `rows` rows; `to`: the row's first word of the
+// block.
 HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
   const __m256i size = _mm256_set1_epi32(0x7fffffff);
   __m256 x[4];
-  __m256i most = _mm256_setzero_si256();  // as bits: a NaN's are the largest
+  __m256i most = _mm256_setzero_si256();  // compared as bits: a NaN is the largest
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm256_loadu_ps(from + 8 * i);
     most = _mm256_max_epi32(most, _mm256_and_si256((__m256i)x[i], size));
@@ -371,7 +376,7 @@ HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
         _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }
-  // Of eight each, and 128 more of every one.
+  // Sums of eight bytes, each byte plus 128.
   __m256i sums =
       _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
   sums = _mm256_add_epi64(sums, _mm256_shuffle_epi32(sums, 0x4e));
@@ -383,7 +388,7 @@ HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
   to[(kSumsWord + 1) * rows] = _mm256_extract_epi32(sums, 4) - 16 * 128;
 }
 
-// A row. Kernels of all sets use it.
+// Quantizes one row. Kernels of all instruction sets use it.
 void QuantizeRow(const float* row, int64_t inputs, int64_t rows, int32_t* to) {
   int64_t k = 0;
   for (; k + 32 <= inputs; k += 32, to += kBlockWords * rows) QuantizeBlock(row + k, rows, to);

@@ -1,5 +1,5 @@
-// Elements of weights: float32, or 16 bits that a kernel widens in registers, which is exact. The
-// types behind them are those of ggml's blocks, as a GGUF file has them (weight_blocks.h).
+// Element types of weights: float32, 16-bit types that a kernel widens exactly in registers, and
+// the quantized block types of ggml, as stored in a GGUF file (weight_blocks.h).
 #ifndef HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 #define HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 
@@ -30,9 +30,9 @@ struct Float16 {
   uint16_t bits;
 };
 
-// How a type's values lie in a file: so many of a row in so many bytes.
+// How a file stores a type: blocks of `values` values in `bytes` bytes.
 struct ElementForm {
-  const char* name;  // as files say it
+  const char* name;  // the name in files
   int64_t values;
   size_t bytes;
 };
@@ -44,9 +44,9 @@ constexpr ElementForm FormOf(ElementType type) {
   return kForms[static_cast<int>(type)];
 }
 constexpr bool IsOfBlocks(ElementType type) { return FormOf(type).values > 1; }
-// REQUIRES: not of blocks.
+// REQUIRES: not a block type.
 constexpr size_t ElementBytes(ElementType type) { return FormOf(type).bytes; }
-// With a last block that is not full, where they are no whole number of blocks.
+// Bytes of a row of `values` values, including a last block that is not full.
 constexpr size_t RowBytes(ElementType type, int64_t values) {
   const ElementForm form = FormOf(type);
   return static_cast<size_t>((values + form.values - 1) / form.values) * form.bytes;
@@ -58,7 +58,7 @@ inline float FloatOfBits(uint32_t bits) {
   return value;
 }
 
-// The nearest bfloat16, of two as near the even one; a NaN stays one.
+// Returns the nearest bfloat16, ties to even; a NaN stays a NaN.
 inline BFloat16 NarrowOne(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -72,7 +72,7 @@ inline float WidenOne(BFloat16 value) { return FloatOfBits(uint32_t{value.bits} 
 inline float WidenOne(Float16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16, rest = value.bits & 0x7fffu;
   if (rest >= 0x7c00) return FloatOfBits(sign | 0x7f800000u | (rest & 0x3ff) << 13);
-  // The exponent's bias, 112 larger, by a multiplication: right for subnormal numbers too.
+  // Multiplying by 2^112 corrects the exponent's bias, for subnormal numbers too.
   const float magnitude = FloatOfBits(rest << 13) * FloatOfBits((112u + 127u) << 23);
   return sign != 0 ? -magnitude : magnitude;
 }

@@ -10,7 +10,7 @@ namespace {
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// How much of so many bytes huge pages are for; may be more.
+// Returns how many of `bytes` to request in huge pages; may be more than `bytes`.
 size_t HugeBytes(size_t bytes) {
   const size_t rest = bytes % kHugePageBytes;
   return rest >= kHugePageBytes / 8 * 7 ? bytes - rest + kHugePageBytes : bytes - rest;
@@ -25,7 +25,7 @@ KernelBytes AllocateKernelBytes(size_t bytes) {
                      std::max({bytes, huge, size_t{1}})) != 0) {
     throw std::bad_alloc();
   }
-  // A wish: a machine without them is slower, and no more.
+  // Only a hint: without huge pages the kernels are slower.
   if (huge > 0) (void)madvise(memory, huge, MADV_HUGEPAGE);
   return KernelBytes(static_cast<std::byte*>(memory));
 }

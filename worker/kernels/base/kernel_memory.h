@@ -1,9 +1,9 @@
-// Memory for the kernels: aligned to a cache line and, where it is large and the machine grants
-// them, in huge pages: a step reads all weights once, and with pages of 4 KiB it would wait for
+// Memory for the kernels, aligned to a cache line. Large allocations are in huge pages if the
+// machine grants them: a step reads all weights once, and with pages of 4 KiB it would wait for
 // address translation.
 //
-// Thread safety: AllocateKernelBytes from any thread; a KernelArena and a Workspace by one at a
-// time.
+// Thread safety: AllocateKernelBytes may be called from any thread; a KernelArena and a Workspace
+// serve one thread at a time.
 // Errors: std::bad_alloc.
 #ifndef HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
 #define HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
@@ -22,12 +22,12 @@ struct FreeKernelBytes {
 };
 using KernelBytes = std::unique_ptr<std::byte, FreeKernelBytes>;
 
-// Of undefined content. The part that fills whole huge pages is in huge pages; a rest of seven
-// eighths of one or more gets a whole one.
+// Returns memory with undefined content. Whole huge pages of the size are requested as huge pages;
+// a remainder of at least 7/8 of a huge page gets a huge page of its own.
 KernelBytes AllocateKernelBytes(size_t bytes);
 
-// Many pieces in common huge pages. A region lives while any of its pieces does; its rest is not
-// touched when the next piece does not fit.
+// Cuts many pieces out of shared huge pages. A region lives until its last piece is freed. If the
+// next piece does not fit, the rest of the region stays unused.
 class KernelArena {
  public:
   std::shared_ptr<std::byte> Take(size_t bytes);
@@ -39,12 +39,12 @@ class KernelArena {
   size_t used_ = 0, room_ = 0;
 };
 
-// Scratch memory of a kernel, kept for the next call: one kernel at a time. A call for no more than
-// there was room for only reads. Grows, and shrinks only when it dies.
+// Scratch memory of a kernel, kept for the next call. One kernel uses it at a time. A call that
+// needs no more room than is there changes nothing. It grows, and never shrinks.
 class Workspace {
  public:
-  // Room for `count` floats, aligned to a cache line, of undefined content; valid until a call
-  // for more.
+  // Returns room for `count` floats, aligned to a cache line, with undefined content. The pointer
+  // is valid until a call that asks for more floats.
   float* Floats(size_t count) {
     if (count > room_) {
       bytes_.reset();
@@ -57,7 +57,7 @@ class Workspace {
 
  private:
   KernelBytes bytes_;
-  size_t room_ = 0;  // floats
+  size_t room_ = 0;  // in floats
 };
 
 }  // namespace hearth

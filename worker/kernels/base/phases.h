@@ -1,11 +1,11 @@
-// KernelPhases: a list of loops that depend on each other, such as a layer or a whole step, which
-// is made first and then run as one region of threads. Each kernel that splits its work adds its
-// loops to a list (AddProduct, AddAttend, ...); a loop sees the results of the one before.
+// KernelPhases: a list of dependent loops, such as a layer or a whole step. The list is built first
+// and then runs as one parallel region. Each parallel kernel adds its loops to a list (AddProduct,
+// AddAttend, ...). A loop sees the results of the loop before it.
 //
-// A kernel's arguments (views, weights, workspace) must stay valid until the list has run. Kernels
-// that are added to one list may share a workspace: each uses it in its own loops only.
+// The arguments of a kernel (views, weights, workspace) must stay valid until the list has run.
+// Kernels in one list may share a workspace: each kernel uses it only within its own loops.
 //
-// Thread safety: none while it is made; its loops' bodies run on any threads.
+// Thread safety: none while the list is built; the loops' bodies run on any thread.
 #ifndef HEARTH_WORKER_KERNELS_BASE_PHASES_H_
 #define HEARTH_WORKER_KERNELS_BASE_PHASES_H_
 
@@ -21,22 +21,22 @@ namespace hearth {
 
 using KernelPart = absl::FunctionRef<void(int64_t part)>;
 
-// How the kernels ask their caller for threads: calls body(0) .. body(parts - 1), each once, on any
-// threads and in any order, and returns when all are done. A kernel splits its outputs into parts,
-// never a sum; a part's result does not depend on the thread that computes it, nor on the parts
-// before it. There are usually more parts than threads: a free thread takes the next. Each part
-// sets the thread's floating-point mode itself (float_mode.h). Parts do not throw.
+// Runs a loop on the caller's threads: calls body(0) .. body(parts - 1), each once, on any thread
+// and in any order, and returns when all calls have returned. A kernel divides its outputs among
+// parts, never a sum; a part's result depends neither on its thread nor on earlier parts. There are
+// usually more parts than threads: a free thread takes the next part. Each part sets the thread's
+// floating-point mode itself (float_mode.h). Parts must not throw.
 using ParallelFor = absl::FunctionRef<void(int64_t parts, KernelPart body)>;
 
 inline void InThisThread(int64_t parts, KernelPart body) {
   for (int64_t part = 0; part < parts; ++part) body(part);
 }
 
-// One loop: body(0) .. body(parts - 1), as ParallelFor has it. The thread's number is not used.
+// One loop, as in ParallelFor. `thread` is not used.
 struct KernelPhase {
   int64_t parts;
   std::function<void(int64_t part, int thread)> body;
-  int64_t rows = 0;  // of a loop over rows, kPartRows in a part
+  int64_t rows = 0;  // of a loop over rows, with kPartRows rows in a part; else 0
 };
 
 class KernelPhases {
@@ -45,13 +45,15 @@ class KernelPhases {
   void Add(int64_t parts, Body body) {
     phases_.push_back({parts, [body = std::move(body)](int64_t part, int) { body(part); }});
   }
-  // body(row) for each row; a part has some rows, as one is over before a thread has taken it.
+  // Adds a loop that calls body(row) for each row. A part has several rows, because one row is done
+  // before another thread could take it.
   template <typename Body>
   void AddRows(int64_t rows, Body body) {
     phases_.push_back({(rows + kPartRows - 1) / kPartRows, OverRows(rows, std::move(body)), rows});
   }
-  // The same, for a body that sees no other row's results of the loop before: if that is over as
-  // many rows, body(row) is called in it, as a loop costs threads a wait.
+  // As AddRows, for a body that reads only its own row's results of the previous loop. If the
+  // previous loop has the same number of rows, body(row) is appended to it: each loop costs the
+  // threads a wait.
   template <typename Body>
   void AddToRows(int64_t rows, Body body) {
     if (phases_.empty() || phases_.back().rows != rows) return AddRows(rows, std::move(body));
@@ -65,13 +67,13 @@ class KernelPhases {
   const std::vector<KernelPhase>& list() const { return phases_; }
   void Clear() { phases_.clear(); }
 
-  // One loop after the other.
+  // Runs the loops one after the other.
   void Run(ParallelFor parallel) const {
     for (const KernelPhase& phase : phases_) {
       parallel(phase.parts, [&phase](int64_t part) { phase.body(part, 0); });
     }
   }
-  // As one sequence, by `pool`: what has RunPhases as ThreadPool has it.
+  // Runs the loops as one sequence on `pool`, a type with ThreadPool's RunPhases.
   template <typename Pool>
   void RunOn(Pool* pool) const {
     std::vector<typename Pool::Phase> shown;

@@ -1,4 +1,5 @@
-// RopeConfig: the rotations of one kind of layer, and the inverse frequency of each pair of a head.
+// RopeConfig: the rotary embedding of one kind of layer, and the inverse frequency of each pair of
+// a head's columns.
 //
 // Thread safety: plain values.
 #ifndef HEARTH_WORKER_KERNELS_BASE_ROPE_CONFIG_H_
@@ -10,15 +11,16 @@ namespace hearth {
 
 struct RopeConfig {
   double theta = 10000.0;
-  // Frequencies are divided by this: all ("linear" scaling), or with YaRN those behind its ramp.
+  // Divides the frequencies: all of them ("linear" scaling), or, with YaRN, those after its ramp.
   double factor = 1.0;
-  // YaRN: pair i of a head is divided by the part (i - ramp_begin) / ramp_span, from 0 to 1. A span
-  // of 0: no YaRN.
+  // YaRN: pair i of a head is divided to the degree (i - ramp_begin) / ramp_span, clamped to [0,
+  // 1]. A span of 0: no YaRN.
   float ramp_begin = 0, ramp_span = 0;
-  float attention_factor = 1;  // of cosines and sines
+  float attention_factor = 1;  // multiplies cosines and sines
 };
 
-// Of pair `i`, whose power is theta^(2i / head_dim). Each step in float32 as in transformers.
+// Returns the inverse frequency of pair `i`; `power` is theta^(2i / head_dim). Each operation is in
+// float32, as in transformers.
 inline float InverseFrequency(const RopeConfig& rope, int i, float power) {
   const auto factor = static_cast<float>(rope.factor);
   if (rope.ramp_span == 0) return 1.0f / power / factor;

@@ -1,4 +1,4 @@
-// Rows of floats in memory. ConstRows, Rows and PackedRows are views: they own nothing.
+// Rows of floats in memory. ConstRows, Rows and PackedRows are views and own nothing.
 #ifndef HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 #define HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 
@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// `stride` floats from one row to the next.
+// Row r begins at data + r * stride (in floats).
 struct ConstRows {
   const float* data = nullptr;
   int64_t rows = 0, stride = 0;
@@ -23,7 +23,7 @@ struct Rows {
   float* Row(int64_t row) const { return data + row * stride; }
 };
 
-// Rows with memory of their own, for what lives as long as a list that has them.
+// Rows that own their memory: [rows][columns].
 struct OwnedRows {
   OwnedRows(int64_t rows, int64_t columns)
       : data(static_cast<size_t>(rows * columns)), view{data.data(), rows, columns} {}
@@ -34,8 +34,9 @@ struct OwnedRows {
   Rows view;
 };
 
-// Rows as the product's tiles read them. Tiles are as equal as can be, at most as large as a target
-// has registers for; each is [input][row of the tile], and they lie one after the other.
+// Rows as the product's tiles read them: consecutive tiles, each [input][row of the tile]. A tile
+// has at most as many rows as a target has registers for; the tiles' sizes differ by at most one
+// row.
 struct PackedRows {
   const float* data = nullptr;
   int64_t rows = 0, tiles = 0;
