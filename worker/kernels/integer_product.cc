@@ -13,21 +13,22 @@
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/quantized/block_places.h"
-// After highway_targets.h: for its attributes of functions.
+// After highway_targets.h; provides the macros for function attributes.
 #include <hwy/base.h>
 
 namespace hearth {
 namespace {
 
-// A tile is [block of 32 inputs][kBlockWords][rows of the tile] words of 4 bytes: eight of four
-// integers each, the block's d, and the sums of its first and of its second 16 integers.
+// A tile is [block of 32 inputs][kBlockWords][rows of the tile], in words of 4 bytes: eight words
+// of four integers each, the block's d, and the sums of its first and its second 16 integers.
 constexpr int64_t kBlockWords = 11, kScaleWord = 8, kSumsWord = 9;
 constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
-// Weights are asked of memory so far ahead.
+// Distance in bytes at which weights are prefetched.
 constexpr int64_t kAheadBytes = 6 << 10;
-// Inputs of a piece of a panel, whose weights are unpacked before the tiles read them.
+// Inputs of a piece of a panel. If many tiles use the piece, its weights are unpacked first.
 constexpr int64_t kPieceInputs = 256;
-// Of as many tiles each unpacks weights itself. Where there are more, each has three rows or four.
+// Up to this many tiles, each tile unpacks the weights itself. With more tiles, each tile has three
+// or four rows.
 constexpr int64_t kTilesInPanel = 2;
 
 int64_t RowBlocks(int64_t inputs) { return (inputs + 31) / 32; }
@@ -37,22 +38,22 @@ const int32_t* TileWords(const PackedRows& x, int64_t tile, int64_t inputs) {
          x.FirstRow(tile) * RowBlocks(inputs) * kBlockWords;
 }
 
-// A panel's weights of some inputs, as all types have them: words of four integers of an output,
-// [words][kWidth], and for each 32 of them what they are multiplied by and what is added. Of Q6_K
-// that are the parts of both halves.
+// Unpacked weights of a panel for some inputs, in one format for all types. `words`: four integers
+// of an output each, [words][kWidth]. For each 32 inputs, `scales` [kWidth] multiplies and `others`
+// [2][kWidth] is added; for Q6_K, `others` has the parts of both halves.
 struct Piece {
   alignas(kKernelAlignBytes) uint32_t words[kPieceInputs / 4 * kWidth];
   alignas(kKernelAlignBytes) float scales[kPieceInputs / 32 * kWidth];
   alignas(kKernelAlignBytes) float others[kPieceInputs / 16 * kWidth];
 };
 
-// The work of one tile of rows on a piece.
+// One tile of rows times one piece of weights.
 struct Tile {
-  const int32_t* x;  // from the piece's first block on
+  const int32_t* x;  // at the piece's first block: [blocks][kBlockWords][rows]
   int64_t blocks;
-  bool begins;    // its chains, at +0; else they go on from `chains`
+  bool begins;    // true: chains start at +0; else they continue from `chains`
   float* chains;  // [rows][kWidth]
-  int64_t width;  // of the panel
+  int64_t width;  // outputs of the panel
 };
 
 }  // namespace

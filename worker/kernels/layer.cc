@@ -21,14 +21,14 @@ Rows Slice(const Rows& rows, int64_t first, int64_t count) {
 
 using LowRanks = std::vector<LowRank> AdapterLayer::*;
 
-// Adds operations to a list, each as the hooks say, and what adapters add to them.
+// Adds a layer's operations to a list: each as the hooks say, followed by the adapters' additions.
 class LayerList {
  public:
   LayerList(Workspace* workspace, KernelPhases* phases, const LayerHooks* hooks,
             absl::Span<const AdapterRows> adapters = {})
       : workspace_(workspace), phases_(phases), hooks_(hooks), adapters_(adapters) {}
 
-  // `weights`: of outputs side by side.
+  // `weights`: matrices whose outputs lie side by side in `y`.
   void Product(const char* operation, const Rows& x, absl::Span<const PackedWeights> weights,
                LowRanks low_ranks, const Rows& y) {
     const int64_t outputs = AddBoth(x, weights, low_ranks, y);
@@ -79,7 +79,7 @@ class LayerList {
   }
 
  private:
-  // The products, and what adapters add to them; gives the number of outputs.
+  // Adds the products and the adapters' additions; returns the number of outputs.
   int64_t AddBoth(const Rows& x, absl::Span<const PackedWeights> all, LowRanks low_ranks,
                   const Rows& y) {
     int64_t outputs = 0;
@@ -95,7 +95,7 @@ class LayerList {
     }
     return outputs;
   }
-  // The list owns the memory in between.
+  // The list keeps the intermediate buffers alive.
   void AddLowRank(const Rows& x, const LowRank& delta, const Rows& y) {
     const int64_t rank = delta.a.outputs(), outputs = delta.b.outputs();
     assert(x.rows == y.rows && delta.b.inputs() == rank);
@@ -105,7 +105,7 @@ class LayerList {
     AddProduct(AsConst(x), delta.a, inner->view, workspace_, phases_);
     AddProduct(AsConst(inner->view), delta.b, sum->view, workspace_, phases_);
     phases_->AddRows(x.rows, [=, scale = delta.scale, first = delta.first_output](int64_t row) {
-      (void)inner;  // until here
+      (void)inner;  // kept alive until the list has run
       const FloatMode mode;
       const float* from = sum->view.Row(row);
       float* to = y.Row(row) + first;

@@ -62,7 +62,7 @@ int64_t NextGreaterInRow(const float* logits, int64_t begin, int64_t count, floa
 
 void SumWeightsOfRow(const float* logits, int64_t count, double greatest, double temperature,
                      double* sums) {
-  // Below it a weight is nothing beside the greatest's, which is 1.
+  // Below this exponent a weight is negligible: the greatest logit's weight is 1.
   constexpr double kLeastExponent = -690;
   const hn::ScalableTag<double> doubles;
   const hn::Rebind<float, decltype(doubles)> floats;

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMaxBlockValues = 256;
 
-// One output's weights, in a stack of matrices, as `type`; where they are of another, in `made`.
+// Returns the weights of one output of the stacked matrices as `type`; converts them into `made` if
+// the matrix has another type.
 const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, int64_t output,
                        int64_t inputs, std::vector<std::byte>* made) {
   auto matrix = matrices.begin();
@@ -31,7 +32,7 @@ const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, 
   return made->data();
 }
 
-// Inputs of one panel, [count][width]; `rows` are at the first of them.
+// Fills `count` inputs of one panel, [count][width]. rows[i] points at output i's first input.
 template <typename Bits>
 void FillPanel(const std::byte* const* rows, int64_t real, int64_t width, int64_t count,
                std::byte* panel) {
@@ -44,7 +45,7 @@ void FillPanel(const std::byte* const* rows, int64_t real, int64_t width, int64_
   }
 }
 
-// Two inputs of bfloat16 are one element of 32 bits, in a row and in a panel.
+// Two bfloat16 inputs form one 32-bit element, in a row and in a panel.
 void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64_t inputs,
                       std::byte* panel) {
   const int64_t pairs = inputs / 2;
@@ -53,7 +54,7 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
   FillPanel<uint16_t>(rows, real, width, inputs % 2, panel + pairs * width * 4);
 }
 
-// A block's float16 numbers first, then its other bytes, one by one or in words of four.
+// Writes a block's float16 numbers first, then its other bytes, one by one or in words of four.
 template <typename Element>
 void FillPanelOfBlocks(ElementType type, const std::byte** rows, int64_t real, int64_t width,
                        int64_t blocks, std::byte* panel) {

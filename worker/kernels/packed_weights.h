@@ -1,19 +1,21 @@
-// PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in its
-// stored bits, or as float32 or in blocks of 8 or 4 bits.
+// PackedWeights: a matrix of weights [outputs][inputs] in panels, the layout that the product
+// reads. The weights keep their stored bits, or are converted to float32, or to blocks of 8 or 4
+// bits.
 //
-// A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
-// of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
-// [inputs / 2][kPanelOutputs][2], and an odd last input by itself; one load then has two vectors,
-// each widened by one operation, a shift or a mask. The last panel is as wide as what is left,
-// rounded up to kPanelGrain; what is added are zeros.
+// A panel holds kPanelOutputs outputs: [inputs][kPanelOutputs]. So one load reads a vector of
+// weights, and memory is read in one stream. A bfloat16 panel is [inputs / 2][kPanelOutputs][2],
+// followed by an odd last input by itself: one load then reads two vectors, each widened by one
+// operation, a shift or a mask. The last panel holds the remaining outputs, rounded up to
+// kPanelGrain and padded with zeros.
 //
-// Of a type in blocks (weight_blocks.h) a panel is [blocks of an output][bytes of a block], and
-// each of these bytes is the panel's outputs side by side; a float16, of which the block's come
-// first, is one element of 2 bytes. The last block of an output may have fewer inputs: what is
-// behind them are zeros, which nothing reads. For integer products (integer_product.h) four of a
-// block's bytes that follow one another are one element, a word of 4 bytes.
+// A panel of a block type (weight_blocks.h) is [blocks of an output][bytes of a block][outputs]: a
+// block's float16 numbers come first, as elements of 2 bytes; every other element is one byte. The
+// last block of an output may have fewer inputs; zeros that nothing reads fill it up. For integer
+// products (integer_product.h) four consecutive bytes of a block form one element, a word of 4
+// bytes.
 //
-// Thread safety: as const. Owns its bytes, or holds its arena's; moved, never copied.
+// Thread safety: const use from any thread. Ownership: owns its bytes, or shares its arena's.
+// Movable, not copyable.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
 #define HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
 
@@ -28,25 +30,25 @@
 
 namespace hearth {
 
-// Rows of a matrix in row-major order, as a checkpoint has them. Not owned.
+// A matrix in row-major order [outputs][inputs], as a checkpoint stores it. Not owned.
 struct WeightRows {
   const void* data = nullptr;
   int64_t outputs = 0;
   ElementType type = ElementType::kFloat32;
 };
 
-// The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact;
-// kQ8_0 and kQ4_0 are other weights, by QuantizeRow (weight_blocks.h).
+// The form in which weights are kept. kFloat32 gives the same bits as kStored, because widening is
+// exact. kQ8_0 and kQ4_0 change the weights: they are quantized by QuantizeRow (weight_blocks.h).
 enum class WeightForm { kStored, kFloat32, kQ8_0, kQ4_0 };
-const char* WeightFormName(WeightForm form);  // as --weights has it
-// Raised when a quantized form may give other weights.
+const char* WeightFormName(WeightForm form);  // as in --weights
+// Raise this version when a quantized form may give other weights.
 constexpr int kQuantizerVersion = 1;
-// What weights of a type are packed as.
+// Returns the type as which weights of `type` are packed in `form`.
 ElementType PackedType(ElementType type, WeightForm form);
 
-// What a product multiplies: float32, or integers (integer_product.h).
+// The numbers that a product multiplies: float32, or integers (integer_product.h).
 enum class Arithmetic { kFloat32, kInt8 };
-// "float32", or as the fingerprint has it: its integers, the values of a block, and its version.
+// Returns the name in the fingerprint: "float32", or "int8/<values of a block>/<version>".
 const char* ArithmeticName(Arithmetic arithmetic);
 
 class PackedWeights {
@@ -57,11 +59,11 @@ class PackedWeights {
   PackedWeights(PackedWeights&&) = default;
   PackedWeights& operator=(PackedWeights&&) = default;
 
-  // The matrices on top of each other (q, k and v), as `type`: those of another are widened, and
-  // quantized again where `type` is of blocks.
-  // In a piece of `arena`, or where that is null in memory of its own.
-  // REQUIRES: inputs >= 1, whole blocks of each matrix; each has outputs >= 1; PackedType gives
-  // `type` for them, or it is kFloat32. `arithmetic` is kFloat32, or the type is of blocks.
+  // Stacks the matrices (q, k and v) into one, packed as `type`. Weights of another type are
+  // widened, and quantized again if `type` is a block type. The bytes come from `arena`; if `arena`
+  // is null, from memory of their own. REQUIRES: inputs >= 1, whole blocks in each matrix; outputs
+  // >= 1 in each matrix; `type` is PackedType of each matrix, or kFloat32. `arithmetic` is
+  // kFloat32, or `type` is a block type.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
                             ParallelFor parallel, KernelArena* arena = nullptr,
                             Arithmetic arithmetic = Arithmetic::kFloat32);
@@ -73,39 +75,38 @@ class PackedWeights {
   size_t bytes() const { return static_cast<size_t>(padded()) * OutputBytes(inputs_); }
 
   int64_t panels() const { return (outputs_ + kPanelOutputs - 1) / kPanelOutputs; }
-  // Outputs that the panel has room for, and how many of them are real.
+  // Outputs of a panel: with padding (Width), and without (Real).
   int64_t PanelWidth(int64_t panel) const {
     return std::min(kPanelOutputs, padded() - panel * kPanelOutputs);
   }
   int64_t PanelReal(int64_t panel) const {
     return std::min(kPanelOutputs, outputs_ - panel * kPanelOutputs);
   }
-  // Where a panel has the weight of an input and its output number n. REQUIRES: not of blocks.
+  // Index in a panel of the weight of `input` and output number n. REQUIRES: not a block type.
   int64_t IndexInPanel(int64_t panel, int64_t input, int64_t n) const {
     const bool paired = type_ == ElementType::kBFloat16 && (input | 1) < inputs_;
     return paired ? (input & ~int64_t{1}) * PanelWidth(panel) + 2 * n + (input & 1)
                   : input * PanelWidth(panel) + n;
   }
-  // A panel from one of its inputs on.
-  // REQUIRES: T is the type's element; an input is the first of a block, one of kBFloat16 the first
-  // of a pair.
+  // Returns a panel from `input` on. REQUIRES: T is the element of type(); `input` is the first of
+  // a block, and for kBFloat16 the first of a pair.
   template <typename T>
   const T* Panel(int64_t panel, int64_t input = 0) const {
     const size_t bytes = static_cast<size_t>(panel * kPanelOutputs) * OutputBytes(inputs_) +
                          static_cast<size_t>(PanelWidth(panel)) * OutputBytes(input);
     return reinterpret_cast<const T*>(bytes_.get() + bytes);
   }
-  // One output's weights as floats: inputs() of them. REQUIRES: as WidenRow (weight_blocks.h).
+  // Writes one output's weights as floats: [inputs()]. REQUIRES: as WidenRow (weight_blocks.h).
   void WidenOutput(int64_t output, float* to) const;
-  // One output's block that begins at an input, as a file has it: kMaxBlockBytes or fewer.
-  // REQUIRES: of blocks.
+  // Writes the block of one output that begins at `input`, as a file stores it: at most
+  // kMaxBlockBytes. REQUIRES: a block type.
   static constexpr int64_t kMaxBlockBytes = 210;
   void GatherBlock(int64_t output, int64_t input, std::byte* block) const;
 
  private:
-  // A panel from its rows, of type_; moves `rows`.
+  // Fills a panel from its rows, which have type_. Advances the pointers in `rows`.
   void FillFrom(const std::byte** rows, int64_t panel);
-  // Of one output: its weights of the first inputs.
+  // Bytes of the first `inputs` weights of one output.
   size_t OutputBytes(int64_t inputs) const { return RowBytes(type_, inputs); }
   int64_t padded() const { return (outputs_ + kPanelGrain - 1) / kPanelGrain * kPanelGrain; }
 

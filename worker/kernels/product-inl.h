@@ -1,8 +1,8 @@
-// What the product and what is fused with it share: rows of x packed by tiles, and a panel of
-// weights by some of them. Private to worker/kernels; included once for each target, after Highway.
+// Shared by the product and the kernels fused with it: rows packed in tiles, and a panel of weights
+// times some tiles. Private to worker/kernels; included once for each target, after Highway.
 //
-// Rows are packed by tiles [input][row of the tile], so that a row's value is one broadcast from
-// one stream.
+// A tile is packed as [input][row of the tile], so that the rows' values are broadcast from one
+// stream.
 #if defined(HEARTH_WORKER_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
 #undef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
@@ -22,18 +22,18 @@ namespace hearth {
 namespace HWY_NAMESPACE {
 namespace product {
 
-// As many rows of accumulators, beside the weights, as there are registers for.
+// Rows of a tile: with the weights, their accumulators fill the registers.
 constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kGrainVectors = static_cast<int>(PackedWeights::kPanelGrain) / kLanes;
 constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
 
-// Tiles [first, end) of the rows by one panel, of any type: chains[row - first row][kWidth]. In
-// product.cc.
+// Multiplies tiles [first, end) of the rows by one panel of any type, to chains[row - first
+// row][kWidth]. Defined in product.cc.
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains);
 
-// Four rows by four inputs, from rows to columns.
+// Transposes four inputs of four rows.
 HWY_INLINE void PackFour(const float* const* rows, int64_t k, int64_t stride, float* out) {
   const hn::FixedTag<float, 4> d;
   const auto a = hn::LoadU(d, rows[0] + k), b = hn::LoadU(d, rows[1] + k);
@@ -48,7 +48,7 @@ HWY_INLINE void PackFour(const float* const* rows, int64_t k, int64_t stride, fl
 
 // Packs one tile of rows.
 inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t inputs, float* out) {
-  constexpr int64_t kRun = 64;  // inputs whose rows stay in the first-level cache
+  constexpr int64_t kRun = 64;  // inputs whose rows fit in the first-level cache
   for (int64_t run = 0; run < inputs; run += kRun) {
     const int64_t end = std::min(run + kRun, inputs), fours_end = run + (end - run) / 4 * 4;
     int64_t r = 0;
@@ -67,8 +67,9 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
-// Tiles of one part, at most `most` of kTileRows rows: as many as a second-level cache has room for
-// beside a piece of a panel, and enough that the panel need not come from memory for each of them.
+// Returns the tiles of one part, at most `most` tiles of kTileRows rows. They fit in a second-level
+// cache together with a piece of a panel, and there are enough of them that a panel is not read
+// from memory once for each tile.
 inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   constexpr int64_t kRowBytes = 512 << 10, kLeast = 4;
   if (weights.arithmetic() == Arithmetic::kInt8) {
@@ -82,7 +83,8 @@ inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
 // The most panels of one part.
 constexpr int64_t kPartPanelsMax = 8;
 
-// Panels of a part of one row: less memory in one stream is read half as fast.
+// Returns the panels of a part for one row: reading less memory than kPartBytes in one stream is
+// half as fast.
 inline int64_t RowPanels(const PackedWeights& weights) {
   constexpr int64_t kPartBytes = 64 << 10;
   const auto bytes = static_cast<int64_t>(weights.bytes());
@@ -90,7 +92,8 @@ inline int64_t RowPanels(const PackedWeights& weights) {
                     kPartPanelsMax);
 }
 
-// Rows as tiles, where AddPacking's loop puts them; a single row of floats is one already.
+// Returns the place of the packed tiles, which AddPacking's loop fills. A single row of floats is a
+// tile as it lies.
 inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Workspace* workspace) {
   const int64_t inputs = weights.inputs();
   if (weights.arithmetic() == Arithmetic::kInt8) return QuantizedRows(x, inputs, workspace);
@@ -99,10 +102,12 @@ inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Works
           (x.rows + kTileRows - 1) / kTileRows};
 }
 
-// The workspace has its room at once: the loops do not change it.
+// Adds the packing of rows to `phases`. Allocates the room in `workspace` now: the loops must not
+// grow it.
 inline void AddPacking(const ConstRows& x, const PackedWeights& weights, Workspace* workspace,
                        KernelPhases* phases) {
-  // One part has so much that packing it is not over before another thread would have taken it.
+  // Floats of one part: enough that another thread can take the next part before this one is
+  // packed.
   constexpr int64_t kPartFloats = 1 << 14;
   const int64_t inputs = weights.inputs();
   if (weights.arithmetic() == Arithmetic::kInt8) {

@@ -22,20 +22,20 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_CALL_
 namespace hearth {
 
-// Tiles of one part at most: their chains lie on the stack.
+// The most tiles of one part: their chains lie on the stack.
 constexpr int64_t kPartTiles = 32;
-// A head has thousands of panels, each over in two microseconds for one row: a part has several,
-// while there are as many parts as keep any number of threads busy.
+// The language head has thousands of panels; for one row, a panel takes two microseconds. A part
+// therefore has several panels, but there are still kEnoughParts parts to keep all threads busy.
 constexpr int64_t kEnoughParts = 256;
 
 struct ProductCall {
   ConstRows x;
   const PackedWeights* weights;
   Rows y;
-  absl::Span<float* const> places;  // of y's rows one by one; empty: they are as `y` says
+  absl::Span<float* const> places;  // address of each row of y; empty: rows lie as `y` says
   Workspace* workspace;
   KernelPhases* phases;
-  bool packs = true;  // else the rows are packed by a product that is on the list before
+  bool packs = true;  // false: an earlier product on the list packs the rows
 
   float* Out(int64_t row) const {
     return places.empty() ? y.Row(row) : places[static_cast<size_t>(row)];
@@ -53,10 +53,10 @@ namespace HWY_NAMESPACE {
 namespace product {
 namespace {
 
-// Inputs of a piece, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
-// tile's rows as a first-level cache has.
+// Inputs of a piece if several tiles use it: 96 KiB of a panel of 16-bit weights, with a tile's
+// rows for them in the first-level cache.
 constexpr int64_t kPieceInputs = 1024;
-// Of one that is widened: 24 KiB of floats, or a whole block.
+// Inputs of a piece that is widened first: 24 KiB of floats, or one whole block.
 template <typename T>
 constexpr int64_t kWidePieceInputs = 0;
 template <ElementType kType>
@@ -68,17 +68,17 @@ constexpr int64_t kAhead = 64;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// The work of one tile of rows on one panel's piece of inputs.
+// One tile of rows times one panel's piece of inputs.
 struct Tile {
   const float* x;  // [inputs][rows]
   int64_t inputs;
-  bool begins;    // its chains, at +0; else they go on from `chains`
+  bool begins;    // true: chains start at +0; else they continue from `chains`
   float* chains;  // [rows][kWidth]
-  int64_t width;  // of the panel: from one input's weights to the next
+  int64_t width;  // floats from one input's weights to the next input's
 };
 
-// One input: its weights' vectors, weight(n), and each row's value. The smaller set is kept in
-// registers, the other passes through them.
+// Adds one input to all chains: weight(n) returns vector n of its weights, x[r] is row r's value.
+// The smaller set stays in registers; the other passes through them.
 template <int R, int N, class Weight>
 HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
   if (R < N) {
@@ -104,8 +104,8 @@ HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
   }
 }
 
-// All of a later step's weights, also where only a grain of them is computed now: memory is read in
-// one stream.
+// Prefetches all weights of a later step, even if only a grain of them is computed now: memory is
+// then read in one stream.
 template <typename T>
 HWY_INLINE void PrefetchAhead(const T* step, int64_t ahead) {
   constexpr int kLines = static_cast<int>((kWidth * int64_t{sizeof(T)} + 63) / 64);
@@ -125,12 +125,12 @@ HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_
   }
 }
 
-// `at`: the first of the panel's outputs that are computed.
+// `at`: the first output of the panel that is computed.
 template <bool kPrefetches, int R, int N, typename T>
 HWY_INLINE void Inputs(const Tile& tile, const T* weights, int64_t at, V (&sums)[R][N]) {
   OneByOne<kPrefetches>(tile.x, weights + at, tile.width, tile.inputs, sums);
 }
-// Inputs in pairs, and the odd one.
+// Inputs in pairs, then the odd one.
 template <bool kPrefetches, int R, int N>
 HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V (&sums)[R][N]) {
   const D d;
@@ -146,7 +146,7 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
       return hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(bits, words + n * kLanes)));
     };
     Step(x, even, sums);
-    // Words and mask are loaded again: registers are few, and loads are not.
+    // Reload the words and the mask: registers are scarce, loads are not.
     asm volatile("" : "+m"(high) : : "memory");
     const auto odd = [=](int n) HWY_ATTR {
       return hn::BitCast(d, hn::And(hn::LoadU(bits, words + n * kLanes), hn::Set(bits, high)));
@@ -159,7 +159,7 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
 
 template <int R, int N>
 struct ToChains {
-  // Where there are registers for it.
+  // If there are enough registers.
   static constexpr bool kIsLong = R > 2 && kLanes == 16;
   static constexpr bool kIsTight = R > 5 && kLanes == 8;
 
@@ -191,7 +191,7 @@ struct ToFloats {
   float* to;
   int64_t width;
 };
-// [inputs][width], as a panel of float32 has them.
+// Widens a piece to [inputs][width], the layout of a float32 panel.
 template <typename T>
 HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, float* to) {
   if (width == kWidth) {
@@ -203,7 +203,7 @@ HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, fl
   }
 }
 
-// R rows by N vectors of outputs: R * N chains, in registers.
+// Computes R rows by N vectors of outputs: R * N chains, in registers.
 template <int R, int N, bool kPrefetches, typename T>
 HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   const D d;
@@ -224,11 +224,11 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   }
 }
 
-// A panel, in as few goes as the registers allow; a narrow one grain by grain, which is widened
-// where it is of blocks.
+// Multiplies a panel in as few passes as the registers allow. A narrow panel goes grain by grain; a
+// narrow panel of blocks is widened first.
 template <int R, typename T>
 HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
-  constexpr int kRowsOfHalf = kIsBlocks<T> ? 3 : 4;  // to widen in
+  constexpr int kRowsOfHalf = kIsBlocks<T> ? 3 : 4;  // fewer for blocks: widening takes registers
   constexpr int kWhole = kLanes == 16 || R <= 2 ? kAll
                          : R <= kRowsOfHalf     ? kAll / 2
                                                 : kGrainVectors;
@@ -273,7 +273,7 @@ void TileOf(int64_t rows, const Tile& tile, const T* weights) {
   assert(false);
 }
 
-// Tiles [first, end) of the rows by one panel: chains[row - first row][kWidth].
+// Multiplies tiles [first, end) of the rows by one panel, to chains[row - first row][kWidth].
 template <typename T>
 void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
@@ -338,7 +338,7 @@ void ProductForTarget(const ProductCall& call) {
     const FloatMode mode;
     const PackedWeights& weights = *call.weights;
     const PackedRows x = product::Packed(call.x, weights, call.workspace);
-    // Neighbouring parts share rows: they stay in a second-level cache.
+    // Adjacent parts share rows, which then stay in a second-level cache.
     const int64_t first = part / runs * part_tiles, end = std::min(first + part_tiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
     const int64_t begin = part % runs * run;

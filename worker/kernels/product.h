@@ -1,10 +1,10 @@
-// Product: rows times weights, y[m][n] = sum over k of x[m][k] * w[n][k], in float32, or where the
-// weights' arithmetic says so in integers (integer_product.h).
+// Product: rows times weights, y[m][n] = sum over k of x[m][k] * w[n][k], in float32; or in
+// integers if the weights' arithmetic is kInt8 (integer_product.h).
 //
-// The written order of float32: each output is one chain acc = fma(x[m][k], w[n][k], acc), from
-// acc = +0, over k in ascending order. It is the same for any number of rows, any vector width and
-// any split into parts: a row's bits depend on that row and the weights alone. (Of a NaN only that
-// it is one.)
+// The written order of float32: each output is one chain acc = fma(x[m][k], w[n][k], acc), from acc
+// = +0, over k in ascending order. The order is the same for any number of rows, any vector width
+// and any split into parts, so a row's bits depend only on the row and the weights (NaNs may differ
+// in their payload).
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_PRODUCT_H_
@@ -18,19 +18,19 @@
 
 namespace hearth {
 
-// REQUIRES: x has weights.inputs() columns and y weights.outputs(); y.rows == x.rows; y overlaps
-// neither x nor the weights.
+// x: [rows][weights.inputs()], y: [rows][weights.outputs()]. REQUIRES: y overlaps neither x nor the
+// weights.
 void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                 Workspace* workspace, KernelPhases* phases);
-// Matrices of the same inputs, their outputs side by side: rows are packed once for those beside
-// each other that have one arithmetic.
+// As AddProduct, for several matrices with the same inputs; their outputs lie side by side in y.
+// Adjacent matrices with the same arithmetic share the packed rows.
 void AddProducts(const ConstRows& x, absl::Span<const PackedWeights> all, const Rows& y,
                  Workspace* workspace, KernelPhases* phases);
-// The same with a separate place for each row: y[row] has weights.outputs() floats. The span must
+// As AddProduct, with an address for each row: y[row] has weights.outputs() floats. The span must
 // stay valid until the list has run.
 void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
                   Workspace* workspace, KernelPhases* phases);
-// AddProduct at once.
+// Adds the product to a list and runs the list.
 void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
              ParallelFor parallel);
 

@@ -1,5 +1,5 @@
-// The kernels as plain C++, one element after the other, in the written order. They define the
-// kernels' bits, tests compare with them, and they run on a CPU without AVX2.
+// The kernels in plain C++, one element after the other, in the written order. The reference
+// defines the kernels' bits; tests compare with it, and a CPU without AVX2 runs it.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_KERNELS_REFERENCE_H_
@@ -15,17 +15,17 @@
 namespace hearth {
 namespace reference {
 
-// One row's outputs [begin, end) of product.h's Product: y[n - begin], in the weights' arithmetic.
+// Outputs [begin, end) of one row of Product (product.h): y[n - begin], in the weights' arithmetic.
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end, float* y);
 
-// 32 values of a row, or fewer, as integer products take them (integer_product.h).
+// At most 32 values of a row, quantized for integer products (integer_product.h).
 struct IntegerBlock {
   float d = 0;
   int q[32] = {};
 };
 IntegerBlock QuantizeBlock(const float* x, int64_t count);
 
-// row_kernels.h
+// The operations of row_kernels.h.
 float Dot(const float* a, const float* b, int64_t count);
 void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y);
 void RotateRow(const float* cos, const float* sin, int64_t half, float* x);
@@ -34,7 +34,7 @@ using exact::Gelu;
 using exact::Tanh;
 using exact::TreeSum;
 
-// attend.h, one row of one query head. Of a sequence its blocks and what is sealed are read.
+// Attention (attend.h) of one row of one query head, over the sequence's blocks and sealed splits.
 void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
                int64_t position, const float* query, float* out);
 void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,

@@ -1,11 +1,11 @@
-// RopeTable: the cosines and sines of Gemma's rotations, by absolute position.
+// RopeTable: the cosines and sines of Gemma's rotary embedding, by absolute position.
 //
-// An angle is position * inverse frequency, each rounded to float32 as transformers has it; powers,
-// cosines and sines are computed in double precision by this file's own operations, so that they do
-// not depend on the C library of a machine (what is called of it, frexp, ldexp, nearbyint and fma,
-// is exact or rounded in one way).
+// An angle is position * inverse frequency, each rounded to float32 as in transformers. Powers,
+// cosines and sines are computed in double precision by this class, so the C library of a machine
+// does not change them. The library functions that it calls (frexp, ldexp, nearbyint, fma) are
+// exact, or have only one correct rounding.
 //
-// Thread safety: as const; Extend is not.
+// Thread safety: const use from any thread; Extend needs exclusive use.
 #ifndef HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
 #define HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
 
@@ -20,21 +20,22 @@ namespace hearth {
 class RopeTable {
  public:
   RopeTable() = default;
-  // Those of a head. REQUIRES: Supports(rope).
+  // The table of heads of `head_dim` columns. REQUIRES: Supports(rope).
   RopeTable(const RopeConfig& rope, int head_dim);
 
-  // Whether powers and angles of them stay where they are right: all that a model has.
+  // Returns whether the powers and angles of `rope` are in the range where they are computed right;
+  // all published models are.
   static bool Supports(const RopeConfig& rope) {
     return rope.theta >= 1 && rope.theta <= 1e30 && rope.factor >= 1 && rope.factor <= 1e30;
   }
 
-  // Positions [0, positions) are there afterwards. Earlier views end where there is more to
-  // compute.
+  // Extends the table to the positions [0, positions). If it grows, earlier views become invalid.
   void Extend(int64_t positions);
 
   const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
   int64_t half() const { return static_cast<int64_t>(inverse_frequencies_.size()); }
-  // Rows of positions from `begin` on. REQUIRES: Extend reached their end.
+  // Returns the rows [count][half()] of the positions from `begin` on. REQUIRES: Extend reached
+  // `begin` + `count`.
   ConstRows Cos(int64_t begin, int64_t count) const;
   ConstRows Sin(int64_t begin, int64_t count) const;
 

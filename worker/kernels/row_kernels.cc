@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 
 #if HEARTH_KERNELS_VECTORS
 
-// The operations on each element, `a` of the one row and `b` of the other.
+// Element-wise operations; `a` is an element of the first row, `b` of the second.
 struct GeluTimesEach {
   HWY_INLINE V operator()(V a, V b) const { return hn::Mul(GeluOf(a), b); }
 };
@@ -90,8 +90,8 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 
 void SoftcapRow(float cap, int64_t columns, float* x) { Map(x, x, columns, x, SoftcapEach{cap}); }
 
-// x += (y * inverse) * scale; returns the sum of x's squares, in the order of DotRow. What fills up
-// a tail stays zero, unless the inverse is not finite: then nothing of the row is.
+// x += (y * inverse) * scale; returns the sum of x's squares, in the order of DotRow. The padding
+// of a tail stays zero unless `inverse` is not finite; then no element of the row is finite.
 float AddScaled(const float* y, float inverse, const float* scale, int64_t columns, float* x) {
   const ScaleEach each{inverse};
   Sixteen sums;

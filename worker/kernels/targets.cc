@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// A target that HighwayTarget does not know would be chosen before those that it knows.
+// Highway would prefer a target unknown to HighwayTarget over the known ones.
 static_assert((HWY_TARGETS & ~(HWY_STATIC_TARGET | HWY_AVX2 | HWY_AVX3)) == 0,
               "highway_targets.h leaves a target of this Highway that the kernels do not know");
 
@@ -19,7 +19,7 @@ int64_t HighwayTarget(KernelTarget target) {
                                          : HWY_STATIC_TARGET;
 }
 
-// Of what the CPU can do, whatever was forced.
+// Returns the targets that the CPU supports, even if another target was forced.
 int64_t CpuTargets() {
   static const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return targets;
@@ -47,7 +47,8 @@ std::vector<KernelTarget> UsableTargets() {
 KernelTarget ChosenTarget() { return is_forced ? forced_target : UsableTargets().back(); }
 
 void ForceTarget(KernelTarget target) {
-  [[maybe_unused]] const int64_t able = CpuTargets();  // asked before Highway knows of one alone
+  [[maybe_unused]] const int64_t able =
+      CpuTargets();  // read before Highway is limited to one target
   assert(target == KernelTarget::kPlain || (able & HighwayTarget(target)) != 0);
   forced_target = target;
   is_forced = true;

@@ -1,6 +1,6 @@
-// Vector code that the row kernels share: sixteen partial sums and their tree, exp and tanh.
-// Private to worker/kernels; included once for each target, after Highway. reference.cc has each of
-// them as plain C++.
+// Vector code shared by the row kernels: sixteen partial sums and their tree, exp and tanh. Private
+// to worker/kernels; included once for each target, after Highway. reference.cc has each function
+// in plain C++.
 #if defined(HEARTH_WORKER_KERNELS_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_VECTORS_INL_H_
 #undef HEARTH_WORKER_KERNELS_VECTORS_INL_H_
@@ -19,12 +19,12 @@ namespace hearth {
 namespace HWY_NAMESPACE {
 
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
-constexpr int kSums = 16;  // partial sums of a reduction, whatever the vector
+constexpr int kSums = 16;  // partial sums of a reduction, at every vector width
 constexpr int kSumVectors = kSums / kLanes;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// Sixteen floats. As partial sums, number j is of the elements i with i % 16 == j, in ascending
+// Sixteen floats. As partial sums, float j adds the elements i with i % 16 == j, in ascending
 // order.
 using Sixteen = V[kSumVectors];
 
@@ -32,7 +32,7 @@ HWY_INLINE void Clear(Sixteen& sums) {
   for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::Zero(D());
 }
 
-// The tree's first two steps: (j, j + 8), then (j, j + 4).
+// The first two steps of the tree: (j, j + 8), then (j, j + 4).
 HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> FourSums(const Sixteen& sums) {
 #if HWY_TARGET == HWY_AVX3
   const hn::FixedTag<float, 8> half;
@@ -44,14 +44,14 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> FourSums(const Sixteen& sums) {
   return hn::Add(hn::LowerHalf(quarter, eight), hn::UpperHalf(quarter, eight));
 }
 
-// And (j, j + 2), (j, j + 1).
+// The whole tree: FourSums, then (j, j + 2) and (j, j + 1).
 HWY_INLINE float TreeSum(const Sixteen& sums) {
   auto four = FourSums(sums);
   four = hn::Add(four, hn::Shuffle1032(four));
   return hn::GetLane(hn::Add(four, hn::Shuffle2301(four)));
 }
 
-// Up to 16 elements, the rest +0: sums and FMAs with +0 keep their bits.
+// Loads up to 16 elements and pads with +0: sums and FMAs with +0 keep their bits.
 template <typename T>
 HWY_INLINE void LoadSixteen(const T* from, int64_t count, Sixteen& to) {
   if (count >= kSums) {

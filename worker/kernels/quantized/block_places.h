@@ -1,5 +1,4 @@
-// Where the bits of weights in blocks are, when a panel has them (packed_weights.h). Private to
-// worker/kernels.
+// Locates the bits of quantized weights in a panel (packed_weights.h). Private to worker/kernels.
 #ifndef HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 #define HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 
@@ -12,7 +11,7 @@
 
 namespace hearth {
 
-// The element of weights in blocks, a byte, and how the bits of a value lie.
+// The element of a panel of blocks, one byte, and constants of the block type.
 template <ElementType kOfType>
 struct Blocks {
   static constexpr ElementType kType = kOfType;
@@ -26,10 +25,11 @@ struct Blocks {
       : kType == ElementType::kQ5_0 || kType == ElementType::kQ5_1 || kType == ElementType::kQ5_K
           ? 5
           : 4;
-  // What is taken from a number, where there is no least: so many scales, which is exact.
+  // Subtracted from each number if the type has no least value; kZero * scale is exact.
   static constexpr int kZero = kHasLeast || kBits == 8 ? 0 : 1 << (kBits - 1);
   static constexpr bool kAdds = kHasLeast || kZero != 0;
-  // Inputs with one scale, whose low bits are in adjacent rows of bytes, in the same half of each.
+  // Inputs of a run: they share one scale, and their low bits lie in adjacent rows of bytes, in the
+  // same half of each byte.
   static constexpr int64_t kRunInputs = kBits == 8 || (kIsK && kHasLeast) ? 32 : 16;
   static constexpr int64_t kRuns = kValues / kRunInputs;
 
@@ -40,7 +40,7 @@ constexpr bool kIsBlocks = false;
 template <ElementType kType>
 constexpr bool kIsBlocks<Blocks<kType>> = true;
 
-// Calls `of` with a value of Blocks<type>. REQUIRES: a type in blocks.
+// Calls `of` with a value of Blocks<type>. REQUIRES: a block type.
 template <class F>
 void WithBlocks(ElementType type, const F& of) {
   switch (type) {
@@ -65,11 +65,11 @@ void WithBlocks(ElementType type, const F& of) {
   }
 }
 
-// Where the bits of a run's inputs are: rows of bytes behind the float16 numbers.
+// Rows of bytes, after the float16 numbers, that hold the bits of a run's inputs.
 struct RunPlace {
-  int64_t low = 0;        // of its first input; the next one's row is the next
-  bool is_upper = false;  // of these bytes the upper half, not the lower one
-  int64_t high = 0;       // of fifth and sixth bits, which begin at bit `high_bit` of a byte
+  int64_t low = 0;        // low bits of the first input; the next input's row follows
+  bool is_upper = false;  // the low bits are in the upper half of each byte
+  int64_t high = 0;       // fifth and sixth bits, from bit `high_bit` of a byte on
   int high_bit = 0;
 };
 template <class Block>
@@ -84,7 +84,7 @@ constexpr RunPlace PlaceOf(int64_t run) {
   }
   return {Block::kBits == 5 ? 4 : 0, run == 1, 2 * run, 0};
 }
-// The row of an input's high bits, and which of the byte's bits is their first.
+// Returns the row of one input's high bits, and the position of their first bit in a byte.
 template <class Block>
 constexpr RunPlace HighOf(RunPlace place, int64_t input) {
   const bool is_byte_of_eight = Block::kBits == 5 && !Block::kIsK;

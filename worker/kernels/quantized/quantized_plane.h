@@ -1,14 +1,13 @@
-// QuantizePlane, DequantizePlane: the keys or values of one KV head of a chunk, in fewer bits and
-// back. proto/kv_quantization.h has the bytes.
+// QuantizePlane, DequantizePlane: convert the keys or values of one KV head of a chunk to fewer
+// bits and back. proto/kv_quantization.h describes the bytes.
 //
 // The written order, for a group of values:
-//   least = the least of them, rounded down to bfloat16
+//   least = the least value, rounded down to bfloat16
 //   step = (the largest - least) / (2^bits - 1), rounded up to bfloat16
-//   number of a value = (value - least) / step + 0.5, rounded down; 0 where the step is 0
-//   and back: number * step + least
-// The product is exact in float32, so that it does not matter whether it is rounded before the sum.
-// Of a group with a value that is not finite all are NaN. REQUIRES: the mode that float_mode.h
-// sets.
+//   number of a value = (value - least) / step + 0.5, rounded down; 0 if step is 0
+//   back: number * step + least
+// The product is exact in float32, so rounding it before the sum changes nothing. If any value of a
+// group is not finite, the whole group becomes NaN. REQUIRES: the mode that float_mode.h sets.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_KERNELS_QUANTIZED_QUANTIZED_PLANE_H_
@@ -26,19 +25,19 @@ struct QuantizedPlane {
   int axis = 0;  // form.axis_key or form.axis_value
   int64_t tokens = 0, head_dim = 0;
 
-  // Columns of a row whose numbers share no byte.
+  // Bytes of a row; columns c, c + width(), ... share a byte.
   int64_t width() const { return head_dim * form.bits / 8; }
   size_t bytes() const {
     return form.PlaneBytes(static_cast<uint32_t>(tokens), static_cast<uint32_t>(head_dim));
   }
-  // Of the value at [token][column].
+  // Returns the group of the value at [token][column].
   int64_t GroupOf(int64_t token, int64_t column) const {
     const int64_t group = form.group;
     return axis == 0 ? (token * head_dim + column) / group : token / group * head_dim + column;
   }
 };
 
-// `from`: [tokens][head_dim]; `to`: bytes().
+// `from`: [tokens][head_dim]. `to`: bytes() bytes.
 void QuantizePlane(const QuantizedPlane& plane, const float* from, std::byte* to);
 
 namespace reference {

@@ -17,7 +17,7 @@ float Half(const std::byte* at) {
   return WidenOne(half);
 }
 
-// Of 16 bytes: the low halves, then the high ones.
+// Returns nibble i of 16 bytes: first the low halves, then the high halves.
 int Nibble(const std::byte* at, int64_t i) {
   const int byte = Byte(at, i % 16);
   return i < 16 ? byte & 15 : byte >> 4;
@@ -25,7 +25,7 @@ int Nibble(const std::byte* at, int64_t i) {
 
 int Bit(const std::byte* at, int64_t i) { return Byte(at, i / 8) >> (i % 8) & 1; }
 
-// Scale and least of 32 values, in 6 bits each: those of the last four groups are in two pieces.
+// Scale and least value of 32 values, 6 bits each. In the last four groups each lies in two pieces.
 struct GroupScale {
   int scale, least;
 };
@@ -48,7 +48,7 @@ void GroupRun(const std::byte* block, const std::byte* high, const std::byte* lo
   }
 }
 
-// Of each half of 128 values 64 bytes have the low four bits, and 32 bytes the high two.
+// For each half of 128 values, 64 bytes hold the low four bits and 32 bytes the high two bits.
 void Q6KRun(const std::byte* block, int64_t number, BlockRun* run) {
   const int64_t half = number / 4, quarter = number % 4;
   run->d = Half(block + 208);
@@ -61,7 +61,7 @@ void Q6KRun(const std::byte* block, int64_t number, BlockRun* run) {
   }
 }
 
-// Types of 32 values, but Q8_0.
+// Types of 32 values, except Q8_0.
 void NibbleRun(ElementType type, const std::byte* block, BlockRun* run) {
   const bool has_least = HalvesOf(type).count == 2;
   const bool is_of_five = type == ElementType::kQ5_0 || type == ElementType::kQ5_1;
@@ -97,13 +97,13 @@ void WidenPlain(ElementType type, const std::byte* row, int64_t values, float* t
   }
 }
 
-// The integer nearest to a number below 2^22: the sum has no room for fractions.
+// Returns the integer nearest to a number below 2^22: the sum has no bits left for fractions.
 float Nearest(float value) {
   constexpr float kNoFractions = 0x1.8p+23f;
   return (value + kNoFractions) - kNoFractions;
 }
 
-// The float16 nearest to a number; where that is infinite, or it is none, NaN.
+// Returns the nearest float16; NaN if that is infinite or `value` is NaN.
 Float16 NearestHalf(float value) {
   const float size = std::abs(value);
   if (!(size < 65520)) return {0x7e00};
@@ -114,7 +114,7 @@ Float16 NearestHalf(float value) {
   return {static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0))};
 }
 
-// Of the largest magnitude; a NaN where there is one.
+// Returns the value of the largest magnitude; NaN if any value is NaN.
 float Extreme(const float* from, int64_t values) {
   float most = 0;
   for (int64_t i = 0; i < values && !std::isnan(most); ++i) {
@@ -123,7 +123,7 @@ float Extreme(const float* from, int64_t values) {
   return most;
 }
 
-// A block's scale, and its numbers from `least` to `most`.
+// Writes a block's scale, and computes its numbers in [least, most].
 void Quantize(const float* from, int64_t values, float scale, float least, float most,
               std::byte* block, int (&numbers)[32]) {
   const Float16 half = NearestHalf(scale);
