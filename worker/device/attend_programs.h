@@ -1,6 +1,6 @@
-// Attention of a step's rows over keys and values in blocks: AttendProgram goes through splits of
-// one chunk, CombineProgram adds the states of splits that were computed apart. The order of
-// worker/kernels/attend.h, so its bits.
+// Attention of a step's rows over keys and values in blocks. AttendProgram computes splits of one
+// chunk; CombineProgram adds the states of splits that were computed separately. The order of
+// operations is that of worker/kernels/attend.h, so the bits are the same.
 #ifndef HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
 #define HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
 
@@ -11,16 +11,16 @@
 
 namespace hearth {
 
-// Largest score, sum and outputs of rows over the keys of splits: [slot][row of the item].
+// Softmax state of rows over the keys of splits: [slot][row of the item].
 struct SplitStates {
-  float* scalars;  // [..][2]: largest, sum
-  float* outputs;  // [..][head_dim]
+  float* scalars;  // [slots][2]: largest score, sum
+  float* outputs;  // [slots][head_dim]
 };
 
-// Sums of splits so far, in ascending order.
+// The combined state of the splits so far; add splits in ascending order.
 struct RunningSum {
   float largest, sum;
-  float before, now;  // factors of the outputs so far and of the split's
+  float before, now;  // factors of the outputs so far and of the new split's outputs
 
   HEARTH_HOST_DEVICE void Add(float split_largest, float split_sum) {
     const float most = exact::Max(largest, split_largest);
@@ -34,40 +34,41 @@ struct RunningSum {
   }
 };
 
-// A block takes items, each for one KV head, until none is left. kTileRows: most rows of an item.
+// A block processes items, each for one KV head, until all are done. kTileRows: the most rows of an
+// item.
 template <int kTileRows>
 struct AttendProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   static constexpr int kHeadDimMax = 256, kSplitMax = 256;
-  // Few rows: memory's latency counts, so that a split's keys are in registers and its values on
-  // their way before the queries are there.
+  // With few rows, memory latency dominates: a split's keys are loaded to registers, and its values
+  // are requested, before the queries arrive.
   static constexpr bool kIsFew = kTileRows <= 4;
-  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;  // of values
-  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;     // of scores
-  static constexpr int kRuns = kHeadDimMax / 16;                  // of a key
-  // Of outputs: a thread's rows and columns.
+  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;  // values: keys of a stage; stages
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;  // scores: keys of a lane; of a pass
+  static constexpr int kRuns = kHeadDimMax / 16;               // runs of 16 columns of a key
+  // Rows and columns of the outputs that one thread computes.
   static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4, kColumnsEach = kIsFew ? 2 : 4;
   static constexpr int kRowGroups = kTileRows / kRowsEach;
 
   struct Shared {
     alignas(16) float values[kDepth][kStageKeys * kHeadDimMax];  // [key][head_dim] of a stage
     alignas(16) float queries[kTileRows][kHeadDimMax];
-    alignas(16) float scores[kTileRows][kSplitMax];  // then the weights
+    alignas(16) float scores[kTileRows][kSplitMax];  // scores, then weights
     float largest[kTileRows], partial[kTileRows][16];
   };
 
   StepTable table;
   KvPlace place;
   bool is_global;
-  float softcap;  // 0: none
-  const float* qkv;
-  float* attended;
+  float softcap;     // 0: none
+  const float* qkv;  // [rows][(heads + 2 * kv_heads) * head_dim]
+  float* attended;   // [rows][heads * head_dim]
   SplitStates states;
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const AttendList& list = table.lists[is_global];
     int number = block.number / place.kv_heads, kv_head = block.number % place.kv_heads;
-    AttendItem item = list.items[number];  // there are no more blocks than room for items
+    AttendItem item = list.items[number];  // block.count is at most the room for items
     const int works = *list.item_count * place.kv_heads;
     WaitForEarlier();
     AllowNextLaunch();
@@ -82,7 +83,7 @@ struct AttendProgram {
   }
 
  private:
-  // Keys [begin, end) of a split.
+  // Keys [begin, end) of a split, counted from its first key.
   struct Seen {
     int begin, end;
   };
@@ -101,7 +102,8 @@ struct AttendProgram {
   HEARTH_HOST_DEVICE Seen SeenBy(const AttendItem& item, int row, int split) const {
     return SeenAt(item.position + TokenOf(item, row), split);
   }
-  // A division of integers takes as long as a load from a cache.
+  // Avoids the division for single tokens: an integer division takes as long as a load from a
+  // cache.
   HEARTH_HOST_DEVICE int TokenOf(const AttendItem& item, int row) const {
     return item.tokens > 1 ? row / place.sharers : 0;
   }
@@ -153,13 +155,14 @@ struct AttendProgram {
     }
   }
 
-  // Number i of the item's splits.
+  // Computes split number i of the item.
   HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int kv_head, int i,
                                    const float* keys, Outputs* outputs) const {
     const int split = item.first_split + i;
     const float* values =
         keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
-    // Keys that any row sees, and those that all see. Windows and ends ascend with the position.
+    // The keys that any row sees, and the keys that all rows see. Begins and ends of windows ascend
+    // with the position.
     const Seen first = SeenAt(item.position, split);
     const Seen last = SeenAt(item.position + item.tokens - 1, split);
     const int begin = first.begin / kStageKeys * kStageKeys;
@@ -174,7 +177,7 @@ struct AttendProgram {
       CommitCopies();
     }
     WaitCopies<kDepth>();
-    BARRIER();  // the queries are there
+    BARRIER();  // the queries have arrived
     for (int key = begin; key < last.end; key += kPassKeys * kKeysEach) {
       if (kIsFew && key > begin) LoadKeys(keys, key, last.end, &known);
       Score(shared, keys, &known, key, last.end);
@@ -193,7 +196,7 @@ struct AttendProgram {
       WaitCopies<kDepth - 2>();
       BARRIER();
       if (stage > 0) {
-        const int next = stage + kDepth - 1;  // where the stage before this was
+        const int next = stage + kDepth - 1;  // reuses the previous stage's place
         if (next < stages) {
           LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
         }
@@ -223,10 +226,10 @@ struct AttendProgram {
     }
   }
 
-  // A lane's parts of its keys in a pass: [run of 16 numbers][key].
+  // The parts of a pass's keys that a lane holds: [run of 16 columns][key].
   using Keys = PerThread<Float4, kIsFew ? kRuns * kKeysEach : 1, kWarps>;
 
-  // Four lanes have a key, each of them four of the sixteen partial sums.
+  // Four lanes share a key; each lane computes four of the sixteen partial sums.
   HEARTH_HOST_DEVICE const float* KeyOf(const float* keys, int first, int end, int k, int warp,
                                         int lane) const {
     const int at = first + warp * 8 + lane / 4 + k * kPassKeys;
@@ -248,7 +251,7 @@ struct AttendProgram {
     }
   }
 
-  // Scores of all rows with the keys of a pass from `first` on.
+  // Computes the scores of all rows with the keys of a pass, from key `first` on.
   HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, Keys* known, int first,
                                 int end) const {
     const int dim = place.head_dim;
@@ -282,7 +285,7 @@ struct AttendProgram {
           }
         }
       }
-      // The tree: (j, j + 8), (j, j + 4) lie in other lanes.
+      // The tree: the partners of (j, j + 8) and (j, j + 4) lie in other lanes.
       PerThread<float, 1, 1> other;
       HEARTH_UNROLL
       for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) {
@@ -312,7 +315,7 @@ struct AttendProgram {
     }
   }
 
-  // Scores become weights, 0 where a row does not see the key: a warp for each row.
+  // Turns scores into weights, 0 for keys that a row does not see. One warp processes one row.
   HEARTH_HOST_DEVICE void Weigh(Shared* shared, const AttendItem& item, int split, int begin,
                                 int end) const {
     FOR_WARPS(warp, kWarps) {
@@ -352,7 +355,7 @@ struct AttendProgram {
     }
   }
 
-  // Sixteen partial sums of the weights of each row.
+  // Adds each row's weights in sixteen partial sums.
   HEARTH_HOST_DEVICE void SumWeights(Shared* shared, int begin, int end) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -369,7 +372,7 @@ struct AttendProgram {
     }
   }
 
-  // Links of the outputs' chains: the keys of a stage, all of which each row sees.
+  // Adds the values of a stage to the outputs' chains. Every row sees all keys of the stage.
   template <class Sums>
   HEARTH_HOST_DEVICE void AddAllValues(const Shared* shared, int first, int place_of_stage,
                                        Sums* sums) const {
@@ -400,7 +403,8 @@ struct AttendProgram {
     }
   }
 
-  // The same where rows see a part: `any`: keys that any row sees.
+  // As AddAllValues, for a stage of which some rows see only some keys. `any`: the keys that at
+  // least one row sees.
   template <class Sums>
   HEARTH_HOST_DEVICE void AddSomeValues(const Shared* shared, const AttendItem& item, int split,
                                         int first, int place_of_stage, const Seen& any,
@@ -436,7 +440,7 @@ struct AttendProgram {
     }
   }
 
-  // A thread has kColumnsEach columns of the rows of one group.
+  // A thread computes kColumnsEach columns of the rows of one group.
   HEARTH_HOST_DEVICE int GroupOf(int warp, int lane) const {
     const int thread = warp * 32 + lane, of_row = place.head_dim / kColumnsEach;
     return kRowGroups == 1 ? thread >= of_row : thread / of_row;
@@ -446,7 +450,7 @@ struct AttendProgram {
     return (kRowGroups == 1 ? thread : thread % of_row) * kColumnsEach;
   }
 
-  // Adds a split to those before it, or writes its state.
+  // Adds a split to the earlier splits, or writes its state for CombineProgram.
   HEARTH_HOST_DEVICE void Keep(const Shared* shared, const AttendItem& item, int number,
                                int kv_head, int split, Outputs* outputs) const {
     const int rows = item.tokens * place.sharers;
@@ -508,7 +512,7 @@ struct AttendProgram {
   }
 };
 
-// The states of a row's splits, in ascending order: a block for each head of each row.
+// Combines the states of a row's splits in ascending order. One block for each head of each row.
 struct CombineProgram {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kEach = 2;
   struct Shared {};
@@ -516,9 +520,9 @@ struct CombineProgram {
   StepTable table;
   KvPlace place;
   bool is_global;
-  int tile_rows;  // of the AttendProgram
+  int tile_rows;  // kTileRows of the AttendProgram
   SplitStates states;
-  float* attended;
+  float* attended;  // [rows][heads * head_dim]
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
     const int row = block.number / place.heads, head = block.number % place.heads;

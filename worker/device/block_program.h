@@ -1,21 +1,21 @@
-// Block programs: code of one block of threads, compiled by nvcc for a device and by g++ for the
-// CPU, where a phase is a loop over warps and lanes. The code between two barriers is one phase.
+// Block programs: code of one block of threads. nvcc compiles it for a device; g++ compiles it for
+// the CPU, as loops over warps and lanes. The code between two barriers is one phase.
 //
-// A program is a struct with its arguments as members and:
-//   static constexpr int kWarps;        // of a block
-//   struct Shared;                      // its shared memory, of trivial types
-//   void Run(Shared*, BlockNumber) const;     // by all threads of the block
+// A program is a struct whose members are its arguments, with:
+//   static constexpr int kWarps;           // of a block
+//   struct Shared;                         // its shared memory, of trivial types
+//   void Run(Shared*, BlockNumber) const;  // run by all threads of the block
 //
 // Rules that make both compilations the same program:
-//   1. Values that a thread keeps beyond a phase are a PerThread.
-//   2. Warp-wide operations (ShuffleXor) stand in FOR_WARPS and outside FOR_LANES.
-//   3. A phase reads from shared memory only what earlier phases wrote, or what the same thread
-//      wrote.
-//   4. BARRIER, CommitCopies, WaitCopies and WaitForEarlier stand outside FOR_WARPS, in control
-//      flow that is the same for all threads of the block.
+//   1. Values that a thread keeps across phases are in a PerThread.
+//   2. Warp-wide operations (ShuffleXor) are inside FOR_WARPS and outside FOR_LANES.
+//   3. A phase reads from shared memory only values written by earlier phases or by the same
+//      thread.
+//   4. BARRIER, CommitCopies, WaitCopies and WaitForEarlier are outside FOR_WARPS, in control flow
+//      that is the same for all threads of the block.
 //
-// Thread safety: one block at a time in a host thread; with HEARTH_WARPS_AS_THREADS each warp is a
-// thread, so that ThreadSanitizer sees accesses that no barrier orders.
+// Thread safety: a host thread runs one block at a time. With HEARTH_WARPS_AS_THREADS each warp is
+// a thread, so ThreadSanitizer finds accesses that no barrier orders.
 #ifndef HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
 
@@ -31,7 +31,7 @@
 
 namespace hearth {
 
-// Which block of a launch.
+// The number of a block, and the number of blocks of the launch.
 struct BlockNumber {
   int number, count;
 };
@@ -57,10 +57,10 @@ class PerThread {
   T values_[N];
 };
 
-#else  // the CPU
+#else  // CPU
 
 #if defined(HEARTH_WARPS_AS_THREADS)
-void BlockBarrier();  // emulated_device.cc
+void BlockBarrier();  // in emulated_device.cc
 int ThisWarp();
 #define FOR_WARPS(warp, warps) \
   for (int warp = ::hearth::ThisWarp(), once_##warp = 1; once_##warp; once_##warp = 0)
@@ -84,8 +84,8 @@ class PerThread {
 
 #endif
 
-// Starts to copy 16 bytes from global to shared memory; they are there for this thread after
-// WaitCopies, and for other threads after a barrier behind it.
+// Starts a copy of 16 bytes from global to shared memory. This thread may read them after
+// WaitCopies; other threads after a barrier that follows it.
 HEARTH_HOST_DEVICE void Copy16(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
@@ -104,7 +104,7 @@ HEARTH_HOST_DEVICE void CommitCopies() {
   LateCopies::Commit();
 #endif
 }
-// Waits until at most kLeft of the last groups are under way.
+// Waits until at most the last kLeft groups are in progress.
 template <int kLeft>
 HEARTH_HOST_DEVICE void WaitCopies() {
 #if defined(__CUDA_ARCH__)
@@ -114,11 +114,11 @@ HEARTH_HOST_DEVICE void WaitCopies() {
 #endif
 }
 
-// With programmatic dependent launches: lets the next program's blocks start, and waits until the
-// programs launched earlier are done. Every program calls both, and touches nothing that another
-// program writes before WaitForEarlier; weights and the StepTable may be read. AllowNextLaunch
-// comes second: else blocks of many later launches take room while they wait. Without such launches
-// both do nothing.
+// For programmatic dependent launches. AllowNextLaunch lets the next program's blocks start;
+// WaitForEarlier waits until all earlier launches are done. Every program calls both. Before
+// WaitForEarlier it may read weights and the StepTable, but must not touch memory that another
+// program writes. Call AllowNextLaunch second: otherwise waiting blocks of many later launches
+// occupy the device. Without such launches both do nothing.
 HEARTH_HOST_DEVICE void AllowNextLaunch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -130,7 +130,8 @@ HEARTH_HOST_DEVICE void WaitForEarlier() {
 #endif
 }
 
-// Each lane's `values[at]` of the lane whose number differs in the bits of `mask`, to `to[to_at]`.
+// Each lane reads `values[at]` of the lane whose number differs in the bits of `mask`, into
+// `to[to_at]`.
 template <typename T, int N, int M, int kWarps>
 HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int mask, int warp,
                                    PerThread<T, M, kWarps>* to, int to_at) {
@@ -143,7 +144,7 @@ HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int 
 #endif
 }
 
-// Tells the compiler that an address out of a table lies in global memory.
+// Hints to the compiler that an address read from a table points to global memory.
 template <typename T>
 HEARTH_HOST_DEVICE T* InGlobal(T* address) {
 #if defined(__CUDA_ARCH__)
@@ -161,7 +162,7 @@ struct alignas(16) Word4 {
   uint32_t v[4];
 };
 
-// 4 * N bytes at once.
+// Loads 4 * N bytes at once.
 template <int N>
 HEARTH_HOST_DEVICE Floats<N> LoadFloats(const float* from) {
   return *reinterpret_cast<const Floats<N>*>(from);

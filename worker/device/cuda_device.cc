@@ -52,7 +52,7 @@ CudaDevice::CudaDevice(int number) : number_(number) {
        std::to_string(minor) + ", and this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
 }
 
-// Which programs the GPU has room for. False: it runs none.
+// Finds the programs that the GPU has room for. Returns false if there are none.
 bool CudaDevice::FindKernels() {
   bool any = false;
   for (int program = 0; program < CudaKernels(); ++program) {
@@ -64,7 +64,7 @@ bool CudaDevice::FindKernels() {
     takes_.push_back(fits);
     any = any || fits;
   }
-  cudaGetLastError();  // of programs that do not fit
+  cudaGetLastError();  // clears the errors of programs that do not fit
   return any;
 }
 
@@ -117,7 +117,7 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   if (!Use()) return;
   constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                        cudaMemcpyDeviceToDevice};
-  // A single run has no strides, and CUDA refuses a pitch that is shorter than a run.
+  // A single run has no strides, and CUDA rejects a pitch shorter than a run.
   const size_t from_pitch = runs.count > 1 ? runs.from_stride : runs.bytes;
   const size_t to_pitch = runs.count > 1 ? runs.to_stride : runs.bytes;
   Check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, runs.bytes, runs.count,
@@ -126,7 +126,7 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   Wait();
 }
 
-// Small copies leave from pinned memory, so that the host does not wait for the launches before.
+// Small copies go through pinned memory, so the host does not wait for earlier launches.
 void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
   if (!Use()) return;
   const bool is_small = bytes <= kRingBytes / 8;

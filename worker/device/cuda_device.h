@@ -1,6 +1,6 @@
-// CudaDevice: a Device on an NVIDIA GPU by the CUDA runtime.
+// CudaDevice: a Device on an NVIDIA GPU, by the CUDA runtime.
 //
-// Thread safety: none; one thread at a time, which need not be the same each time.
+// Thread safety: none; one thread at a time, not necessarily the same thread.
 #ifndef HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 
@@ -16,7 +16,8 @@ namespace hearth {
 
 class CudaDevice : public Device {
  public:
-  // `number`: of the GPU. error() says if there is no such GPU, or no kernels for it.
+  // `number`: the GPU's number. If the GPU does not exist, or this build has no kernels for it,
+  // error() says so.
   explicit CudaDevice(int number = 0);
   ~CudaDevice() override;
 
@@ -30,16 +31,17 @@ class CudaDevice : public Device {
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
-  // By programmatic dependent launches; GPUs before sm_90 have none.
+  // Uses programmatic dependent launches; no effect on GPUs before sm_90.
   void SetOverlap(bool overlap) override { overlap_ = overlap && has_overlap_; }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 
-  // Whether the GPU has the shared memory and the registers that a program wants.
+  // Returns whether the GPU has the shared memory and the registers for a program.
   bool CanRun(int program) const;
   // The cudaStream_t of all calls.
   void* stream() const { return stream_; }
-  // Registers, bytes of local memory (spills) and of shared memory of a program: for measurements.
+  // Registers, bytes of local memory (spills), bytes of shared memory and threads of a program: for
+  // measurements.
   struct Facts {
     int registers, local_bytes, shared_bytes, threads;
   };
@@ -47,19 +49,19 @@ class CudaDevice : public Device {
 
  private:
   class Graph;
-  // Makes the GPU that of the calling thread. False once a call has failed.
+  // Selects the GPU in the calling thread. Returns false if an earlier call failed.
   bool Use();
   bool Check(int code, const char* what);
   bool FindKernels();
 
-  static constexpr size_t kRingBytes = size_t{4} << 20;  // steps' tables: some 100 KB each
+  static constexpr size_t kRingBytes = size_t{4} << 20;  // the tables of a step take some 100 KB
 
   const int number_;
   bool overlap_ = false, has_overlap_ = false;
   int processors_ = 1;
   size_t shared_bytes_ = 0;
   void* stream_ = nullptr;
-  std::byte* ring_ = nullptr;  // pinned
+  std::byte* ring_ = nullptr;  // pinned, kRingBytes
   size_t ring_used_ = 0;
   std::vector<bool> takes_;
 };

@@ -1,4 +1,4 @@
-// The programs of ProgramList as kernels: all that nvcc compiles.
+// The programs of ProgramList as kernels. nvcc compiles only this file.
 #include "worker/device/cuda_kernels.h"
 #include "worker/device/program_list.h"
 

@@ -10,11 +10,11 @@ namespace hearth {
 
 struct CudaKernel {
   const void* function = nullptr;  // null: NoProgram
-  unsigned threads = 0;            // of a block
+  unsigned threads = 0;            // threads of a block
   size_t shared_bytes = 0;
 };
 
-int CudaKernels();  // programs of the list
+int CudaKernels();  // the number of programs in ProgramList
 const CudaKernel& KernelNumber(int program);
 
 }  // namespace hearth

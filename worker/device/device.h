@@ -1,10 +1,11 @@
-// Device: what the forward pass asks of an accelerator: memory, copies, launches, graphs.
+// Device: the forward pass's interface to an accelerator: memory, copies, launches, graphs.
 // CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h) implement it; both run the
 // programs of program_list.h.
 //
 // Thread safety: none; one thread at a time.
-// Ownership: memory lives until Free, or until the device ends.
-// Errors: a call that fails ends all later ones; error() says which failed and why.
+// Ownership: memory lives until Free, or until the device is destroyed.
+// Errors: after a call has failed, all later calls do nothing; error() says which call failed and
+// why.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_DEVICE_H_
 
@@ -17,17 +18,17 @@
 
 namespace hearth {
 
-// Launches that were recorded once and can be repeated. The device must outlive it.
+// Recorded launches that can be repeated. The device must outlive the graph.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   virtual void Replay() = 0;
 };
 
-// Between host and device, or within the device.
+// Direction of a copy: to the device, from the device, or within the device.
 enum class CopyWay { kIn, kOut, kWithin };
 
-// `count` runs of `bytes`; each begins a stride behind the one before it.
+// `count` runs of `bytes` bytes; each run begins one stride (in bytes) after the previous one.
 struct CopyRuns {
   size_t bytes = 0, count = 1;
   size_t from_stride = 0, to_stride = 0;
@@ -37,38 +38,38 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // "emulated", "cuda".
+  // "emulated" or "cuda".
   virtual const char* kind() const = 0;
-  // How many blocks run at the same time, at least.
+  // The number of blocks that run at the same time, at least.
   virtual int processors() const = 0;
-  // Most shared memory of a block.
+  // The most shared memory of a block, in bytes.
   virtual size_t shared_bytes() const = 0;
-  // Memory that is free now.
+  // The bytes of memory that are free now.
   virtual size_t free_bytes() const = 0;
-  // Memory of undefined content, aligned to 256 bytes. Null where there is none left.
+  // Returns memory with undefined content, aligned to 256 bytes; null if there is none left.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Copies are ordered with launches. `from` of CopyIn may be changed, and `to` of CopyOut is
-  // there, when the call returns. Copy is done when the call returns.
+  // Copies are ordered with launches. When CopyIn returns, the caller may change `from`; when
+  // CopyOut or Copy returns, the copy is done.
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   virtual void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
-  // Runs `blocks` blocks of a program of ProgramList after all launches before.
+  // Runs `blocks` blocks of a program of ProgramList after all earlier launches.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;
-  // Whether blocks of later launches may start while the launch before them ends, where the device
-  // can: programs then overlap by what they do before WaitForEarlier. Off at first.
+  // Sets whether blocks of later launches may start before the previous launch has ended, if the
+  // device can do that: programs then overlap in their code before WaitForEarlier. Initially off.
   virtual void SetOverlap(bool) {}
-  // Gives an emulation threads: run(parts, body) calls body(part) for each part from 0 to parts - 1
-  // on `threads` threads, and returns when all are done. Other devices ignore it.
+  // Gives an emulation threads: run(parts, body) calls body(part) for each part in [0, parts) on
+  // `threads` threads, and returns when all calls have returned. Other devices ignore this call.
   using RunParts =
       std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
-  // Records what `launches` launches instead of running it.
+  // Records the launches that `launches` makes, instead of running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Returns when all launches are done.
   virtual void Wait() = 0;
 
-  // Empty as long as all went well.
+  // Empty if no call has failed.
   const std::string& error() const { return error_; }
 
  protected:
@@ -81,9 +82,10 @@ class Device {
   std::string error_;
 };
 
-// Memory that is freed when the arena ends. If the device has no memory left, the device fails.
+// Allocates memory that is freed with the arena. If the device has no memory left, the device
+// fails.
 //
-// Thread safety: as the device, which must outlive it.
+// Thread safety: as the device, which must outlive the arena.
 class DeviceArena {
  public:
   explicit DeviceArena(Device* device) : device_(device) {}

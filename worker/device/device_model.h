@@ -1,5 +1,5 @@
-// DeviceModel: the shape and the weights of a Gemma 3 model in a device's memory, and how weights
-// are laid out there.
+// DeviceModel: the shape of a Gemma 3 model, and its weights in a device's memory with their
+// layout.
 //
 // Thread safety: values; pure functions. Ownership: the device owns the memory.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_MODEL_H_
@@ -18,15 +18,16 @@ struct DeviceShape {
   int hidden = 0, intermediate = 0, vocabulary = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   int split = 128;  // tokens of a KV block
-  int window = 0;   // of local layers
+  int window = 0;   // window of local layers, in tokens
   float epsilon = 1e-6f, embedding_scale = 1;
   float attention_softcap = 0, logit_softcap = 0;  // 0: none
-  std::vector<bool> is_global;                     // of each layer
+  std::vector<bool> is_global;                     // for each layer
 
   int layers() const { return static_cast<int>(is_global.size()); }
   int qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   int attended() const { return heads * head_dim; }
-  // Bytes of a layer's part of a block, and the layer's place among those of its group.
+  // SliceBytes: bytes of a layer's part of a block. LayersBefore: the layer's index among the
+  // layers of its group.
   int64_t SliceBytes() const { return int64_t{8} * kv_heads * split * head_dim; }
   int LayersBefore(int layer) const {
     int before = 0;
@@ -44,18 +45,18 @@ struct DeviceLayer {
   DeviceMatrix qkv, out, gate_up, down;
   const float *input_norm = nullptr, *post_attention_norm = nullptr;
   const float *pre_feedforward_norm = nullptr, *post_feedforward_norm = nullptr;
-  const float *q_norm = nullptr, *k_norm = nullptr;  // q_norm with the queries' scale
+  const float *q_norm = nullptr, *k_norm = nullptr;  // q_norm includes the queries' scale
 };
 
 struct DeviceModel {
   DeviceShape shape;
   std::vector<DeviceLayer> layers;
-  DeviceMatrix head;  // and the embedding
+  DeviceMatrix head;  // also the embedding
   const float *final_norm = nullptr;
   const float *cos[2] = {}, *sin[2] = {};  // local, global: [positions][head_dim / 2]
 };
 
-// Columns that `outputs` outputs take, and of a pair where each output lies.
+// PaddedColumns: columns for `outputs` outputs. PairColumn: the column of an output of a pair.
 inline int PaddedColumns(int outputs) {
   constexpr int kGrain = DeviceMatrix::kColumnGrain;
   return (outputs + kGrain - 1) / kGrain * kGrain;
@@ -64,18 +65,19 @@ inline int PairColumn(int output, bool is_second) {
   return output / 8 * 16 + (is_second ? 8 : 0) + output % 8;
 }
 
-// Weights that a matrix's memory holds, with the slack.
+// Elements of a matrix's memory, including the slack.
 inline size_t MatrixValues(int inputs, int columns) {
   return static_cast<size_t>(inputs) * static_cast<size_t>(columns) +
          size_t{DeviceMatrix::kSlackColumns} * DeviceMatrix::kGroup;
 }
 
-// Puts one output's weights, `row`, into a matrix's memory. REQUIRES: a multiple of 8 of them.
+// Writes one output's weights `row` into a matrix's memory. REQUIRES: row.size() is a multiple of
+// 8.
 void PackColumn(const std::vector<uint16_t> &row, int column, int columns, uint16_t *packed);
 
-// The bits of a DeviceMatrix of `outputs` outputs; of a pair, of each. fill(output, is_second, row)
-// writes the weights of one: `inputs` of them. REQUIRES: inputs is a multiple of 8, and of a pair
-// the outputs too.
+// Returns the memory of a DeviceMatrix with `outputs` outputs (of a pair: in each matrix).
+// fill(output, is_second, row) writes the `inputs` weights of one output. REQUIRES: `inputs` is a
+// multiple of 8; for a pair, `outputs` too.
 using FillRow = std::function<void(int output, bool is_second, uint16_t *row)>;
 std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow &fill);
 

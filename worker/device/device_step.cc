@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kManyTileRows = 16;
 
-// Rows of an item of single tokens: its query heads, as there are programs.
+// Rows of an item with one token: its query heads, rounded up to the next program's size.
 int FewTileRows(const DeviceShape& shape) {
   int rows = 1;
   while (rows < shape.heads / shape.kv_heads) rows *= 2;
@@ -27,7 +27,7 @@ StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
 
 template <int kTileRows>
 void LaunchAttend(Device* device, const AttendProgram<1>& arguments, int blocks) {
-  // The programs differ in their type alone.
+  // The programs differ only in their type.
   static_assert(sizeof(AttendProgram<kTileRows>) == sizeof(AttendProgram<1>));
   device->Launch(kProgramNumber<AttendProgram<kTileRows>>, &arguments, blocks);
 }

@@ -1,5 +1,6 @@
 // DeviceStep: the forward pass of a step on a Device, in float32, with the bits of the CPU's
-// kernels: nine launches a layer. Steps of up to kGraphRows rows are graphs, for 1, 2, 4, ... rows.
+// kernels. A layer takes nine launches. Steps of up to kGraphRows rows run as graphs of 1, 2, 4,
+// ... rows.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive it.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -21,44 +22,47 @@
 namespace hearth {
 
 struct DeviceStepLimits {
-  int rows = 4096;         // of a step
+  int rows = 4096;         // rows of a step
   int wanted = 32;         // rows with logits
-  int few_items = 8192;    // of a step of few rows: splits of all its rows together
-  int blocks = 32 * 1024;  // of a step's sequences together
+  int few_items = 8192;    // in a step of few rows: splits of all its rows
+  int blocks = 32 * 1024;  // KV blocks of all sequences of a step
 };
 
 class DeviceStep {
  public:
   static constexpr int kGraphRows = 32;
 
-  // If the device has no memory for it, the device fails.
+  // If the device has too little memory, the device fails.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
 
-  // Appends the parts' tokens; their keys and values go to their blocks. Gives the wanted rows'
-  // logits: [wanted][vocabulary], in device memory, until the next step.
-  // REQUIRES: within the limits.
+  // Appends the parts' tokens; their keys and values go to the parts' blocks. Returns the logits of
+  // the wanted rows, [wanted][vocabulary] in device memory, valid until the next step. REQUIRES:
+  // the parts are within the limits.
   const float* Run(absl::Span<const DevicePart> parts);
-  // The same, and copies them.
+  // As Run, and copies the logits to `logits` in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
-  // For measurements: the step as Run prepared it last, again; its launches one by one, each after
-  // `before(name, layer)`.
+  // For measurements. Repeat runs the last step again. RunSlowly launches its programs one by one,
+  // and calls `before(name, layer)` before each.
   void Repeat();
   using Before = std::function<void(const char* name, int layer)>;
   void RunSlowly(const Before& before);
-  // Shapes for steps of `rows` rows, a number as RowsOfGraph gives it or the number of a larger
-  // step.
+  // Sets the product shapes of steps with `rows` rows: a number that RowsOfGraph returns, or the
+  // rows of a larger step.
   void SetChoice(int rows, const ProductChoice& choice);
   ProductChoice ChoiceFor(int rows) const;
-  // Launches overlap (Device::SetOverlap) in steps of at most `rows` rows.
+  // Lets launches overlap (Device::SetOverlap) in steps of at most `rows` rows.
   void SetOverlapRows(int rows);
   static int RowsOfGraph(int rows);
 
  private:
+  // In device memory: x, normed and projected are [rows][hidden]; qkv is
+  // [rows][(heads + 2 * kv_heads) * head_dim]; attended is [rows][heads * head_dim]; gated is
+  // [rows][intermediate]; logits is [wanted][vocabulary].
   struct Buffers {
     float *x, *normed, *qkv, *attended, *projected, *gated, *logits;
   };
-  // A step as it is launched.
+  // The parameters of a step's launches.
   struct Form {
     const StepPlan* plan;
     int rows, wanted;
@@ -81,7 +85,7 @@ class DeviceStep {
   StepPlan few_, many_;
   Buffers buffers_;
   SplitStates states_;
-  // Measured: 32 rows lose, as blocks that wait take room from those that work.
+  // Measured: with 32 rows overlap costs time, because waiting blocks take room from running ones.
   int overlap_rows_ = 8;
   std::map<int, ProductChoice> choices_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_;

@@ -38,7 +38,8 @@ void RunBlock(const Program& program, typename Program::Shared* shared, BlockNum
   LateCopies::End();
 }
 
-// Blocks `first`, `first` + `step` and so on: each by the threads of all its warps, or by this one.
+// Runs the blocks `first`, `first` + `step`, ...: each on a thread for each warp, or on this
+// thread.
 template <class Program>
 void RunInTurn(const Program& program, int blocks, int first, int step) {
   using Shared = typename Program::Shared;
@@ -78,7 +79,7 @@ void RunInTurn(const Program& program, int blocks, int first, int step) {
 template <class Program>
 void RunBlocks(const void* arguments, int blocks, int threads, const Device::RunParts& run) {
   if constexpr (std::is_same_v<Program, NoProgram>) {
-    assert(false);  // no step launches it
+    assert(false);  // no step launches NoProgram
   } else {
     Program program;
     std::memcpy(static_cast<void*>(&program), arguments, sizeof program);

@@ -1,6 +1,7 @@
-// EmulatedDevice: runs the programs of devices on the CPU, for tests and for people without a GPU.
+// EmulatedDevice: runs device programs on the CPU, for tests and for machines without a GPU. Shared
+// memory and new memory are filled with NaN.
 //
-// Thread safety: none; one thread at a time. Shared memory begins as NaN, so does new memory.
+// Thread safety: none; one thread at a time.
 #ifndef HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
 
@@ -19,20 +20,20 @@ namespace hearth {
 
 class EmulatedDevice : public Device {
  public:
-  // `late`: asynchronous copies land when they are waited for, not at once.
+  // `late`: asynchronous copies are performed only when a program waits for them, not at once.
   explicit EmulatedDevice(bool late = false);
 
   const char* kind() const override { return "emulated"; }
   int processors() const override { return 3; }
   size_t shared_bytes() const override { return size_t{256} << 10; }
-  size_t free_bytes() const override { return SIZE_MAX; }  // it does not know
+  size_t free_bytes() const override { return SIZE_MAX; }  // unknown
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override { memory_.erase(memory); }
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
-  // Threads share the blocks of a launch.
+  // The threads share the blocks of a launch.
   void UseThreads(int threads, RunParts run) override {
     threads_ = threads;
     run_parts_ = std::move(run);
@@ -54,7 +55,7 @@ class EmulatedDevice : public Device {
   void Run(int program, const void* arguments, int blocks) const;
 
   int threads_ = 1;
-  RunParts run_parts_;  // on them; null: on the caller's
+  RunParts run_parts_;  // runs parts on `threads_` threads; null: on the calling thread
   std::map<void*, std::unique_ptr<void, Release>> memory_;
   std::vector<Recorded>* recording_ = nullptr;
 };

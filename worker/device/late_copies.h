@@ -1,7 +1,8 @@
-// LateCopies: asynchronous copies of block programs on the CPU. They land at once, or only when
-// they are waited for, so that a missing wait shows as wrong bits.
+// LateCopies: the asynchronous copies of block programs on the CPU. A copy is performed at once,
+// or, if SetLate(true), only when the program waits for it: a missing wait then shows as wrong
+// bits.
 //
-// Thread safety: each thread has its own queue; SetLate before any program runs.
+// Thread safety: each thread has its own queue; call SetLate before any program runs.
 #ifndef HEARTH_WORKER_DEVICE_LATE_COPIES_H_
 #define HEARTH_WORKER_DEVICE_LATE_COPIES_H_
 
@@ -32,7 +33,7 @@ class LateCopies {
       for (const auto& [to, from] : groups_.front()) std::memcpy(to, from, 16);
     }
   }
-  // At the end of a block. REQUIRES: whatever was copied was waited for.
+  // Call at the end of a block. REQUIRES: the program has waited for all copies.
   static void End() {
     for (const Group& group : groups_) assert(group.empty());
     assert(open_.empty());

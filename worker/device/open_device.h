@@ -1,4 +1,4 @@
-// OpenDevice: a device by the name that --device has for it.
+// OpenDevice: opens a device by its name in --device.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
@@ -14,8 +14,8 @@ namespace hearth {
 
 inline constexpr char kEmulatedDevice[] = "emulated";
 
-// `name`: emulated, cuda or cuda:N. kInvalidArgument: another name; kUnimplemented: this build has
-// no such device; kUnavailable: the device cannot be used, and why.
+// `name`: emulated, cuda or cuda:N. kInvalidArgument: any other name; kUnimplemented: this build
+// lacks the device; kUnavailable: the device cannot be used, and why.
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);
 
 }  // namespace hearth

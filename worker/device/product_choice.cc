@@ -20,10 +20,10 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
   return kFacts[shape];
 }
 
-// The first rule that holds decides.
+// The first matching rule decides.
 struct Rule {
-  int rows;    // steps of at most as many rows; 0: any
-  int blocks;  // launches of at most as many blocks for each processor; 0: any
+  int rows;    // matches at most this many rows; 0: any number
+  int blocks;  // matches at most this many blocks for each processor; 0: any number
   int shape;
 };
 
@@ -34,9 +34,9 @@ constexpr int NumberOf() {
   return kNumber;
 }
 
-// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/benchmarks.md). A block of
-// few columns has the processors to itself when there are few blocks; a block of many columns reads
-// the rows less often.
+// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/benchmarks.md). If there
+// are few blocks, each should have few columns, so that all processors work. A block of many
+// columns reads the rows less often.
 constexpr Rule kRules[] = {
     {1, 1, NumberOf<ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>>()},
     {1, 0, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 4>>()},

@@ -1,5 +1,5 @@
-// ProductChoice: which shape of ProductProgram computes a matrix for a number of rows. Bits do not
-// depend on it.
+// ProductChoice: the shape of ProductProgram for a matrix and a number of rows. The choice changes
+// no bit.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_
@@ -17,15 +17,16 @@ struct ShapeFacts {
 };
 ShapeFacts FactsOf(int shape);
 int ShapeCount();
-// Blocks of a launch.
+// Returns the number of blocks of a launch.
 int BlocksOf(const ShapeFacts& facts, int rows, int columns);
 
-// Shapes of the five products of a step.
+// The shapes of the five products of a step.
 struct ProductChoice {
   int qkv = 0, out = 0, gate_up = 0, down = 0, head = 0;
 };
 
-// `shared_bytes`: shared memory that a block may have. REQUIRES: rows >= 1; 50 KiB of it or more.
+// Returns the shape for a product. `shared_bytes`: the most shared memory of a block. REQUIRES:
+// rows >= 1; shared_bytes >= 50 KiB.
 int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
                   size_t shared_bytes);
 

@@ -1,10 +1,10 @@
-// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with weights
-// in bfloat16: the order of worker/kernels/product.h, so its bits, whatever the shape.
+// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with bfloat16
+// weights. The order is that of worker/kernels/product.h, so every shape gives the same bits.
 //
-// A block computes kRows x kColumns outputs. Weights and rows pass through a ring of kDepth stages
-// in shared memory. A thread has kRowsEach x kColumnsEach chains. Where kLoadWarps is not 0, other
-// warps than those of the chains start the copies, and threads of few chains load kAhead groups of
-// inputs ahead, from the next stage too: a chain then waits for its own links alone.
+// A block computes kRows x kColumns outputs, and a thread kRowsEach x kColumnsEach chains. Weights
+// and rows pass through a ring of kDepth stages in shared memory. If kLoadWarps is not 0, extra
+// warps start the copies, and threads with few chains load kAhead groups of inputs ahead, across
+// stages: a chain then waits only for its own previous link.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 
@@ -14,19 +14,19 @@
 
 namespace hearth {
 
-// A matrix in device memory: [inputs / 8][columns][8] of bfloat16. Columns are outputs, padded by
-// zeros to a multiple of kColumnGrain. Of a pair (gate and up) 8 columns of the first lie before
-// the same 8 of the second, and so on: GELU then finds both in one thread.
+// A matrix in device memory: [inputs / 8][columns][8] of bfloat16. Columns are outputs, padded with
+// zeros to a multiple of kColumnGrain. In a pair (gate and up), 8 columns of the first matrix
+// alternate with the same 8 columns of the second, so that one thread has both inputs of GELU.
 struct DeviceMatrix {
   static constexpr int kColumnGrain = 64, kGroup = 8;  // inputs of a group; columns of a pair's run
-  static constexpr int kSlackColumns = 512;  // of one group: memory behind the last, never used
+  static constexpr int kSlackColumns = 512;  // of one group: readable after the last column, unused
 
   const uint16_t* data = nullptr;
   int inputs = 0, columns = 0;
-  int outputs = 0;  // of a pair: of each
+  int outputs = 0;  // for a pair: of each matrix
 };
 
-// kRowLanes lanes of a warp differ in rows, the others in columns.
+// kRowLanes lanes of a warp differ in their rows, the others in their columns.
 template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
           int kInputsOf, int kDepthOf, int kLoadWarpsOf = 0>
 struct ProductTiling {
@@ -52,13 +52,13 @@ struct ProductProgram : Tiling {
   using Tiling::kRowsEach;
   static constexpr int kChainWarps = Tiling::kRowWarps * kColumnWarps;
   static constexpr int kWarps = kChainWarps + Tiling::kLoadWarps;
-  // Warps that copy: the load warps, or all.
+  // Warps that start copies: the load warps, or all warps.
   static constexpr int kCopyWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : kWarps;
   static constexpr int kFirstCopyWarp = kWarps - kCopyWarps, kThreads = kCopyWarps * 32;
   static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
   static constexpr int kAhead = Tiling::kLoadWarps > 0 && kRowsEach* kColumnsEach <= 4 ? 2 : 0;
   static_assert(kAhead == 0 || (kGroups % kAhead == 0 && kDepth > 2), "groups ahead");
-  static constexpr int kPitch = kInputs + 4;  // floats: rows begin in different banks
+  static constexpr int kPitch = kInputs + 4;  // in floats; the padding puts rows in different banks
   static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
 
   struct Shared {
@@ -67,9 +67,9 @@ struct ProductProgram : Tiling {
   };
 
   DeviceMatrix matrix;
-  const float* x;
-  const int32_t* row_numbers;  // which rows of x; null: the first
-  float* y;
+  const float* x;              // [..][x_stride]
+  const int32_t* row_numbers;  // rows of x to use; null: the first `rows`
+  float* y;                    // [rows][y_stride]
   int rows, x_stride, y_stride;
   float softcap;  // 0: none
 
@@ -109,7 +109,7 @@ struct ProductProgram : Tiling {
     }
     for (int step = 0, stage = 0; step < steps; ++step) {
       WaitCopies<kDepth - (kAhead > 0 ? 3 : 2)>();
-      BARRIER();  // the stage is there, with kAhead also the next; the one before it was used
+      BARRIER();  // the stage is there (with kAhead also the next one), the previous one is free
       const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
       if (next < steps) {
         LoadWeights(shared, free, next, &sources);
@@ -134,19 +134,19 @@ struct ProductProgram : Tiling {
                     (kThreads % kColumns == 0 || kColumns % kThreads == 0),
                 "a thread's pieces lie at fixed distances");
 
-  // What a thread needs for eight links of each chain.
+  // A thread's data for eight links of each of its chains.
   struct Group {
     Word4 weights[kColumnsEach];
     Float4 x[2][kRowsEach];
   };
 
-  // Where a thread's pieces of the next stage come from.
+  // The addresses of a thread's pieces of the next stage.
   struct Sources {
     PerThread<const unsigned char*, 1, kWarps> weights;
-    PerThread<int, kRowPiecesEach, kWarps> rows;  // floats from x on, of the first stage
+    PerThread<int, kRowPiecesEach, kWarps> rows;  // offsets from x in floats, in the first stage
   };
 
-  // Rows behind the last one are the last one again: memory that is there.
+  // Rows after the last row repeat the last row, so that the loads stay in valid memory.
   HEARTH_HOST_DEVICE void FindRows(int first, Sources* sources) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -162,7 +162,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Behind the last column lies memory too (DeviceMatrix::kSlackColumns).
+  // Columns after the last column are readable memory too (DeviceMatrix::kSlackColumns).
   HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step, Sources* sources) const {
     const int64_t group_bytes = static_cast<int64_t>(matrix.columns) * 16;
     const int groups = matrix.inputs / DeviceMatrix::kGroup - step * kGroups;
@@ -223,7 +223,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // `inputs`: from the stage's first on. `after`: where the next stage is.
+  // `inputs`: inputs from the stage's first input to the end. `after`: the place of the next stage.
   template <class Sums, class Ahead>
   HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int after, int inputs,
                                    Sums* sums, Ahead* ahead) const {
@@ -265,7 +265,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Eight links of each chain.
+  // Adds eight links to each chain.
   HEARTH_HOST_DEVICE void AddGroup(const Shared* shared, int stage, int group, int warp, int lane,
                                    float* sums) const {
     Word4 weights[kColumnsEach];
@@ -302,7 +302,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Four links of each chain.
+  // Adds four links to each chain.
   HEARTH_HOST_DEVICE void AddHalf(const Word4* weights, int half, const Float4* x_rows,
                                   float* sums) const {
     HEARTH_UNROLL
@@ -350,7 +350,8 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Of the block: a thread's first row, of those kRowLanes apart; its column number c.
+  // FirstRow: a thread's first row in the block; its rows are kRowLanes apart. Column: its column
+  // number c.
   static HEARTH_HOST_DEVICE int FirstRow(int warp, int lane) {
     return warp / kColumnWarps * (kRowLanes * kRowsEach) + lane / kColumnLanes;
   }

@@ -1,5 +1,5 @@
-// ProgramList: every block program, by number, so that a step can be written without the compiler
-// of the device.
+// ProgramList: every block program, by number, so that host code can launch programs without the
+// device's compiler.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
@@ -23,25 +23,27 @@ struct TypeList {
 template <class... A, class... B>
 TypeList<A..., B...> Joined(TypeList<A...>, TypeList<B...>);
 
-// A place in the list without a program: a shape that has no pairs.
+// An empty place in the list: a shape without pairs.
 struct NoProgram {};
 
-// Row lanes, rows each, columns each, row warps, column warps, inputs of a stage, stages, load
-// warps. Any tiling gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
+// Parameters: row lanes, rows each, columns each, row warps, column warps, inputs of a stage,
+// stages, load warps. All tilings give the same bits; ChooseProduct (product_choice.h) takes the
+// fastest.
 using ProductTilings = TypeList<
     // One row.
     ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
-    // Two to eight.
+    // Two to eight rows.
     ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<4, 1, 2, 1, 1, 128, 8>,
     ProductTiling<1, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 2, 4, 1, 2, 64, 4>,
-    // Up to 32.
+    // Up to 32 rows.
     ProductTiling<2, 1, 2, 4, 1, 128, 4, 1>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
     ProductTiling<4, 8, 8, 1, 4, 32, 4>,
-    // Many.
+    // More rows.
     ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
     ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
 
-// As every ProductProgram, so that a shape may be chosen when a step runs.
+// The arguments of every ProductProgram have this layout, so a step can choose the shape at run
+// time.
 using AnyProduct = ProductProgram<ProductTiling<1, 1, 2, 1, 1, 128, 4>, false>;
 
 template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
@@ -63,7 +65,7 @@ using ProgramList = decltype(Joined(
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9;
 
-// A list's number of a program.
+// Returns the number of a program in a list; -1: not in the list.
 template <class Program, class... Programs>
 constexpr int NumberIn(TypeList<Programs...>) {
   int number = -1, i = 0;
@@ -73,12 +75,12 @@ constexpr int NumberIn(TypeList<Programs...>) {
 template <class Program>
 inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 
-// The number of the product of a shape, of a pair with GELU or not.
+// Returns the program number of a product shape, for a pair with GELU or for one matrix.
 constexpr int ProductNumber(int shape, bool is_gelu) {
   return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
 }
 
-// Calls visit(Program()) with the type's value-initialised object, for each program in turn.
+// Calls visit(Program()) for each program in order; Program() is value-initialised.
 template <class Visit, class... Programs>
 void ForEachProgram(TypeList<Programs...>, Visit visit) {
   (visit(Programs()), ...);

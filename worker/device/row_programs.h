@@ -1,5 +1,5 @@
-// Programs over the rows of a step between its products: embedding, norms, rotation of heads. The
-// order of worker/kernels/row_kernels.h, so its bits.
+// Programs over a step's rows between its products: embedding, norms, rotation of heads. The order
+// of operations is that of worker/kernels/row_kernels.h, so the bits are the same.
 #ifndef HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
 #define HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
 
@@ -11,11 +11,11 @@
 
 namespace hearth {
 
-// Most columns of a row: the hidden size of 27B is 5,376.
+// The most columns of a row: the hidden size of 27B is 5,376.
 inline constexpr int kRowColumnsMax = 5632;
 
-// Sixteen partial sums of squares, by the first half of a warp. Values are loaded ahead of the
-// chain, which would wait for each otherwise.
+// Writes sixteen partial sums of squares; the first half of a warp computes them. Values are loaded
+// ahead, because the FMA chain would otherwise wait for each load.
 HEARTH_HOST_DEVICE void SumSquares(const float* values, int columns, int lane, float* partial) {
   constexpr int kAhead = 8, kRun = 16 * kAhead;
   if (lane >= 16) return;
@@ -43,7 +43,7 @@ HEARTH_HOST_DEVICE float InverseNorm(const float* partial, int columns, float ep
   return exact::Div(1.0f, exact::Sqrt(exact::Add(mean, epsilon)));
 }
 
-// Copies a row of a multiple of 4 floats to shared memory, by all threads of a block.
+// Copies a row to shared memory, by all threads of a block. REQUIRES: `columns` is a multiple of 4.
 template <int kWarps>
 HEARTH_HOST_DEVICE void CopyRow(const float* from, int columns, float* to) {
   FOR_WARPS(warp, kWarps) {
@@ -55,7 +55,7 @@ HEARTH_HOST_DEVICE void CopyRow(const float* from, int columns, float* to) {
   }
 }
 
-// x = embedding * scale, normed = RmsNorm(x): a block for each row.
+// x = embedding * scale, normed = RmsNorm(x). One block for each row.
 struct EmbedProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {
@@ -63,11 +63,11 @@ struct EmbedProgram {
     float partial[16];
   };
 
-  DeviceMatrix embedding;  // a column for each token
+  DeviceMatrix embedding;  // one column for each token
   StepTable table;
-  const float* norm;
+  const float* norm;  // [hidden]
   float scale, epsilon;
-  float *x, *normed;
+  float *x, *normed;  // [rows][hidden]
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row = block.number, columns = embedding.inputs;
@@ -109,7 +109,7 @@ struct EmbedProgram {
   }
 };
 
-// x += RmsNorm(y), normed = RmsNorm(x): a block for each row.
+// x += RmsNorm(y), normed = RmsNorm(x). One block for each row.
 struct AddNormProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {
@@ -121,8 +121,8 @@ struct AddNormProgram {
   StepTable table;
   int columns;
   float epsilon;
-  const float *y, *y_norm, *x_norm;
-  float *x, *normed;
+  const float *y, *y_norm, *x_norm;  // y: [rows][columns]; norms: [columns]
+  float *x, *normed;                 // [rows][columns]
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const bool is_row = block.number < *table.row_count;
@@ -171,8 +171,9 @@ struct AddNormProgram {
   }
 };
 
-// Of each row [queries, keys, values]: queries are normed and rotated where they are, keys are
-// normed and rotated into their block, values are copied there: a warp for each head of a row.
+// Processes each row [queries, keys, values]: queries are normed and rotated in place; keys are
+// normed and rotated into their block; values are copied to their block. One warp for each head of
+// a row.
 struct HeadNormProgram {
   static constexpr int kWarps = 8, kHeadDimMax = 256;
   struct Shared {
@@ -185,9 +186,9 @@ struct HeadNormProgram {
   bool is_global;
   int rows;
   float epsilon;
-  const float *q_norm, *k_norm;
-  const float *cos, *sin;  // [positions][head_dim / 2]
-  float* qkv;
+  const float *q_norm, *k_norm;  // [head_dim]
+  const float *cos, *sin;        // [positions][head_dim / 2]
+  float* qkv;                    // [rows][(heads + 2 * kv_heads) * head_dim]
 
   static int Blocks(int rows, int heads, int kv_heads) {
     return (rows * (heads + 2 * kv_heads) + kWarps - 1) / kWarps;
@@ -234,14 +235,14 @@ struct HeadNormProgram {
   }
 
  private:
-  static constexpr int kTurns = kHeadDimMax / 2 / 32;  // of a lane
-  // Where a head goes.
+  static constexpr int kTurns = kHeadDimMax / 2 / 32;  // pairs of a lane
+  // The destination of a head.
   struct Place {
     float* to;
     int position;
     bool is_query, is_value;
   };
-  // Factors of two numbers that are rotated together.
+  // Factors for two numbers that are rotated together.
   struct Turn {
     float first_norm, second_norm, cos, sin;
   };

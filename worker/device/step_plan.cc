@@ -43,7 +43,7 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
     list.row_items.clear();
     list.blocks.clear();
     list.row_blocks.clear();
-    if (shape_.LayersIn(is_global) == 0) continue;  // its sequences have no blocks
+    if (shape_.LayersIn(is_global) == 0) continue;  // no layers: the sequences have no blocks
     for (const DevicePart& part : parts) AddRows(part, is_global, splits, &list);
   }
   for (const DevicePart& part : parts) {
@@ -100,7 +100,7 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
   }
 }
 
-// Where there is no room for states, a tile goes through all its splits.
+// Adds a tile's items: one for each split, or, if there is no room for states, one for all splits.
 void StepPlan::AddTile(const AttendItem& tile, bool splits, List* list) {
   const auto first = static_cast<int32_t>(list->items.size());
   if (!splits || first + tile.splits > capacity_.items - capacity_.rows) {

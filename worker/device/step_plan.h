@@ -1,6 +1,6 @@
-// StepPlan: the StepTable of a step, made by the host.
+// StepPlan: builds the StepTable of a step on the host.
 //
-// Thread safety: none. Keeps its memory for the next step.
+// Thread safety: none. It keeps its memory for the next step.
 #ifndef HEARTH_WORKER_DEVICE_STEP_PLAN_H_
 #define HEARTH_WORKER_DEVICE_STEP_PLAN_H_
 
@@ -16,17 +16,17 @@
 
 namespace hearth {
 
-// Tokens that a step appends to one sequence.
+// The tokens that a step appends to one sequence.
 struct DevicePart {
   absl::Span<const int32_t> tokens;
-  int begin = 0;  // position of the first
-  int want = 0;   // logits of the last `want` tokens
-  // Of each group, local and global, the block of each split in device memory up to the last
-  // token's; null where no row sees it.
+  int begin = 0;  // position of the first token
+  int want = 0;   // logits are wanted of the last `want` tokens
+  // For each group (local, global): the block of each split in device memory, up to the last
+  // token's split; null if no row sees the split.
   std::array<absl::Span<std::byte* const>, 2> blocks;
 };
 
-// Most of what a table holds. The memory of split states follows from them.
+// Capacity of a table. It also determines the memory of split states.
 struct StepCapacity {
   int rows = 0, wanted = 0;
   int items = 0;   // of a group
@@ -38,9 +38,9 @@ class StepPlan {
  public:
   StepPlan(Device* device, const DeviceShape& shape, const StepCapacity& capacity);
 
-  // Writes the table of a step. `splits`: rows of single tokens are computed split by split, as
-  // there are few; else an item goes through all splits of its rows.
-  // REQUIRES: the parts' rows, wanted rows and blocks are within the capacity.
+  // Writes the table of a step. `splits`: compute the few rows of single tokens split by split;
+  // otherwise an item covers all splits of its rows. REQUIRES: the parts' rows, wanted rows and
+  // blocks are within the capacity.
   void Write(absl::Span<const DevicePart> parts, bool splits);
 
   const StepTable& table() const { return table_; }

@@ -47,8 +47,7 @@ std::vector<KernelTarget> UsableTargets() {
 KernelTarget ChosenTarget() { return is_forced ? forced_target : UsableTargets().back(); }
 
 void ForceTarget(KernelTarget target) {
-  [[maybe_unused]] const int64_t able =
-      CpuTargets();  // read before Highway is limited to one target
+  [[maybe_unused]] const int64_t able = CpuTargets();  // before Highway is limited to one
   assert(target == KernelTarget::kPlain || (able & HighwayTarget(target)) != 0);
   forced_target = target;
   is_forced = true;

@@ -31,24 +31,23 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   const ModelConfig& config = weights.config();
   const AttentionConfig& attention = config.attention;
   using Attend = AttendProgram<1>;
-  const auto unsupported = [&](const std::string& what) {
+  const auto refuse = [&](const std::string& what) {
     return absl::UnimplementedError(
         absl::StrCat("device: ", device.kind(), " does not compute ", what));
   };
   if (layout.chunk_tokens > Attend::kSplitMax) {
-    return unsupported(absl::StrCat("chunks of ", layout.chunk_tokens,
-                                    " tokens: set --chunk-tokens to ", Attend::kSplitMax,
-                                    " or less, on all workers of the store"));
+    return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens: set --chunk-tokens to ",
+                               Attend::kSplitMax, " or less, on all workers of the store"));
   }
   if (layout.dtype != KvDtype::kFloat32) {
-    return unsupported("keys and values in bfloat16: leave --kv-dtype at auto");
+    return refuse("keys and values in bfloat16: leave --kv-dtype at auto");
   }
-  if (!weights.is_tied()) return unsupported("an embedding that is not the head: use --device cpu");
+  if (!weights.is_tied()) return refuse("an embedding that is not the head: use --device cpu");
   if (attention.head_dim > Attend::kHeadDimMax ||
       attention.num_heads > kMostSharers * attention.num_kv_heads ||
       config.hidden_size > kRowColumnsMax || config.hidden_size % 8 != 0 ||
       config.intermediate_size % 8 != 0) {
-    return unsupported(absl::StrCat(
+    return refuse(absl::StrCat(
         "this model's shape: head_dim must be at most ", Attend::kHeadDimMax, "; got ",
         attention.head_dim, "; at most ", kMostSharers, " query heads may have one KV head; got ",
         attention.num_heads / attention.num_kv_heads,

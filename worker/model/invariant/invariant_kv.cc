@@ -39,7 +39,7 @@ struct MissingBlocks {
 
 // A group's of all blocks.
 template <typename Blocks>
-auto& ForGroup(Blocks& blocks, LayerGroup group) {
+auto& At(Blocks& blocks, LayerGroup group) {
   return blocks[static_cast<size_t>(group)];
 }
 
@@ -86,7 +86,7 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
   for (int at = begin; at < end;) {
     const int next = std::min(end, (at / chunk + 1) * chunk);
     const std::byte* from =
-        ForGroup(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
+        At(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
     CopyColumns(&arena_->memory(), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
                 slice, slice_tokens, at - slice_begin);
     at = next;
@@ -102,11 +102,10 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
 
 void InvariantKv::ReserveBlocks(size_t global_blocks, size_t local_blocks) {
   assert(!seals());
-  ForGroup(ahead_, LayerGroup::kGlobal) = global_blocks;
-  ForGroup(ahead_, LayerGroup::kLocal) = local_blocks;
+  At(ahead_, LayerGroup::kGlobal) = global_blocks;
+  At(ahead_, LayerGroup::kLocal) = local_blocks;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    ForGroup(spare_, group)
-        .reserve(ForGroup(ahead_, group));  // a step that gives blocks back takes no memory
+    At(spare_, group).reserve(At(ahead_, group));  // a step that gives blocks back takes no memory
   }
   keeps_spare_ = true;
 }
@@ -117,12 +116,11 @@ void InvariantKv::BeginRestore(int length) {
   restoring_ = length;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const bool some = PlainBytes(*layout_, group) > 0;
-    ForGroup(blocks_, group).clear();
-    ForGroup(blocks_, group).resize(some ? SplitsTo(*layout_, length) : 0);
-    ForGroup(sealed_, group).clear();
+    At(blocks_, group).clear();
+    At(blocks_, group).resize(some ? SplitsTo(*layout_, length) : 0);
+    At(sealed_, group).clear();
     if (seals())
-      ForGroup(sealed_, group)
-          .resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
+      At(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
   // A tail without rows needs no object, so that its block has none of those before it.
@@ -134,7 +132,7 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   absl::StatusOr<KvBlock> block =
       arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
   if (!block.ok()) return block.status();
-  auto& blocks = seals() ? ForGroup(sealed_, id.group) : ForGroup(blocks_, id.group);
+  auto& blocks = seals() ? At(sealed_, id.group) : At(blocks_, id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
@@ -161,8 +159,7 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
     }
     to += slice_bytes;
   }
-  (sealed ? ForGroup(sealed_, id.group) : ForGroup(blocks_, id.group)).at(id.begin / chunk) =
-      std::move(block);
+  (sealed ? At(sealed_, id.group) : At(blocks_, id.group)).at(id.begin / chunk) = std::move(block);
   return absl::OkStatus();
 }
 
@@ -184,7 +181,7 @@ void InvariantKv::ShareAll(const InvariantKv& other) {
 
 void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
   if (keeps_spare_ && *block != nullptr && arena_->WasTaken(*block) && IsSole(*block)) {
-    ForGroup(spare_, group).push_back(std::move(*block));
+    At(spare_, group).push_back(std::move(*block));
   }
   *block = nullptr;
 }
@@ -199,14 +196,14 @@ void InvariantKv::DropUnseen() {
       Drop(group, &(*blocks)[split]);
     }
   };
-  drop(LayerGroup::kLocal, &ForGroup(blocks_, LayerGroup::kLocal), seen);
-  drop(LayerGroup::kLocal, &ForGroup(sealed_, LayerGroup::kLocal), seen);
+  drop(LayerGroup::kLocal, &At(blocks_, LayerGroup::kLocal), seen);
+  drop(LayerGroup::kLocal, &At(sealed_, LayerGroup::kLocal), seen);
   if (PlainBytes(*layout_, LayerGroup::kLocal) > 0) {
     first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
   if (!seals()) return;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    drop(group, &ForGroup(blocks_, group), static_cast<size_t>(length_) / chunk);
+    drop(group, &At(blocks_, group), static_cast<size_t>(length_) / chunk);
   }
 }
 
@@ -228,10 +225,10 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const size_t bytes = PlainBytes(*layout_, group);
     if (bytes == 0) continue;
-    std::vector<KvBlock>& have = ForGroup(blocks_, group);
-    std::vector<KvBlock>& spare = ForGroup(spare_, group);
-    size_t ahead = ForGroup(ahead_, group);
-    if (ahead > 0) have.reserve(ForGroup(ahead_, LayerGroup::kGlobal));
+    std::vector<KvBlock>& have = At(blocks_, group);
+    std::vector<KvBlock>& spare = At(spare_, group);
+    size_t ahead = At(ahead_, group);
+    if (ahead > 0) have.reserve(At(ahead_, LayerGroup::kGlobal));
     for (const KvBlock& block : have) ahead -= block != nullptr && ahead > 0 ? 1 : 0;
     for (size_t split = first; split < end; ++split) {
       const bool there = split < have.size() && have[split] != nullptr;
@@ -245,7 +242,7 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
       ahead -= !there && ahead > 0 ? 1 : 0;
     }
     for (size_t more = spare.size(); more < ahead; ++more) missing.Add(bytes, &spare, more);
-    std::vector<KvBlock>& whole = ForGroup(sealed_, group);
+    std::vector<KvBlock>& whole = At(sealed_, group);
     for (size_t split = first; seals() && split < sealed_end; ++split) {
       if (split < whole.size() && whole[split] != nullptr) continue;
       missing.Add(layout_->ObjectBytes(layout_->chunk_tokens, group), &whole, split);
@@ -267,11 +264,11 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
 void InvariantKv::ReleaseRoom() {
   const size_t whole = static_cast<size_t>(length_) / layout_->chunk_tokens;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    std::vector<KvBlock>& have = ForGroup(blocks_, group);
+    std::vector<KvBlock>& have = At(blocks_, group);
     for (size_t split = SplitsTo(*layout_, length_); split < have.size(); ++split)
       Drop(group, &have[split]);
     have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
-    std::vector<KvBlock>& sealed = ForGroup(sealed_, group);
+    std::vector<KvBlock>& sealed = At(sealed_, group);
     sealed.resize(std::min(sealed.size(), whole));
   }
 }
@@ -290,20 +287,20 @@ std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks
 
 std::vector<std::byte*> InvariantKv::BlocksOf(LayerGroup group) const {
   std::vector<std::byte*> blocks;
-  for (const KvBlock& block : ForGroup(blocks_, group)) blocks.push_back(block.get());
+  for (const KvBlock& block : At(blocks_, group)) blocks.push_back(block.get());
   return blocks;
 }
 
 std::byte* InvariantKv::SliceAt(int layer, int position) {
   const size_t split = static_cast<size_t>(position) / layout_->chunk_tokens;
-  const std::vector<KvBlock>& blocks = ForGroup(blocks_, GroupOf(layer));
+  const std::vector<KvBlock>& blocks = At(blocks_, GroupOf(layer));
   assert(split < blocks.size() && blocks[split] != nullptr);
   return blocks[split].get() +
          LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
 }
 
 std::byte* InvariantKv::SealedAt(int layer, size_t split) {
-  return ForGroup(sealed_, GroupOf(layer))[split].get() +
+  return At(sealed_, GroupOf(layer))[split].get() +
          LayersBefore(*layout_, layer) * layout_->SliceBytes(layout_->chunk_tokens);
 }
 
