@@ -20,10 +20,10 @@ namespace hearth {
 namespace {
 
 constexpr char kMagic[] = {'G', 'G', 'U', 'F'};
-// Gemma's has 16 MB, half of it merges.
+// Gemma's header has 16 MB, half of it merges.
 constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{128} << 20;
-// Fields and tensors, of which 27B with its vision part has 1,300; booleans, one for each layer;
-// pieces or merges, of which Gemma has 262,144 and 514,906; a text.
+// Entries: fields or tensors; 27B with its vision part has 1,300. Short list: booleans, one for
+// each layer. Long list: pieces or merges; Gemma has 262,144 and 514,906. Text: one string.
 constexpr uint64_t kMaxEntries = 1 << 15, kMaxShortList = 1 << 10, kMaxLongList = 1 << 20;
 constexpr uint64_t kMaxTextBytes = 1 << 20, kMaxNameBytes = 256;
 constexpr char kEndsEarly[] = "the header is truncated, or longer than 128 MiB";
@@ -45,9 +45,10 @@ enum ValueType : uint32_t {
   kI64,
   kF64
 };
-constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // at least
+constexpr uint64_t kValueBytes[] = {1, 1, 2,  2, 4, 4, 4,
+                                    1, 8, 12, 8, 8, 8};  // the least bytes of a value
 
-// The types of tensors by their numbers, as far as they have a name.
+// The tensor types by number, if the number has a name.
 struct TypeName {
   uint32_t number;
   const char* name;
@@ -76,7 +77,7 @@ constexpr std::pair<const char*, const char*> kNames[] = {
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"}};
 
-// "blk.3.attn_q.weight" as "model.layers.3.self_attn.q_proj.weight".
+// "blk.3.attn_q.weight" becomes "model.layers.3.self_attn.q_proj.weight".
 std::string HuggingFaceName(const std::string& name) {
   if (name == "output.weight") return "lm_head.weight";
   std::vector<std::string> parts = absl::StrSplit(name, '.');
@@ -91,10 +92,10 @@ std::string HuggingFaceName(const std::string& name) {
   return name;
 }
 
-// Takes values off the front of a file. After the first failure all are empty.
+// Reads values from the front of a file. After the first failure every value is empty.
 class HeaderReader {
  public:
-  // `vocabulary`: where its lists go; null: they are skipped.
+  // `vocabulary`: receives the vocabulary's lists; null: they are skipped.
   HeaderReader(const TensorFile& file, GgufVocabulary* vocabulary)
       : fd_(file.fd), size_(static_cast<uint64_t>(file.opened.st_size)), vocabulary_(vocabulary) {}
 
@@ -112,7 +113,7 @@ class HeaderReader {
     Take(sizeof(value), &value);
     return value;
   }
-  // The first `kept` bytes of a text of at most `most`.
+  // Returns the first `kept` bytes of a text; fails if the text has more than `most` bytes.
   std::string Text(uint64_t most, uint64_t kept = std::numeric_limits<uint64_t>::max()) {
     const uint64_t bytes = TextBytes(most);
     std::string text(std::min(bytes, kept), '\0');
@@ -120,7 +121,7 @@ class HeaderReader {
     Skip(bytes - text.size());
     return text;
   }
-  // Of a field or tensor: what a message may show.
+  // Returns the name of a field or tensor; fails unless a message can show it.
   std::string Name() {
     std::string name = Text(kMaxNameBytes);
     const auto is_odd = [](char c) { return c <= ' ' || c > '~'; };
@@ -161,14 +162,14 @@ class HeaderReader {
     if (bytes > left()) return Fail(kEndsEarly);
     at_ += bytes;
   }
-  // The length of a text that lies in the header.
+  // Returns the length of a text; fails if the text exceeds `most` or the header.
   uint64_t TextBytes(uint64_t most) {
     const auto bytes = Number<uint64_t>();
     if (bytes <= std::min(most, left())) return bytes;
     Fail(absl::StrCat("a string of ", bytes, " bytes exceeds the header, or the limit of ", most));
     return 0;
   }
-  // REQUIRES: a known type that is neither a text nor a list.
+  // REQUIRES: a known type, neither a text nor a list.
   GgufValue Single(uint32_t type) {
     switch (type) {
       case kU8:
@@ -195,7 +196,7 @@ class HeaderReader {
         return Number<double>();
     }
   }
-  // Only a list that a reader asks for, in the type that it asks for, is kept.
+  // Keeps a list only if a reader asks for it, in the type that the reader asks for.
   GgufValue List(const std::string& name) {
     const auto type = Number<uint32_t>();
     const auto count = Number<uint64_t>();
@@ -221,7 +222,7 @@ class HeaderReader {
     }
     return SkippedList{};
   }
-  // Whether the list was one that a vocabulary has.
+  // Returns whether the list belongs to the vocabulary, and stores it if so.
   bool TakeVocabulary(absl::string_view list, uint32_t type, uint64_t count) {
     const bool is_number = type != kText && type != kBool;
     if (list == "tokens" && type == kText) {
@@ -245,7 +246,8 @@ class HeaderReader {
     }
     return texts;
   }
-  // An integer that T has no room for, and a fraction where T is one, is 0.
+  // Reads numbers as T. An integer outside T's range becomes 0, and so does a fraction if T is an
+  // integer type.
   template <typename T>
   std::vector<T> Numbers(uint32_t type, uint64_t count) {
     std::vector<T> numbers(count);
@@ -275,7 +277,7 @@ class HeaderReader {
   std::string buffer_, why_;
 };
 
-// A whole number of blocks in each row, and all of them inside the file.
+// Checks that each row has a whole number of blocks, and that all bytes lie inside the file.
 absl::Status CheckSize(uint64_t data_begin, uint64_t file_bytes, TensorView* view) {
   const auto bad = [view](const auto&... what) {
     return absl::DataLossError(
@@ -288,7 +290,7 @@ absl::Status CheckSize(uint64_t data_begin, uint64_t file_bytes, TensorView* vie
       return bad("its shape ", view->ShapeText(), " is empty or overflows");
     }
   }
-  if (!view->type.has_value()) return absl::OkStatus();  // nobody reads it
+  if (!view->type.has_value()) return absl::OkStatus();  // no reader knows the type
   if (view->shape.empty() || view->shape.back() % FormOf(*view->type).values != 0)
     return bad("rows of shape ", view->ShapeText(), " are not a whole number of blocks");
   view->bytes = RowBytes(*view->type, static_cast<int64_t>(elements));
@@ -322,7 +324,8 @@ TensorView ReadTensor(HeaderReader* reader, const TensorFile& file) {
     if (view.dtype_text == FormOf(type).name) view.type = type;
   }
   view.offset = reader->Number<uint64_t>();
-  // A weight or its bytes never count as those of a folder, whose norms are without the 1.
+  // The prefix makes the digest differ from that of a folder's weights, whose norms are stored
+  // without the 1.
   view.dtype_text = absl::StrCat("GGUF ", view.dtype_text);
   view.is_one_more = absl::EndsWith(view.name, "norm.weight");
   return view;
@@ -351,7 +354,7 @@ absl::Status CheckVersion(const std::string& path, uint32_t version) {
                    " is not supported; versions 2 and 3 in little endian are"));
 }
 
-// That it is a whole Gemma 3 model.
+// Checks that the file is a complete Gemma 3 text model.
 absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
   const auto refuse = [&path](const auto&... what) {
     return absl::UnimplementedError(absl::StrCat(path, ": ", what...));
@@ -429,7 +432,7 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_voc
   GgufHeader header;
   header.file = file;
   HeaderReader reader(*file, with_vocabulary ? &header.vocabulary : nullptr);
-  reader.Number<uint32_t>();  // the magic
+  reader.Number<uint32_t>();  // the magic number
   const auto version = reader.Number<uint32_t>();
   const auto tensors = reader.Number<uint64_t>(), fields = reader.Number<uint64_t>();
   if (absl::Status s = CheckVersion(path, version); reader.ok() && !s.ok()) return s;

@@ -17,8 +17,8 @@
 namespace hearth {
 namespace {
 
-// On a GPU a step of so many prompt rows takes about a second of the 4B; the emulation takes
-// seconds for a row.
+// The most rows of one DeviceStep. On a GPU such a step of the 4B takes about a second; the
+// emulation takes seconds for one row.
 constexpr int kGpuRows = 4096, kEmulatedRows = 512;
 constexpr int kMostSharers = 16;
 
@@ -70,7 +70,7 @@ class Uploader {
     return to;
   }
 
-  // `matrices`: on top of each other, or of a pair the two.
+  // `matrices`: matrices to stack, or the two of a pair.
   DeviceMatrix Matrix(const std::string& name, const std::vector<const PackedWeights*>& matrices,
                       bool is_pair = false) {
     DeviceMatrix made;
@@ -95,13 +95,13 @@ class Uploader {
     return made;
   }
 
-  // The first matrix with a value that is no bfloat16; empty: there is none.
+  // The first matrix with a value that bfloat16 cannot represent; empty: none.
   const std::string& inexact() const { return inexact_; }
 
  private:
   template <typename ColumnOf>
   void Pack(const PackedWeights& from, int columns, const ColumnOf& column_of, uint16_t* packed) {
-    constexpr int kOutputs = 64;  // of a task
+    constexpr int kOutputs = 64;  // outputs of a task
     const int outputs = static_cast<int>(from.outputs());
     pool_->Run((outputs + kOutputs - 1) / kOutputs, [&](int64_t task, int) {
       const FloatMode mode;
@@ -222,9 +222,10 @@ absl::Status DeviceForward::Upload() {
                    ": free memory of the device, or use --device cpu"));
 }
 
-// A captured graph has the tables' addresses, so that they have room for all positions at once.
+// Computes and copies the rotations of positions [0, positions). Their device memory has room for
+// all positions from the start, because captured graphs contain its addresses.
 void DeviceForward::ExtendRotations(int64_t positions) {
-  constexpr int64_t kMore = 4096;  // at once
+  constexpr int64_t kMore = 4096;  // extends by at least this many positions
   const int64_t most = weights_->config().max_position_embeddings;
   for (Rotations& rotations : rotations_) {
     const int64_t begin = rotations.positions;
@@ -246,7 +247,7 @@ absl::Status DeviceForward::Failure() const {
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
   Piece piece;
-  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;  // of each part
+  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;  // blocks of each part, by group
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
@@ -283,7 +284,8 @@ absl::Status DeviceForward::Run(Parts parts) {
   return RunPiece(&piece);
 }
 
-// Waits for its end: whatever is shared or stored of it is right, or the step has failed.
+// Runs the collected parts and waits until they are done: rows that are shared or stored afterwards
+// are right, or the step fails.
 absl::Status DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   const float* logits = step_->Run(piece->parts);
@@ -301,10 +303,11 @@ absl::Status DeviceForward::RunPiece(Piece* piece) {
 
 namespace {
 
-constexpr uint64_t kTestModel = 1;     // the number of the model that the Kv here are of
-constexpr int kEmulatedTestRows = 40;  // the emulation is tested by tests, not at each start
+constexpr uint64_t kTestModel = 1;     // model number of this test's Kv
+constexpr int kEmulatedTestRows = 40;  // the emulation has its own tests
 
-// The last `count` rows' logits of a sequence's tokens, after one layer of each kind.
+// Returns the logits of the last `count` rows of a sequence after one layer of each kind, computed
+// on the CPU: [count][vocabulary].
 std::vector<float> LogitsByCpu(const InvariantWeights& weights, const std::vector<int>& layers,
                                absl::Span<const int32_t> tokens, int64_t count, ThreadPool* pool,
                                InvariantKv* kv) {
@@ -362,7 +365,7 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     rows = std::min(rows, kEmulatedTestRows);
     steps = {2, 1};
   }
-  layout->window = static_cast<uint32_t>(rows) + 1;  // nothing is dropped
+  layout->window = static_cast<uint32_t>(rows) + 1;  // drops no block
   std::vector<int32_t> tokens;
   for (int i = 0; i < rows; ++i) tokens.push_back(SpreadToken(i, config.vocab_size));
   KvBlocks host(UINT64_MAX), blocks(UINT64_MAX, memory_);

@@ -1,5 +1,5 @@
-// DeviceForward: the forward pass of an InvariantGemma on a device, in float32, with weights in
-// bfloat16: DeviceStep (worker/device/device_step.h) over the parts of a step, cut to its limits.
+// DeviceForward: the forward pass of an InvariantGemma on a device, in float32 with bfloat16
+// weights. It cuts a step's parts to the limits of DeviceStep (worker/device/device_step.h).
 //
 // Thread safety: as Forward. Ownership: shares the device; weights and threads must outlive it.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
@@ -24,32 +24,34 @@ namespace hearth {
 
 class DeviceForward : public Forward {
  public:
-  // Copies the weights to the device. kUnimplemented names the shape, form of weights or dtype that
-  // the device's programs do not have; kResourceExhausted: it has no memory for the model.
+  // Copies the weights to the device. kUnimplemented names the shape, weight form or dtype that the
+  // device's programs do not support; kResourceExhausted: the device has too little memory for the
+  // model.
   static absl::StatusOr<std::unique_ptr<DeviceForward>> Make(std::shared_ptr<Device> device,
                                                              const InvariantWeights* weights,
                                                              const KvLayout& layout,
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
-  // One local and one global layer and the head, of the model's own weights, in steps that use each
-  // shape of product, against InvariantForward: logits, keys and values.
+  // Compares one local and one global layer and the head, with the model's own weights, with
+  // InvariantForward: logits, keys and values. The steps use every product shape.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
   std::string device_kind() const override { return device_->kind(); }
 
  private:
-  // Cosines and sines of one theta: those of the positions so far are in the device's memory.
+  // Cosines and sines of one theta, [max positions][head_dim / 2] in the device's memory; the first
+  // `positions` rows are filled.
   struct Rotations {
     RopeTable table;
     int64_t positions = 0;
     float *cos = nullptr, *sin = nullptr;
   };
-  // Parts of one DeviceStep.
+  // The parts of one DeviceStep.
   struct Piece {
     std::vector<DevicePart> parts;
-    std::vector<std::pair<float*, int>> logits;  // where a part's wanted rows go
+    std::vector<std::pair<float*, int>> logits;  // destination and number of a part's wanted rows
     int rows = 0, wanted = 0;
     size_t blocks = 0;
   };

@@ -19,7 +19,7 @@
 namespace hearth {
 namespace {
 
-// Of tests; empty otherwise.
+// The product that a test set; empty otherwise.
 InvariantGemma::ProductFunction& ReplacedProduct() {
   static auto* const product = new InvariantGemma::ProductFunction;
   return *product;
@@ -45,7 +45,7 @@ std::shared_ptr<const KvLayout> LayoutFor(const InvariantWeights& weights,
       weights.config(), dtype, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
 }
 
-// Whether the kernels have what the model asks for.
+// Checks that the kernels support the model's shapes.
 absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config,
                          const InvariantGemmaOptions& options) {
   const AttentionConfig& attention = config.attention;
@@ -171,7 +171,7 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
 
 absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const bool on_device = device_kind() != "cpu";  // which is tested at each start
+  const bool on_device = device_kind() != "cpu";  // a device is tested at each start
   const std::string file = on_device ? "" : SelfTestFile(cache_dir, *weights_, *layout_, limits);
   if (!file.empty() && ReadModelFile(file, sizeof(kSelfTestHeld)).value_or("") == kSelfTestHeld) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
@@ -185,7 +185,7 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
   return absl::OkStatus();
 }
 
-// The forward pass, top to bottom: loops in a list, which then runs as one sequence on the threads.
+// The forward pass, top to bottom: loops are added to a list, which then runs on the threads.
 InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayout& layout,
                                    ThreadPool* pool, LayerHooks hooks)
     : weights_(weights),
@@ -256,7 +256,7 @@ void InvariantForward::AddWholeLayer(const InvariantLayer& layer, int number,
   AddAttentionAndFeedForward(weights, next_norm.data(), rows, &workspace_, list, &hooks_);
 }
 
-// Behind its keys and values only the wanted rows go on.
+// After the last layer's keys and values, only the wanted rows continue.
 void InvariantForward::AddLastLayer(const InvariantLayer& layer, int number, KernelPhases* list) {
   const LayerWeights weights = WeightsOf(layer);
   AddQueriesKeysValues(weights, step_.RowsOfLayer(number, RopeOf(layer)), &workspace_, list,

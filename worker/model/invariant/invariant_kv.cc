@@ -10,7 +10,7 @@ namespace hearth {
 
 namespace {
 
-// One of those taken ahead; null: there is none.
+// Returns a spare block; null if there is none.
 KvBlock TakeSpare(std::vector<KvBlock>* spare) {
   if (spare->empty()) return nullptr;
   KvBlock block = std::move(spare->back());
@@ -18,16 +18,17 @@ KvBlock TakeSpare(std::vector<KvBlock>* spare) {
   return block;
 }
 
-// Whether nobody else holds it; what others read of it, they have read by then.
+// Returns whether `block` has no other holder. If so, all reads by former holders have finished.
 bool IsSole(const KvBlock& block) {
   if (block.use_count() != 1) return false;
-  // The count alone orders nothing. Giving a share up does, after all that gave theirs up before.
+  // use_count() alone does not synchronize. Releasing a reference does: it happens after all
+  // earlier releases.
   KvBlock again = block;
   again.reset();
   return true;
 }
 
-// Missing blocks of a step: places and sizes.
+// The blocks that a step must still take: their sizes, and their places.
 struct MissingBlocks {
   std::vector<size_t> sizes;
   std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
@@ -37,7 +38,7 @@ struct MissingBlocks {
   }
 };
 
-// A group's of all blocks.
+// Returns the element of a layer group.
 template <typename Blocks>
 auto& At(Blocks& blocks, LayerGroup group) {
   return blocks[static_cast<size_t>(group)];
@@ -105,7 +106,7 @@ void InvariantKv::ReserveBlocks(size_t global_blocks, size_t local_blocks) {
   At(ahead_, LayerGroup::kGlobal) = global_blocks;
   At(ahead_, LayerGroup::kLocal) = local_blocks;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    At(spare_, group).reserve(At(ahead_, group));  // a step that gives blocks back takes no memory
+    At(spare_, group).reserve(At(ahead_, group));  // so that returning blocks allocates nothing
   }
   keeps_spare_ = true;
 }
@@ -123,7 +124,7 @@ void InvariantKv::BeginRestore(int length) {
       At(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
-  // A tail without rows needs no object, so that its block has none of those before it.
+  // An empty tail needs no object, so the block at `length` has no rows of earlier objects.
   first_local_ = tail == length ? length : tail - tail % static_cast<int>(layout_->chunk_tokens);
 }
 
@@ -186,7 +187,7 @@ void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
   *block = nullptr;
 }
 
-// What no row from length_ on sees, or sees sealed.
+// Drops the blocks that no row from length_ on sees, or that such rows see only sealed.
 void InvariantKv::DropUnseen() {
   const size_t chunk = layout_->chunk_tokens;
   // The first row of the step still sees its whole window.
@@ -218,7 +219,8 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
   DropUnseen();
-  const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;  // to be written
+  const size_t first =
+      static_cast<size_t>(length_) / layout_->chunk_tokens;  // the first split that the step writes
   const size_t end = SplitsTo(*layout_, length_ + tokens);
   const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;
   MissingBlocks missing;

@@ -1,21 +1,22 @@
 // InvariantKv: the keys and values of one sequence of an InvariantGemma, in blocks.
 //
-// A block is an object of a whole chunk, of one layer group (kv_blocks.h): it is shared by
-// reference once its rows are done, and taken by reference in a restore. A remainder is copied both
-// ways, so that rows that are still written belong to this sequence alone.
+// A block is an object of a whole chunk of one layer group (kv_blocks.h). Once its rows are done, a
+// block is shared by reference; a restore adopts it by reference. A partial chunk is copied in both
+// directions, so only this sequence holds rows that are still written.
 //
-// Where whole chunks are quantized, one is sealed in the step that computes its last row: a block
-// of fewer bits is made of it, which is what is given and taken, and the rows as they are go with
-// the next step.
+// If whole chunks are quantized, the step that computes a chunk's last row seals the chunk: it
+// writes a second block with fewer bits. Sealed blocks are the ones that are shared and adopted;
+// the next step drops the unsealed rows.
 //
-// Thread safety: none; one thread at a time uses it.
-// Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
+// Thread safety: none; one thread at a time.
+// Ownership: shares its blocks. The InvariantGemma must outlive it. A moved-from Kv belongs to no
+// model.
 // Invariants:
-//   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
-//   2. The rows of a block that others may hold are below length(), and never written again.
-//   3. Of a chunk before that of row length(), and of no other, there is a sealed block, where
-//      chunks are sealed; MakeRoom takes it ahead.
-//   4. A row that is not held, or was forgotten, is never read for its value: its memory may be
+//   1. Positions [0, length()) are done. Keys are stored after RoPE; positions are absolute.
+//   2. If others may hold a block, its rows are below length() and are never written again.
+//   3. If chunks are sealed, exactly the chunks before row length()'s chunk have a sealed block;
+//      MakeRoom takes a step's sealed blocks in advance.
+//   4. A row that is not held, or was rewound, is never read for its value: its memory may contain
 //      anything.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
@@ -38,12 +39,13 @@
 
 namespace hearth {
 
-// Where the rows of a chunk lie in its block, and how many bytes they are.
+// Layout of a chunk's rows in its block.
 //
 // Thread safety: pure functions.
 
-// Columns [begin, begin + count) of a slice of `from_tokens` columns to those from `to_begin` on of
-// one of `to_tokens`: a run of rows for each half and KV head.
+// Copies columns [begin, begin + count) of a slice with `from_tokens` columns to columns from
+// `to_begin` on of a slice with `to_tokens` columns. Each half (K, V) and KV head is one run of
+// rows.
 inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout,
                         const std::byte* from, int from_tokens, int begin, int count, std::byte* to,
                         int to_tokens, int to_begin) {
@@ -54,18 +56,18 @@ inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout
   memory->Copy(way, to + bytes(to_begin), from + bytes(begin), runs);
 }
 
-// A layer's place among those of its group.
+// Returns the index of a layer among the layers of its group.
 inline size_t LayersBefore(const KvLayout& layout, int layer) {
   const auto at = layout.layers.begin() + layer;
   return static_cast<size_t>(std::count(layout.layers.begin(), at, *at));
 }
 
-// Of a chunk's rows as they are.
+// Returns the bytes of one chunk's unsealed rows, in all layers of a group.
 inline size_t PlainBytes(const KvLayout& layout, LayerGroup group) {
   return layout.LayerCount(group) * layout.PlainSliceBytes(layout.chunk_tokens);
 }
 
-// Those that rows up to `length` begin.
+// Returns the number of splits that hold the rows [0, length).
 inline size_t SplitsTo(const KvLayout& layout, int length) {
   return (static_cast<size_t>(length) + layout.chunk_tokens - 1) / layout.chunk_tokens;
 }
@@ -75,8 +77,8 @@ class InvariantKv : public SequenceKv {
   InvariantKv() = default;
   InvariantKv(InvariantKv&& other) noexcept = default;
   InvariantKv& operator=(InvariantKv&& other) noexcept = default;
-  // `model`: the number of the model that made it, above 0. The arena must outlive it.
-  // `layout`: with the quantization of whole chunks, where they are quantized.
+  // `model`: number of the model that makes it, above 0. `layout`: includes the quantization of
+  // whole chunks, if any. The arena must outlive the Kv.
   InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model);
 
   int length() const override { return length_; }
@@ -87,57 +89,60 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
   bool is_on_device() const override { return arena_->memory().is_on_device(); }
 
-  // The next step takes so many blocks, and later steps use them: while they suffice, no step takes
-  // other memory. Blocks that the window leaves are used again. REQUIRES: nothing is quantized.
+  // The next step takes this many blocks, and later steps use them: while they suffice, no step
+  // takes other memory. Blocks that the window leaves are reused. REQUIRES: nothing is quantized.
   void ReserveBlocks(size_t global_blocks, size_t local_blocks);
 
-  // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
-  // needs; FinishRestore. Local layers then hold all rows of these objects.
-  // After an error BeginRestore makes it usable again.
+  // To restore `length` tokens, call BeginRestore; then Adopt or CopyIn for each object that the
+  // length needs; then FinishRestore. Local layers then hold all rows of these objects. After an
+  // error, BeginRestore makes the Kv usable again.
   void BeginRestore(int length);
-  // Takes an object of a whole chunk by reference.
+  // Adopts an object of a whole chunk by reference.
   absl::Status Adopt(const ObjectId& id, KvBlock bytes);
-  // Copies an object; `slices` are those of its group's layers, ascending by layer, in the host's
-  // memory, or `within` the device's.
+  // Copies an object. `slices`: the slices of its group's layers, ascending by layer, in host
+  // memory; with `within`, in the device's memory.
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
                       bool within = false);
   void FinishRestore();
 
-  // All of its rows go through the adapter, which is of the same model. REQUIRES: it is empty.
+  // All rows will use the adapter. REQUIRES: the Kv is empty; the adapter belongs to the same
+  // model.
   void UseAdapter(std::shared_ptr<const LoraAdapter> adapter);
   const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
 
-  // Becomes a copy of `other` that shares its blocks; a partly filled one is copied when this one
-  // writes to it, if others still have it. REQUIRES: of the same model and adapter.
+  // Makes this Kv a copy of `other` that shares its blocks. If a partly filled block still has
+  // other holders when this Kv writes to it, the block is copied first. REQUIRES: the same model
+  // and adapter.
   void ShareAll(const InvariantKv& other);
 
-  // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row
-  // sees any more; kResourceExhausted where there is none, without loss of a needed row. Once there
-  // is room it may be called again, for as many rows or fewer.
+  // Called by the model. Makes room for `tokens` more rows of all layers, and drops blocks that no
+  // row sees any more. kResourceExhausted: there is no memory; no needed row is lost. With room
+  // made, it may be called again for at most as many rows.
   absl::Status MakeRoom(int tokens);
-  // Returns blocks without any row, and sealed ones of chunks that are not whole: those of a
-  // MakeRoom for a step that is not made, or of rows that it rewound behind.
+  // Releases blocks without any row, and sealed blocks of incomplete chunks: the room of a step
+  // that is not computed, or of rewound rows.
   void ReleaseRoom();
-  // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
+  // Returns the address of each split of a layer, null if dropped; valid until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const {
     return SlicesOf(layer, blocks_, false);
   }
-  // Where the blocks of a group lie, likewise.
+  // Returns the address of each block of a group, null if dropped; valid until the next MakeRoom.
   std::vector<std::byte*> BlocksOf(LayerGroup group) const;
-  // As SplitsOf, of sealed ones.
+  // As SplitsOf, for sealed blocks.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
-  // Whether whole chunks are sealed.
+  // Returns whether whole chunks are sealed.
   bool seals() const { return layout_->quantization.is_on(); }
-  // A layer's slice of a sealed block. REQUIRES: there is one.
+  // Returns a layer's slice of a sealed block. REQUIRES: the block exists.
   std::byte* SealedAt(int layer, size_t split);
-  // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
+  // Returns a layer's slice of the block that holds `position`. REQUIRES: there is room for
+  // `position`.
   std::byte* SliceAt(int layer, int position);
-  // Goes on from `length`: rows behind it are to be computed again, those before it are there.
-  // REQUIRES: nobody else holds the blocks of rows behind it.
+  // Sets the length back: later rows will be computed again; earlier rows stay. REQUIRES: nobody
+  // else holds blocks with rows from `length` on.
   void Rewind(int length) { length_ = length; }
-  // All layers have the rows now.
+  // Adds rows that all layers have computed.
   void Advance(int tokens) { length_ += tokens; }
-  uint64_t model() const { return layout_ == nullptr ? 0 : model_; }  // 0: none
+  uint64_t model() const { return layout_ == nullptr ? 0 : model_; }  // 0: no model
   const KvLayout& layout() const { return *layout_; }
 
  private:
@@ -149,21 +154,21 @@ class InvariantKv : public SequenceKv {
   }
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);
-  // Puts a block of `bytes` at `split`, with the bytes of the one that was there.
+  // Puts a block of `bytes` bytes at `split`; copies the bytes of the block it replaces.
   void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
-  std::shared_ptr<const KvLayout> layout_;  // null: it was moved from
+  std::shared_ptr<const KvLayout> layout_;  // null: moved from
   KvBlocks* arena_ = nullptr;
   uint64_t model_ = 0;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
-  SplitBlocks blocks_;                          // null: left by the window, or sealed
-  SplitBlocks sealed_;                          // null: left by the window
-  SplitBlocks spare_;                           // taken ahead, of each group
-  std::array<size_t, 2> ahead_{};  // by group, the blocks that the next step takes in all
-  bool keeps_spare_ = false;       // blocks that the window leaves are used again
+  SplitBlocks blocks_;                          // null: dropped by the window, or sealed
+  SplitBlocks sealed_;                          // null: dropped by the window
+  SplitBlocks spare_;                           // taken in advance, by group
+  std::array<size_t, 2> ahead_{};               // blocks that the next step takes in all, by group
+  bool keeps_spare_ = false;                    // reuse blocks that the window leaves
   int length_ = 0, restoring_ = 0;
-  bool shares_end_ = false;  // the block that is partly filled may be others' too
-  int first_local_ = 0;      // the first row that local layers hold
+  bool shares_end_ = false;  // the partly filled block may have other holders
+  int first_local_ = 0;      // first row that local layers hold
 };
 
 }  // namespace hearth

@@ -20,26 +20,26 @@ namespace hearth {
 
 namespace {
 
-// A window longer than this is not slid past: the test would take longer than the load.
+// Longer windows are not filled: the test would take longer than the load.
 constexpr int kLongestWindow = 4096;
-// Rows that the head takes at once; the engine asks for one of each sequence that decodes, and for
-// those behind it that were guessed.
+// Rows that the head computes at once. The engine asks for one row of each decoding sequence, and
+// for the rows of its guessed tokens.
 constexpr int kHeadRows = 17;
 
-// Outputs of the head that go through the references, from each of kHeadPlaces places.
+// Outputs of the head compared with the reference, at each of kHeadPlaces places.
 constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 
-// Of the model that the Kv here are of: the forward pass does not ask.
+// Model number of this test's Kv; the forward pass does not check it.
 constexpr uint64_t kNumber = 1;
 
-// Of a prompt beside others: where more are to be tried, there are several prompts.
+// The most rows of one prompt in a step of several sequences; more rows become several prompts.
 constexpr int kPieceRows = 512;
-// Of sequences that decode in one step, and the bytes of their blocks: each has one of its own for
-// either layer, 2 MiB of a 27B. More rows than these are tried as prompts.
+// The most sequences that decode in one step, and the most bytes of their blocks: each sequence has
+// a block for each of the two layers, 2 MiB for a 27B. Further rows are tested as prompts.
 constexpr uint64_t kDecodesMax = 64, kDecodesMaxBytes = uint64_t{256} << 20;
 
-// Each size at which a kernel may change its method: those below a few tiles, those about a power
-// of two, as most chunks are, and the most rows of a sequence that is alone.
+// Returns every size at which a kernel may change its method: sizes below a few tiles, sizes around
+// powers of two (as most chunks are), and the most rows of a sequence alone.
 std::vector<int> SizesUpTo(int rows, int alone) {
   std::set<int> sizes;
   for (int m = 1; m <= 17; ++m) sizes.insert(m);
@@ -50,8 +50,8 @@ std::vector<int> SizesUpTo(int rows, int alone) {
   return {sizes.begin(), sizes.lower_bound(rows)};
 }
 
-// The rows of the sequences of one step: two that decode, and some that prefill between and behind
-// them, until there are `together`.
+// Returns the rows of each sequence of one step: decoding sequences between and after prefilling
+// ones, `together` rows in all.
 std::vector<int> SequenceRows(int rows, int chunk, int together) {
   std::vector<int> sequences;
   for (const int m : {1, 17, std::min(chunk, kPieceRows), 1, 3}) {
@@ -102,7 +102,7 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
   if (rows_ > 1) {
     const int decodes = DecodesTried(limits.decodes, of_model.SliceBytes(of_model.chunk_tokens));
     together_.resize(2);
-    // Each at another row: equal ones would hide that one is taken for another.
+    // Each sequence is at a different row: with equal rows, swapped sequences would not be noticed.
     for (int i = 0; i < std::min(decodes, rows_ - 1); ++i) {
       together_[0].push_back({rows_ - 1 - i, 1});
     }
@@ -114,9 +114,9 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
     for (const int row : {0, piece.rows / 2, piece.rows - 1}) compared_.insert(piece.begin + row);
   };
   for (const int m : sizes_) compare({rows_ - m, m});
-  // Nothing is dropped: each pass begins again in the middle.
+  // Drop no block: each pass begins again in the middle.
   layout->window = static_cast<uint32_t>(rows_) + 1;
-  int splits = 0;  // of one step beside those of all rows
+  int splits = 0;  // splits of the largest step of several sequences
   for (const Pieces& pieces : together_) {
     int more = 0;
     for (const Piece& piece : pieces) {
@@ -144,7 +144,7 @@ std::string InvariantSelfTest::AmongRows() const {
   return text;
 }
 
-// What a row has first, all later passes must have of it.
+// The first pass records the digest of each row; later passes must give the same.
 void InvariantSelfTest::CheckRows(const char* operation, bool local, RowDigests digests) {
   const uint64_t number = operation_++ * static_cast<uint64_t>(rows_);
   for (const auto& [position, row] : checked_) {
@@ -182,7 +182,7 @@ absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   ++passes_;
   pieces_ = pieces;
   checked_.clear();
-  int first = 0;  // row of the step that the sequence begins at
+  int first = 0;  // the step's row at which the sequence begins
   for (const auto& [begin, rows] : pieces) {
     for (const int row : {0, rows / 2, rows - 1}) checked_.emplace_back(begin + row, first + row);
     first += rows;
@@ -200,7 +200,7 @@ absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   return status_;
 }
 
-// Each has blocks of its own from its first row on.
+// Each sequence has its own blocks from its first row on.
 absl::Status InvariantSelfTest::PassOfSequences(const Pieces& pieces) {
   std::vector<InvariantKv> kvs;
   std::vector<std::vector<int32_t>> tokens;
@@ -244,7 +244,7 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
 absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
   const int64_t hidden = config_.hidden_size, vocabulary = config_.vocab_size;
   const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
-  // The logits of the last `count` rows.
+  // Returns the logits of the last `count` rows: [count][vocabulary].
   const auto logits_of = [&](int64_t count) {
     std::vector<float> logits(static_cast<size_t>(count * vocabulary));
     std::vector<float*> places;
@@ -315,7 +315,7 @@ absl::Status InvariantSelfTest::Run() {
 
 namespace {
 
-// Name and revision, as the system tells them of the first one.
+// Returns the name and the revision of the first CPU, as the system reports them.
 std::string CpuName() {
   std::ifstream info("/proc/cpuinfo");
   std::string name;

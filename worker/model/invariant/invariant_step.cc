@@ -77,7 +77,7 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
 
 namespace {
 
-// Parts beside each other that have one adapter are one product.
+// Merges adjacent parts with the same adapter into one product.
 void AddAdapter(const InvariantPart& part, int number, int64_t first, int64_t rows,
                 std::vector<AdapterRows>* adapters) {
   if (part.kv->adapter() == nullptr) return;
@@ -203,7 +203,7 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
       const int position = static_cast<int>(split * chunk);
       const std::byte* from = part.kv->SliceAt(number, position);
       std::byte* to = part.kv->SealedAt(number, split);
-      // What lies behind the last plane is part of the slice, and has bits as well.
+      // Clear the bytes after the last plane: they are part of the slice.
       phases->Add(2 * layout.kv_heads, [&layout, from, to, values](int64_t plane) {
         const FloatMode mode;
         const KvQuantization& form = layout.quantization;

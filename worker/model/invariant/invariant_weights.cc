@@ -22,8 +22,8 @@ std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
   return scale;
 }
 
-// A NaN or an infinity would spread over every logit. Of a matrix that is not in blocks the values
-// are not looked at: that would be another pass over all of the file.
+// A NaN or an infinity would spread to every logit. The values of a matrix without blocks are not
+// checked: that would be another pass over the whole file.
 absl::Status CheckFinite(const TensorView& tensor) {
   const auto bad = [&tensor](const char* what) {
     return absl::DataLossError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " has ", what,
@@ -40,7 +40,7 @@ absl::Status CheckFinite(const TensorView& tensor) {
   return absl::OkStatus();
 }
 
-// Of a model's tensors of each type: how many, and their bytes.
+// Lists the model's tensor types, with the number and the bytes of each type's tensors.
 std::string TypesNote(const std::string& model, const std::vector<TensorView>& tensors) {
   std::map<std::string, std::pair<int, uint64_t>> types;
   for (const TensorView& tensor : tensors) {
@@ -58,7 +58,7 @@ std::string TypesNote(const std::string& model, const std::vector<TensorView>& t
 
 }  // namespace
 
-// Tensors on top of each other, as one matrix for all that follow one another with one type.
+// Stacks tensors; adjacent tensors with the same type become one matrix.
 std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<TensorView>& parts,
                                                          ParallelFor parallel, KernelArena* arena) {
   std::vector<PackedWeights> packed;
@@ -76,10 +76,10 @@ std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<Tenso
   return packed;
 }
 
-// A layer's tensors are read, packed and freed before the next one's.
+// Reads, packs and frees one layer's tensors before it reads the next layer's.
 absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* reader,
                                     ThreadPool* pool) {
-  const FloatMode mode;  // norms are widened here
+  const FloatMode mode;  // for the widening of norms below
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
@@ -171,8 +171,8 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   if (!tensors.ok()) return tensors.status();
   uint64_t bytes = tensors->tied ? 0 : tensors->embedding.bytes;
   for (const TensorView& tensor : tensors->used) {
-    if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // as stored
-    if (tensor.shape.size() == 1) {                                          // norms are widened
+    if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // kept as stored
+    if (tensor.shape.size() == 1) {                                          // norms become float32
       bytes += static_cast<uint64_t>(tensor.elements()) * sizeof(float);
     } else {
       bytes += static_cast<uint64_t>(tensor.shape[0]) *

@@ -1,9 +1,9 @@
-// InvariantWeights: a checkpoint as the class invariant computes with it: matrices packed for the
-// kernels, norms widened, the embedding in the head's panels or, where that is another, as it was
-// stored.
+// InvariantWeights: the weights of a checkpoint, as the class invariant computes with them:
+// matrices packed for the kernels, norms widened to float32. The embedding uses the head's panels
+// if they are the same matrix; otherwise it keeps its stored form.
 //
-// Thread safety: const use from any thread. Ownership: owns all it gives. Once loaded, nothing of
-// the files is read again.
+// Thread safety: const use from any thread. Ownership: owns everything it returns. After Load it
+// reads no file.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 
@@ -28,16 +28,16 @@ class WeightsReader;
 struct InvariantLayer {
   bool local = false;
   std::vector<float> input_norm, post_attention_norm, pre_feedforward_norm, post_feedforward_norm;
-  std::vector<float> q_norm, k_norm;  // q_norm with the queries' scale
-  std::vector<PackedWeights> qkv;     // one matrix, or where types differ several
+  std::vector<float> q_norm, k_norm;  // q_norm includes the queries' scale
+  std::vector<PackedWeights> qkv;     // one matrix; several if their types differ
   PackedWeights out, gate, up, down;
 };
 
 class InvariantWeights {
  public:
-  // `config`: of the same folder. `arithmetic`: of the matrices that are in blocks; the others
-  // multiply in float32. Digests of files are remembered in `digest_cache_dir`, if there is one.
-  // Errors name the file or tensor.
+  // `config`: of the same folder. `arithmetic`: of the block matrices; the others multiply in
+  // float32. If `digest_cache_dir` is not empty, digests of files are cached there. Errors name the
+  // file or tensor.
   static absl::StatusOr<std::unique_ptr<InvariantWeights>> Load(const std::string& model_dir,
                                                                 ModelConfig config, WeightForm form,
                                                                 Arithmetic arithmetic,
@@ -46,7 +46,7 @@ class InvariantWeights {
 
   const ModelConfig& config() const { return config_; }
   WeightForm form() const { return form_; }
-  // kInt8 where a matrix multiplies in it.
+  // kInt8 if any matrix multiplies in it.
   Arithmetic arithmetic() const { return used_; }
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& digest() const { return digest_; }
@@ -55,11 +55,11 @@ class InvariantWeights {
 
   const InvariantLayer& layer(int number) const { return layers_[static_cast<size_t>(number)]; }
   const std::vector<float>& final_norm() const { return final_norm_; }
-  const PackedWeights& head() const { return head_; }  // and the embedding, if that is_tied()
+  const PackedWeights& head() const { return head_; }  // also the embedding if is_tied()
   bool is_tied() const { return embedding_.data == nullptr; }
-  // Frees all matrices: of layers, head and embedding.
+  // Frees the matrices of layers, head and embedding.
   void FreeMatrices();
-  // The embedding of `token` as floats, not scaled: hidden_size of them.
+  // Writes the embedding of `token` as floats, not scaled: [hidden_size].
   void WidenEmbedding(int32_t token, float* to) const;
 
  private:
@@ -75,13 +75,13 @@ class InvariantWeights {
   Arithmetic used_ = Arithmetic::kFloat32;
   Digest digest_{};
   std::vector<std::string> notes_;
-  TensorView embedding_;  // as stored; without data where the head has its bits
+  TensorView embedding_;  // as stored; no data if the head has the same bits
   std::vector<InvariantLayer> layers_;
   std::vector<float> final_norm_;
   PackedWeights head_;
 };
 
-// The memory that the weights of a checkpoint take, without reading them.
+// Returns the bytes of memory that the weights of a checkpoint will take, without reading them.
 absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ struct KvBlocks::Account {
 
   Account(uint64_t budget, std::shared_ptr<BlockMemory> of_blocks)
       : budget_bytes(budget), memory(std::move(of_blocks)) {}
-  // REQUIRES, as the others: the lock is held.
+  // REQUIRES, for all methods: the caller holds `mu`.
   absl::Status Use(uint64_t bytes) {
     assert(used_bytes <= budget_bytes);
     if (bytes > budget_bytes - used_bytes) {
@@ -40,7 +40,7 @@ struct KvBlocks::Account {
     free_bytes = 0;
   }
 
-  // Memory at one address is the same memory as long as somebody holds it.
+  // The key of adopted memory: an address identifies the same memory as long as someone holds it.
   using AdoptedKey = std::pair<const std::byte*, size_t>;
   void EraseExpired(const AdoptedKey& key) {
     const auto known = adopted.find(key);
@@ -51,12 +51,13 @@ struct KvBlocks::Account {
   const std::shared_ptr<BlockMemory> memory;
   std::mutex mu;
   uint64_t used_bytes = 0, free_bytes = 0, taken_blocks = 0;
-  std::function<void()> on_freed;                  // null: nothing waits
-  std::map<size_t, std::vector<BlockBytes>> free;  // by size
+  std::function<void()> on_freed;                  // null: no waiter
+  std::map<size_t, std::vector<BlockBytes>> free;  // by size in bytes
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
 
-// A block's deleter: its bytes go back to the budget, its memory to where it came from.
+// A block's deleter: returns its bytes to the budget, and its memory to the free list or to its
+// owner.
 struct KvBlocks::Release {
   void operator()(std::byte* memory) {
     std::function<void()> on_freed;
@@ -64,7 +65,7 @@ struct KvBlocks::Release {
       const std::lock_guard<std::mutex> lock(account->mu);
       account->GiveBack(size_bytes);
       if (adopted != nullptr) {
-        account->EraseExpired({memory, size_bytes});  // not a newer one's
+        account->EraseExpired({memory, size_bytes});  // keeps the entry of a newer block
       } else {
         account->free[size_bytes].emplace_back(memory, Account::FreeBlock{account->memory.get()});
         account->free_bytes += size_bytes;
@@ -99,7 +100,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
       free.pop_back();
       account_->free_bytes -= size;
     }
-    // Free memory of another size must not keep the machine from having this one.
+    // Free memory of other sizes must not use up the machine's memory.
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
   absl::Status allocated;
@@ -139,7 +140,8 @@ absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {
     }
     if (absl::Status room = account_->Use(size_bytes); !room.ok()) return room;
   }
-  // Not under the lock, which its end takes. Two that adopt at the same moment may both count it.
+  // Without the lock, because the block's deleter takes it. Two concurrent Adopts of the same
+  // memory may both count it.
   KvBlock block(at, Release{account_, size_bytes, std::move(memory)});
   const std::lock_guard<std::mutex> lock(account_->mu);
   account_->adopted[key] = block;

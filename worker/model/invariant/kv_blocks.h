@@ -1,16 +1,28 @@
-// KvBlocks: the memory of sequences' keys and values, in blocks counted by reference, within one
-// budget of bytes.
+// KvBlocks: the memory of sequences' keys and values, in reference-counted blocks within one budget
+// of bytes.
 //
-// A block has the layout of a stored object of a whole chunk, so that a running sequence, the
-// worker's pool and a publish may share one. Its memory is of undefined content: it may have been
-// another sequence's. Freed memory is kept for the next block of its size, as the first touch is
-// slow; it gives way when the budget is needed for others.
+// A block has the layout of a stored object of a whole chunk, so a running sequence, the worker's
+// pool and a publish can share it. New blocks have undefined content, perhaps another sequence's.
+// Freed memory is kept for the next block of the same size, because the first touch of memory is
+// slow; it is released when the budget is needed for other sizes.
 //
-// Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
-// Of a device's memory Take is called by the device's thread alone; blocks may be dropped anywhere.
-// Errors, before anything is taken: kResourceExhausted where the budget has no room, kUnavailable
-// where the machine has none, kInternal where the device failed.
-// Invariant: the bytes of blocks that live are within the budget together.
+// Who holds what ("-->" keeps its target alive):
+//
+//   sequence A: InvariantKv  -->  t0  t1  t2     t2 is partly filled; only A writes to it
+//   sequence B: InvariantKv  -->  t0  t1  f2     t0 and t1 are a shared prefix, read-only
+//   the worker's pool,       -->  t0  t1
+//   a publish
+//
+//   t: block of Take.   Last holder gone: bytes return to the budget, memory to the free list.
+//   f: block of Adopt.  f --> foreign memory, such as an object of the pool. f counts its bytes
+//                       once for all sequences. Last holder gone: bytes return to the budget.
+//   Each block and KvBlocks --> Account (budget, free list), so blocks may outlive KvBlocks.
+//
+// Thread safety: all methods from any thread; blocks may be dropped in any thread, and may outlive
+// the KvBlocks. For device memory, only the device's thread may call Take.
+// Errors, before any block is taken: kResourceExhausted: the budget has no room; kUnavailable: the
+// machine has no memory; kInternal: the device failed.
+// Invariant: the bytes of all living blocks together are within the budget.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
 
@@ -26,32 +38,34 @@
 
 namespace hearth {
 
-// Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
+// Aligned to 64 bytes, as objects are. Only the holder that took it writes to it, until it is
+// shared.
 using KvBlock = std::shared_ptr<std::byte[]>;
 
 class KvBlocks {
  public:
   explicit KvBlocks(uint64_t budget_bytes, std::shared_ptr<BlockMemory> memory = HostMemory());
 
-  // A block of each size, or none at all.
+  // Takes a block of each size, or none at all.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes);
-  // Makes a block of foreign memory: it is counted, and held, while the block lives, and once for
-  // all that adopt it meanwhile. A block of this arena is counted already and returned unchanged.
+  // Returns a block for foreign memory. While the block lives, the memory is held, and counted once
+  // for all callers that adopt it. A block of this arena is already counted and is returned
+  // unchanged.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes);
 
-  // Whether it is a block of this arena: one that Take gave, or one that counts foreign memory.
+  // Returns whether `memory` is a block of this arena, from Take or Adopt.
   bool Owns(const KvBlock& memory) const;
-  // Whether Take gave it: a sequence that holds it alone may write to it. The memory of a block
-  // that counts foreign memory has other holders.
+  // Returns whether `memory` came from Take: a sequence that holds it alone may write to it.
+  // Adopted memory has other holders.
   bool WasTaken(const KvBlock& memory) const;
 
-  BlockMemory& memory() const;  // of the blocks that Take gives
+  BlockMemory& memory() const;  // the memory that Take allocates from
   uint64_t budget_bytes() const;
-  uint64_t used_bytes() const;    // of blocks that live
-  uint64_t taken_blocks() const;  // by Take, so far
+  uint64_t used_bytes() const;    // bytes of living blocks
+  uint64_t taken_blocks() const;  // blocks taken by Take so far
 
-  // Calls `on_freed` once, when the next block is freed: from the thread that frees it, under no
-  // lock of this class's. Replaces the function given before.
+  // Calls `on_freed` once, when the next block is freed, in the freeing thread and without a lock
+  // of this class. Replaces the previous function.
   void CallOnNextFree(std::function<void()> on_freed) const;
 
  private:
