@@ -106,8 +106,7 @@ inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Works
 // grow it.
 inline void AddPacking(const ConstRows& x, const PackedWeights& weights, Workspace* workspace,
                        KernelPhases* phases) {
-  // Floats of one part: enough that another thread can take the next part before this one is
-  // packed.
+  // Floats of one part: large enough that another thread can start the next part meanwhile.
   constexpr int64_t kPartFloats = 1 << 14;
   const int64_t inputs = weights.inputs();
   if (weights.arithmetic() == Arithmetic::kInt8) {

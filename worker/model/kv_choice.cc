@@ -16,7 +16,7 @@ constexpr std::pair<const char*, KvStrategy> kStrategies[] = {
     {"offloaded_static", KvStrategy::kStatic},
 };
 
-// What is said of a name that nobody knows is cut here.
+// An unknown name is cut to this length in messages.
 constexpr size_t kMaxShownBytes = 80;
 
 std::optional<KvStrategy> StrategyOf(absl::string_view name) {
@@ -40,7 +40,7 @@ absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const 
   uint32_t residual = 0;
   const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
   if (!read.ok()) return OfQuantization(read.status().message());
-  // What is quantized is what is shared and stored: whole chunks.
+  // Quantized chunks are shared and stored, so they must be whole.
   if (residual != 0 && residual != layout.chunk_tokens) {
     return OfQuantization(absl::StrCat("residual: must be 0 or ", layout.chunk_tokens,
                                        " (--chunk-tokens); got ", residual));

@@ -1,5 +1,6 @@
-// KvChoice: how the keys and values of a sequence are kept. A request says it, else the worker's
-// flags, else the model's generation_config.json, by transformers' names.
+// KvChoice: how the keys and values of a sequence are kept. The request decides; if it does not
+// say, the worker's flags do; if they do not, the model's generation_config.json does. The names
+// are those of transformers.
 //
 // Thread safety: values and pure functions.
 #ifndef HEARTH_WORKER_MODEL_KV_CHOICE_H_
@@ -15,52 +16,52 @@
 
 namespace hearth {
 
-// `offloaded` and `offloaded_static` are names of kDynamic and kStatic: on a CPU there is no other
-// memory to move keys and values to.
+// `offloaded` and `offloaded_static` mean kDynamic and kStatic: a CPU has no other memory to
+// offload to.
 enum class KvStrategy {
-  kDynamic,    // blocks are taken as the sequence grows
-  kStatic,     // all that it may need, with its first step
-  kQuantized,  // whole chunks in fewer bits
+  kDynamic,    // takes blocks as the sequence grows
+  kStatic,     // takes all blocks that it may need in its first step
+  kQuantized,  // keeps whole chunks in fewer bits
 };
 
-// "dynamic".
+// Returns the name, such as "dynamic".
 const char* KvStrategyName(KvStrategy strategy);
-// "dynamic": those that there are, with commas.
+// Returns all names, separated by commas.
 std::string KvStrategyNames();
 
-// What somebody says of it; empty: nothing.
+// A request for a way to keep KV; empty strings: not specified.
 struct RequestedKv {
-  std::string cache;         // the name of a strategy
+  std::string cache;         // name of a strategy
   std::string quantization;  // options of the strategy `quantized`
 };
 
 struct KvChoice {
   KvStrategy strategy = KvStrategy::kDynamic;
-  KvQuantization quantization;  // on exactly where it is the strategy quantized
+  KvQuantization quantization;  // is_on() if and only if the strategy is kQuantized
 };
 
-// Whether what one computes is the other's to the bit.
+// Returns whether sequences with these choices compute the same bits.
 inline bool SameBits(const KvChoice& a, const KvChoice& b) {
   return a.quantization == b.quantization;
 }
 
-// What `requested` says, and `fallback` where it says nothing, for sequences of this layout.
-// kInvalidArgument names the field, and of an option of another strategy both.
+// Returns what `requested` specifies, and `fallback` for the rest, for sequences of this layout.
+// kInvalidArgument names the field; for an option of another strategy, both strategies.
 absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
                                   const KvLayout& layout);
 
-// Whether a device keeps keys and values as the strategy of this name says; kInvalidArgument names
-// `field` and the strategies that it has.
+// Checks that a device supports the strategy `name`. kInvalidArgument names `field` and the
+// supported strategies.
 absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
                              const std::string& name);
 
-// The --kv-bytes of a worker that is not told, of a device with `free_bytes` beside the weights: a
-// step's activations have the rest.
+// Returns the default of --kv-bytes for a device with `free_bytes` free after loading the weights.
+// The rest is for the activations of a step.
 inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 4 * 3; }
 
-// What a model's generation_config.json says, for sequences of this layout: also a name that says
-// only what layers look like, `hybrid` or `sliding_window`, as of sliding layers every strategy
-// keeps their window.
+// Returns the choice in a model's generation_config.json, for sequences of this layout. The names
+// `hybrid` and `sliding_window` only describe the layers and mean kDynamic: every strategy keeps
+// just the window of a sliding layer.
 absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout);
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Far above any published model; they keep products of sizes inside 64 bits.
+// Limits far above any published model; they keep products of sizes within 64 bits.
 constexpr int kMaxLayers = 1024;
 constexpr int kMaxDimension = 1 << 20;
 constexpr int kMaxVocabulary = 1 << 22;
@@ -29,8 +29,8 @@ constexpr int kMaxPositions = 1 << 24;
 
 constexpr char kUnknownLayerType[] = "is not a supported layer type";
 
-// Reads fields of one JSON object, remembering the first error, so that a list of reads stays a
-// list. Absent and null fields leave the default.
+// Reads fields of one JSON object and keeps the first error, so callers check once at the end.
+// Absent and null fields leave the default.
 class Reader {
  public:
   Reader(const Json& object, const std::string& file) : object_(object), file_(file) {}
@@ -82,17 +82,17 @@ class Reader {
     if (!value->is_string()) return Refuse(name, *value, "must be a string");
     *out = value->get<std::string>();
   }
-  // For a field whose null does not mean its default.
+  // Refuses null, for a field whose null does not mean its default.
   void RefuseNull(const char* name) {
     if (object_.contains(name) && Find(name) == nullptr) Refuse(name, nullptr, "must not be null");
   }
-  // Refuses any other value than false: the engine has no code for what the flag asks.
+  // Refuses any value but false: the engine does not implement the feature.
   void MustBeFalse(const char* name) {
     bool value = false;
     Bool(name, &value);
     if (value) Refuse(name, value, "is not supported");
   }
-  // One id or a list of ids, added to `ids`.
+  // Adds one id, or a list of ids, to `ids`.
   void TokenIds(const char* name, std::vector<int32_t>* ids) {
     const Json* value = Find(name);
     if (value == nullptr) return;
@@ -147,7 +147,8 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   }
 }
 
-// The factor and the ramp of YaRN, as transformers computes them from a kind's object.
+// Reads the factor and the ramp of YaRN from the object of one kind of layer; computes them as
+// transformers does.
 void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConfig* rope) {
   const double dim = config.attention.head_dim;
   double original = config.max_position_embeddings, fast = 0, slow = 0, mscale = 0, all_dim = 0;
@@ -161,7 +162,8 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   const double log = 0.1 * std::log(rope->factor);
   double attention = has_both ? (log * mscale + 1) / (log * all_dim + 1) : log + 1;
   reader->Positive("attention_factor", &attention);
-  // The pair of a head that turns so often within the original context. 0: transformers' own.
+  // Returns the pair of a head's columns that turns this often within the original context. turns
+  // 0: use transformers' default.
   const auto pair_of = [&](double turns, double otherwise) {
     turns = turns > 0 ? turns : otherwise;
     return dim * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(rope->theta));
@@ -180,12 +182,12 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
     reader->Refuse("rope_theta", rope->theta, "gives YaRN a ramp that is too wide");
 }
 
-// The object of one kind of layer. `truncate`: of the object that it lies in.
+// Reads the object of one kind of layer. `truncate`: the value in the enclosing object.
 void ReadRope(Reader* outer, const char* field, const Json& object, const std::string& file,
               const ModelConfig& config, bool truncate, RopeConfig* rope) {
   Reader reader(object, file);
   std::string type = "default";
-  reader.Text("type", &type);  // the name before rope_type
+  reader.Text("type", &type);  // the older name of rope_type
   reader.Text("rope_type", &type);
   reader.Positive("rope_theta", &rope->theta);
   if (type == "linear" || type == "yarn") {
@@ -208,9 +210,10 @@ void ReadRope(Reader* outer, const char* field, const Json& object, const std::s
   if (!reader.status().ok()) outer->Refuse(field, object, reader.status().message());
 }
 
-// As transformers 5: rope_parameters has an object for each kind of layers; rope_scaling, of the
-// old style, changes that of the global ones; a base that is not in it is the old field. Of what
-// lies beside the kinds, truncate alone counts.
+// Reads the rotary embeddings as transformers 5 does: rope_parameters has one object for each kind
+// of layer; rope_scaling (old style) changes the global layers' object; a theta missing in the
+// object is read from the old field. Other fields directly in rope_parameters are ignored, except
+// truncate.
 void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
   Json parameters = Json::object();
   if (const Json* given = reader->Find("rope_parameters")) parameters = *given;
@@ -255,7 +258,7 @@ void ReadAttention(Reader* reader, AttentionConfig* attention) {
   reader->Int("num_key_value_heads", 1, kMaxLayers, &attention->num_kv_heads);
   reader->Int("head_dim", 2, kMaxDimension, &attention->head_dim);
   reader->Int("sliding_window", 1, kMaxPositions, &attention->sliding_window);
-  reader->RefuseNull("sliding_window");  // transformers has no mask for it
+  reader->RefuseNull("sliding_window");  // transformers has no mask for null
   reader->Positive("query_pre_attn_scalar", &attention->query_pre_attn_scalar);
   reader->Positive("attn_logit_softcapping", &attention->logit_softcap);
   if (attention->head_dim % 2 != 0) {
@@ -303,7 +306,7 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   RefuseQuantization(reader);
 }
 
-// Options of transformers' QuantizedCache; those of other caches say nothing here.
+// Reads the options of transformers' QuantizedCache and ignores those of other caches.
 void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) {
   if (!cache.is_object()) return reader->Refuse("cache_config", cache, "must be an object");
   constexpr std::pair<const char*, const char*> kOptions[] = {{"nbits", "bits"},
@@ -321,8 +324,8 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
   }
 }
 
-// Training guides set use_cache to false, and checkpoints keep it. It is how transformers computes,
-// and no wish of the model about stored prefixes.
+// Training guides set use_cache to false, and checkpoints keep the value. It controls how
+// transformers computes, and says nothing about stored prefixes.
 void NoteUseCache(const Json& json, const std::string& file, std::vector<std::string>* notes) {
   const Json& text = JsonAt(json, {"text_config"});
   for (const Json* value : {&JsonAt(json, {"use_cache"}), &JsonAt(text, {"use_cache"})}) {
@@ -335,8 +338,8 @@ void NoteUseCache(const Json& json, const std::string& file, std::vector<std::st
   }
 }
 
-// A field of generation_config.json that would change transformers' answer, and the number, or for
-// a boolean 1 or 0, that changes nothing.
+// A field of generation_config.json that changes transformers' answer, and the neutral value (1 or
+// 0 for a boolean) that changes nothing.
 struct UnappliedField {
   const char* name;
   double neutral = std::numeric_limits<double>::quiet_NaN();
@@ -388,26 +391,27 @@ void NoteUnapplied(const Json& json, const std::string& file, std::vector<std::s
 
 // --- GGUF ---
 
-// Gemma 3's own vocabulary, whose files name <eos> alone.
+// Gemma 3's own vocabulary; its GGUF files name only <eos>.
 constexpr int64_t kGemmaVocabulary = 262144;
 constexpr int32_t kGemmaEndOfTurn = 106;
-// Of the sizes with constants of their own, by their numbers of layers.
+// Numbers of layers that identify the sizes with constants of their own.
 constexpr int kLayersOf1B = 26, kLayersOf27B = 62;
 constexpr int kLongContext = 131072;
 
-// Numbers of a header's fields, by the names of config.json.
+// Collects numbers of a header's fields under the names of config.json.
 class GgufFields {
  public:
   explicit GgufFields(const GgufHeader& header) : header_(header) {}
 
-  // The first of the fields that is there; else `otherwise`, or where that is none, nothing.
+  // Takes the first field of `theirs` that exists, else `otherwise`; if that is null too, sets
+  // nothing.
   void Take(const char* ours, std::initializer_list<const char*> theirs, Json otherwise = {}) {
     for (const char* name : theirs) {
       const GgufValue& value = header_.Field(name);
       if (std::holds_alternative<std::monostate>(value)) continue;
       if (const auto* real = std::get_if<double>(&value)) {
         if (!(std::abs(*real) <= std::numeric_limits<float>::max())) return Refuse(name);
-        // As it was written before it became a float32.
+        // Restores the decimal number that became this float32.
         const std::string shortest = absl::StrCat(static_cast<float>(*real));
         otherwise = std::strtod(shortest.c_str(), nullptr);
       } else if (const auto* natural = std::get_if<uint64_t>(&value)) {
@@ -444,14 +448,15 @@ void TakeRopes(const GgufHeader& header, GgufFields* fields) {
   const bool is_none = header.FieldIs(kType, "none");
   const bool is_open = std::holds_alternative<std::monostate>(header.Field(kType));
   if (!is_open && !is_none && !header.FieldIs(kType, "linear")) fields->Refuse(kType);
-  // Ollama's files do not say it; all sizes with the long context have it.
+  // Ollama's files omit the scaling; all sizes with the long context have it.
   const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && is_open;
   fields->Take("factor", {"rope.scaling.factor"}, is_long ? 8.0 : 1.0);
   if (!is_none && fields->json["factor"] != 1.0)
     fields->json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", fields->json["factor"]}};
 }
 
-// A header's fields as config.json would have them, with what they leave to the architecture.
+// Returns a header's fields as config.json would have them, with the architecture's defaults for
+// missing fields.
 absl::StatusOr<Json> ConfigOf(const GgufHeader& header) {
   GgufFields fields(header);
   fields.Take("hidden_size", {"embedding_length"});
@@ -526,7 +531,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     Reader reader(*text, file);
     ReadText(&reader, file, &config);
     if (!reader.status().ok()) return reader.status();
-    // The outer field, true if it is missing, counts, as in transformers 5.
+    // As in transformers 5, only the outer field counts; the default is true.
     config.tie_word_embeddings = true;
     top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
   } else {
@@ -538,7 +543,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     absl::StatusOr<Json> generation = ParseObject(*generation_json, generation_file);
     if (!generation.ok()) return generation.status();
     Reader reader(*generation, generation_file);
-    // Instead of the model's, as in transformers.
+    // Replaces the model's ids, as in transformers.
     if (reader.Find("eos_token_id") != nullptr) config.eos_token_ids.clear();
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);

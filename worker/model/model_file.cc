@@ -16,7 +16,7 @@
 namespace hearth {
 
 absl::StatusOr<int> OpenModelFile(const std::string& path) {
-  // Opening a pipe for reading would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size > max_bytes) return too_large();
   std::string text;
-  text.reserve(size);  // an exact one: growing would take the bytes twice
+  text.reserve(size);  // exact: growing would double the memory
   char piece[1 << 16];
   ssize_t bytes = 0;
   while ((bytes = read(*fd, piece, sizeof(piece))) > 0) {
@@ -64,9 +64,9 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
 }
 
 void WriteCacheFile(const std::string& path, absl::string_view text) {
-  std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
+  std::error_code ignored;  // if this fails, so does opening the file
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  // Processes of several containers may have the same id.
+  // Processes in different containers may have the same id.
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".", absl::GetCurrentTimeNanos());
   // Users who share the folder read each other's files.
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

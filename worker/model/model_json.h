@@ -1,12 +1,14 @@
 // Parses the JSON files of a model's or an adapter's folder, and gives typed access to the values.
 //
-// The parse is one pass whose time grows with the text's length alone: nlohmann's parse with a
-// callback walks all elements of the parent at the end of each object. No function here throws.
+// The parse is one pass, linear in the text's length; nlohmann's parse with a callback walks all
+// elements of the parent at the end of each object. No function here throws.
 // Thread safety: a builder belongs to one thread; the functions are pure.
 // Ownership: a builder owns the value until Take.
-// Invariants: (1) a parsed value has at most kMaxJsonLevels levels, since copying, comparing or
-// printing a value takes a stack for each level; (2) it has at most kMaxJsonValues values, counted
-// before each is allocated; (3) no object of it names a key twice.
+// Invariants:
+//   1. A parsed value has at most kMaxJsonLevels levels: copying, comparing or printing a value
+//      recurses once for each level.
+//   2. It has at most kMaxJsonValues values, counted before each is allocated.
+//   3. No object names a key twice.
 #ifndef HEARTH_WORKER_MODEL_MODEL_JSON_H_
 #define HEARTH_WORKER_MODEL_MODEL_JSON_H_
 
@@ -24,14 +26,14 @@
 namespace hearth {
 
 inline constexpr size_t kMaxJsonLevels = 64;
-// The tokenizer_config.json of Gemma 3 has 51,000 values. A value takes at most 160 bytes beside
-// its text, so that all take at most 84 MB.
+// Gemma 3's tokenizer_config.json has 51,000 values. A value takes at most 160 bytes in addition to
+// its text, so all take at most 84 MB.
 inline constexpr size_t kMaxJsonValues = size_t{1} << 19;
 
-// Builds a value from the events of a parse. A subclass may take events for itself.
+// Builds a value from the events of a parse. A subclass may handle events itself.
 class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // kInvalidArgument: the text is no JSON, or breaks a limit. REQUIRES: the first call.
+  // kInvalidArgument: the text is not JSON, or exceeds a limit. REQUIRES: this is the first call.
   absl::Status Parse(absl::string_view text);
   nlohmann::json Take() { return std::move(root_); }
 
@@ -51,7 +53,7 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::detail::exception& error) override;
 
  protected:
-  // Whether the value that comes next lies below these keys.
+  // Returns whether the next value lies below these keys.
   bool IsAt(std::initializer_list<absl::string_view> keys) const;
   // Ends the parse with this error. Returns false.
   bool Fail(const std::string& what);
@@ -62,10 +64,10 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool End();
 
   nlohmann::json root_;
-  std::vector<nlohmann::json*> open_;  // the lists and objects that the next value lies in
-  std::vector<std::string> keys_;      // of each, the last key; empty in a list
-  nlohmann::json* place_ = nullptr;    // for the next value of an object
-  nlohmann::json* added_ = nullptr;    // the last value
+  std::vector<nlohmann::json*> open_;  // the open lists and objects around the next value
+  std::vector<std::string> keys_;      // for each of them its last key; empty for a list
+  nlohmann::json* place_ = nullptr;    // place of the next value of an object
+  nlohmann::json* added_ = nullptr;    // the value added last
   size_t values_ = 0;
   absl::Status status_;
 };
@@ -73,10 +75,10 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
 // kInvalidArgument: as ModelJsonBuilder. The message names no file.
 absl::StatusOr<nlohmann::json> ParseModelJson(absl::string_view text);
 
-// The value at a path of objects; null if there is none.
+// Returns the value at a path of objects; null if there is none.
 const nlohmann::json& JsonAt(const nlohmann::json& json, std::initializer_list<const char*> path);
 
-// The value as a message may show it: one line of at most 200 bytes.
+// Returns the value for a message: one line of at most 200 bytes.
 std::string JsonExcerpt(const nlohmann::json& value);
 
 }  // namespace hearth

@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A header lists names and shapes: 27B's is under 200 KB. The format's own limit is 100 MB, of
-// which a parsed header would be a gigabyte.
+// A header lists names and shapes: 27B's is under 200 KB. The format allows 100 MB, which would
+// take a gigabyte when parsed.
 constexpr uint64_t kMaxHeaderBytes = uint64_t{8} << 20;
 constexpr size_t kMaxRank = 8;
 
@@ -76,7 +76,7 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
   return absl::OkStatus();
 }
 
-// The tensors lie one after the other in the data section: no overlap, no hole, no rest.
+// Checks that the tensors fill the data section: no overlap, no gap, no remainder.
 absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_t data_bytes,
                            std::vector<const TensorView*> views) {
   std::sort(views.begin(), views.end(), [](const TensorView* a, const TensorView* b) {
@@ -104,8 +104,8 @@ absl::StatusOr<Json> ParseHeader(const std::string& file, const std::string& tex
   return header;
 }
 
-// The files that an index names. The tensors that it names do not count: what a file holds, its own
-// header says.
+// Returns the files that an index names. The tensors it names are ignored: each file's own header
+// lists its tensors.
 absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (!text.ok()) return text.status();
@@ -125,8 +125,8 @@ absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   return files;
 }
 
-// The parts, "model-00001-of-00002.safetensors", of a folder without an index: all that the name of
-// one says there are. Empty: the folder has none.
+// Returns the parts ("model-00001-of-00002.safetensors") of a folder without an index: all parts
+// that the first part's name implies. Empty: the folder has none.
 absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
   std::set<std::string> files;
   std::error_code failed;
@@ -230,7 +230,7 @@ absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
   }
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
   const std::string index = absl::StrCat(model_dir, "/model.safetensors.index.json");
-  // The single file wins where both lie, as in transformers.
+  // If both exist, the single file wins, as in transformers.
   if (access(single.c_str(), F_OK) == 0) return OpenFile(single);
   const bool has_index = access(index.c_str(), F_OK) == 0;
   const absl::StatusOr<std::set<std::string>> parts =

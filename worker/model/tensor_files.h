@@ -1,13 +1,13 @@
-// TensorFiles: the tensors of a checkpoint, its files open, with their headers checked: one or
+// TensorFiles: the open files of a checkpoint and its tensors, with all headers checked: one or
 // several .safetensors files of a folder, or one GGUF file (gguf.h).
 //
 // Thread safety: immutable once opened; const use from any thread.
-// Ownership: owns the open files, which a TensorView is read from (weights.h) while they
-// are. Invariants: every view's bytes lie inside its file and fit its shape and dtype, or have a
-// type that nothing here reads; a file's tensors have different names and do not overlap. Those of
-// a safetensors file cover its data section without a gap, as the format asks
-// (https://github.com/huggingface/safetensors, "Format"). Nothing is mapped: what others do to
-// a file later is an error of a read, or a changed identity, never other bytes.
+// Ownership: owns the open files; a TensorView can be read (weights.h) only while they are open.
+// Invariants: every view's bytes lie inside its file and fit its shape and dtype, or the view's
+// type is not supported. The tensors of a file have different names and do not overlap. In a
+// safetensors file they fill the data section without a gap, as the format demands
+// (https://github.com/huggingface/safetensors, "Format"). Files are read, not mapped: a later
+// change to a file causes a read error or a changed identity, never other bytes.
 #ifndef HEARTH_WORKER_MODEL_TENSOR_FILES_H_
 #define HEARTH_WORKER_MODEL_TENSOR_FILES_H_
 
@@ -29,35 +29,35 @@ namespace hearth {
 
 struct TensorView {
   std::string name;
-  std::optional<ElementType> type;  // none: the kernels do not have it
-  std::string dtype_text;           // as the file says it
-  bool is_one_more = false;         // GGUF's norms: 1 + w is stored, not w
+  std::optional<ElementType> type;  // nullopt: the kernels do not support the type
+  std::string dtype_text;           // the file's name of the type
+  bool is_one_more = false;         // true for GGUF's norms, which store 1 + w instead of w
   std::vector<int64_t> shape;
-  std::shared_ptr<const std::byte> data;  // null until it was read
-  uint64_t offset = 0;                    // in its file
+  std::shared_ptr<const std::byte> data;  // null until it is read
+  uint64_t offset = 0;                    // byte offset in the file
   size_t bytes = 0;
-  int fd = -1;       // of its file
+  int fd = -1;       // descriptor of the file
   std::string file;  // path, for messages
 
   int64_t elements() const;
   std::string ShapeText() const;  // "[640, 2048]"
 };
 
-// kInvalidArgument: names the tensor whose dtype is none that models here have.
+// Returns kInvalidArgument with the tensor's name if its dtype is not supported.
 absl::Status CheckDtype(const TensorView& tensor);
 
 struct TensorFile {
   std::string path;
   int fd = -1;
-  struct stat opened {};  // before anything was read of it
+  struct stat opened {};  // stat before the first read
   ~TensorFile();
 };
 
 class TensorFiles {
  public:
-  // A GGUF file, or of a folder model.safetensors, or every file that model.safetensors.index.json
-  // names, or without an index every part, "model-00001-of-00002.safetensors". The error names the
-  // file and the tensor.
+  // Opens a GGUF file, or in a folder: model.safetensors; else every file that
+  // model.safetensors.index.json names; else every part "model-00001-of-00002.safetensors". Errors
+  // name the file and the tensor.
   static absl::StatusOr<TensorFiles> Open(const std::string& model);
   // Opens one safetensors file.
   static absl::StatusOr<TensorFiles> OpenFile(const std::string& path);

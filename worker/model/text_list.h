@@ -1,7 +1,8 @@
 // TextList: a list of many short texts, in one buffer.
 //
-// A text takes its bytes and 4 more; a std::string takes 32 and, where it is longer than 15 bytes,
-// an allocation. Thread safety: as std::vector. Invariant: all texts together have less than 4 GiB.
+// A text takes its bytes and 4 more. A std::string takes 32 bytes and, above 15 bytes, an
+// allocation.
+// Thread safety: as std::vector. Invariant: all texts together have less than 4 GiB.
 #ifndef HEARTH_WORKER_MODEL_TEXT_LIST_H_
 #define HEARTH_WORKER_MODEL_TEXT_LIST_H_
 
@@ -16,7 +17,7 @@ namespace hearth {
 
 class TextList {
  public:
-  // Adds a text of `bytes`, which the caller writes before the next call.
+  // Adds a text of `bytes` bytes; the caller writes them before the next call.
   char* Add(size_t bytes) {
     const size_t begin = texts_.size();
     assert(bytes <= UINT32_MAX - begin);
@@ -27,7 +28,7 @@ class TextList {
   void Add(std::string_view text) { text.copy(Add(text.size()), text.size()); }
 
   size_t size() const { return ends_.size(); }
-  // REQUIRES: at < size(). Until the next Add.
+  // Valid until the next Add. REQUIRES: at < size().
   std::string_view operator[](size_t at) const {
     assert(at < ends_.size());
     const size_t begin = at == 0 ? 0 : ends_[at - 1];
@@ -36,7 +37,7 @@ class TextList {
 
  private:
   std::string texts_;
-  std::vector<uint32_t> ends_;  // of each text
+  std::vector<uint32_t> ends_;  // end of each text in texts_
 };
 
 }  // namespace hearth

@@ -12,8 +12,8 @@
 namespace hearth {
 namespace {
 
-// A sleeping thread takes tens of microseconds to wake. Longer, and a thread that waits would keep
-// its core from the one that it waits for.
+// How long a thread spins before it sleeps. Waking a sleeping thread takes tens of microseconds. A
+// longer spin could occupy the core of the thread that it waits for.
 constexpr std::chrono::microseconds kLookFor{100};
 constexpr int kPausesBetweenClocks = 32;
 
@@ -32,8 +32,8 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// A waiting thread counts itself as sleeping before it checks a last time; a thread that changes
-// the condition does so before it looks for sleepers. So one of the two sees the other.
+// A waiting thread increments sleeping_ before its last check of the condition. A thread that
+// changes the condition does so before it reads sleeping_. So at least one of them sees the other.
 template <typename Condition>
 void ThreadPool::WaitUntil(const Condition& holds) {
   const auto give_up = std::chrono::steady_clock::now() + kLookFor;
@@ -51,12 +51,13 @@ void ThreadPool::WaitUntil(const Condition& holds) {
 
 void ThreadPool::WakeSleepers() {
   if (sleeping_.load() == 0) return;
-  // Taking the lock orders this after a sleeper's last look and before its wait.
+  // Taking the lock waits until a sleeper between its last check and its wait has begun to wait.
   { std::lock_guard<std::mutex> lock(sleep_mutex_); }
   wake_.notify_all();
 }
 
-// Where the threads' tables change under it, or have the number no more: -1.
+// Returns the phase of task `number`; -1 if the slots change during the search or no longer contain
+// the number.
 int ThreadPool::FindPhase(int64_t number, int* hint) const {
   const int count = slot_count_.load(std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
@@ -71,8 +72,9 @@ int ThreadPool::FindPhase(int64_t number, int* hint) const {
   return -1;
 }
 
-// One task where its phase has begun; else waits until it has. All that was read before the task is
-// taken is of its sequence if the taking succeeds: the sequence could not end without it.
+// Runs task `number` if its phase has begun; otherwise waits until it begins. If the
+// compare-exchange succeeds, all slot values read before belong to the task's sequence: the
+// sequence could not have ended without this task.
 void ThreadPool::TakeOrWait(int64_t number, int thread, int* hint) {
   const int phase = FindPhase(number, hint);
   if (phase < 0) return;

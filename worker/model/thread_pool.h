@@ -1,11 +1,10 @@
-// ThreadPool: a fixed set of threads that run one sequence of loops at a time, with the caller
-// among them.
+// ThreadPool: a fixed set of threads that run one sequence of loops at a time; the caller's thread
+// is one of them.
 //
-// Tasks are handed out one by one, so a core that is slowed by another process takes fewer of
-// them, and nobody waits for a thread that has no task in hand: neither the next loop of a sequence
-// nor the return to the caller. Which thread runs a task is therefore chance: a task's result must
-// not depend on it. A thread that has nothing to do looks for work for some 100 us, as loops follow
-// each other within microseconds, and then sleeps.
+// Tasks are handed out one by one, so a core slowed down by another process takes fewer tasks.
+// Neither the next loop nor the return to the caller waits for a thread without a task. Any thread
+// may run any task, so a task's result must not depend on its thread. An idle thread spins for
+// about 100 us, because loops follow one another within microseconds, and then sleeps.
 //
 // Thread safety: any thread may call; concurrent calls run one after the other. Do not call from
 // inside a task.
@@ -42,24 +41,24 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(i, thread) for each i in [0, tasks), thread in [0, threads()); returns when all are
-  // done. Tasks must not throw.
+  // Calls task(i, thread) for each i in [0, tasks), with thread in [0, threads()). Returns when all
+  // calls have returned. Tasks must not throw.
   void Run(int64_t tasks, Task task);
-  // As Run for each phase in order, but the thread that ends a phase begins the next: the caller's
-  // thread need not be on a core for it. Tasks of a phase see the results of the one before.
+  // As Run for each phase in order. The thread that ends a phase begins the next one, even if the
+  // caller's thread is not running. Tasks see the results of the previous phase.
   void RunPhases(absl::Span<const Phase> phases);
 
-  // The machine's physical cores that this process may use, at least 1.
+  // Returns the physical cores that this process may use, at least 1.
   static int PhysicalCores();
 
  private:
-  // A phase as the threads see it. Tasks are numbered through all sequences ever run, so that a
-  // number is never used twice: taking one succeeds only in the sequence that it is of.
+  // A phase as the threads see it. Task numbers increase across all sequences and are never reused:
+  // taking a number succeeds only within its own sequence.
   struct PhaseSlot {
     std::atomic<int64_t> begin{0}, end{0};
     std::atomic<const Task*> task{nullptr};
   };
-  static constexpr int kPhaseSlots = 256;  // longer sequences are run in pieces
+  static constexpr int kPhaseSlots = 256;  // longer sequences run in several pieces
 
   void Work(int thread);
   void RunPiece(absl::Span<const Phase> phases);
@@ -70,14 +69,14 @@ class ThreadPool {
   void WakeSleepers();
 
   std::vector<std::thread> workers_;
-  std::mutex run_mutex_;  // one sequence at a time
+  std::mutex run_mutex_;  // held while a sequence runs
 
-  // Written by who runs a sequence, while no task can be taken; then end_ is raised.
+  // Written by the thread that runs a sequence, while no task can be taken; then it raises end_.
   std::array<PhaseSlot, kPhaseSlots> slots_;
   std::atomic<int> slot_count_{0};
-  std::atomic<int64_t> end_{0};   // numbers below are there to be taken
-  std::atomic<int64_t> next_{0};  // the next one
-  std::atomic<int64_t> done_{0};  // how many are done; phases are done in order
+  std::atomic<int64_t> end_{0};   // tasks below this number may be taken
+  std::atomic<int64_t> next_{0};  // the next task to take
+  std::atomic<int64_t> done_{0};  // tasks done; phases end in order
   std::atomic<bool> stop_{false};
 
   std::mutex sleep_mutex_;

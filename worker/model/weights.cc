@@ -23,14 +23,14 @@ namespace hearth {
 
 namespace {
 
-// Of a tensor at a time: large enough that the tree of digests adds nothing, small enough to share
-// one tensor among threads.
+// Bytes of a tensor that are hashed at once: large enough that the tree of digests costs nothing,
+// small enough that several threads share one tensor.
 constexpr size_t kLeafBytes = size_t{4} << 20;
 
 constexpr char kEmbedding[] = "embed_tokens.weight", kHead[] = "lm_head.weight";
 
-// A tensor's name without the names of the modules that hold the text model: transformers' classes,
-// PEFT ("base_model."), torch.compile and distributed training put some of them in front.
+// Removes the names of the modules around the text model: transformers' classes, PEFT
+// ("base_model."), torch.compile and distributed training put such names in front.
 absl::string_view BareName(absl::string_view name) {
   constexpr absl::string_view kHolders[] = {"model.", "language_model.", "base_model.", "module.",
                                             "_orig_mod."};
@@ -72,7 +72,7 @@ class Finder {
     out->name = name;
     used_.push_back(*out);
   }
-  // Null: there is no such tensor, or it was taken.
+  // Returns null if there is no such tensor, or it was taken.
   const TensorView* Find(const std::string& name) const {
     const auto found = rest_.find(name);
     return found == rest_.end() ? nullptr : found->second;
@@ -119,7 +119,8 @@ void TakeLayer(Finder* finder, const ModelConfig& config, int layer, LayerTensor
   finder->Take(base + "post_feedforward_layernorm.weight", {hidden}, &out->post_feedforward_norm);
 }
 
-// Whether two tensors have the same bytes; one that cannot be read is an error of its load.
+// Returns whether two tensors have the same bytes. A read error counts as different; loading then
+// reports it.
 bool AreEqual(const TensorView& a, const TensorView& b) {
   if (a.type != b.type || a.bytes != b.bytes) return false;
   std::vector<char> of_a(kLeafBytes), of_b(kLeafBytes);
@@ -134,7 +135,7 @@ bool AreEqual(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-// The head of a model: its own, or where that is the embedding or none, the embedding.
+// Takes the head. A tied model's head is the embedding, unless its own head tensor differs from it.
 void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
   result->tied = config.tie_word_embeddings;
   const TensorView* head = finder->Find(kHead);
@@ -151,15 +152,15 @@ void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
   if (!result->tied) finder->Take(kHead, {config.vocab_size, config.hidden_size}, &result->head);
 }
 
-// A tensor of the text model that was not taken means that checkpoint and config disagree. Other
-// tensors, and the rotations that old files have, change nothing: notes name them.
+// If a tensor of the text model was not taken, checkpoint and config disagree: an error. Other
+// tensors, and rotary frequencies in old files, change nothing: notes name them.
 absl::Status CheckRest(const Finder& finder, std::vector<std::string>* notes) {
   constexpr size_t kShown = 5;
   int vision = 0;
   std::vector<absl::string_view> unused;
   for (const auto& [name, view] : finder.rest()) {
     if (StartsWithAny(name, {"vision_tower.", "multi_modal_projector.", "v.", "mm."})) {
-      ++vision;  // the last two: of Ollama's files
+      ++vision;  // "v." and "mm.": in Ollama's files
     } else if (StartsWithAny(name, {"layers.", "embed_tokens.", "norm.", "lm_head."}) &&
                !absl::EndsWith(name, "rotary_emb.inv_freq")) {
       return absl::InvalidArgumentError(absl::StrCat(view->file, ": tensor ", view->name,
@@ -201,7 +202,7 @@ absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelCo
   Finder finder(files);
   ModelTensors result;
   const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
-  // Of two tied tensors, safetensors' save_model writes the one whose name comes first.
+  // safetensors' save_model writes only one of two tied tensors: the first by name.
   if (config.tie_word_embeddings && finder.Find(kEmbedding) == nullptr)
     finder.Rename(kHead, kEmbedding);
   finder.Take(kEmbedding, {vocab, hidden}, &result.embedding);
@@ -243,7 +244,7 @@ class Hasher {
   Sha256Stream stream_;
 };
 
-// One line a file: whatever changes when its bytes may have changed.
+// One line for each file: everything that changes when its bytes may have changed.
 std::string StampText(const struct stat& info) {
   return absl::StrCat("file ", info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
                       absl::ToUnixNanos(absl::TimeFromTimespec(info.st_mtim)), " ",
@@ -253,19 +254,19 @@ std::string StampText(const struct stat& info) {
 std::string IdentityOf(const TensorFiles& files, const std::vector<TensorView>& tensors) {
   std::string text = "hearth.weights.cache.v1\n";
   for (const auto& file : files.files()) absl::StrAppend(&text, StampText(file->opened));
-  // The config decides which tensors count (tied embeddings, for one).
+  // The config decides which tensors count, for example with tied embeddings.
   for (const TensorView& tensor : tensors) absl::StrAppend(&text, "tensor ", tensor.name, "\n");
   return text;
 }
 
-// The record of files with this identity: the digest, a check over it, the identity.
+// The cache record of files with this identity: the digest, a checksum, the identity.
 std::string RememberedText(absl::string_view digest_hex, const std::string& identity) {
   const std::string check = DigestHex(Sha256(absl::StrCat(digest_hex, "\n", identity)));
   return absl::StrCat(digest_hex, "\n", check, "\n", identity);
 }
 
 std::optional<Digest> ReadRemembered(const std::string& path, const std::string& identity) {
-  // One more byte than the record has: a longer file is not it.
+  // Read one byte more than a record has: a longer file is not a record.
   const size_t bytes = RememberedText(std::string(2 * sizeof(Digest), '0'), identity).size();
   const absl::StatusOr<std::string> text = ReadModelFile(path, bytes + 1);
   if (!text.ok()) return std::nullopt;

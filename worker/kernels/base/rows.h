@@ -34,9 +34,8 @@ struct OwnedRows {
   Rows view;
 };
 
-// Rows as the product's tiles read them: consecutive tiles, each [input][row of the tile]. A tile
-// has at most as many rows as a target has registers for; the tiles' sizes differ by at most one
-// row.
+// Rows as the product's tiles read them: consecutive tiles, each [input][row of the tile]. A
+// target's registers limit the rows of a tile; the tiles' sizes differ by at most one row.
 struct PackedRows {
   const float* data = nullptr;
   int64_t rows = 0, tiles = 0;

@@ -5,8 +5,8 @@
 // directions, so only this sequence holds rows that are still written.
 //
 // If whole chunks are quantized, the step that computes a chunk's last row seals the chunk: it
-// writes a second block with fewer bits. Sealed blocks are the ones that are shared and adopted;
-// the next step drops the unsealed rows.
+// writes a second block with fewer bits. Only sealed blocks are then shared and adopted. The next
+// step drops the unsealed rows.
 //
 // Thread safety: none; one thread at a time.
 // Ownership: shares its blocks. The InvariantGemma must outlive it. A moved-from Kv belongs to no
@@ -116,8 +116,8 @@ class InvariantKv : public SequenceKv {
   void ShareAll(const InvariantKv& other);
 
   // Called by the model. Makes room for `tokens` more rows of all layers, and drops blocks that no
-  // row sees any more. kResourceExhausted: there is no memory; no needed row is lost. With room
-  // made, it may be called again for at most as many rows.
+  // row sees any more. kResourceExhausted: there is no memory; no needed row is lost. After a
+  // success it may be called again with the same or a smaller `tokens`.
   absl::Status MakeRoom(int tokens);
   // Releases blocks without any row, and sealed blocks of incomplete chunks: the room of a step
   // that is not computed, or of rewound rows.

@@ -6,7 +6,7 @@
 // Freed memory is kept for the next block of the same size, because the first touch of memory is
 // slow; it is released when the budget is needed for other sizes.
 //
-// Who holds what ("-->" keeps its target alive):
+// Ownership of blocks ("-->" keeps its target alive):
 //
 //   sequence A: InvariantKv  -->  t0  t1  t2     t2 is partly filled; only A writes to it
 //   sequence B: InvariantKv  -->  t0  t1  f2     t0 and t1 are a shared prefix, read-only

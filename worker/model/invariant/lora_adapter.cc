@@ -23,7 +23,7 @@ constexpr int kMaxRank = 4096;
 constexpr double kMaxScale = 1e6;
 constexpr char kConfigFile[] = "/adapter_config.json", kTensorFile[] = "/adapter_model.safetensors";
 
-// With any of these PEFT computes something else than LowRank says.
+// With any of these fields set, PEFT computes something other than LowRank.
 constexpr const char* kRefusedFields[] = {
     "alora_invocation_tokens", "alpha_pattern",     "arrow_config",      "bdlora_config",
     "fan_in_fan_out",          "kasa_config",       "layer_replication", "lora_bias",
@@ -90,7 +90,7 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   return config;
 }
 
-// A projection of a layer: where it is in the model and among the outputs of a product.
+// A projection of a layer: its name in the model, and its place among the outputs of a product.
 struct Projection {
   const char* name;
   std::vector<LowRank> AdapterLayer::*place;
@@ -124,8 +124,8 @@ PackedWeights PackOne(const TensorView& view, ParallelFor parallel) {
   return PackedWeights::Pack({&rows, 1}, *view.type, view.shape[1], parallel);
 }
 
-// An adapter's tensors, by the end of their names, as of "layers.0.mlp.up_proj.lora_A.weight": PEFT
-// puts the names of the classes that it wraps a model in before it.
+// Returns an adapter's tensors by the end of their names, such as
+// "layers.0.mlp.up_proj.lora_A.weight": PEFT puts the names of its wrapper classes in front.
 absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const TensorFiles& files) {
   std::map<std::string, TensorView> tensors;
   for (const auto& [name, view] : files.tensors()) {

@@ -1,11 +1,11 @@
-// LoraAdapter: a low-rank adapter of a model, as PEFT saves one (adapter_config.json and
+// LoraAdapter: a low-rank adapter of a model in PEFT's format (adapter_config.json and
 // adapter_model.safetensors), packed for the kernels.
 //
-// Of the adapters that PEFT knows: LORA of the seven projections of a layer, with lora_alpha / r
-// or, where use_rslora says so, lora_alpha / sqrt(r) as scale. What would compute something else is
-// refused by name.
+// Supported: LORA of a layer's seven projections, with the scale lora_alpha / r, or lora_alpha /
+// sqrt(r) if use_rslora is set. Adapters that would compute something else are refused; the error
+// names the field.
 //
-// Thread safety: immutable. Owns its weights; the files are closed again.
+// Thread safety: immutable. Owns its weights; its files are closed after Load.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_LORA_ADAPTER_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_LORA_ADAPTER_H_
 
@@ -24,17 +24,17 @@ namespace hearth {
 
 class LoraAdapter {
  public:
-  // kInvalidArgument, kNotFound: names the file, and the field or tensor.
+  // Errors (kInvalidArgument, kNotFound) name the file, and the field or tensor.
   static absl::StatusOr<std::shared_ptr<const LoraAdapter>> Load(const std::string& dir,
                                                                  const ModelConfig& config,
                                                                  ThreadPool* pool);
 
-  // REQUIRES: of the model: 0 <= number < num_layers.
+  // REQUIRES: 0 <= number < num_layers of the model.
   const AdapterLayer& layer(int number) const;
   // SHA-256 of every tensor (name, shape, dtype, bytes) and of the scale.
   const Digest& digest() const { return digest_; }
   int rank() const { return rank_; }
-  uint64_t bytes() const { return bytes_; }  // that the packed weights take
+  uint64_t bytes() const { return bytes_; }  // bytes of the packed weights
 
  private:
   LoraAdapter() = default;

@@ -66,7 +66,7 @@ absl::StatusOr<Compute> ChooseCompute(const std::string& device, const std::stri
 
 namespace {
 
-// The first number with a point in a sentence that names a library: "3.12.0".
+// Returns the first number with a point in a library's description: "3.12.0".
 std::string VersionIn(absl::string_view text) {
   for (size_t begin = 0; begin < text.size(); ++begin) {
     if (!absl::ascii_isdigit(text[begin])) continue;
@@ -87,7 +87,8 @@ std::string CpuVendor() {
   return std::string(text, sizeof(text));
 }
 
-// oneDNN's functions are not exported by libtorch; what it answers libtorch's operator is.
+// Calls a libtorch operator that returns oneDNN's answer; libtorch does not export oneDNN's
+// functions.
 bool OneDnnSupports(const char* question) {
   const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
   return found.has_value() && found->typed<bool()>().call();

@@ -1,4 +1,4 @@
-// The forward pass of Gemma 3, top to bottom, and how its weights are loaded.
+// The forward pass of Gemma 3, top to bottom, and the loading of its weights.
 #include "worker/model/torch/gemma.h"
 
 #include <ATen/ATen.h>
@@ -26,10 +26,10 @@
 namespace hearth {
 namespace {
 
-// Far above any context, and far from overflow when rows are rounded up.
+// Far above any context, and small enough that rounding rows up cannot overflow.
 constexpr int kMaxCapacityTokens = 1 << 24;
 
-// Rows that the layers' products are laid out for: the default chunk.
+// The number of rows for which the layers' products are laid out: the default chunk.
 constexpr int kRowsHint = 128;
 
 struct Layer {
@@ -53,7 +53,7 @@ Layer MakeLayer(const LayerTensors& tensors, const ModelConfig& config, int inde
   return layer;
 }
 
-// libtorch's errors carry a backtrace of many lines; the first says what happened.
+// libtorch's errors end with a backtrace of many lines; the first line says what happened.
 std::string OneLine(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
@@ -72,7 +72,7 @@ struct Gemma::Rep {
   Digest weights_digest{};
   std::vector<std::string> notes;
 
-  at::Tensor embedding;  // [vocab, hidden], in the checkpoint's dtype, or the head's
+  at::Tensor embedding;  // [vocab, hidden], in the checkpoint's dtype or the head's
   float embedding_scale = 1;
   std::vector<Layer> layers;
   RmsNorm final_norm;
@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     if (absl::Status s = tensors->tied ? absl::OkStatus() : reader.Read({&head}); !s.ok()) return s;
     const c10::InferenceMode inference;
     at::set_num_threads(rep->threads);
-    // Rounded to the dtype that the model computes in, as transformers does.
+    // Rounded to the dtype of the computation, as in transformers.
     rep->embedding_scale = at::scalar_tensor(std::sqrt(static_cast<double>(config->hidden_size)),
                                              at::TensorOptions().dtype(at::kFloat))
                                .to(compute->dtype)
@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     rep->final_norm = RmsNorm(final_norm, config->rms_norm_eps, *compute);
     rep->head = Linear({tensors->tied ? embedding : head}, compute->dtype, compute->device,
                        /*rows_hint=*/1);
-    // A tied matrix is held once, unless the head's is reordered.
+    // A tied matrix is stored once, unless the head's copy is reordered.
     if (tensors->tied) rep->embedding = rep->head.plain_weight();
     if (!rep->embedding.defined()) {
       rep->embedding = ToTensor(embedding, CheckpointType(*embedding.type), compute->device);

@@ -2,13 +2,13 @@
 //
 // Thread safety: none. One thread at a time uses a KvCache; different caches are independent.
 // Ownership: owns its memory, on the model's device. Movable, not copyable: a copy costs as much as
-// a restore, so it is spelled CopyOut and CopyIn.
+// a restore, so it is written as CopyOut and CopyIn.
 // Invariants:
-//   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
+//   1. Positions [0, length()) are done. Keys are stored after RoPE; positions are absolute.
 //   2. A global layer holds [0, length()). A local layer holds [first_held(layer), length()), and
 //      first_held(layer) <= max(0, length() - (W-1)), W counting the current token.
-//   3. The results of a later step depend on the held rows' values only: never on the capacity, on
-//   the rows' addresses, or on whether they were computed or copied in.
+//   3. The results of a later step depend only on the held rows' values: never on the capacity, on
+//      the rows' addresses, or on whether the rows were computed or copied in.
 #ifndef HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 #define HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 
@@ -22,7 +22,7 @@
 namespace hearth {
 
 class Gemma;
-struct KvCacheRep;  // worker/model/torch/kv_cache_rep.h, private to the engine: it includes ATen.
+struct KvCacheRep;  // in kv_cache_rep.h, private to hearth_model: it includes ATen
 
 class KvCache : public SequenceKv {
  public:
@@ -31,7 +31,7 @@ class KvCache : public SequenceKv {
   ~KvCache() override;
 
   int length() const override;
-  // The most tokens that this cache may ever hold.
+  // The most tokens that this cache can hold.
   int capacity() const;
   int num_layers() const;
   // Bytes of one token of one layer in a slice, keys and values together.
@@ -48,20 +48,19 @@ class KvCache : public SequenceKv {
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
 
-  // A restore to `length` tokens is: BeginRestore(length); CopyIn of every layer, in any order;
-  // FinishRestore(length). Local layers then hold exactly the last min(length, W-1) rows.
-  // REQUIRES: 0 <= length <= capacity().
+  // To restore `length` tokens, call BeginRestore(length); CopyIn for every layer, in any order;
+  // FinishRestore(length). Local layers then hold exactly the last min(length, W-1) rows. REQUIRES:
+  // 0 <= length <= capacity().
   void BeginRestore(int length);
   // The reverse of CopyOut. A local layer takes only rows of its tail: [first_held(layer), length).
-  // REQUIRES: BeginRestore was called; first_held(layer) <= begin <= end <= the restored length.
-  // May also come after FinishRestore, as long as the layer has not been read by a Step.
-  // `on_device`: the slice is in memory of the device that the cache itself is on, which must stay
-  // as it is until FinishRestore returns.
+  // May also be called after FinishRestore, until a Step reads the layer. `on_device`: the slice
+  // lies in memory of the cache's device and must not change until FinishRestore returns. REQUIRES:
+  // BeginRestore was called; first_held(layer) <= begin <= end <= the restored length.
   void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
               const std::byte* slice, bool on_device = false);
   void FinishRestore(int length);
 
-  // Back to length 0. Keeps the memory: first touch is slow, so callers reuse caches.
+  // Sets the length to 0. Keeps the memory, because the first touch of memory is slow.
   void Reset();
 
  private:

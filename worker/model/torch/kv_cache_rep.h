@@ -1,9 +1,9 @@
-// KvCacheRep: the tensors behind a KvCache. Private to hearth_model: it includes ATen.
+// KvCacheRep: the tensors of a KvCache. Private to hearth_model: it includes ATen.
 //
 // Thread safety and ownership: as KvCache.
 // A layer keeps its rows in one block [kv_head][row][head_dim]; row 0 is position `first`. Before a
-// step of several tokens a local layer moves the W-1 rows it still needs to row 0, so that the
-// shapes, strides and 64-byte alignment a step sees follow from its positions alone.
+// step of several tokens, a local layer moves the W-1 rows that it still needs to row 0. So the
+// shapes, strides and 64-byte alignment of a step follow from its positions alone.
 #ifndef HEARTH_WORKER_MODEL_TORCH_KV_CACHE_REP_H_
 #define HEARTH_WORKER_MODEL_TORCH_KV_CACHE_REP_H_
 
@@ -24,13 +24,14 @@ struct LayerKv {
   int first = 0;            // position of row 0
 };
 
-// Rows of a layer's block in a cache for `capacity` tokens.
+// Returns the rows of a layer's block in a cache for `capacity` tokens.
 int KvCacheRows(const ModelConfig& config, int layer, int capacity);
 
 struct KvCacheRep {
   KvCacheRep(const ModelConfig& config, int capacity, at::Device device, at::ScalarType dtype);
 
-  // Rows of [begin, end) of a layer's keys or values, a view [kv_heads, end - begin, head_dim].
+  // Returns rows [begin, end) of a layer's keys or values: a view [kv_heads, end - begin,
+  // head_dim].
   at::Tensor Rows(const at::Tensor& block, const LayerKv& layer, int begin, int end) const {
     return block.narrow(1, begin - layer.first, end - begin);
   }
@@ -39,8 +40,8 @@ struct KvCacheRep {
 
   std::vector<LayerKv> layers;
   int length = 0;
-  int restoring = -1;              // the length being restored to, or -1
-  bool copying_on_device = false;  // copies of the restore that the device may not have made yet
+  int restoring = -1;              // the length being restored, or -1
+  bool copying_on_device = false;  // the device may still be copying for the restore
   int capacity = 0;
   int window = 0;
   int kv_heads = 0, head_dim = 0;

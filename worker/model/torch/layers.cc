@@ -65,7 +65,7 @@ StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope&
   step.tokens = tokens;
   step.keys_begin = local ? std::max(0, begin - (window - 1)) : 0;
   step.rotation = rope.At(begin, tokens);
-  if (tokens == 1) return step;  // the keys held are exactly those it sees
+  if (tokens == 1) return step;  // the held keys are exactly the seen keys
   const auto options = at::TensorOptions().dtype(at::kInt).device(compute.device);
   const at::Tensor queries = at::arange(begin, begin + tokens, options).unsqueeze(1);
   const at::Tensor keys = at::arange(step.keys_begin, begin + tokens, options).unsqueeze(0);

@@ -1,4 +1,4 @@
-// The small parts of a Gemma 3 layer: RMSNorm, rotary positions, the gated feed-forward block.
+// The parts of a Gemma 3 layer: RMSNorm, rotary embedding, the gated feed-forward block, attention.
 //
 // Private to hearth_model: it includes ATen. Thread safety: immutable, const use from any thread.
 // Formulas follow Hugging Face's modeling_gemma3.py (transformers 5): norms in float32 with weight
@@ -25,7 +25,7 @@ class RmsNorm {
  public:
   RmsNorm() = default;
   RmsNorm(const TensorView& weight, double epsilon, const Compute& compute);
-  // `scale`: 1 + w and whatever else is to be multiplied in, float32, broadcast over x.
+  // `scale`: 1 + w times any other factor; float32, broadcast over x.
   RmsNorm(at::Tensor scale, double epsilon) : scale_(std::move(scale)), epsilon_(epsilon) {}
 
   // x [..., n] -> x / sqrt(mean(x^2) + epsilon) * scale, in x's dtype.
@@ -36,7 +36,7 @@ class RmsNorm {
   double epsilon_ = 0;
 };
 
-// 1 + w, float32.
+// Returns 1 + w in float32.
 at::Tensor NormScale(const TensorView& weight, const Compute& compute);
 
 // Cosines and sines of the positions of one step, [n, 1, head_dim / 2] each.
@@ -54,7 +54,7 @@ class Rope {
   float attention_factor_ = 1;
   Compute compute_;
 };
-// x [n, heads, head_dim], the first half of a head paired with the second.
+// Rotates x [n, heads, head_dim]; the first half of a head is paired with the second.
 at::Tensor Rotate(const at::Tensor& x, const Rotation& rotation);
 
 class FeedForward {
@@ -70,16 +70,16 @@ class FeedForward {
 
 // Attention: grouped-query attention with QK-norm over a sequence's KV cache.
 //
-// Private to hearth_model: it includes ATen. Thread safety: immutable; one step at a time per
-// cache. W counts the current token: position p sees keys (p - W, p] in a local layer, [0, p] in a
-// global one. Formulas: Gemma 3 report (arXiv 2503.19786) and Hugging Face's modeling_gemma3.py.
+// Thread safety: immutable; one step at a time per cache. W counts the current token: position p
+// sees keys (p - W, p] in a local layer, [0, p] in a global one. Formulas: Gemma 3 report (arXiv
+// 2503.19786) and Hugging Face's modeling_gemma3.py.
 
 // The values that all layers of one kind share in one step: positions [begin, begin + tokens).
 struct StepView {
   int begin = 0, tokens = 0;
-  int keys_begin = 0;  // first key position any row sees
+  int keys_begin = 0;  // first key position that any row sees
   Rotation rotation;
-  at::Tensor mask;  // [tokens, keys] 0 or -inf, undefined when every key is seen
+  at::Tensor mask;  // [tokens, keys]: 0 or -inf; undefined if every key is seen
 };
 StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope& rope,
                       const Compute& compute);
@@ -98,7 +98,7 @@ class Attention {
                     const at::Tensor& mask) const;
 
   Linear qkv_, out_;
-  RmsNorm qk_norm_;  // queries' rows carry the scale query_pre_attn_scalar^-0.5 too
+  RmsNorm qk_norm_;  // queries' rows include the scale query_pre_attn_scalar^-0.5
   int heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
   double softcap_ = 0;
 };

@@ -15,7 +15,7 @@ using PointwiseFn = at::Tensor(const at::Tensor&, const at::Tensor&,
                                c10::List<std::optional<at::Scalar>>,
                                std::optional<c10::string_view>);
 
-// libtorch exports these operators through its registry only.
+// libtorch exports these operators only through its registry.
 template <typename Fn>
 const c10::TypedOperatorHandle<Fn>& Operator(const char* name) {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Fn>();
@@ -32,7 +32,7 @@ at::ScalarType CheckpointType(ElementType type) {
 }
 
 at::Tensor ToTensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
-  // Not written to: copied before anything else sees it.
+  // The const_cast is safe: the tensor is copied and never written to.
   const at::Tensor stored = at::from_blob(const_cast<std::byte*>(view.data.get()), view.shape,
                                           at::TensorOptions().dtype(CheckpointType(*view.type)));
   return stored.to(at::TensorOptions().dtype(dtype).device(device), /*non_blocking=*/false,
