@@ -35,13 +35,13 @@ std::vector<std::string> FieldsThatDiffer(const Fingerprint& ours, const Fingerp
   return fields;
 }
 
-TEST(CanaryTest, AMachineWithOtherBitsInStepsOfOneRowSharesNothing) {
+TEST(CanaryTest, OneRowDifferenceChangesFingerprint) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kOneRow)),
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, AMachineWithOtherBitsOnceTheWindowHasSlidSharesNothing) {
+TEST(CanaryTest, SlidWindowDifferenceChangesFingerprint) {
   TinyGeometry geometry;
   geometry.window = 512;  // as Gemma 3 270M: two chunks and a few rows never leave it
   geometry.context_tokens = 8192;
@@ -50,13 +50,13 @@ TEST(CanaryTest, AMachineWithOtherBitsOnceTheWindowHasSlidSharesNothing) {
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, AMachineWithOtherBitsBehind4096KeysSharesNothing) {
+TEST(CanaryTest, FarKeyDifferenceChangesFingerprint) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kFarKeys)),
               ElementsAre("canary_sha256"));
 }
 
-TEST(FingerprintTest, EqualDevicesBesideUnlikeCpusShare) {
+TEST(FingerprintTest, DeviceFingerprintIgnoresCpuThreads) {
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(LongDir());
   const KvLayout layout = TestWorker(LongDir())->layout();
   const auto of = [&](const char* cpu_capability, int threads) {
@@ -70,7 +70,7 @@ TEST(FingerprintTest, EqualDevicesBesideUnlikeCpusShare) {
   EXPECT_THAT(FieldsThatDiffer(of("AVX2", 4), of("AVX2", 64)), ElementsAre("threads"));
 }
 
-TEST(FingerprintTest, YarnHasFieldsThatNoOtherModelHas) {
+TEST(FingerprintTest, YarnAddsFingerprintFields) {
   ModelConfig config = *LoadModelConfig(LongDir());
   const KvLayout layout = TestWorker(LongDir())->layout();
   const Fingerprint plain = *FingerprintOf(config, layout, Digest{}, ComputeIdentity());
@@ -86,7 +86,7 @@ TEST(FingerprintTest, YarnHasFieldsThatNoOtherModelHas) {
               ElementsAre("rope_attention_factor_global"));
 }
 
-TEST(CanaryTest, AContextTooShortForTheFarEndStillSlidesItsWindow) {
+TEST(CanaryTest, ShortContextStillSlidesWindow) {
   const std::string& dir = ModelDir(Geometries()[0].geometry);  // 512 tokens of context
   const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);
   EXPECT_EQ(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kNowhere)).size(), 0u);
@@ -94,13 +94,13 @@ TEST(CanaryTest, AContextTooShortForTheFarEndStillSlidesItsWindow) {
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, AnotherCpuIsNamedAsSuch) {
+TEST(CanaryTest, OtherCpuCapabilityIsReported) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere, "AVX512");
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kNowhere, "AVX2")),
               ElementsAre("cpu_capability"));
 }
 
-TEST(CanaryTest, TheFingerprintSaysWhichRuleItFollows) {
+TEST(CanaryTest, FingerprintRecordsItsVersion) {
   const Fingerprint exact = FingerprintOn(LongDir(), OddBits::kNowhere);
   std::string version;
   for (const FingerprintField& field : exact.fields()) {
@@ -109,7 +109,7 @@ TEST(CanaryTest, TheFingerprintSaysWhichRuleItFollows) {
   EXPECT_EQ(version, "2");
 }
 
-TEST(CanaryTest, TakesAtLeastAWindowAChunkAndARowButNoMoreThanTheContext) {
+TEST(CanaryTest, LengthCoversWindowWithinContext) {
   ModelConfig config;
   config.max_position_embeddings = 32768;
   config.attention.sliding_window = 512;

@@ -14,33 +14,33 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(GuessNextTest, GoesOnAsTheTextDidWhereItsLastTokensStoodBefore) {
+TEST(GuessNextTest, GuessesTokensThatFollowedBefore) {
   EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 3), ElementsAre(3, 4, 5));
   EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 1), ElementsAre(3));
   EXPECT_THAT(GuessNext({1, 2, 3, 4, 5, 9, 1, 2}, 0), IsEmpty());
 }
 
-TEST(GuessNextTest, MoreAgreeingTokensCountMoreThanALaterPlace) {
+TEST(GuessNextTest, LongerMatchBeatsLaterMatch) {
   EXPECT_THAT(GuessNext({7, 1, 2, 3, 9, 8, 1, 2, 4, 9, 7, 1, 2}, 1), ElementsAre(3));
 }
 
-TEST(GuessNextTest, LatestOfEqualMatchesCounts) {
+TEST(GuessNextTest, LatestOfEqualMatchesWins) {
   EXPECT_THAT(GuessNext({5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2}, 1), ElementsAre(4));
 }
 
-TEST(GuessNextTest, KnowsNothingOfANewPair) {
+TEST(GuessNextTest, NewPairHasNoGuess) {
   EXPECT_THAT(GuessNext({}, 4), IsEmpty());
   EXPECT_THAT(GuessNext({1}, 4), IsEmpty());
   EXPECT_THAT(GuessNext({1, 2, 3, 1}, 4), IsEmpty());
   EXPECT_THAT(GuessNext({1, 2, 1, 3, 2, 3, 1, 1}, 4), IsEmpty());
 }
 
-TEST(GuessNextTest, ATextThatRepeatsItselfGoesOnRepeating) {
+TEST(GuessNextTest, RepetitionIsContinued) {
   EXPECT_THAT(GuessNext({8, 4, 4, 4}, 5), ElementsAre(4, 4, 4, 4, 4));
   EXPECT_THAT(GuessNext({1, 2, 3, 1, 2, 3, 1, 2}, 6), ElementsAre(3, 1, 2, 3, 1, 2));
 }
 
-TEST(GuessNextTest, FindsAPairAtEachPlace) {
+TEST(GuessNextTest, FindsPairAtEveryPosition) {
   std::vector<int32_t> text(300);
   std::iota(text.begin(), text.end(), 0);
   for (size_t at = 1; at + 1 < text.size(); ++at) {
@@ -50,7 +50,7 @@ TEST(GuessNextTest, FindsAPairAtEachPlace) {
   }
 }
 
-TEST(GuessNextTest, IsOnlyMisledByEqualPairs) {
+TEST(GuessNextTest, HashCollisionsGiveNoGuess) {
   std::mt19937 random(3);
   std::vector<int32_t> text(200'000);
   for (int32_t& token : text) token = static_cast<int32_t>(random() % 262'144);
@@ -59,7 +59,7 @@ TEST(GuessNextTest, IsOnlyMisledByEqualPairs) {
   EXPECT_THAT(GuessNext(text, 2), ElementsAre(text[199'002], text[199'003]));
 }
 
-TEST(DraftLengthTest, GrowsWhileGuessesAreRightAndNoFurtherThanAllowed) {
+TEST(DraftLengthTest, CorrectGuessesGrowItToLimit) {
   DraftLength length(10);
   std::vector<uint32_t> tokens;
   for (int step = 0; step < 4; ++step) {
@@ -71,7 +71,7 @@ TEST(DraftLengthTest, GrowsWhileGuessesAreRightAndNoFurtherThanAllowed) {
   EXPECT_EQ(length.tokens(), 10u);
 }
 
-TEST(DraftLengthTest, ReachesATokenFurtherThanWasRightOrHalfAsFar) {
+TEST(DraftLengthTest, WrongGuessShortensNextDraft) {
   DraftLength length(15);
   length.OnStep(3, 3);
   length.OnStep(7, 5);
@@ -82,7 +82,7 @@ TEST(DraftLengthTest, ReachesATokenFurtherThanWasRightOrHalfAsFar) {
   EXPECT_EQ(length.tokens(), 2u);
 }
 
-TEST(DraftLengthTest, NoneIsOff) {
+TEST(DraftLengthTest, ZeroLimitDisablesDrafts) {
   DraftLength length(0);
   EXPECT_EQ(length.tokens(), 0u);
   length.OnStep(0, 0);
@@ -90,7 +90,7 @@ TEST(DraftLengthTest, NoneIsOff) {
 }
 
 // Of a text where every pair was seen before and every guess is wrong.
-TEST(DraftLengthTest, CostsOneRowInSixtyFiveStepsWhereNothingIsRight) {
+TEST(DraftLengthTest, WrongGuessesCostFewRows) {
   DraftLength length(15);
   uint32_t drafted = 0, late = 0;
   for (int step = 0; step < 650; ++step) {
@@ -111,7 +111,7 @@ TEST(DraftLengthTest, CostsOneRowInSixtyFiveStepsWhereNothingIsRight) {
   EXPECT_EQ(rest, DraftLength::kShortestRest);
 }
 
-TEST(SpeculationTest, AStepIsTheLastTokenAndWhatMayFollow) {
+TEST(SpeculationTest, StepIsLastTokenAndGuesses) {
   Speculation speculation(4);
   speculation.Append({1, 2, 3, 4, 5, 6, 1, 2});
   speculation.Guess(/*room=*/10);
@@ -127,7 +127,7 @@ TEST(SpeculationTest, AStepIsTheLastTokenAndWhatMayFollow) {
   EXPECT_EQ(speculation.drafted(), 0u);
 }
 
-TEST(SpeculationTest, RestsWhereItsGuessesAreWrong) {
+TEST(SpeculationTest, WrongGuessesPauseDrafting) {
   Speculation speculation(4);
   speculation.Append({1, 2, 3, 4, 5, 6, 1, 2});
   for (uint32_t length = DraftLength::kFirst; length > 0; length /= 2) {

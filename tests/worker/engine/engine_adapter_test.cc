@@ -42,7 +42,7 @@ class EngineAdapters : public ::testing::Test {
   const TestFolder folder_;
 };
 
-TEST_F(EngineAdapters, HaveKeysAndValuesOfTheirOwn) {
+TEST_F(EngineAdapters, EachAdapterHasItsOwnKv) {
   TestWorker worker(ModelDir(kGeometry), Options(), nullptr, /*with_cache=*/false);
   std::vector<Digest> digests;
   for (const char* name : {"", "legal", "medical"}) {
@@ -60,7 +60,7 @@ TEST_F(EngineAdapters, HaveKeysAndValuesOfTheirOwn) {
   EXPECT_NE(digests[1], digests[2]);
 }
 
-TEST_F(EngineAdapters, ComputeTheSameBesideOthers) {
+TEST_F(EngineAdapters, ConcurrentAdaptersKeepTheirBits) {
   EngineOptions options = Options();
   options.memory.pool_bytes = 0;
   TestWorker worker(ModelDir(kGeometry), options, nullptr, /*with_cache=*/false);
@@ -76,7 +76,7 @@ TEST_F(EngineAdapters, ComputeTheSameBesideOthers) {
   }
 }
 
-TEST_F(EngineAdapters, AreTheSamplesToo) {
+TEST_F(EngineAdapters, SamplesUseTheAdapter) {
   TestWorker worker(ModelDir(kGeometry), Options(), nullptr, /*with_cache=*/false);
   std::vector<std::vector<int32_t>> samples(2);
   const auto collect = [&](Collector* collector, const EngineRequest& request) {
@@ -96,7 +96,7 @@ TEST_F(EngineAdapters, AreTheSamplesToo) {
   EXPECT_EQ(samples[0], worker.Run(Through("legal"))->tokens);
 }
 
-TEST_F(EngineAdapters, AreNamedInFingerprintsAndErrors) {
+TEST_F(EngineAdapters, FingerprintAndErrorsNameAdapters) {
   TestWorker worker(ModelDir(kGeometry), Options(), nullptr, /*with_cache=*/false);
   ASSERT_EQ(worker->adapters().size(), 2u);
   for (const AdapterInfo& adapter : worker->adapters()) {
@@ -113,7 +113,7 @@ TEST_F(EngineAdapters, AreNamedInFingerprintsAndErrors) {
               AllOf(HasSubstr("adapter: "), HasSubstr("legal, medical; got \"law\"")));
 }
 
-TEST_F(EngineAdapters, AdapterThatCannotBeServedIsRefusedAtTheStart) {
+TEST_F(EngineAdapters, InvalidAdapterIsRefusedAtStart) {
   EngineOptions options = Options();
   options.model_dir = ModelDir(kGeometry);
   options.adapters = {{"gone", folder_.File("gone")}};

@@ -43,7 +43,7 @@ void WaitForAudits(TestWorker* worker, uint64_t audits) {
   }
 }
 
-TEST(EngineAuditTest, AuditLeavesRightObjectsAlone) {
+TEST(EngineAuditTest, CorrectObjectsAreNotQuarantined) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(1), publisher.cache());
@@ -54,7 +54,7 @@ TEST(EngineAuditTest, AuditLeavesRightObjectsAlone) {
   EXPECT_THAT(publisher.cache()->quarantined(), IsEmpty());
 }
 
-TEST(EngineAuditTest, ComparesQuantizedChunksAsTheyAreStored) {
+TEST(EngineAuditTest, QuantizedChunksPassTheAudit) {
   EngineOptions options = InvariantOptions();
   options.kv = {"quantized", "bits=4,group=16"};
   TestWorker publisher(AuditDir(), options);
@@ -68,7 +68,7 @@ TEST(EngineAuditTest, ComparesQuantizedChunksAsTheyAreStored) {
   EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
 }
 
-TEST(EngineAuditTest, AuditTakesOutTheWrongObjectAndNothingElse) {
+TEST(EngineAuditTest, OnlyWrongObjectIsQuarantined) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   const ObjectId poisoned{32, 16, LayerGroup::kGlobal};
@@ -83,7 +83,7 @@ TEST(EngineAuditTest, AuditTakesOutTheWrongObjectAndNothingElse) {
   EXPECT_EQ(worker->Stats().pool_bytes, 0u) << "what else came from there may be wrong as well";
 }
 
-TEST(EngineAuditTest, TakesTheShareThatItIsTold) {
+TEST(EngineAuditTest, RateSetsTheAuditedShare) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(0.25), publisher.cache());
@@ -96,7 +96,7 @@ TEST(EngineAuditTest, TakesTheShareThatItIsTold) {
   EXPECT_EQ(never.Counter("audits"), 0u);
 }
 
-TEST(EngineAuditTest, AuditSkipsAPrefixThatIsGone) {
+TEST(EngineAuditTest, MissingPrefixSkipsTheAudit) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(1), publisher.cache());
@@ -114,7 +114,7 @@ TEST(EngineAuditTest, AuditSkipsAPrefixThatIsGone) {
   EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
 }
 
-TEST(EngineAuditTest, RequestsGoOnAsEver) {
+TEST(EngineAuditTest, AuditsDoNotChangeAnswers) {
   TestWorker publisher(AuditDir());
   const auto cold = publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(1), publisher.cache());
@@ -126,7 +126,7 @@ TEST(EngineAuditTest, RequestsGoOnAsEver) {
   worker->Drain(absl::InfiniteFuture());
 }
 
-TEST(EngineAuditTest, RefusesARateThatIsNoShare) {
+TEST(EngineAuditTest, InvalidAuditRateIsRefused) {
   for (const double rate : {-0.1, 1.5, std::nan("")}) {
     EngineOptions options = Auditing(rate);
     options.model_dir = AuditDir();
@@ -155,13 +155,13 @@ std::vector<ObjectId> Compared(Exactness exactness, const std::function<void(flo
   return DifferingObjects(layout, kRows, filled(false), filled(true));
 }
 
-TEST(AuditComparison, InTheExactClassEveryBitCounts) {
+TEST(AuditComparison, ExactClassComparesEveryBit) {
   EXPECT_THAT(Compared(Exactness::kExact, [](float*) {}), IsEmpty());
   EXPECT_THAT(Compared(Exactness::kExact, [](float* row) { *row = std::nextafter(1.0F, 2.0F); }),
               ElementsAre(ObjectId{0, 16, LayerGroup::kGlobal}));
 }
 
-TEST(AuditComparison, InThePortableClassRoundingDoesNot) {
+TEST(AuditComparison, PortableClassToleratesRounding) {
   const auto portable = [](const std::function<void(float*)>& change) {
     return Compared(Exactness::kPortable, change);
   };

@@ -66,7 +66,7 @@ EngineRequest SampledRequest(uint64_t number) {
   return request;
 }
 
-TEST(EngineBatchTest, EightTogetherGetEveryTokenAndLogprobThatEachGetsAlone) {
+TEST(EngineBatchTest, BatchedRequestsEqualSingleRequests) {
   constexpr uint64_t kRequests = 8;
   EngineOptions options = InvariantOptions();
   options.speculate = 0;  // it would make decode steps fewer, by who decodes beside whom
@@ -103,7 +103,7 @@ TEST(EngineBatchTest, EightTogetherGetEveryTokenAndLogprobThatEachGetsAlone) {
 }
 
 // Eight that decode and a prompt of 25 chunks of 16: half of a step is its own.
-TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
+TEST(EngineBatchTest, LongPromptSharesStepsWithDecoding) {
   EngineOptions options = InvariantOptions();
   options.max_running = 9;
   options.speculate = 0;  // a guess that is right ends one before the prompt's last step
@@ -141,7 +141,7 @@ TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
   for (auto& run : decoding) run->WaitEnd();
 }
 
-TEST(EngineBatchTest, CancelledInTheMidstOfOthersItChangesNothingForThem) {
+TEST(EngineBatchTest, CancelledRequestLeavesOthersUnchanged) {
   TestWorker alone(BatchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   TestWorker worker(BatchDir(), InvariantOptions());
   Collector stays, leaves, stops;

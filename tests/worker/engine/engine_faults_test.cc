@@ -45,12 +45,12 @@ class EngineFaultsTest : public testing::Test {
   std::unique_ptr<Collector> cold_;
 };
 
-TEST_F(EngineFaultsTest, AnHonestCacheServesIt) {
+TEST_F(EngineFaultsTest, CorrectCacheServesThePrefix) {
   TestWorker worker(FaultyDir(), NoPool(), cache_);
   EXPECT_EQ(worker.Run(request_)->started.cached_tokens, 64u);
 }
 
-TEST_F(EngineFaultsTest, AFetchLaterThanItsBudgetIsComputedAndItsAnswerIgnored) {
+TEST_F(EngineFaultsTest, LateFetchIsComputedInstead) {
   absl::Notification release;
   EngineOptions options = NoPool();
   options.cache.fetch_budget = absl::Milliseconds(20);
@@ -63,7 +63,7 @@ TEST_F(EngineFaultsTest, AFetchLaterThanItsBudgetIsComputedAndItsAnswerIgnored) 
   worker.Stop();
 }
 
-TEST_F(EngineFaultsTest, ABudgetOfZeroNeverWaits) {
+TEST_F(EngineFaultsTest, ZeroFetchBudgetNeverWaits) {
   EngineOptions options = NoPool();
   options.cache.fetch_budget = absl::ZeroDuration();
   absl::Notification release;
@@ -74,7 +74,7 @@ TEST_F(EngineFaultsTest, ABudgetOfZeroNeverWaits) {
   worker.Stop();
 }
 
-TEST_F(EngineFaultsTest, SlowFetchesOnEveryThreadDoNotStopTheNextRequest) {
+TEST_F(EngineFaultsTest, BlockedFetchThreadsDelayNoRequest) {
   absl::Notification release;
   EngineOptions options = NoPool();
   options.cache.fetch_budget = absl::Milliseconds(5);
@@ -87,7 +87,7 @@ TEST_F(EngineFaultsTest, SlowFetchesOnEveryThreadDoNotStopTheNextRequest) {
   worker.Stop();
 }
 
-TEST_F(EngineFaultsTest, AnExceptionInTheCacheIsAMiss) {
+TEST_F(EngineFaultsTest, CacheExceptionIsAMiss) {
   TestWorker worker(FaultyDir(), NoPool(), cache_);
   cache_->before_fetch = [] { throw std::runtime_error("on fire"); };
   cache_->before_publish = [] { throw std::runtime_error("on fire"); };
@@ -104,7 +104,7 @@ struct Lie {
 
 class LyingCacheTest : public EngineFaultsTest, public testing::WithParamInterface<Lie> {};
 
-TEST_P(LyingCacheTest, IsRefusedCountedAndComputedInstead) {
+TEST_P(LyingCacheTest, WrongAnswerIsComputedInstead) {
   TestWorker worker(FaultyDir(), NoPool(), cache_);
   cache_->mangle = GetParam().tell;
   ExpectComputed(*worker.Run(request_));
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"OtherBoundary", [](FetchOutcome* o) { o->usable_tokens = 48; }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST_F(EngineFaultsTest, AnUnusableAnswerFallsBackToThePool) {
+TEST_F(EngineFaultsTest, InvalidFetchFallsBackToPool) {
   EngineOptions options = TestWorker::SmallOptions();
   TestWorker worker(FaultyDir(), options, cache_);
   worker.Run(Request(Prompt(40, 1)));  // from the store's objects or not: pools 32
@@ -153,7 +153,7 @@ TEST_F(EngineFaultsTest, AnUnusableAnswerFallsBackToThePool) {
   EXPECT_EQ(run->finished.first_logits_sha256, cold_->finished.first_logits_sha256);
 }
 
-TEST_F(EngineFaultsTest, AFullStagingAreaSkipsPublishingAndCounts) {
+TEST_F(EngineFaultsTest, FullStagingAreaSkipsPublish) {
   EngineOptions options = TestWorker::SmallOptions();
   options.memory.staging_bytes = 100;
   TestWorker worker(FaultyDir(), options);
@@ -165,7 +165,7 @@ TEST_F(EngineFaultsTest, AFullStagingAreaSkipsPublishingAndCounts) {
   EXPECT_EQ(worker->Stats().staged_bytes, 0u);
 }
 
-TEST_F(EngineFaultsTest, ASlowPublishHoldsNobodyUpAndGivesItsStagingBack) {
+TEST_F(EngineFaultsTest, SlowPublishDelaysNoRequest) {
   absl::Notification release;
   auto slow = std::make_shared<MemoryPrefixCache>(TestWorker(FaultyDir(), NoPool())->layout());
   slow->before_publish = [&] { release.WaitForNotification(); };

@@ -66,7 +66,7 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
   EngineOptions options_;
 };
 
-TEST_P(EngineIntegers, RestoreWhatAnotherKernelMade) {
+TEST_P(EngineIntegers, RestoresKvOfAnotherKernel) {
   ForceIntegerKernel(GetParam().first);
   TestWorker publisher(ModelDir(geometry_), options_);
   EXPECT_EQ(publisher->arithmetic(), "int8/32/1");
@@ -96,7 +96,7 @@ TEST_P(EngineIntegers, RestoreWhatAnotherKernelMade) {
   EXPECT_EQ(publisher.cache()->conflicts(), 0);
 }
 
-TEST_P(EngineIntegers, StateOfAnotherKernelGoesOn) {
+TEST_P(EngineIntegers, ResumesStateOfAnotherKernel) {
   ForceIntegerKernel(GetParam().first);
   TestWorker first(ModelDir(geometry_), options_, nullptr, /*with_cache=*/false);
   EngineRequest request = Request(Prompt(kPromptTokens), {}, 2 * kAnswer);

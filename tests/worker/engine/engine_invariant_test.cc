@@ -33,7 +33,7 @@ std::vector<NamedGeometry> FloatGeometries() {
   return geometries;
 }
 
-TEST_P(EngineInvariantTest, ColdAndWarmFromWhateverWasStoredTheBitsAreTheSame) {
+TEST_P(EngineInvariantTest, WarmRunHasColdRunBits) {
   const std::vector<int32_t> prompt = Prompt(150);
   TestWorker alone(Dir(), Invariant(1), nullptr, /*with_cache=*/false);
   const auto cold = alone.Run(Request(prompt, {}, 9));
@@ -54,7 +54,7 @@ TEST_P(EngineInvariantTest, ColdAndWarmFromWhateverWasStoredTheBitsAreTheSame) {
   EXPECT_EQ(publisher.cache()->conflicts(), 0);
 }
 
-TEST_P(EngineInvariantTest, FromTheWorkersPoolBlocksAreSharedAndNotCopied) {
+TEST_P(EngineInvariantTest, PoolHitSharesBlocks) {
   TestWorker worker(Dir(), Invariant(), nullptr, /*with_cache=*/false);
   const auto cold = worker.Run(Request(Prompt(100), {93}));
   const uint64_t kept = worker->Stats().kv_used_bytes;
@@ -82,7 +82,7 @@ TEST_P(EngineInvariantTest, FromTheWorkersPoolBlocksAreSharedAndNotCopied) {
   EXPECT_EQ(worker.Counter("nondeterminism"), 0u);
 }
 
-TEST_P(EngineInvariantTest, AmongOthersEachGetsWhatItGetsAlone) {
+TEST_P(EngineInvariantTest, ConcurrentRequestsKeepTheirTokens) {
   TestWorker alone(Dir(), Invariant(), nullptr, /*with_cache=*/false);
   std::vector<std::unique_ptr<Collector>> wanted;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -103,7 +103,7 @@ TEST_P(EngineInvariantTest, AmongOthersEachGetsWhatItGetsAlone) {
 }
 
 // Workers take turns, and none computes an answer again.
-TEST_P(EngineInvariantTest, AnAnswerIsRestoredAndIsWhatPrefillGives) {
+TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
   TestWorker one(Dir(), Invariant(1));
   EngineOptions no_pool = Invariant(3);
   no_pool.memory.pool_bytes = 0;
@@ -137,7 +137,7 @@ TEST_P(EngineInvariantTest, AnAnswerIsRestoredAndIsWhatPrefillGives) {
 }
 
 // One at the end of a chunk is kept: all that it needs is there. Nothing is cut out for another.
-TEST_P(EngineInvariantTest, ABreakpointAddedToAWarmPromptIsKeptAtAChunksEnd) {
+TEST_P(EngineInvariantTest, NewBreakpointIsKeptAtChunkEnd) {
   TestWorker worker(Dir(), Invariant());
   worker.Run(Request(Prompt(70), {70}, 0));
   EngineRequest request = Request(Prompt(75), {64, 67, 70}, 2);
@@ -153,7 +153,7 @@ TEST_P(EngineInvariantTest, ABreakpointAddedToAWarmPromptIsKeptAtAChunksEnd) {
   EXPECT_EQ(worker.cache()->conflicts(), 0);
 }
 
-TEST_P(EngineInvariantTest, AnAnswerThatWasStoppedIsKeptToo) {
+TEST_P(EngineInvariantTest, StoppedAnswerIsPublished) {
   TestWorker worker(Dir(), Invariant());
   const auto all = worker.Run(Request(Prompt(30), {}, 12));
   for (const size_t last : {0u, 5u}) {
@@ -186,7 +186,7 @@ class LeasingCache : public MemoryPrefixCache {
 };
 
 // Boundaries within a step, and the last one before its end.
-TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
+TEST_P(EngineInvariantTest, LeaseHolderPublishesEachBoundary) {
   EngineOptions options = Invariant();
   options.cache.compute.min_tokens = 1;
   TinyGeometry geometry = GetParam().geometry;
@@ -206,7 +206,7 @@ TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
 }
 
 // The first of two equal fetches goes into the pool: the second brings nothing more, and is right.
-TEST_P(EngineInvariantTest, TwoFetchesOfAPrefixAtATimeAreNoFault) {
+TEST_P(EngineInvariantTest, ConcurrentEqualFetchesAreAccepted) {
   TestWorker publisher(Dir(), Invariant());
   publisher.Run(Request(Prompt(60), {48}, 1));
   publisher->Drain(absl::InfiniteFuture());
@@ -234,7 +234,7 @@ TEST_P(EngineInvariantTest, TwoFetchesOfAPrefixAtATimeAreNoFault) {
 }
 
 // A prefill computes decoded tokens again, with the same bits; a single different bit is found.
-TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
+TEST_P(EngineInvariantTest, AuditComparesDecodedBits) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
   const auto first = publisher.Run(Request(text, {}, 30));
@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(Geometries, EngineInvariantTest, testing::ValuesIn(Floa
 
 const std::string& OneDir() { return ModelDir(Geometries()[0].geometry); }
 
-TEST(InvariantClassTest, TheFingerprintNamesKernelsAndChunkAndNoMachine) {
+TEST(InvariantClassTest, FingerprintOmitsTheMachine) {
   TestWorker one(OneDir(), Invariant(1)), three(OneDir(), Invariant(3));
   EXPECT_TRUE(Compare(one->fingerprint(), three->fingerprint()).empty());
   std::string version;
@@ -293,7 +293,7 @@ TEST(InvariantClassTest, TheFingerprintNamesKernelsAndChunkAndNoMachine) {
   EXPECT_EQ(exact->why_not_invariant(), "--exactness exact was given");
 }
 
-TEST(InvariantClassTest, RefusesWhatTheKernelsDoNotCompute) {
+TEST(InvariantClassTest, Bfloat16DtypeIsRefused) {
   EngineOptions options = Invariant();
   options.model_dir = OneDir();
   EXPECT_TRUE(options.Validate().ok());
@@ -301,7 +301,7 @@ TEST(InvariantClassTest, RefusesWhatTheKernelsDoNotCompute) {
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("dtype is bfloat16"));
 }
 
-TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
+TEST(InvariantClassTest, PoolYieldsOnlyToServableRequests) {
   uint64_t needed = 0;  // by one request of 64 tokens
   {
     TestWorker worker(OneDir(), Invariant(), nullptr, /*with_cache=*/false);
@@ -328,7 +328,7 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
 }
 
 // The pool's part of it is in the budget already.
-TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanItself) {
+TEST(InvariantClassTest, NextTurnReusesPoolInTightBudget) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gggl";
   geometry.seed = 78;
@@ -346,7 +346,7 @@ TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanIts
 }
 
 // The audit waits for its cache, which answers when another audit is under way.
-TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses) {
+TEST(InvariantClassTest, RequestAbortsRunningAudit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gg";
   geometry.seed = 79;
@@ -395,7 +395,7 @@ TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses)
   EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
 }
 
-TEST(InvariantClassTest, ABudgetThatHasNoRoomForAChunkIsRefusedAtTheStart) {
+TEST(InvariantClassTest, BudgetBelowOneChunkIsRefused) {
   EngineOptions options = Invariant();
   options.model_dir = OneDir();
   const uint64_t chunk = ChunkBytes(TestWorker(OneDir(), options, nullptr, false)->layout());

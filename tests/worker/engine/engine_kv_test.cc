@@ -51,7 +51,7 @@ uint64_t TakenWhileDecoding(TestWorker* worker, const EngineRequest& request,
   return last - first;
 }
 
-TEST(EngineKv, StaticTakesNoMemoryWhileDecodingAndGivesTheSameTokens) {
+TEST(EngineKv, StaticRequestDecodesWithoutAllocation) {
   TestWorker worker(Dir(), Options());
   std::vector<int32_t> want, tokens;
   EngineRequest dynamic = AskFor("");
@@ -66,13 +66,13 @@ TEST(EngineKv, StaticTakesNoMemoryWhileDecodingAndGivesTheSameTokens) {
   EXPECT_EQ(worker.Counter("pool_hits"), 1u);
 }
 
-TEST(EngineKv, AFinishedRequestSaysHowItWasKept) {
+TEST(EngineKv, FinishedRequestReportsKvStrategy) {
   TestWorker worker(Dir(), Options("static"));
   EXPECT_EQ(worker.Run(AskFor(""))->finished.kv.strategy, KvStrategy::kStatic);
   EXPECT_EQ(worker.Run(AskFor("dynamic"))->finished.kv.strategy, KvStrategy::kDynamic);
 }
 
-TEST(EngineKv, QuantizedGivesTheSameBitsColdPooledAndStored) {
+TEST(EngineKv, QuantizedRestoreHasColdBits) {
   const EngineOptions options = Options("quantized", kFourBits);
   TestWorker cold(Dir(), options, nullptr, /*with_cache=*/false);
   EngineRequest request = AskFor("");
@@ -103,7 +103,7 @@ TEST(EngineKv, QuantizedGivesTheSameBitsColdPooledAndStored) {
   EXPECT_LT(want->finished.kv_bytes, dynamic->finished.kv_bytes * 2 / 3);
 }
 
-TEST(EngineKv, ARequestOfAnotherClassThanTheWorkersIsComputedAndNotKept) {
+TEST(EngineKv, OtherQuantizationIsComputedUncached) {
   TestWorker quantized(Dir(), Options("quantized", kFourBits)), plain(Dir(), Options());
   const auto want = quantized.Run(AskFor(""));
   for (int again = 0; again < 2; ++again) {
@@ -120,7 +120,7 @@ TEST(EngineKv, ARequestOfAnotherClassThanTheWorkersIsComputedAndNotKept) {
   EXPECT_EQ(quantized.Run(AskFor("static"))->started.cached_tokens, 0u);
 }
 
-TEST(EngineKv, OffloadedIsDynamicHereAndTheRunSaysSo) {
+TEST(EngineKv, OffloadedRunsAsDynamic) {
   EngineOptions options = Options();
   options.memory.kv_offload_bytes = 1 << 20;
   TestWorker worker(Dir(), options);
@@ -140,7 +140,7 @@ TEST(EngineKv, OffloadedIsDynamicHereAndTheRunSaysSo) {
   }
 }
 
-TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {
+TEST(EngineKv, EveryStrategyServesSamples) {
   TestWorker worker(Dir(), Options());
   for (const char* cache : {"dynamic", "static", "quantized", "offloaded", "offloaded_static"}) {
     EngineRequest request = AskFor(cache, cache[0] == 'q' ? kFourBits : "");
@@ -154,7 +154,7 @@ TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {
   }
 }
 
-TEST(EngineKv, RefusesWhatIsNoStrategyOrNotOfTheChosenOne) {
+TEST(EngineKv, InvalidKvOptionIsRefused) {
   TestWorker worker(Dir(), Options());
   const auto refused = [&](const char* cache, const char* quantization) {
     EngineRequest request = AskFor(cache, quantization);
@@ -169,7 +169,7 @@ TEST(EngineKv, RefusesWhatIsNoStrategyOrNotOfTheChosenOne) {
   EXPECT_THAT(refused("quantized", "group=16,residual=128"), HasSubstr("--chunk-tokens"));
 }
 
-TEST(EngineKv, OtherClassesAreDynamicAlone) {
+TEST(EngineKv, StaticNeedsInvariantClass) {
   TestWorker worker(Dir());
   EngineRequest request = AskFor("static");
   EXPECT_THAT(std::string(worker->Complete(&request).message()),
@@ -190,7 +190,7 @@ std::string DirSaying(const TestFolder& folder, const std::string& json) {
   return dir;
 }
 
-TEST(EngineKv, RequestOverFlagOverModel) {
+TEST(EngineKv, RequestOverridesFlagOverridesModel) {
   const TestFolder folder;
   const std::string dir = DirSaying(folder, R"({"cache_implementation": "static"})");
   EXPECT_EQ(TestWorker(dir, Options()).Run(AskFor(""))->finished.kv.strategy, KvStrategy::kStatic);
@@ -203,7 +203,7 @@ TEST(EngineKv, RequestOverFlagOverModel) {
 }
 
 // Training guides set use_cache to false, and the checkpoint keeps it in either file.
-TEST(EngineKv, UseCacheFalseInACheckpointDoesNotSwitchPrefixesOff) {
+TEST(EngineKv, CheckpointUseCacheFalseIsIgnored) {
   const TestFolder folder;
   const std::string dir = DirSaying(folder, R"({"use_cache": false})");
   std::ifstream file(dir + "/config.json");

@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-TEST(EngineLargeTest, APrefixLargerThanPoolAndStagingIsPublishedByReferenceAndServesAnother) {
+TEST(EngineLargeTest, PrefixLargerThanPoolIsPublished) {
   const std::string& dir = ModelDir(Geometries()[1].geometry);
   EngineOptions options = InvariantOptions();
   const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());

@@ -43,14 +43,14 @@ class Gate {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-TEST(EngineLifeTest, RefusesWhatTheModelCannotDoBeforeItIsQueued) {
+TEST(EngineLifecycleTest, TooLongRequestIsNotQueued) {
   TestWorker worker(LivingDir());
   const auto refused = worker->Submit(Request(Prompt(600)), {});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(worker->Stats().queued, 0u);
 }
 
-TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
+TEST(EngineLifecycleTest, FullQueueIsResourceExhausted) {
   TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());
   Collector running, waiting;
@@ -67,7 +67,7 @@ TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
   EXPECT_EQ(worker.Counter("requests_refused"), 1u);
 }
 
-TEST(EngineLifeTest, InAFullQueueTheLargestTenantsNewestRequestGivesWay) {
+TEST(EngineLifecycleTest, FullQueueDropsLargestTenantsNewest) {
   TestWorker worker(LivingDir(), OnePlace(2));
   Gate gate(worker.cache().get());
   Collector running, first, newest, other;
@@ -90,7 +90,7 @@ TEST(EngineLifeTest, InAFullQueueTheLargestTenantsNewestRequestGivesWay) {
   EXPECT_EQ(worker.Counter("requests_refused"), 0u);
 }
 
-TEST(EngineLifeTest, AHundredRequestsOfOneTenantCostAnotherTenantNoRefusal) {
+TEST(EngineLifecycleTest, BusyTenantDoesNotBlockAnother) {
   EngineOptions options = InvariantOptions();
   options.max_running = 4;
   options.max_queued = 8;
@@ -115,7 +115,7 @@ TEST(EngineLifeTest, AHundredRequestsOfOneTenantCostAnotherTenantNoRefusal) {
   EXPECT_GT(refused, 0) << "the queue was full";
 }
 
-TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
+TEST(EngineLifecycleTest, CancelledQueuedRequestFreesQueue) {
   TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());
   Collector running, waiting, next;
@@ -130,7 +130,7 @@ TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
   next.WaitEnd();
 }
 
-TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) {
+TEST(EngineLifecycleTest, CancelledFetchFreesPlaceAtOnce) {
   EngineOptions options = OnePlace();
   TestWorker worker(LivingDir(), options);
   Gate gate(worker.cache().get());
@@ -164,7 +164,7 @@ class WaitingCache : public MemoryPrefixCache {
   absl::Notification entered, released;
 };
 
-TEST(EngineLifeTest, ACancelledRequestFetchesNothingMoreAfterItsWait) {
+TEST(EngineLifecycleTest, CancelledWaitFetchesNothing) {
   EngineOptions options = OnePlace();
   options.cache.compute.min_tokens = 1;
   const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());
@@ -179,7 +179,7 @@ TEST(EngineLifeTest, ACancelledRequestFetchesNothingMoreAfterItsWait) {
   EXPECT_EQ(cache->fetches(), 1);
 }
 
-TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
+TEST(EngineLifecycleTest, CancelledPrefillStopsWithinStep) {
   TestWorker worker(LivingDir(), OnePlace());
   std::shared_ptr<EngineRequestHandle> handle;
   absl::Notification submitted;
@@ -199,7 +199,7 @@ TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
   EXPECT_TRUE(worker.Run(Request(Prompt(20)))->error.ok());
 }
 
-TEST(EngineLifeTest, CancellingADecodingRequestFreesItsPlaceWithinOneStep) {
+TEST(EngineLifecycleTest, CancelledDecodeStopsWithinStep) {
   TestWorker worker(LivingDir(), OnePlace());
   Collector collector, next;
   std::shared_ptr<EngineRequestHandle> handle;
@@ -219,7 +219,7 @@ TEST(EngineLifeTest, CancellingADecodingRequestFreesItsPlaceWithinOneStep) {
   EXPECT_TRUE(next.error.ok());
 }
 
-TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
+TEST(EngineLifecycleTest, DeadlineEndsFetchingAndQueuedRequests) {
   TestWorker worker(LivingDir(), OnePlace());
   Gate gate(worker.cache().get());
   Collector fetching, queued;
@@ -235,7 +235,7 @@ TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
   gate.Release();
 }
 
-TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
+TEST(EngineLifecycleTest, DrainFinishesRunningAndRefusesNew) {
   TestWorker worker(LivingDir(), OnePlace());
   Collector first, second;
   worker.Submit(Request(Prompt(40)), &first);
@@ -249,7 +249,7 @@ TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
             absl::StatusCode::kUnavailable);
 }
 
-TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
+TEST(EngineLifecycleTest, DrainTimeoutEndsRunningRequests) {
   TestWorker worker(LivingDir(), OnePlace());
   Gate gate(worker.cache().get());
   Collector collector;
@@ -261,7 +261,7 @@ TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
   gate.Release();
 }
 
-TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
+TEST(EngineLifecycleTest, DestroyedEngineEndsItsRequests) {
   auto worker = std::make_unique<TestWorker>(LivingDir(), OnePlace());
   const std::shared_ptr<MemoryPrefixCache> cache = worker->cache();
   Gate gate(cache.get());
@@ -281,7 +281,7 @@ TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
   handle->Cancel();
 }
 
-TEST(EngineLifeTest, EndsForLengthForAnEndTokenAndForACallersStop) {
+TEST(EngineLifecycleTest, FinishReasonsAreReported) {
   TestWorker worker(LivingDir());
   const auto by_length = worker.Run(Request(Prompt(40), {}, 20));
   EXPECT_EQ(by_length->finished.reason, FinishReason::kLength);
@@ -306,7 +306,7 @@ TEST(EngineLifeTest, EndsForLengthForAnEndTokenAndForACallersStop) {
   for (int32_t token : by_eos->tokens) EXPECT_NE(token, 1);
 }
 
-TEST(EngineLifeTest, EqualSeedsGiveEqualTokensAndOthersDoNot) {
+TEST(EngineLifecycleTest, SeedDeterminesSampledTokens) {
   TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40), {}, 30);
   request.sampling.temperature = 5;
@@ -317,7 +317,7 @@ TEST(EngineLifeTest, EqualSeedsGiveEqualTokensAndOthersDoNot) {
   EXPECT_NE(worker.Run(request)->tokens, first->tokens);
 }
 
-TEST(EngineLifeTest, APrefillOnlyRequestComputesWhatIsKeptAndASecondOneNothing) {
+TEST(EngineLifecycleTest, RepeatedPrefillComputesNothing) {
   TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(75), {50}, 0);
   const auto first = worker.Run(request);
@@ -332,7 +332,7 @@ TEST(EngineLifeTest, APrefillOnlyRequestComputesWhatIsKeptAndASecondOneNothing) 
   EXPECT_EQ(other.Run(request)->finished.computed_tokens, 0u);
 }
 
-TEST(EngineLifeTest, APrefillThatEndsAtACutIsCachedWhole) {
+TEST(EngineLifecycleTest, PrefillEndingAtBreakpointIsCached) {
   TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(50), {50}, 0);
   EXPECT_EQ(worker.Run(request)->finished.computed_tokens, 50u);
@@ -341,7 +341,7 @@ TEST(EngineLifeTest, APrefillThatEndsAtACutIsCachedWhole) {
   EXPECT_EQ(second->finished.computed_tokens, 0u);
 }
 
-TEST(EngineLifeTest, TheModeSaysWhatIsReadAndWhatIsWritten) {
+TEST(EngineLifecycleTest, CacheModeControlsReadsAndWrites) {
   TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40));
   request.cache = CacheMode::kOff;
@@ -360,7 +360,7 @@ TEST(EngineLifeTest, TheModeSaysWhatIsReadAndWhatIsWritten) {
   EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
 }
 
-TEST(EngineLifeTest, TenantsShareNothing) {
+TEST(EngineLifecycleTest, TenantsShareNothing) {
   TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40));
   request.tenant = "a";
@@ -371,7 +371,7 @@ TEST(EngineLifeTest, TenantsShareNothing) {
   EXPECT_EQ(other->started.matched_tokens, 0u);
 }
 
-TEST(EngineLifeTest, TheStoreIsAskedOnlyForMoreThanThePoolHas) {
+TEST(EngineLifecycleTest, StoreIsAskedBeyondPoolOnly) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   const int fetches = worker.cache()->fetches();
@@ -382,7 +382,7 @@ TEST(EngineLifeTest, TheStoreIsAskedOnlyForMoreThanThePoolHas) {
   EXPECT_EQ(worker.cache()->last_above_tokens(), 32u);
 }
 
-TEST(EngineLifeTest, AStoreThatLostEverythingGetsItBackFromThePool) {
+TEST(EngineLifecycleTest, EmptiedStoreIsRefilledFromPool) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   worker.cache()->Clear();
@@ -392,7 +392,7 @@ TEST(EngineLifeTest, AStoreThatLostEverythingGetsItBackFromThePool) {
   EXPECT_THAT(worker.cache()->BoundariesOf("default"), ElementsAre(32));
 }
 
-TEST(EngineLifeTest, TokensAfterTheLastBoundaryStayInTheWorker) {
+TEST(EngineLifecycleTest, TokensAfterLastBoundaryAreUnpublished) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(75), {20, 70}));
   const auto published = worker.cache()->published();
@@ -401,7 +401,7 @@ TEST(EngineLifeTest, TokensAfterTheLastBoundaryStayInTheWorker) {
   EXPECT_THAT(published[0].prefix.cuts, ElementsAre(20, 70));
 }
 
-TEST(EngineLifeTest, WithoutAStoreThePoolAloneServes) {
+TEST(EngineLifecycleTest, PoolServesWithoutStore) {
   TestWorker worker(LivingDir(), TestWorker::SmallOptions(), nullptr, false);
   const auto cold = worker.Run(Request(Prompt(40)));
   EXPECT_THAT(cold->outcome.note, HasSubstr("no store"));
@@ -410,7 +410,7 @@ TEST(EngineLifeTest, WithoutAStoreThePoolAloneServes) {
   EXPECT_EQ(warm->finished.first_logits_sha256, cold->finished.first_logits_sha256);
 }
 
-TEST(EngineLifeTest, CountsWhatItDid) {
+TEST(EngineLifecycleTest, CountersMatchTheRequests) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40), {}, 3));
   worker.Run(Request(Prompt(40), {}, 3));
@@ -425,7 +425,7 @@ TEST(EngineLifeTest, CountsWhatItDid) {
   EXPECT_EQ(worker.Counter("pool_hits"), 1u);
 }
 
-TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
+TEST(EngineLifecycleTest, FingerprintIncludesChunkAndClass) {
   EngineOptions options = TestWorker::SmallOptions();
   TestWorker worker(LivingDir(), options), same(LivingDir(), options);
   EXPECT_TRUE(Compare(worker->fingerprint(), same->fingerprint()).empty());

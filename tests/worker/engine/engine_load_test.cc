@@ -74,7 +74,7 @@ EngineOptions Choosing(LoadChoice load, Exactness exactness) {
 }
 
 // The first load is of a byte, the second of a million of millions.
-TEST(EngineLoadTest, PrefixNotWorthLoadingIsComputedToTheSameBits) {
+TEST(EngineLoadTest, ExpensivePrefixIsComputedInstead) {
   for (const Exactness exactness : {Exactness::kExact, Exactness::kInvariant}) {
     SCOPED_TRACE(ExactnessName(exactness));
     const EngineOptions options = Choosing(LoadChoice::kAuto, exactness);
@@ -108,7 +108,7 @@ TEST(EngineLoadTest, PrefixNotWorthLoadingIsComputedToTheSameBits) {
   }
 }
 
-TEST(EngineLoadTest, PromptBelowTheMinimumTakesNoClaim) {
+TEST(EngineLoadTest, ShortPromptTakesNoLease) {
   EngineOptions options = Choosing(LoadChoice::kAlways, Exactness::kInvariant);
   options.cache.compute.min_tokens = UINT32_MAX;
   const auto cache = std::make_shared<PricedCache>(TestWorker(LoadDir(), options)->layout());
@@ -118,7 +118,7 @@ TEST(EngineLoadTest, PromptBelowTheMinimumTakesNoClaim) {
   EXPECT_EQ(cache->leases, 0);
 }
 
-TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
+TEST(EngineLoadTest, AbandonedLoadIsNotRetried) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
@@ -140,7 +140,7 @@ TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
 
 // It looks again after its wait for another's computation, and finds what is too dear. What is
 // loaded first is of a byte, where a MiB was measured.
-TEST(EngineLoadTest, ReportOfTheFirstFetchIsNotReplacedByTheSecond) {
+TEST(EngineLoadTest, FirstFetchReportIsKept) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
@@ -164,7 +164,7 @@ TEST(EngineLoadTest, ReportOfTheFirstFetchIsNotReplacedByTheSecond) {
 }
 
 // All of it is to be computed still, so that loading more spares more.
-TEST(EngineLoadTest, SecondFetchCountsDeclinedTokensAsMissing) {
+TEST(EngineLoadTest, DeclinedTokensCountAsMissing) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
@@ -184,7 +184,7 @@ TEST(EngineLoadTest, SecondFetchCountsDeclinedTokensAsMissing) {
   EXPECT_GE(*cache->judged[1].compute_estimate, *cache->judged[0].compute_estimate);
 }
 
-TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {
+TEST(EngineLoadTest, LoadAlwaysIgnoresCost) {
   const EngineOptions options = Choosing(LoadChoice::kAlways, Exactness::kExact);
   TestWorker first(LoadDir(), options);
   const auto cache = std::make_shared<PricedCache>(first->layout());
@@ -194,7 +194,7 @@ TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {
   EXPECT_EQ(worker.Counter("loads"), 2u);
 }
 
-TEST(EngineLoadTest, ToldNeverToLoadItAsksNobodyAndPublishesAllTheSame) {
+TEST(EngineLoadTest, LoadNeverStillPublishes) {
   const EngineOptions options = Choosing(LoadChoice::kNever, Exactness::kExact);
   TestWorker worker(LoadDir(), options);
   worker.Run(Request(Prompt(75), {50}));

@@ -192,7 +192,7 @@ void ExpectSameInLittleMemory(const std::string& dir, EngineOptions options,
 
 class EnginePreemptionTest : public testing::TestWithParam<NamedGeometry> {};
 
-TEST_P(EnginePreemptionTest, EveryKindOfRequestHasTheSameAnswer) {
+TEST_P(EnginePreemptionTest, PreemptionKeepsEveryAnswer) {
   ExpectSameInLittleMemory(ModelDir(GetParam().geometry), InvariantOptions(), OneOfEachKind(), 20);
 }
 
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Geometries, EnginePreemptionTest, testing::ValuesIn(Geo
 
 const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
 
-TEST(EnginePreemption, QuantizedAndStaticRequestsHaveTheSameAnswer) {
+TEST(EnginePreemption, PreemptedStrategiesKeepTheirAnswers) {
   for (const char* cache : {"quantized", "static"}) {
     SCOPED_TRACE(cache);
     EngineOptions options = InvariantOptions();
@@ -226,7 +226,7 @@ TEST(EnginePreemption, QuantizedAndStaticRequestsHaveTheSameAnswer) {
   }
 }
 
-TEST(EnginePreemption, RequestsThroughAnAdapterHaveTheSameAnswer) {
+TEST(EnginePreemption, PreemptedAdaptersKeepTheirAnswers) {
   const TestFolder folder;
   WriteTinyAdapter(Geometries()[1].geometry, 8, folder.path());
   EngineOptions options = InvariantOptions();
@@ -240,7 +240,7 @@ TEST(EnginePreemption, RequestsThroughAnAdapterHaveTheSameAnswer) {
 }
 
 // The older ones leave no room beside themselves at their ends: searches begin anew until then.
-TEST(EnginePreemption, SearchesBeginAnewAndFindTheSame) {
+TEST(EnginePreemption, PreemptedSearchFindsTheSame) {
   std::vector<Asked> asked = {Greedy(20, 1, 200), Greedy(20, 2, 200), Greedy(20, 3, 200),
                               Greedy(20, 6, 200), Greedy(20, 7, 200), Greedy(20, 8, 200)};
   for (const uint64_t seed : {4, 5}) {
@@ -250,7 +250,7 @@ TEST(EnginePreemption, SearchesBeginAnewAndFindTheSame) {
   ExpectSameInLittleMemory(Dir(), InvariantOptions(), asked, 19);
 }
 
-TEST(EnginePreemption, OldestIsNotPreemptedAndStreamsOn) {
+TEST(EnginePreemption, OldestRequestIsNeverPreempted) {
   EngineOptions options = InvariantOptions();
   options.memory.kv_bytes = KvBytesOf(options, Dir(), 16);
   options.memory.pool_bytes = 0;
@@ -267,7 +267,7 @@ TEST(EnginePreemption, OldestIsNotPreemptedAndStreamsOn) {
 }
 
 // What was restored holds memory, too, until the answer is kept.
-TEST(EnginePreemption, LetsGoOfARestoredPrefixWithoutBoundaries) {
+TEST(EnginePreemption, PreemptionReleasesRestoredPrefix) {
   const KvLayout layout = TestWorker(Dir(), InvariantOptions(), nullptr, false)->layout();
   const MemoryLimits memory;
   EngineCounters counters;
@@ -283,7 +283,7 @@ TEST(EnginePreemption, LetsGoOfARestoredPrefixWithoutBoundaries) {
   EXPECT_FALSE(keeper.LetGo(&sequence));
 }
 
-TEST(EnginePreemption, CancelledWhileItWaitsAgainItEnds) {
+TEST(EnginePreemption, PreemptedRequestCanBeCancelled) {
   EngineOptions options = InvariantOptions();
   options.memory.kv_bytes = KvBytesOf(options, Dir(), 7);
   TestWorker worker(Dir(), options, nullptr, /*with_cache=*/false);
@@ -307,7 +307,7 @@ TEST(EnginePreemption, CancelledWhileItWaitsAgainItEnds) {
 }
 
 // Its prompt and a chunk fit, all of its answer does not.
-TEST(EnginePreemption, AnswerThatOutgrowsAllMemoryEndsWithTheNumbers) {
+TEST(EnginePreemption, AnswerLargerThanMemoryFails) {
   EngineOptions options = InvariantOptions();
   options.memory.kv_bytes = KvBytesOf(options, Dir(), 5);
   options.memory.pool_bytes = 0;
@@ -329,7 +329,7 @@ int Environment(const char* name, int otherwise) {
 
 // Arrivals, lengths, budgets, kinds and tenants by chance. On a tiny model, or on the one that
 // HEARTH_PREEMPTED_MODEL names; HEARTH_SCHEDULES: how many.
-TEST(EnginePreemption, RandomSchedulesHaveTheSameAnswers) {
+TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
   const char* const model = std::getenv("HEARTH_PREEMPTED_MODEL");
   const std::string dir = model == nullptr ? Dir() : model;
   EngineOptions options = InvariantOptions();

@@ -41,7 +41,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
 };
 
 // Of several samples the others go on with a copy of what the first computed.
-TEST_P(EngineRestoreTest, EachSampleOfAPromptIsWhatARequestWithItsSeedGets) {
+TEST_P(EngineRestoreTest, SampleEqualsRequestWithItsSeed) {
   EngineRequest request = Request(Prompt(75), {}, 40);
   request.sampling.temperature = 3;
   request.sampling.seed = 7;
@@ -65,7 +65,7 @@ TEST_P(EngineRestoreTest, EachSampleOfAPromptIsWhatARequestWithItsSeedGets) {
   }
 }
 
-TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
+TEST_P(EngineRestoreTest, EveryBoundaryRestoresColdBits) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   const auto first = pooled.Run(Request(Prompt(75), {23, 50}));
@@ -91,7 +91,7 @@ TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
 
 // As a cache lends what lies on the worker's device: whole chunks there alone, remainders with the
 // host's bytes beside them.
-TEST_P(EngineRestoreTest, ObjectsLentOnTheDeviceServeAlikeAndAreNotKept) {
+TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
   TestWorker lent(dir(), Options(kPoolBytes), worker.cache());
@@ -119,7 +119,7 @@ TEST_P(EngineRestoreTest, ObjectsLentOnTheDeviceServeAlikeAndAreNotKept) {
   EXPECT_EQ(lent.Counter("pool_inserts"), 0u) << "what is lent is not the worker's to keep";
 }
 
-TEST_P(EngineRestoreTest, ARestoreGivesTheSameBitsWithOtherRequestsRunning) {
+TEST_P(EngineRestoreTest, ConcurrentRequestsDoNotAffectRestore) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
   std::vector<std::unique_ptr<Collector>> others;
@@ -137,7 +137,7 @@ TEST_P(EngineRestoreTest, ARestoreGivesTheSameBitsWithOtherRequestsRunning) {
   ExpectSame(*Cold(request), *warm);
 }
 
-TEST_P(EngineRestoreTest, ASystemPromptOf100TokensIsReusedBelowOneChunk) {
+TEST_P(EngineRestoreTest, PromptBelowOneChunkIsReused) {
   EngineOptions options = Options(0);
   options.chunk_tokens = 128;
   TestWorker worker(dir(), options);
@@ -155,7 +155,7 @@ TEST_P(EngineRestoreTest, ASystemPromptOf100TokensIsReusedBelowOneChunk) {
   EXPECT_EQ(worker.Run(Request(Prompt(140)))->started.cached_tokens, 0u);
 }
 
-TEST_P(EngineRestoreTest, AFullyCachedPromptLeavesAtLeastOneTokenToCompute) {
+TEST_P(EngineRestoreTest, CachedPromptStillComputesItsEnd) {
   TestWorker worker(dir(), Options(kPoolBytes));
   for (const auto& [tokens, breakpoints, cached] :
        {std::tuple<size_t, std::vector<uint32_t>, uint32_t>{64, {}, 48},
@@ -172,7 +172,7 @@ TEST_P(EngineRestoreTest, AFullyCachedPromptLeavesAtLeastOneTokenToCompute) {
   }
 }
 
-TEST_P(EngineRestoreTest, APromptOfOneTokenAndOneOfThirteenWork) {
+TEST_P(EngineRestoreTest, VeryShortPromptsWork) {
   TestWorker worker(dir(), Options(kPoolBytes));
   for (size_t tokens : {1, 13}) {
     const EngineRequest request = Request(Prompt(tokens, 5));
@@ -183,7 +183,7 @@ TEST_P(EngineRestoreTest, APromptOfOneTokenAndOneOfThirteenWork) {
 
 // A second continuation of a known beginning: the first sighting cannot use it, but keeps a tail
 // there, and the third continuation does.
-TEST_P(EngineRestoreTest, ASecondContinuationMakesTheForkARestorePoint) {
+TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
   TestWorker worker(dir(), Options(0));
   worker.Run(Request(Prompt(200)));
   const auto second = worker.Run(Request(ForkedPrompt(100, 200, 1, 2)));
@@ -199,7 +199,7 @@ TEST_P(EngineRestoreTest, ASecondContinuationMakesTheForkARestorePoint) {
 // A random family of prompts that fork from each other, with random cuts: whatever a worker finds,
 // in its pool or in the store, it answers as a worker without any cache does; and what it publishes
 // has the same bits, computed at once or continued from any restore point.
-TEST_P(EngineRestoreTest, AnyFamilyOfPromptsAnswersAndPublishesTheSameBits) {
+TEST_P(EngineRestoreTest, RandomForksKeepTheirBits) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   TestWorker writer(dir(), Options(0), pooled.cache());

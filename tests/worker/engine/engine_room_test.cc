@@ -42,7 +42,7 @@ EngineRequest Uncached(std::vector<int32_t> prompt, uint32_t max_new_tokens) {
   return request;
 }
 
-TEST(EngineRoomTest, RequestsBeginInTurnAndEndWithinTheBudget) {
+TEST(EngineKvMemoryTest, RequestsStartInOrderWithinBudget) {
   struct Asked {
     size_t prompt, answer;
   };
@@ -82,7 +82,7 @@ TEST(EngineRoomTest, RequestsBeginInTurnAndEndWithinTheBudget) {
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
 
-TEST(EngineRoomTest, OneThatWaitsMayBeCancelledAndTheNextGoesOn) {
+TEST(EngineKvMemoryTest, CancelledWaiterLetsNextStart) {
   TestWorker worker(RoomDir(), Room(10), nullptr, /*with_cache=*/false);
   Collector large, waiting, next;
   std::shared_ptr<EngineRequestHandle> handle;
@@ -104,7 +104,7 @@ TEST(EngineRoomTest, OneThatWaitsMayBeCancelledAndTheNextGoesOn) {
   EXPECT_TRUE(next.error.ok());
 }
 
-TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishHolds) {
+TEST(EngineKvMemoryTest, RequestWaitsForPublishMemory) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   absl::Notification release;
@@ -122,7 +122,7 @@ TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishHolds) {
 
 // A publish and the pool hold the same memory: no block is freed when the publish ends, but the
 // pool can evict it then.
-TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishAndThePoolHold) {
+TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   absl::Notification publishes, release;
@@ -153,7 +153,7 @@ TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishAndThePoolHold) {
 
 // A request that waits for others does not evict entries of the pool that would not make enough
 // room.
-TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
+TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
   EngineOptions options = Room(14);
   options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
@@ -180,7 +180,7 @@ TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
   EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
 }
 
-TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt) {
+TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gg";
   geometry.seed = 79;
@@ -216,7 +216,7 @@ TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt
 }
 
 // Each breakpoint holds the local blocks of a window that the sequence leaves.
-TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
+TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.window = 24;
   geometry.context_tokens = 1024;
@@ -248,7 +248,7 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
 }
 
 // A hit in the pool that leaves no room beside itself is not waited for without end.
-TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
+TEST(EngineKvMemoryTest, BlockingPoolHitIsReleased) {
   EngineOptions options = Room(10);
   options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
@@ -263,7 +263,7 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-TEST(KvBytesTest, AreHalfOfTheMemoryLessWeightsAndPoolAndAQuarterOfTheRestAtLeast) {
+TEST(KvBytesTest, DefaultDependsOnMemoryAndWeights) {
   EXPECT_EQ(DefaultKvBytes(64 * kGiB, 0, 0), 32 * kGiB);
   EXPECT_EQ(DefaultKvBytes(64 * kGiB, 8 * kGiB, 2 * kGiB), 22 * kGiB);
   EXPECT_EQ(DefaultKvBytes(32 * kGiB, 24 * kGiB, 0), 2 * kGiB);
@@ -275,7 +275,7 @@ void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-TEST(KvBytesTest, TheLeastOfTheControlGroupsAroundTheProcessCounts) {
+TEST(KvBytesTest, SmallestControlGroupLimitCounts) {
   const TestFolder root;
   const uint64_t machine = MemoryBytes(root.path());
   EXPECT_GT(machine, 0u);
@@ -292,7 +292,7 @@ TEST(KvBytesTest, TheLeastOfTheControlGroupsAroundTheProcessCounts) {
   EXPECT_EQ(MemoryBytes(root.path()), 50000000u);
 }
 
-TEST(KvBytesTest, AreSaidWhereTheyWereChosen) {
+TEST(KvBytesTest, ChosenDefaultIsNoted) {
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 3 << 20;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
@@ -316,7 +316,7 @@ EngineOptions ExactRoom(uint64_t tokens) {
   return options;
 }
 
-TEST(EngineRoomTest, ExactRequestWithoutRoomWaitsToo) {
+TEST(EngineKvMemoryTest, ExactRequestWaitsForMemory) {
   TestWorker alone(RoomDir(), TestWorker::SmallOptions(), nullptr, /*with_cache=*/false);
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   Collector first, second;
@@ -343,7 +343,7 @@ TEST(EngineRoomTest, ExactRequestWithoutRoomWaitsToo) {
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
 
-TEST(EngineRoomTest, ExactRequestThatNeverFitsIsRefusedAndTheRestGoesOn) {
+TEST(EngineKvMemoryTest, TooLargeExactRequestIsRefused) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   EngineRequest samples = Uncached(Prompt(60), 20);
   samples.samples = 3;
@@ -355,7 +355,7 @@ TEST(EngineRoomTest, ExactRequestThatNeverFitsIsRefusedAndTheRestGoesOn) {
   EXPECT_TRUE(worker.Run(Uncached(Prompt(180), 20))->error.ok());
 }
 
-TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
+TEST(EngineKvMemoryTest, AllocationFailureAllowsRetry) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   LimitCacheBytes(1, /*throws=*/true);
   const auto refused = worker.Run(Uncached(Prompt(100), 20));
@@ -365,7 +365,7 @@ TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
 }
 
 // Nothing else of the engine happens meanwhile that could wake it.
-TEST(EngineRoomTest, MemoryThatACacheLetsGoOfLateWakesTheOneThatWaitsForIt) {
+TEST(EngineKvMemoryTest, MemoryFreedLateWakesWaiter) {
   struct HoldingCache : MemoryPrefixCache {
     using MemoryPrefixCache::MemoryPrefixCache;
     PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration) override {
@@ -394,7 +394,7 @@ TEST(EngineRoomTest, MemoryThatACacheLetsGoOfLateWakesTheOneThatWaitsForIt) {
 }
 
 // Somebody else's program on the device: within the budget, and without memory.
-TEST(EngineRoomTest, ADeviceWithoutMemoryRefusesARequestAndNoneWaitsForEver) {
+TEST(EngineKvMemoryTest, DeviceWithoutMemoryRefusesRequest) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   LimitCacheBytes(ExactRoom(100).memory.kv_bytes);
   const auto refused = worker.Run(Uncached(Prompt(100), 20));

@@ -36,7 +36,7 @@ EngineRequest Ruled(uint64_t number, uint32_t answer = 40) {
   return request;
 }
 
-TEST(EngineRules, AnswersAreTheSameGuessedCachedBesideOthersAndGoingOn) {
+TEST(EngineTokenRules, RuledAnswersAreReproducible) {
   EngineOptions plain_options = InvariantOptions();
   plain_options.speculate = 0;
   TestWorker plain(Dir(), plain_options, nullptr, /*with_cache=*/false);
@@ -65,7 +65,7 @@ TEST(EngineRules, AnswersAreTheSameGuessedCachedBesideOthersAndGoingOn) {
   }
 }
 
-TEST(EngineRules, EachOfSeveralAnswersIsTheOneWithItsSeed) {
+TEST(EngineTokenRules, RuledSampleEqualsItsSeed) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest several = Ruled(2);
   several.samples = 3;
@@ -87,7 +87,7 @@ TEST(EngineRules, EachOfSeveralAnswersIsTheOneWithItsSeed) {
   }
 }
 
-TEST(EngineRules, PenaltiesAndBansDecideWhatAnAnswerHas) {
+TEST(EngineTokenRules, PenaltiesAndBansChangeAnswers) {
   TestWorker worker(Dir(), InvariantOptions());
   const auto plain = worker.Run(Request(Prompt(30), {}, 40));
   EngineRequest request = Request(Prompt(30), {}, 40);
@@ -106,7 +106,7 @@ TEST(EngineRules, PenaltiesAndBansDecideWhatAnAnswerHas) {
   EXPECT_GT(kinds(varied), kinds(plain->tokens));
 }
 
-TEST(EngineRules, AnAnswerEndsBeforeAStopTokenButNotBeforeTheLeastTokens) {
+TEST(EngineTokenRules, StopTokenEndsAnswerAfterMinimum) {
   TestWorker worker(Dir(), InvariantOptions());
   const std::vector<int32_t> plain = worker.Run(Request(Prompt(30), {}, 40))->tokens;
   const int32_t stop = plain[20];
@@ -123,7 +123,7 @@ TEST(EngineRules, AnAnswerEndsBeforeAStopTokenButNotBeforeTheLeastTokens) {
 }
 
 // In steps of several runs of rows, beside others, and whatever is cached.
-TEST(PromptLogprobs, AreThoseOfTheTokensThatFollowEachPrefix) {
+TEST(PromptLogprobs, EqualNextTokenLogprobs) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest plain = Request(Prompt(150), {}, 6);
   const std::vector<int32_t> answer = worker.Run(plain)->tokens;
@@ -167,7 +167,7 @@ TEST(PromptLogprobs, AreThoseOfTheTokensThatFollowEachPrefix) {
   }
 }
 
-TEST(PromptLogprobs, AreOfTheClassInvariant) {
+TEST(PromptLogprobs, NeedInvariantClass) {
   TestWorker worker(Dir());
   EngineRequest request = Request(Prompt(30), {}, 4);
   request.sampling.prompt_logprobs = 0;
@@ -175,7 +175,7 @@ TEST(PromptLogprobs, AreOfTheClassInvariant) {
               HasSubstr("sampling.prompt_logprobs needs exactness invariant"));
 }
 
-TEST(EngineRules, RefuseWhatCannotBeByName) {
+TEST(EngineTokenRules, InvalidRuleIsRefusedByName) {
   TestWorker worker(Dir(), InvariantOptions());
   const auto refusal = [&](void (*change)(EngineRequest*)) {
     EngineRequest request = Request(Prompt(30), {}, 4);

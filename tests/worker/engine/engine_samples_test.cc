@@ -55,7 +55,7 @@ class EngineSamplesTest : public testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(EngineSamplesTest, EachIsWhatARequestWithItsSeedGetsAndThePromptIsComputedOnce) {
+TEST_P(EngineSamplesTest, SamplesEqualRequestsWithTheirSeeds) {
   TestWorker worker(SamplesDir(), Options());
   Sampled four;
   EngineRequest hashed = Drawn(4);
@@ -88,7 +88,7 @@ TEST_P(EngineSamplesTest, EachIsWhatARequestWithItsSeedGetsAndThePromptIsCompute
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-TEST_P(EngineSamplesTest, OneMayStopAndTheOthersGoOn) {
+TEST_P(EngineSamplesTest, StoppedSampleLeavesOthersRunning) {
   TestWorker worker(SamplesDir(), Options());
   for (const uint32_t stopped : {0u, 2u}) {
     for (const size_t last : {0u, 9u}) {
@@ -108,7 +108,7 @@ TEST_P(EngineSamplesTest, OneMayStopAndTheOthersGoOn) {
   }
 }
 
-TEST_P(EngineSamplesTest, CancelledAfterTheFirstOfThemEndedAllEndAndAreToldOnce) {
+TEST_P(EngineSamplesTest, CancelEndsAllSamplesOnce) {
   TestWorker worker(SamplesDir(), Options());
   Sampled three;
   std::shared_ptr<EngineRequestHandle> handle;
@@ -130,7 +130,7 @@ TEST_P(EngineSamplesTest, CancelledAfterTheFirstOfThemEndedAllEndAndAreToldOnce)
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
+TEST_P(EngineSamplesTest, TooManySamplesAreRefused) {
   EngineOptions options = Options();
   options.max_running = 3;
   TestWorker worker(SamplesDir(), options);
@@ -148,7 +148,7 @@ TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
               HasSubstr("must be 0 or in [16, 512]; got 15"));
 }
 
-TEST_P(EngineSamplesTest, AClassHasThePlacesThatItIsSaidToHave) {
+TEST_P(EngineSamplesTest, ClassLimitsRunningSequences) {
   TestWorker worker(SamplesDir(), Options(), nullptr, /*with_cache=*/false);
   const uint32_t places = GetParam() ? 16 : 8;
   EXPECT_EQ(Options().PlacesOf(worker->layout().exactness), places);
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),
 
 // The blocks of the prompt are held once; of 75 tokens the last block is copied, and memory that
 // has room for no more than that is enough.
-TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
+TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   TestWorker any(SamplesDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   Sampled wanted;
   ASSERT_TRUE(wanted.Submit(&any, Drawn(4, 331)).ok());

@@ -63,7 +63,7 @@ BeamSearch::Hypothesis OneByOne(TestWorker* worker, const EngineRequest& request
   return search.best();
 }
 
-TEST(EngineSearchTest, FindsWhatTheSameSearchFindsTokenByToken) {
+TEST(EngineSearchTest, SearchEqualsTokenByTokenSearch) {
   TestWorker worker(SearchDir(), InvariantOptions());
   TestWorker alone(SearchDir(), InvariantOptions());
   int unlike_greedy = 0;
@@ -87,7 +87,7 @@ TEST(EngineSearchTest, FindsWhatTheSameSearchFindsTokenByToken) {
 }
 
 // The end tokens are some of those that answers have, so that beams come upon them.
-TEST(EngineSearchTest, EndTokensAndStopsEndBeams) {
+TEST(EngineSearchTest, EndTokensAndStopsFinishBeams) {
   const std::vector<uint32_t> prompts = {20, 33, 75, 90};
   const std::string dir = NewTinyCheckpoint(Geometries()[1].geometry, "search");
   TestWorker endless(dir, InvariantOptions());
@@ -126,7 +126,7 @@ TEST(EngineSearchTest, EndTokensAndStopsEndBeams) {
   EXPECT_GT(reasons[FinishReason::kStop], 0);
 }
 
-TEST(EngineSearchTest, TheSameWarmColdBesideOthersAndWithBlocksKeptOtherwise) {
+TEST(EngineSearchTest, WarmSearchEqualsColdSearch) {
   TestWorker cold(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   EngineRequest request = Searching(4, 331, 40);
   const auto wanted = cold.Run(request);
@@ -149,7 +149,7 @@ TEST(EngineSearchTest, TheSameWarmColdBesideOthersAndWithBlocksKeptOtherwise) {
 }
 
 // A chunk that is sealed belongs to a beam, and those that go on from it share it.
-TEST(EngineSearchTest, QuantizedBlocksAreSharedByBeamsToo) {
+TEST(EngineSearchTest, BeamsShareQuantizedBlocks) {
   EngineOptions options = InvariantOptions();
   options.kv.cache = "quantized";
   options.kv.quantization = "bits=8,group=16";
@@ -160,7 +160,7 @@ TEST(EngineSearchTest, QuantizedBlocksAreSharedByBeamsToo) {
   EXPECT_EQ(run->tokens, OneByOne(&alone, request).tokens);
 }
 
-TEST(EngineSearchTest, WhoeverReadsTheTokensMayEndTheAnswerSooner) {
+TEST(EngineSearchTest, CallerMayEndSearchAnswer) {
   TestWorker worker(SearchDir(), InvariantOptions());
   const Tokens all = worker.Run(Searching(3))->tokens;
   Collector cut;
@@ -171,7 +171,7 @@ TEST(EngineSearchTest, WhoeverReadsTheTokensMayEndTheAnswerSooner) {
   EXPECT_EQ(cut.finished.reason, FinishReason::kStop);
 }
 
-TEST(EngineSearchTest, OneTokenIsASearchTooAndOneBeamIsNone) {
+TEST(EngineSearchTest, OneTokenSearchIsGreedy) {
   TestWorker worker(SearchDir(), InvariantOptions());
   EXPECT_EQ(worker.Run(Searching(8, 75, 1))->tokens, worker.Run(Searching(1, 75, 1))->tokens);
   EngineRequest one = Searching(1);
@@ -179,7 +179,7 @@ TEST(EngineSearchTest, OneTokenIsASearchTooAndOneBeamIsNone) {
   EXPECT_EQ(run->finished.samples[0].beam_score, 0);
 }
 
-TEST(EngineSearchTest, CancelledInItsMiddleAllBeamsEndAndAreToldOnce) {
+TEST(EngineSearchTest, CancelEndsAllBeamsOnce) {
   TestWorker worker(SearchDir(), InvariantOptions());
   Collector run;
   EngineCallbacks callbacks = run.Callbacks();
@@ -203,7 +203,7 @@ TEST(EngineSearchTest, CancelledInItsMiddleAllBeamsEndAndAreToldOnce) {
 }
 
 // A handle may live as long as the call whose callbacks these are, and be held by it.
-TEST(EngineSearchTest, AHandleKeepsNoCallbackAlive) {
+TEST(EngineSearchTest, HandleDoesNotOwnCallbacks) {
   for (const bool cancels : {false, true}) {
     TestWorker worker(SearchDir(), InvariantOptions());
     const auto held = std::make_shared<bool>(cancels);
@@ -228,7 +228,7 @@ TEST(EngineSearchTest, AHandleKeepsNoCallbackAlive) {
   }
 }
 
-TEST(EngineSearchTest, TheDeadlineAndADrainEndItToo) {
+TEST(EngineSearchTest, DeadlineAndDrainEndSearch) {
   TestWorker worker(SearchDir(), InvariantOptions());
   Collector late;
   EngineCallbacks callbacks = late.Callbacks();
@@ -261,7 +261,7 @@ TEST(EngineSearchTest, TheDeadlineAndADrainEndItToo) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
+TEST(EngineSearchTest, InvalidSearchNamesTheField) {
   EngineOptions options = InvariantOptions();
   options.max_running = 6;
   TestWorker worker(SearchDir(), options);
@@ -299,7 +299,7 @@ TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
 }
 
 // Beams share the whole chunks of their prompt, and need room for all that comes behind it.
-TEST(EngineSearchTest, SearchTakesNoMoreThanItMayNeed) {
+TEST(EngineSearchTest, SearchStaysWithinItsMemory) {
   TestWorker any(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const auto wanted = any.Run(Searching(4, 331, 120));
   EngineOptions options = InvariantOptions();

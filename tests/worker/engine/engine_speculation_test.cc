@@ -106,7 +106,7 @@ class EngineSpeculationTest : public testing::TestWithParam<NamedGeometry> {
 };
 
 // Cold, beside others, with what the pool has and with what a store has, drawn and greedy.
-TEST_P(EngineSpeculationTest, EveryAnswerIsThatOfAWorkerThatGuessesNothing) {
+TEST_P(EngineSpeculationTest, GuessesKeepEveryAnswer) {
   constexpr uint64_t kRequests = 6;
   TestWorker plain(dir(), Options(0), nullptr, /*with_cache=*/false);
   std::vector<std::unique_ptr<GuessedAnswer>> wanted;
@@ -145,7 +145,7 @@ TEST_P(EngineSpeculationTest, EveryAnswerIsThatOfAWorkerThatGuessesNothing) {
 INSTANTIATE_TEST_SUITE_P(Geometries, EngineSpeculationTest, testing::ValuesIn(Geometries()),
                          [](const auto& param_info) { return param_info.param.name; });
 
-TEST(EngineSpeculation, ARepeatingAnswerTakesFewerSteps) {
+TEST(EngineSpeculation, RepeatingAnswerTakesFewerSteps) {
   TestWorker plain(Dir(), Options(0)), worker(Dir(), Options());
   EngineRequest request = Repeating(1, /*answer=*/200);
   const auto want = AnswerOf(&plain, request), got = AnswerOf(&worker, request);
@@ -161,7 +161,7 @@ TEST(EngineSpeculation, ARepeatingAnswerTakesFewerSteps) {
                                              worker.Counter("drafted_tokens"));
 }
 
-TEST(EngineSpeculation, ARequestChoosesForItself) {
+TEST(EngineSpeculation, RequestOverridesDraftLength) {
   TestWorker plain(Dir(), Options(0)), worker(Dir(), Options());
   EngineRequest request = Repeating(1);
   request.speculate = 0;
@@ -173,7 +173,7 @@ TEST(EngineSpeculation, ARequestChoosesForItself) {
               AllOf(HasSubstr("speculate: "), HasSubstr("[0, 15]; got 16")));
 }
 
-TEST(EngineSpeculation, IsRefusedWhereRowsDependOnTheirNeighboursAndOffUnlessAskedFor) {
+TEST(EngineSpeculation, ExactClassRefusesSpeculation) {
   EngineOptions options = TestWorker::SmallOptions();
   options.speculate = kDefaultSpeculate;
   TestWorker exact(Dir(), options);
@@ -190,7 +190,7 @@ TEST(EngineSpeculation, IsRefusedWhereRowsDependOnTheirNeighboursAndOffUnlessAsk
 }
 
 // A step may end anywhere among its guessed tokens: what is kept is what was decoded.
-TEST(EngineSpeculation, StoppedAnswerKeepsWhatWasDecoded) {
+TEST(EngineSpeculation, StoppedAnswerKeepsDecodedTokens) {
   for (const size_t last : {20u, 21u, 22u, 23u, 24u, 25u, 26u, 27u, 28u}) {
     SCOPED_TRACE(last);
     std::unique_ptr<GuessedAnswer> kept[2], next[2];
@@ -215,7 +215,7 @@ TEST(EngineSpeculation, StoppedAnswerKeepsWhatWasDecoded) {
   }
 }
 
-TEST(EngineSpeculation, EndsWhereTheModelEndsTheText) {
+TEST(EngineSpeculation, EndTokenEndsGuessedStep) {
   TestWorker plain(Dir(), Options(0)), worker(Dir(), Options());
   uint32_t ended = 0;
   for (uint64_t seed = 1; seed <= 12; ++seed) {
@@ -231,7 +231,7 @@ TEST(EngineSpeculation, EndsWhereTheModelEndsTheText) {
   EXPECT_GT(worker.Counter("accepted_tokens"), 0u);
 }
 
-TEST(EngineSpeculation, CancelledRequestGetsNoMoreTokensOfTheStep) {
+TEST(EngineSpeculation, CancelledRequestGetsNoMoreTokens) {
   TestWorker worker(Dir(), Options());
   for (const size_t last : {40u, 41u, 42u, 43u}) {
     GuessedAnswer answer;
@@ -251,7 +251,7 @@ TEST(EngineSpeculation, CancelledRequestGetsNoMoreTokensOfTheStep) {
   EXPECT_GT(worker.Counter("accepted_tokens"), 0u);
 }
 
-TEST(EngineSpeculation, EachSampleGuessesForItself) {
+TEST(EngineSpeculation, SamplesGuessIndependently) {
   TestWorker plain(Dir(), Options(0)), worker(Dir(), Options());
   EngineRequest request = Repeating(2, 80);
   request.samples = 4;
@@ -261,7 +261,7 @@ TEST(EngineSpeculation, EachSampleGuessesForItself) {
   EXPECT_GT(got->run.finished.accepted_tokens, 0u);
 }
 
-TEST(EngineSpeculation, EveryStrategyGivesItsOwnBits) {
+TEST(EngineSpeculation, GuessesKeepEachStrategysBits) {
   for (const char* cache : {"static", "quantized", "offloaded"}) {
     SCOPED_TRACE(cache);
     std::unique_ptr<GuessedAnswer> answers[2], again[2];
@@ -282,7 +282,7 @@ TEST(EngineSpeculation, EveryStrategyGivesItsOwnBits) {
   }
 }
 
-TEST(EngineSpeculation, GuessesGoThroughTheRequestsAdapter) {
+TEST(EngineSpeculation, GuessesUseTheRequestsAdapter) {
   const TinyGeometry& geometry = Geometries()[1].geometry;
   const TestFolder folder;
   WriteTinyAdapter(geometry, 8, folder.path());
@@ -303,7 +303,7 @@ TEST(EngineSpeculation, GuessesGoThroughTheRequestsAdapter) {
   EXPECT_GT(answers[true]->run.finished.accepted_tokens, 0u);
 }
 
-TEST(EngineSpeculation, StaticTakesNoMemoryForGuesses) {
+TEST(EngineSpeculation, StaticGuessesAllocateNothing) {
   EngineOptions options = Options();
   options.kv.cache = "static";
   TestWorker worker(Dir(), options);

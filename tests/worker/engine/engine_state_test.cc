@@ -68,7 +68,7 @@ EngineRequest GoOn(EngineRequest request, const std::vector<int32_t>& answer) {
   return request;
 }
 
-TEST(EngineStates, GoOnElsewhereTokenForToken) {
+TEST(EngineStates, ResumedStateContinuesExactly) {
   for (const NamedGeometry& geometry : Geometries()) {
     TestWorker first = NewWorker(geometry), whole = NewWorker(geometry);
     for (const bool sampled : {false, true}) {
@@ -95,7 +95,7 @@ TEST(EngineStates, GoOnElsewhereTokenForToken) {
   }
 }
 
-TEST(EngineStates, TheNumberOfTheFirstDrawDecidesWhatIsDrawn) {
+TEST(EngineStates, FirstDrawChangesTheTokens) {
   TestWorker worker = NewWorker(Geometries()[0]);
   EngineRequest request = Asked(/*sampled=*/true, 16);
   const auto from_zero = worker.Run(request);
@@ -103,7 +103,7 @@ TEST(EngineStates, TheNumberOfTheFirstDrawDecidesWhatIsDrawn) {
   EXPECT_NE(worker.Run(request)->tokens, from_zero->tokens);
 }
 
-TEST(EngineStates, AreTheSameWhetherComputedOrRestored) {
+TEST(EngineStates, RestoredStateSavesEqualBytes) {
   TestWorker warm = NewWorker(Geometries()[0]);
   EngineOptions no_pool = InvariantOptions();
   no_pool.memory.pool_bytes = 0;
@@ -119,7 +119,7 @@ TEST(EngineStates, AreTheSameWhetherComputedOrRestored) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--pool-bytes"));
 }
 
-TEST(EngineStates, BelongToTheTenantThatLoadsThem) {
+TEST(EngineStates, StateBelongsToItsTenant) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   ASSERT_TRUE(
@@ -133,7 +133,7 @@ TEST(EngineStates, BelongToTheTenantThatLoadsThem) {
   EXPECT_EQ(third.Run(request)->started.cached_tokens, request.token_ids.size() - 1);
 }
 
-TEST(EngineStates, AreRefusedByTheNameOfThePartThatDiffers) {
+TEST(EngineStates, RefusalNamesTheDifference) {
   TestWorker first = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   const std::string file = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
@@ -163,7 +163,7 @@ TEST(EngineStates, AreRefusedByTheNameOfThePartThatDiffers) {
               HasSubstr("dtype (model config field kv_dtype) differs"));
 }
 
-TEST(EngineStates, StateOfAnAdapterNeedsTheSameOneUnderAnyName) {
+TEST(EngineStates, AdapterStateNeedsEqualAdapter) {
   const TinyGeometry& geometry = Geometries()[0].geometry;
   const TestFolder legal, medical;
   WriteTinyAdapter(geometry, 8, legal.path());
@@ -186,7 +186,7 @@ TEST(EngineStates, StateOfAnAdapterNeedsTheSameOneUnderAnyName) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("adapter differs"));
 }
 
-TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
+TEST(EngineStates, StateWithDifferentBytesIsRefused) {
   TestWorker first = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   const std::string file = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
@@ -200,7 +200,7 @@ TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
 }
 
 // Every request that restored one would end with logits that are no numbers.
-TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
+TEST(EngineStates, StateWithNanIsRefused) {
   for (const KvDtypeChoice dtype : {KvDtypeChoice::kFloat32, KvDtypeChoice::kBFloat16}) {
     EngineOptions options = InvariantOptions();
     options.kv_dtype = dtype;
@@ -219,7 +219,7 @@ TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
 }
 
 // What a window leaves is memory of the pool too, where it came from elsewhere.
-TEST(EngineStates, AreAsTheyWereAfterAStaticRequestWentOnFromThem) {
+TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
   for (const NamedGeometry& geometry : Geometries()) {
     SCOPED_TRACE(geometry.name);
     TestWorker first = NewWorker(geometry), second = NewWorker(geometry);
@@ -240,7 +240,7 @@ TEST(EngineStates, AreAsTheyWereAfterAStaticRequestWentOnFromThem) {
 }
 
 // Numbers so large that sums of them are none.
-TEST(EngineStates, StateThatGivesNoNumbersIsForgotten) {
+TEST(EngineStates, StateGivingInfiniteLogitsIsForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   const std::string forged =
@@ -259,7 +259,7 @@ TEST(EngineStates, StateThatGivesNoNumbersIsForgotten) {
   EXPECT_EQ(computed->started.cached_tokens, 0u);
 }
 
-TEST(EngineStates, AreOfTheClassInvariantAlone) {
+TEST(EngineStates, StateNeedsInvariantClass) {
   TestWorker exact(ModelDir(Geometries()[0].geometry), TestWorker::SmallOptions(), nullptr,
                    /*with_cache=*/false);
   const absl::Status refused = Snapshot(&exact, Asked(false, kHalf), {2, 3}).status();

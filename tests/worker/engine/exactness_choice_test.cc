@@ -31,7 +31,7 @@ void DependOn(int64_t rows) {
   });
 }
 
-TEST(ExactnessChoiceTest, AMachineThatDependsOnTheStepIsRefusedByName) {
+TEST(ExactnessChoiceTest, StepDependentMachineIsRefused) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
   options.digest_cache_dir = "";
@@ -45,7 +45,7 @@ TEST(ExactnessChoiceTest, AMachineThatDependsOnTheStepIsRefusedByName) {
   EXPECT_TRUE(Engine::Create(options).ok());
 }
 
-TEST(ExactnessChoiceTest, ASelfTestWithoutMemoryDoesNotSayThatTheClassDoesNotHold) {
+TEST(ExactnessChoiceTest, SelfTestWithoutMemoryIsInconclusive) {
   const absl::Status failed = SelfTestFailure(absl::ResourceExhaustedError("kv-bytes: no memory"));
   EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(failed.message(),
@@ -57,7 +57,7 @@ TEST(ExactnessChoiceTest, ASelfTestWithoutMemoryDoesNotSayThatTheClassDoesNotHol
 
 bool HasFastKernels() { return ChosenTarget() != KernelTarget::kPlain; }
 
-TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
+TEST(ExactnessChoiceTest, AutoChoosesInvariantIfPossible) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
@@ -82,7 +82,7 @@ TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
       << "it is said once";
 }
 
-TEST(ExactnessChoiceTest, AutoIsExactWhereTheSelfTestFailsAndSaysSoOnce) {
+TEST(ExactnessChoiceTest, FailedSelfTestMakesAutoExact) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
@@ -98,7 +98,7 @@ TEST(ExactnessChoiceTest, AutoIsExactWhereTheSelfTestFailsAndSaysSoOnce) {
   EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
 }
 
-TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
+TEST(ExactnessChoiceTest, AutoReportsModelAndBudgetErrors) {
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
   options.model_dir = ChoiceDir();
@@ -132,14 +132,14 @@ EngineOptions Emulated() {
   return options;
 }
 
-TEST(ExactnessChoiceTest, EmulatedDevice_HasTheFingerprintOfACpu) {
+TEST(ExactnessChoiceTest, EmulatedDeviceHasCpuFingerprint) {
   TestWorker device(DeviceDir(), Emulated()), cpu(DeviceDir(), InvariantOptions());
   EXPECT_EQ(device->device(), "emulated");
   EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
 }
 
 // A device that lacks something never falls back to a pass that it has not.
-TEST(ExactnessChoiceTest, EmulatedDevice_RefusesWhatItLacks) {
+TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EngineOptions options = Emulated();
   options.model_dir = ChoiceDir();  // float32
   EXPECT_EQ(Engine::Create(options).status().code(), absl::StatusCode::kUnimplemented);
@@ -157,7 +157,7 @@ TEST(ExactnessChoiceTest, EmulatedDevice_RefusesWhatItLacks) {
   EXPECT_THAT(Refusal(options), HasSubstr("kv-dtype: bfloat16 is computed on the CPU"));
 }
 
-TEST(ExactnessChoiceTest, EmulatedDevice_RefusesRequestsThatItLacks) {
+TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
   TestWorker worker(DeviceDir(), Emulated());
   for (const char* cache : {"quantized", "offloaded", "offloaded_static"}) {
     EngineRequest request = Request(Prompt(20));
@@ -174,7 +174,7 @@ TEST(ExactnessChoiceTest, EmulatedDevice_RefusesRequestsThatItLacks) {
 }
 
 // Until its own bits ran on a GPU: then `auto` may take it.
-TEST(ExactnessChoiceTest, Cuda_IsInvariantWhereThatIsAskedFor) {
+TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   EXPECT_THAT(std::string(AutoIsInvariant("cuda:1", "auto").message()),
               HasSubstr("--exactness invariant computes the CPU's bits there"));
   EXPECT_TRUE(AutoIsInvariant("cpu", "auto").ok());
@@ -188,7 +188,7 @@ TEST(ExactnessChoiceTest, Cuda_IsInvariantWhereThatIsAskedFor) {
   EXPECT_THAT(std::string(lacks.message()), HasSubstr("device: cuda"));
 }
 
-TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {
+TEST(WeightsChoiceTest, ContradictoryOptionsAreBothNamed) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
   options.weights = WeightsChoice::kQ8_0;
@@ -215,7 +215,7 @@ TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {
 }
 
 // The checkpoint has float32.
-TEST(WeightsChoiceTest, MemoryOfWeightsFollowsTheirForm) {
+TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
   EXPECT_GT(stored, 0u);
   EXPECT_EQ(*InvariantWeightBytes(ChoiceDir(), WeightForm::kFloat32), stored);
@@ -225,7 +225,7 @@ TEST(WeightsChoiceTest, MemoryOfWeightsFollowsTheirForm) {
 }
 
 // Asked for with --exactness auto, on a machine that cannot have the class.
-TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
+TEST(WeightsChoiceTest, RequestedFormHasNoFallback) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
@@ -240,7 +240,7 @@ TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
               testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("M = 5 ")));
 }
 
-TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
+TEST(ArithmeticChoiceTest, Int8ChangesTheFingerprint) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ8_0;
   options.kv_dtype = KvDtypeChoice::kFloat32;
@@ -264,7 +264,7 @@ TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
             automatic.Run(request)->finished.first_logits_sha256);
 }
 
-TEST(KvDtypeChoiceTest, BFloat16HasHalfTheBytesAndAFingerprintOfItsOwn) {
+TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ8_0;
   options.arithmetic = ArithmeticChoice::kFloat32;
@@ -286,7 +286,7 @@ TEST(KvDtypeChoiceTest, BFloat16HasHalfTheBytesAndAFingerprintOfItsOwn) {
 }
 
 // What was stored of a checkpoint without blocks before these flags were there stays valid.
-TEST(ArithmeticChoiceTest, DefaultIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) {
+TEST(ArithmeticChoiceTest, UnquantizedWeightsUseFloat32Only) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);
   EXPECT_EQ(automatic->arithmetic(), "float32");
@@ -304,7 +304,7 @@ TEST(ArithmeticChoiceTest, DefaultIsFloat32WhereNothingIsInBlocksAndInt8IsRefuse
               testing::AllOf(HasSubstr("arithmetic: int8"), HasSubstr("--weights q8_0")));
 }
 
-TEST(ArithmeticChoiceTest, DefaultIsIntegersAndBFloat16WhereWeightsAreInBlocks) {
+TEST(ArithmeticChoiceTest, QuantizedWeightsDefaultToInt8) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ4_0;
   TestWorker automatic(ChoiceDir(), options);
@@ -316,7 +316,7 @@ TEST(ArithmeticChoiceTest, DefaultIsIntegersAndBFloat16WhereWeightsAreInBlocks) 
   EXPECT_EQ(floats->layout().dtype, KvDtype::kFloat32);
 }
 
-TEST(ArithmeticChoiceTest, OnlyAutoStartsInAnotherClass) {
+TEST(ArithmeticChoiceTest, ExplicitChoiceNeedsInvariantClass) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
   const auto expect_refused = [&](const std::string& choice) {
@@ -342,7 +342,7 @@ TEST(ArithmeticChoiceTest, OnlyAutoStartsInAnotherClass) {
   EXPECT_EQ(Refusal(options), "");
 }
 
-TEST(WeightsChoiceTest, Q8_0HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
+TEST(WeightsChoiceTest, Q80WeightsChangeTheFingerprint) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);
   EXPECT_EQ(automatic->weights(), "stored");

@@ -54,7 +54,7 @@ PrefixRequest Prefix(uint32_t tokens, std::vector<uint32_t> cuts = {}, uint32_t 
   return prefix;
 }
 
-TEST(PrefixPoolTest, FindsTheLongestPointThatTheRequestMayUse) {
+TEST(PrefixPoolTest, LookupFindsLongestUsablePrefix) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(32), 32, Objects(32, 1));
   pool.Insert(Prefix(48), 48, Objects(48, 1));
@@ -64,7 +64,7 @@ TEST(PrefixPoolTest, FindsTheLongestPointThatTheRequestMayUse) {
   EXPECT_EQ(pool.Lookup(Prefix(60, {}, 31), 59).boundary, 0u);
 }
 
-TEST(PrefixPoolTest, SaysHowManyTokensItKnowsEvenWithoutAUsablePoint) {
+TEST(PrefixPoolTest, LookupReportsMatchWithoutBoundary) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48), 48, Objects(48, 1));
   const PooledPrefix found = pool.Lookup(Prefix(60, {}, 40), 59);
@@ -80,7 +80,7 @@ TEST(PrefixPoolTest, AnotherTenantFindsNothing) {
   EXPECT_EQ(found.matched_tokens, 0u);
 }
 
-TEST(PrefixPoolTest, CutsBelowThePointMustAgreeInTheExactClass) {
+TEST(PrefixPoolTest, ExactClassNeedsEqualCuts) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48, {20}), 32, Objects(32, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
@@ -89,14 +89,14 @@ TEST(PrefixPoolTest, CutsBelowThePointMustAgreeInTheExactClass) {
   EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary, 32u);  // cuts at multiples
 }
 
-TEST(PrefixPoolTest, APointOffTheMultiplesServesOnlyRequestsThatCutThere) {
+TEST(PrefixPoolTest, UnalignedBoundaryNeedsEqualCut) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 20u);
 }
 
-TEST(PrefixPoolTest, ThePortableClassRestoresAnywhere) {
+TEST(PrefixPoolTest, PortableClassIgnoresCuts) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
   pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 20u);
@@ -114,7 +114,7 @@ TEST(PrefixPoolTest, SharedObjectsCountOnce) {
   EXPECT_EQ(pool.bytes(), Bytes(first) + Bytes(second) - 2 * global_bytes);
 }
 
-TEST(PrefixPoolTest, EvictsTheLeastRecentlyUsedPointWhole) {
+TEST(PrefixPoolTest, EvictsLeastRecentlyUsedPrefix) {
   const KvObjects a = Objects(32, 1), b = Objects(32, 2), c = Objects(32, 3);
   PrefixPool pool(2 * Bytes(a), kChunk, Exactness::kExact);
   pool.Insert(Prefix(32, {}, 1), 32, a);
@@ -127,7 +127,7 @@ TEST(PrefixPoolTest, EvictsTheLeastRecentlyUsedPointWhole) {
   EXPECT_EQ(pool.Lookup(Prefix(60, {}, 3), 59).boundary, 32u);
 }
 
-TEST(PrefixPoolTest, ALookedUpPointOutlivesItsEviction) {
+TEST(PrefixPoolTest, FoundPrefixOutlivesEviction) {
   const KvObjects a = Objects(32, 1);
   PrefixPool pool(Bytes(a), kChunk, Exactness::kExact);
   pool.Insert(Prefix(32, {}, 1), 32, a);
@@ -138,7 +138,7 @@ TEST(PrefixPoolTest, ALookedUpPointOutlivesItsEviction) {
   EXPECT_EQ(found.objects[0]->slice_digests[0], 1u);
 }
 
-TEST(PrefixPoolTest, TellsAgreementFromDisagreementWhenAPointComesTwice) {
+TEST(PrefixPoolTest, ReinsertionDetectsDifferentBits) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kInserted);
   EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 1)), PrefixPool::InsertResult::kPresent);
@@ -146,7 +146,7 @@ TEST(PrefixPoolTest, TellsAgreementFromDisagreementWhenAPointComesTwice) {
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
 }
 
-TEST(PrefixPoolTest, TakesPortablePointsThatAgreeWithinRoundingForTheSame) {
+TEST(PrefixPoolTest, PortableReinsertionToleratesRounding) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
   EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kInserted);
   EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 9)), PrefixPool::InsertResult::kPresent);
@@ -155,7 +155,7 @@ TEST(PrefixPoolTest, TakesPortablePointsThatAgreeWithinRoundingForTheSame) {
 
 bool Any(const KvObject&) { return true; }
 
-TEST(PrefixPoolTest, EvictsForMemoryOnlyWhatFreesSome) {
+TEST(PrefixPoolTest, EvictsOnlyPrefixThatFreesMemory) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
   const KvObjects held = Objects(32, 1);  // as a running sequence has them
   pool.Insert(Prefix(32, {}, 1), 32, held);
@@ -170,7 +170,7 @@ TEST(PrefixPoolTest, EvictsForMemoryOnlyWhatFreesSome) {
   EXPECT_EQ(pool.bytes(), Bytes(held));
 }
 
-TEST(PrefixPoolTest, PointsThatFreeMemoryOnlyTogetherGoOneAfterTheOther) {
+TEST(PrefixPoolTest, SharedPrefixesAreEvictedInTurn) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
   {
     const KvObjects shared = Objects(32, 1);
@@ -184,7 +184,7 @@ TEST(PrefixPoolTest, PointsThatFreeMemoryOnlyTogetherGoOneAfterTheOther) {
   EXPECT_EQ(pool.bytes(), 0u);
 }
 
-TEST(PrefixPoolTest, ACapacityOfZeroKeepsNothing) {
+TEST(PrefixPoolTest, ZeroCapacityKeepsNothing) {
   PrefixPool pool(0, kChunk, Exactness::kExact);
   EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kTooLarge);
   EXPECT_EQ(pool.bytes(), 0u);

@@ -30,11 +30,11 @@ void ExpectRefused(const EngineRequest& request, const std::string& field,
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(field), HasSubstr(limit)));
 }
 
-TEST(RequestCheckTest, AcceptsARequestThatFillsTheContextExactly) {
+TEST(RequestCheckTest, RequestFillingContextIsAccepted) {
   EXPECT_TRUE(CheckRequest(Good(), SmallConfig()).ok());
 }
 
-TEST(RequestCheckTest, NamesTheFieldAndTheLimitOfWhatItRefuses) {
+TEST(RequestCheckTest, InvalidRequestNamesFieldAndLimit) {
   EngineRequest request = Good();
   request.token_ids.clear();
   ExpectRefused(request, "token_ids", "empty");

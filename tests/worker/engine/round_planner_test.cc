@@ -15,7 +15,7 @@ EngineRequest RequestOf(const std::string& tenant) {
 }
 
 // The engine sets memory aside without the planner's lock, and calls come meanwhile.
-TEST(RoundPlannerTest, ARequestGivesWayWhileMemoryIsSetAsideForIt) {
+TEST(RoundPlannerTest, DroppedRequestIsNotAdmitted) {
   EngineOptions options;
   options.max_running = 2;
   options.max_queued = 0;

@@ -38,20 +38,20 @@ std::map<SequenceId, uint32_t> TokensOf(Scheduler scheduler, const Scheduler::Gu
 
 using Tokens = std::map<SequenceId, uint32_t>;
 
-TEST(SchedulerGuessesTest, AllOfThemWhereThereIsRoom) {
+TEST(SchedulerGuessesTest, GuessesFillFreeRows) {
   EXPECT_EQ(TokensOf(With(1), {{1, 7}}), (Tokens{{1, 8}}));
   EXPECT_EQ(TokensOf(With(3), {{1, 2}, {3, 1}}), (Tokens{{1, 3}, {2, 1}, {3, 2}}));
   EXPECT_EQ(TokensOf(With(2), {}), (Tokens{{1, 1}, {2, 1}}));
 }
 
-TEST(SchedulerGuessesTest, ShareTheRoomAlike) {
+TEST(SchedulerGuessesTest, GuessesShareRowsEqually) {
   EXPECT_EQ(TokensOf(With(1), {{1, 30}}), (Tokens{{1, 2 * kRowsWithGuesses}}));
   EXPECT_EQ(TokensOf(With(2), {{1, 15}}), (Tokens{{1, kRowsWithGuesses - 1}, {2, 1}}));
   EXPECT_EQ(TokensOf(With(3), {{1, 7}, {2, 7}, {3, 7}}), (Tokens{{1, 3}, {2, 3}, {3, 2}}));
   EXPECT_EQ(TokensOf(With(3), {{1, 7}, {2, 1}}), (Tokens{{1, 5}, {2, 2}, {3, 1}}));
 }
 
-TEST(SchedulerGuessesTest, GiveWayToThoseThatDecodeAndToPrompts) {
+TEST(SchedulerGuessesTest, GuessesYieldToDecodingAndPrompts) {
   Scheduler::Guessed all;
   for (SequenceId id = 1; id <= 20; ++id) all[id] = 7;
   for (const uint32_t decoding : {8u, 9u, 20u}) {
@@ -62,7 +62,7 @@ TEST(SchedulerGuessesTest, GiveWayToThoseThatDecodeAndToPrompts) {
   EXPECT_EQ(TokensOf(With(2, 3), all), (Tokens{{1, 3}, {2, 2}, {99, 3}}));
 }
 
-TEST(SchedulerGuessesTest, NeverChangeWhatOthersGetNorGoBeyondTheStep) {
+TEST(SchedulerGuessesTest, GuessesTakeOnlyFreeRows) {
   std::mt19937 random(5);
   for (int round = 0; round < 500; ++round) {
     const uint32_t decoding = 1 + random() % 10, rows = 1 + random() % 20;

@@ -28,7 +28,7 @@ size_t RowsOfABatch(uint32_t places, SequenceId decoding, uint32_t rows, uint32_
   return batch;
 }
 
-TEST(SchedulerRowsTest, TheMostAreThoseOfTheLargestBatch) {
+TEST(SchedulerRowsTest, MostRowsEqualsLargestBatch) {
   for (uint32_t places = 1; places <= 6; ++places) {
     for (uint32_t rows = 1; rows <= 20; ++rows) {
       for (const uint32_t alone : {rows, rows + 1, rows + 30}) {

@@ -22,7 +22,7 @@ std::vector<SequenceId> Admit(Scheduler* scheduler) {
   return admitted;
 }
 
-TEST(SchedulerTest, AdmitsInOrderOfArrivalUpToTheLimit) {
+TEST(SchedulerTest, AdmitsInOrderUpToLimit) {
   Scheduler scheduler(2, 8);
   for (SequenceId id : {1, 2, 3, 4}) EXPECT_TRUE(scheduler.Enqueue(id));
   EXPECT_EQ(Admit(&scheduler), (std::vector<SequenceId>{1, 2}));
@@ -32,7 +32,7 @@ TEST(SchedulerTest, AdmitsInOrderOfArrivalUpToTheLimit) {
   EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{3});
 }
 
-TEST(SchedulerTest, RefusesWhenTheQueueIsFullAndCountsFreePlacesAsRoom) {
+TEST(SchedulerTest, FreePlacesExtendTheQueue) {
   Scheduler scheduler(2, 1);
   for (SequenceId id : {1, 2, 3}) EXPECT_TRUE(scheduler.Enqueue(id));
   EXPECT_FALSE(scheduler.Enqueue(4));
@@ -43,7 +43,7 @@ TEST(SchedulerTest, RefusesWhenTheQueueIsFullAndCountsFreePlacesAsRoom) {
   EXPECT_FALSE(scheduler.Enqueue(5));
 }
 
-TEST(SchedulerTest, AQueueOfZeroStillServesFreePlaces) {
+TEST(SchedulerTest, ZeroQueueServesFreePlaces) {
   Scheduler scheduler(1, 0);
   EXPECT_TRUE(scheduler.Enqueue(1));
   EXPECT_FALSE(scheduler.Enqueue(2));
@@ -53,7 +53,7 @@ TEST(SchedulerTest, AQueueOfZeroStillServesFreePlaces) {
   EXPECT_TRUE(scheduler.Enqueue(2));
 }
 
-TEST(SchedulerTest, HasNoStepForSequencesThatAreIdleOrQueued) {
+TEST(SchedulerTest, IdleSequencesHaveNoStep) {
   Scheduler scheduler(1, 4);
   scheduler.Enqueue(1);
   scheduler.Enqueue(2);
@@ -62,7 +62,7 @@ TEST(SchedulerTest, HasNoStepForSequencesThatAreIdleOrQueued) {
   EXPECT_TRUE(scheduler.NextBatch(8, 8).empty());
 }
 
-TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
+TEST(SchedulerTest, ForkPlacesAreReservedAtAdmission) {
   Scheduler scheduler(4, 8);
   scheduler.Enqueue(1, 3);
   scheduler.Enqueue(2, 2);
@@ -85,7 +85,7 @@ TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
 
 using Ids = std::vector<SequenceId>;
 
-TEST(SchedulerTest, OneThatNeedsSeveralPlacesIsOvertakenByNone) {
+TEST(SchedulerTest, WideSequenceIsNotOvertaken) {
   Scheduler scheduler(2, 100);
   for (SequenceId id : {1, 2}) scheduler.Enqueue(id);
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
@@ -106,7 +106,7 @@ std::optional<SequenceId> VictimFor(const Scheduler& scheduler, SequenceId id,
   });
 }
 
-TEST(SchedulerTest, VictimIsTheYoungestOfTheTenantThatHoldsMost) {
+TEST(SchedulerTest, VictimIsLargestTenantsYoungest) {
   Scheduler scheduler(8, 8);
   scheduler.Enqueue(1, 1, "few");
   for (SequenceId id : {2, 3, 5}) scheduler.Enqueue(id, 1, "many");
@@ -123,7 +123,7 @@ TEST(SchedulerTest, VictimIsTheYoungestOfTheTenantThatHoldsMost) {
   EXPECT_EQ(VictimFor(scheduler, 5, held), std::nullopt) << "it waits";
 }
 
-TEST(SchedulerTest, PreemptedSequenceIsTheFirstOfItsTenantAndNeverGivesWay) {
+TEST(SchedulerTest, PreemptedSequenceIsRequeuedFirst) {
   Scheduler scheduler(2, 3);
   for (SequenceId id : {1, 2, 3, 4}) scheduler.Enqueue(id);
   for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
@@ -142,7 +142,7 @@ TEST(SchedulerTest, PreemptedSequenceIsTheFirstOfItsTenantAndNeverGivesWay) {
   EXPECT_EQ(scheduler.Candidate(), 13u) << "a tenant without a place is before it";
 }
 
-TEST(SchedulerTest, TheTenantWithTheFewestPlacesIsNext) {
+TEST(SchedulerTest, TenantWithFewestPlacesIsNext) {
   Scheduler scheduler(4, 100);
   for (SequenceId id = 1; id <= 10; ++id) scheduler.Enqueue(id, 1, "many");
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "a lone tenant has all";
@@ -157,7 +157,7 @@ TEST(SchedulerTest, TheTenantWithTheFewestPlacesIsNext) {
   EXPECT_EQ(Admit(&scheduler), Ids{13});
 }
 
-TEST(SchedulerTest, SequencesWithForksCountWithAllTheirPlaces) {
+TEST(SchedulerTest, ForkPlacesCountForTheTenant) {
   Scheduler scheduler(9, 100);
   scheduler.Enqueue(1, 4, "wide");
   for (SequenceId id : {2, 3, 4}) scheduler.Enqueue(id, 1, "few");
@@ -170,7 +170,7 @@ TEST(SchedulerTest, SequencesWithForksCountWithAllTheirPlaces) {
   EXPECT_EQ(Admit(&scheduler), Ids{5}) << "of its four places one is used, and three are free";
 }
 
-TEST(SchedulerTest, InAFullQueueTheNewestOfTheLargestTenantGivesWay) {
+TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
   Scheduler scheduler(2, 3);
   for (SequenceId id = 1; id <= 5; ++id) EXPECT_TRUE(scheduler.Enqueue(id, 1, "many"));
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
@@ -188,7 +188,7 @@ TEST(SchedulerTest, InAFullQueueTheNewestOfTheLargestTenantGivesWay) {
 
 // As of a model whose steps hold one sequence. Random arrivals, steps and departures: limits hold,
 // and a batch has each sequence that decodes and a step of one prompt.
-TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {
+TEST(SchedulerTest, RandomUseKeepsInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
@@ -255,7 +255,7 @@ Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefillin
   return scheduler;
 }
 
-TEST(SchedulerBatchTest, EveryStepDecodesAllAndPrefillsWithTheRowsThatAreLeft) {
+TEST(SchedulerBatchTest, PrefillGetsRowsLeftByDecoding) {
   Scheduler scheduler = Batching(3, {{9, 300, "a"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 2 3 9:125");
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 2 3 9:125");
@@ -265,7 +265,7 @@ TEST(SchedulerBatchTest, EveryStepDecodesAllAndPrefillsWithTheRowsThatAreLeft) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 3 9");
 }
 
-TEST(SchedulerBatchTest, PromptsTakeTurnsWhereABatchHasOneRowForThem) {
+TEST(SchedulerBatchTest, SingleRowRotatesBetweenPrompts) {
   Scheduler scheduler = Batching(2, {{7, 3, "a"}, {8, 3, "a"}, {9, 3, "b"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 7:1");
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 9:1");
@@ -275,7 +275,7 @@ TEST(SchedulerBatchTest, PromptsTakeTurnsWhereABatchHasOneRowForThem) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "2 9:1");
 }
 
-TEST(SchedulerBatchTest, StepWithoutDecodingIsLarge) {
+TEST(SchedulerBatchTest, PrefillOnlyStepIsLarger) {
   Scheduler scheduler = Batching(0, {{9, 1000, "a"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:512");
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:488");
@@ -283,26 +283,26 @@ TEST(SchedulerBatchTest, StepWithoutDecodingIsLarge) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "");
 }
 
-TEST(SchedulerBatchTest, HoweverManyDecodePromptsGoOn) {
+TEST(SchedulerBatchTest, ManyDecodersDoNotStarvePrefill) {
   Scheduler scheduler = Batching(20, {{99, 100, "a"}});
   EXPECT_EQ(scheduler.NextBatch(16, 512).back().tokens, 8u);
   EXPECT_EQ(scheduler.NextBatch(1, 512).back().tokens, 1u);
 }
 
-TEST(SchedulerBatchTest, SequencesOfATenantHaveEqualRowsAndWhatOthersLeave) {
+TEST(SchedulerBatchTest, PromptsOfOneTenantShareRows) {
   Scheduler scheduler = Batching(0, {{1, 5000, "a"}, {2, 40, "a"}, {3, 5000, "a"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 300)), "1:130 2:40 3:130");
   scheduler.StartDecode(2);
   EXPECT_EQ(BatchText(scheduler.NextBatch(101, 300)), "2 1:50 3:50");
 }
 
-TEST(SchedulerBatchTest, TenantsHaveEqualRowsHowManyPromptsEachMayHave) {
+TEST(SchedulerBatchTest, TenantsShareRowsEqually) {
   Scheduler scheduler =
       Batching(0, {{1, 999, "a"}, {2, 999, "a"}, {3, 999, "a"}, {4, 999, "a"}, {5, 999, "b"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 400)), "1:50 2:50 3:50 4:50 5:200");
 }
 
-TEST(SchedulerBatchTest, RowsThatCannotBeSharedEquallyAreAnothersEachTime) {
+TEST(SchedulerBatchTest, RemainderRowsRotate) {
   Scheduler scheduler = Batching(0, {{1, 99, "a"}, {2, 99, "a"}, {3, 99, "b"}, {4, 99, "c"}});
   std::map<SequenceId, uint32_t> rows;
   for (int i = 0; i < 12; ++i) {
@@ -312,7 +312,7 @@ TEST(SchedulerBatchTest, RowsThatCannotBeSharedEquallyAreAnothersEachTime) {
 }
 
 // Random arrivals and departures: each batch is what the invariants say, and all get to their end.
-TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
+TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
@@ -466,7 +466,7 @@ class Worker {
   uint64_t preemptions_ = 0;
 };
 
-TEST(SchedulerPreemptionTest, EverySequenceEndsInRandomSchedules) {
+TEST(SchedulerPreemptionTest, RandomSchedulesAlwaysFinish) {
   uint64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 10000; ++seed) {
     Worker worker(seed);

@@ -47,7 +47,7 @@ std::string Bits(const KvObject& object) {
   return std::string(reinterpret_cast<const char*>(object.bytes.get()), object.size_bytes);
 }
 
-TEST_P(StagingTest, HoldsExactlyWhatEachBoundaryNeeds) {
+TEST_P(StagingTest, HoldsObjectsOfEachBoundary) {
   const std::vector<uint32_t> kept = {23, 50, 64}, cuts = {23, 50};
   StagedSnapshots staged(layout_, kept, 0, {}, &budget_);
   KvCache kv = NewKv();
@@ -59,7 +59,7 @@ TEST_P(StagingTest, HoldsExactlyWhatEachBoundaryNeeds) {
   }
 }
 
-TEST_P(StagingTest, ContinuedFromAnyKeptPointTheObjectsHaveTheSameBits) {
+TEST_P(StagingTest, ContinuationStagesEqualBits) {
   const std::vector<uint32_t> kept = {23, 50, 64}, cuts = {23, 50};
   StagedSnapshots cold(layout_, kept, 0, {}, &budget_);
   KvCache kv = NewKv();
@@ -84,7 +84,7 @@ TEST_P(StagingTest, ContinuedFromAnyKeptPointTheObjectsHaveTheSameBits) {
   }
 }
 
-TEST_P(StagingTest, SnapshotThatDoesNotFitTheBudgetIsSkippedAndCounted) {
+TEST_P(StagingTest, SnapshotOverBudgetIsSkipped) {
   uint64_t first_bytes = 0;
   for (const ObjectId& id : NeededObjects(layout_, 23)) {
     first_bytes += layout_.ObjectBytes(id.tokens, id.group);
@@ -98,7 +98,7 @@ TEST_P(StagingTest, SnapshotThatDoesNotFitTheBudgetIsSkippedAndCounted) {
   EXPECT_EQ(budget.used_bytes(), 0u);
 }
 
-TEST_P(StagingTest, TheHighestBoundaryIsTheLastToBeLeftOut) {
+TEST_P(StagingTest, HighestBoundaryIsStagedFirst) {
   uint64_t last_bytes = 0;
   for (const ObjectId& id : NeededObjects(layout_, 75)) {
     last_bytes += layout_.ObjectBytes(id.tokens, id.group);
@@ -109,7 +109,7 @@ TEST_P(StagingTest, TheHighestBoundaryIsTheLastToBeLeftOut) {
   EXPECT_EQ(staged.skipped(), 1u);
 }
 
-TEST(StagingBytes, AreTwoTailsOfTheModelAndAtLeastAGibibyte) {
+TEST(StagingBytes, DefaultHoldsTwoTails) {
   KvLayout layout;
   layout.kv_heads = 16;
   layout.head_dim = 128;
@@ -121,7 +121,7 @@ TEST(StagingBytes, AreTwoTailsOfTheModelAndAtLeastAGibibyte) {
   EXPECT_EQ(DefaultStagingBytes(layout), uint64_t{1} << 30);
 }
 
-TEST_P(StagingTest, ObjectsNeitherStagedNorRestoredAreAbsent) {
+TEST_P(StagingTest, UnknownObjectsHaveNoBytes) {
   // Went on from 32 without the objects at hand.
   StagedSnapshots staged(layout_, {48}, 32, {}, &budget_);
   KvCache kv = NewKv();
@@ -133,7 +133,7 @@ TEST_P(StagingTest, ObjectsNeitherStagedNorRestoredAreAbsent) {
   }
 }
 
-TEST_P(StagingTest, ChecksWhatAFetchBroughtAndNamesTheObject) {
+TEST_P(StagingTest, MalformedFetchedObjectIsNamed) {
   StagedSnapshots staged(layout_, {23}, 0, {}, &budget_);
   KvCache kv = NewKv();
   StepTo(&kv, 23, {23}, &staged);

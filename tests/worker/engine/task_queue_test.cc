@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-TEST(TaskQueueTest, RunsTasksInOrderOfArrival) {
+TEST(TaskQueueTest, RunsTasksInArrivalOrder) {
   std::vector<int> order;  // one thread: no lock needed
   TaskQueue queue(1, 8);
   for (int i = 0; i < 5; ++i) {
@@ -19,7 +19,7 @@ TEST(TaskQueueTest, RunsTasksInOrderOfArrival) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
-TEST(TaskQueueTest, RefusesWhatDoesNotFitAndCallsItNever) {
+TEST(TaskQueueTest, FullQueueRefusesTask) {
   absl::Notification busy, release;
   std::atomic<int> calls{0};
   TaskQueue queue(1, 1);
@@ -36,7 +36,7 @@ TEST(TaskQueueTest, RefusesWhatDoesNotFitAndCallsItNever) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(TaskQueueTest, StopFinishesWhatRunsAndDropsWhatWaits) {
+TEST(TaskQueueTest, StopDropsWaitingTasks) {
   absl::Notification busy, release;
   std::vector<TaskQueue::Fate> fates(2, TaskQueue::Fate::kRun);
   TaskQueue queue(1, 2);

@@ -70,7 +70,7 @@ class LoadModelTest : public testing::Test {
   LoadModel model_{LoadChoice::kAuto, [this] { return now_; }};
 };
 
-TEST_F(LoadModelTest, PrefixIsLoadedWhileItsCostsAreUnknown) {
+TEST_F(LoadModelTest, UnknownCostsMeanLoading) {
   EXPECT_TRUE(Loads(Offer()));
   EXPECT_FALSE(Decided(Offer()).limits.has_value());
   LearnCompute();
@@ -78,7 +78,7 @@ TEST_F(LoadModelTest, PrefixIsLoadedWhileItsCostsAreUnknown) {
   EXPECT_LE(Decided(Offer()).limits->transfer, absl::Milliseconds(2010));
 }
 
-TEST_F(LoadModelTest, TheFasterOfTheTwoIsChosen) {
+TEST_F(LoadModelTest, FasterOfLoadAndComputeWins) {
   LearnCompute();
   for (const double megabytes_per_second : {0.2, 1.0, 5.0, 10.0, 20.0, 50.0, 500.0}) {
     LearnLink(megabytes_per_second);
@@ -92,20 +92,20 @@ TEST_F(LoadModelTest, TheFasterOfTheTwoIsChosen) {
   }
 }
 
-TEST_F(LoadModelTest, ALoadOfMillisecondsIsTakenWhateverComputingCosts) {
+TEST_F(LoadModelTest, MillisecondLoadIsAlwaysTaken) {
   for (int i = 0; i < 20; ++i) model_.OnStep(512, absl::Milliseconds(1));
   LearnLink(100);
   EXPECT_TRUE(Loads(Offer(0.5, 128)));
 }
 
-TEST_F(LoadModelTest, TokensTheWorkerHasSpareNoComputing) {
+TEST_F(LoadModelTest, TokensAlreadyHeldReduceSavings) {
   LearnCompute();
   LearnLink(20);  // 28 MB in 1.4 s
   EXPECT_TRUE(Loads(Offer(), Prompt(0)));
   EXPECT_FALSE(Loads(Offer(), Prompt(1536))) << "half a second of computing is all it spares";
 }
 
-TEST_F(LoadModelTest, OthersThatComputeMakeLoadingWorthMore) {
+TEST_F(LoadModelTest, ConcurrentPromptsFavorLoading) {
   LearnCompute();
   LearnLink(10);  // 2.8 s
   EXPECT_FALSE(Loads(Offer()));
@@ -114,7 +114,7 @@ TEST_F(LoadModelTest, OthersThatComputeMakeLoadingWorthMore) {
   EXPECT_TRUE(Loads(Offer(), busy)) << "beside another prompt it takes four";
 }
 
-TEST_F(LoadModelTest, StoreIsNotAskedIfEvenTheWholePrefixIsNotWorthLoading) {
+TEST_F(LoadModelTest, HopelessLoadSkipsTheStore) {
   LearnCompute();
   LearnLink(1);
   LoadReport plan;
@@ -125,7 +125,7 @@ TEST_F(LoadModelTest, StoreIsNotAskedIfEvenTheWholePrefixIsNotWorthLoading) {
   EXPECT_TRUE(Asks()) << "it may come by shared memory";
 }
 
-TEST_F(LoadModelTest, SilentTransferCostsATwentiethOfComputing) {
+TEST_F(LoadModelTest, SilentTransferIsAbandonedEarly) {
   LearnCompute();
   LearnLink(100);
   const LoadReport load = Transfer(0.2);
@@ -134,7 +134,7 @@ TEST_F(LoadModelTest, SilentTransferCostsATwentiethOfComputing) {
   EXPECT_FALSE(Loads(Offer())) << "and it is learned at once";
 }
 
-TEST_F(LoadModelTest, SlowTransferMayTakeTwiceWhatIsExpected) {
+TEST_F(LoadModelTest, SlowTransferMayTakeTwiceEstimate) {
   LearnCompute();
   LearnLink(100);
   EXPECT_EQ(Transfer(51).decision, LoadDecision::kLoad);
@@ -145,26 +145,26 @@ TEST_F(LoadModelTest, SlowTransferMayTakeTwiceWhatIsExpected) {
   EXPECT_TRUE(Loads(Offer())) << "at 20 MB/s it is still faster than computing";
 }
 
-TEST_F(LoadModelTest, TransferTakesNoLongerThanComputing) {
+TEST_F(LoadModelTest, ComputeTimeBoundsTransfer) {
   LearnCompute();
   LearnLink(15);  // 1.9 s
   EXPECT_LE(Decided(Offer()).limits->transfer, absl::Milliseconds(2010));
 }
 
-TEST_F(LoadModelTest, LimitsAreNeverShorterThanABusyMachinesPauses) {
+TEST_F(LoadModelTest, LimitsAreAtLeastFiftyMilliseconds) {
   for (int i = 0; i < 20; ++i) model_.OnStep(512, absl::Milliseconds(1));
   const LoadReport load = Decided(Offer(0.1, 16));
   EXPECT_GE(load.limits->transfer, absl::Milliseconds(50));
   EXPECT_GE(load.limits->message, absl::Milliseconds(50));
 }
 
-TEST_F(LoadModelTest, AMachineThatBecomesSlowIsNoticedWithinAFewPrompts) {
+TEST_F(LoadModelTest, SlowerComputingIsSoonLearned) {
   for (int i = 0; i < 100; ++i) model_.OnStep(512, absl::Milliseconds(500));
   for (int i = 0; i < 40; ++i) model_.OnStep(512, absl::Milliseconds(1500));
   EXPECT_GT(*Decided(Offer(1, 512)).compute_estimate, absl::Milliseconds(1350));
 }
 
-TEST_F(LoadModelTest, SlowLinkIsRetriedNowAndThenAndUsedAgainWhenItIsFast) {
+TEST_F(LoadModelTest, SlowLinkIsRetriedPeriodically) {
   LearnCompute();
   LearnLink(1);
   int tried = 0;
@@ -189,7 +189,7 @@ TEST_F(LoadModelTest, SlowLinkIsRetriedNowAndThenAndUsedAgainWhenItIsFast) {
   EXPECT_TRUE(Loads(Offer())) << "what came is believed";
 }
 
-TEST_F(LoadModelTest, ASlowDiskIsRetriedWhileTheRamBesideItIsFast) {
+TEST_F(LoadModelTest, SlowDiskIsRetriedIndependently) {
   LearnCompute();
   LearnLink(500);
   LearnLink(1, LoadSource::kWireDisk);
@@ -203,7 +203,7 @@ TEST_F(LoadModelTest, ASlowDiskIsRetriedWhileTheRamBesideItIsFast) {
   EXPECT_EQ(tried, 3);
 }
 
-TEST_F(LoadModelTest, ASilentStoreIsNotWaitedForAgainAndAgain) {
+TEST_F(LoadModelTest, SilentStoreIsNotAskedAgain) {
   LearnCompute();
   LoadReport late;
   late.is_late = true;
@@ -212,7 +212,7 @@ TEST_F(LoadModelTest, ASilentStoreIsNotWaitedForAgainAndAgain) {
   EXPECT_FALSE(Asks());
 }
 
-TEST_F(LoadModelTest, AlwaysLoadsWhateverItCostsAndMeasures) {
+TEST_F(LoadModelTest, AlwaysIgnoresCostButMeasures) {
   LoadModel always(LoadChoice::kAlways, [this] { return now_; });
   always.OnStep(512, absl::Milliseconds(1));
   LoadReport slow = Offer(0.001);
@@ -227,7 +227,7 @@ TEST_F(LoadModelTest, AlwaysLoadsWhateverItCostsAndMeasures) {
 
 // Why two boundaries are enough: with windows bytes grow slower and slower, and computing faster
 // and faster, so that no boundary between is the best.
-TEST_F(LoadModelTest, NoBoundaryBetweenIsBetterThanBothEnds) {
+TEST_F(LoadModelTest, NoMiddleBoundaryIsBest) {
   const double window = 512, global = 3000, local = 15000, a = 1e-3, b = 2e-7;
   for (const double rate : {0.5e6, 2e6, 5e6, 8e6, 20e6, 100e6}) {
     const auto cost = [&](double boundary) {

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-TEST(AllocateAlignedTest, EveryBlockIsAlignedAndWritableToItsEnd) {
+TEST(AllocateAlignedTest, BlocksAreAlignedAndWritable) {
   for (size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{65}, size_t{4097}, size_t{1} << 20,
                        (size_t{1} << 20) + 1}) {
     SCOPED_TRACE(bytes);
@@ -35,7 +35,7 @@ TEST(AllocateAlignedTest, LivingBlocksNeverOverlap) {
   }
 }
 
-TEST(AllocateAlignedTest, ALargeBlockIsUsedAgainInsteadOfTouchingFreshMemory) {
+TEST(AllocateAlignedTest, FreedLargeBlockIsReused) {
   constexpr size_t kBytes = 3 << 20;
   std::byte* address = nullptr;
   {
@@ -46,7 +46,7 @@ TEST(AllocateAlignedTest, ALargeBlockIsUsedAgainInsteadOfTouchingFreshMemory) {
   EXPECT_NE(AllocateAligned(kBytes / 2).get(), address);  // half of it would be wasted
 }
 
-TEST(ObjectMemoryTest, KeepsWhatTheLimitAllowsAndNoMore) {
+TEST(ObjectMemoryTest, RecycledBytesStayWithinLimit) {
   constexpr size_t kBytes = 1 << 20, kBlocks = 6;
   const auto let_go = [] {
     std::vector<std::shared_ptr<std::byte[]>> blocks;
@@ -70,7 +70,7 @@ void* AllocateWhereNothingIsKept(size_t alignment, size_t bytes) {
   return RecycledBytes() > 0 ? nullptr : std::aligned_alloc(alignment, bytes);
 }
 
-TEST(ObjectMemoryTest, KeptMemoryIsGivenBackBeforeAnAllocationFails) {
+TEST(ObjectMemoryTest, FailedAllocationFreesRecycledMemory) {
   constexpr size_t kBytes = 1 << 20;
   SetRecycledLimit(0);
   SetRecycledLimit(kLeastRecycledLimit);
@@ -84,7 +84,7 @@ TEST(ObjectMemoryTest, KeptMemoryIsGivenBackBeforeAnAllocationFails) {
   EXPECT_EQ(RecycledBytes(), 0u);
 }
 
-TEST(ObjectMemoryTest, TheLimitHasAPrefixForEachPlaceWithinTheMemoryOfSequences) {
+TEST(ObjectMemoryTest, RecycledLimitScalesWithSequences) {
   KvLayout layout;  // of the 270M
   layout.layers.assign(18, LayerGroup::kLocal);
   for (const size_t global : {5u, 11u, 17u}) layout.layers[global] = LayerGroup::kGlobal;

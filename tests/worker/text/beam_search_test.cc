@@ -79,7 +79,7 @@ Table Misleading() {
   return table;
 }
 
-TEST(BeamSearch, FindsWhatTheLikeliestTokenLeadsAwayFrom) {
+TEST(BeamSearch, FindsAnswerThatGreedyMisses) {
   BeamSearch search({2}, UpTo(2));
   Step(Misleading(), &search);
   EXPECT_THAT(TokensOf(search), ElementsAre(Tokens{2}, Tokens{3}));
@@ -91,7 +91,7 @@ TEST(BeamSearch, FindsWhatTheLikeliestTokenLeadsAwayFrom) {
   EXPECT_NEAR(search.best().score, Log(0.4 * 0.9) / 2, 1e-6);
 }
 
-TEST(BeamSearch, BeamsMayAllComeFromOneAndSayFromWhich) {
+TEST(BeamSearch, BeamsMayShareOneParent) {
   Table table;
   table.rows[{}] = {{2, 0.6}, {3, 0.4}};
   table.rows[{2}] = {{4, 0.01}, {5, 0.99}};
@@ -111,14 +111,14 @@ TEST(BeamSearch, BeamsMayAllComeFromOneAndSayFromWhich) {
   EXPECT_EQ(search.beams()[1].parent, 0u);
 }
 
-TEST(BeamSearch, WeighsTwiceAsManyCandidatesAsBeamsOrAsManyAsThereAreEndTokens) {
+TEST(BeamSearch, CandidateCountGrowsWithEndTokens) {
   EXPECT_EQ(BeamSearch({3}, UpTo(2, {})).candidates(), 6u);
   EXPECT_EQ(BeamSearch({3}, UpTo(2, {1})).candidates(), 6u);
   EXPECT_EQ(BeamSearch({3}, UpTo(2, {1, 2})).candidates(), 9u);
 }
 
 // Its score counts the end token, which the answer lacks.
-TEST(BeamSearch, AnEndTokenEndsABeamAndTheOthersGoOn) {
+TEST(BeamSearch, EndTokenEndsOnlyItsBeam) {
   Table table;
   table.rows[{}] = {{2, 0.5}, {kEnd, 0.3}, {3, 0.2}};
   table.rows[{2}] = {{4, 0.01}};
@@ -134,7 +134,7 @@ TEST(BeamSearch, AnEndTokenEndsABeamAndTheOthersGoOn) {
   EXPECT_NEAR(search.best().score, Log(0.3), 1e-6);
 }
 
-TEST(BeamSearch, AnEndBeyondTheFirstCandidatesIsNoHypothesis) {
+TEST(BeamSearch, LowRankedEndTokenIsIgnored) {
   Table table;
   table.rows[{}] = {{2, 0.5}, {3, 0.3}, {kEnd, 0.2}};
   table.otherwise = {{4, 1e-6}, {5, 1e-7}};
@@ -156,14 +156,14 @@ Table TwoEndsAndBetter() {
   return table;
 }
 
-TEST(BeamSearch, EarlyStoppingEndsWithAsManyHypothesesAsBeams) {
+TEST(BeamSearch, EarlyStoppingEndsWithEnoughHypotheses) {
   BeamSearch early({2, 1, true}, UpTo(9));
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &early), 2);
   EXPECT_EQ(early.best().tokens, (Tokens{2}));
   EXPECT_NEAR(early.best().score, Log(0.5 * 0.5) / 2, 1e-6);
 }
 
-TEST(BeamSearch, OtherwiseItGoesOnWhileTheBestBeamMayImprove) {
+TEST(BeamSearch, SearchContinuesWhileBeamMayImprove) {
   BeamSearch patient({2, 1, false}, UpTo(9));
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &patient), 4);
   EXPECT_EQ(patient.best().tokens, (Tokens{2, 4, 6}));
@@ -175,7 +175,7 @@ TEST(BeamSearch, OtherwiseItGoesOnWhileTheBestBeamMayImprove) {
   EXPECT_NEAR(plain.best().score, Log(0.3), 1e-6);
 }
 
-TEST(BeamSearch, TheLengthPenaltyPrefersLongOrShortAnswers) {
+TEST(BeamSearch, LengthPenaltyFavorsLongOrShort) {
   Table table;
   table.rows[{}] = {{2, 0.55}, {kEnd, 0.45}};
   table.rows[{2}] = {{3, 0.8}, {4, 0.2}};
@@ -193,7 +193,7 @@ TEST(BeamSearch, TheLengthPenaltyPrefersLongOrShortAnswers) {
   EXPECT_NEAR(best(-1).score, Log(0.45), 1e-6);
 }
 
-TEST(BeamSearch, AWorseHypothesisGivesItsPlaceAway) {
+TEST(BeamSearch, BetterHypothesisReplacesWorse) {
   Table table;
   table.rows[{}] = {{kEnd, 0.1}, {2, 0.09}, {3, 0.08}};
   table.rows[{2}] = {{kEnd, 0.9}, {4, 0.1}};
@@ -205,7 +205,7 @@ TEST(BeamSearch, AWorseHypothesisGivesItsPlaceAway) {
   EXPECT_NEAR(search.best().score, Log(0.09 * 0.9) / 2, 1e-6);
 }
 
-TEST(BeamSearch, AStopEndsABeamWithItsLastToken) {
+TEST(BeamSearch, StoppedBeamKeepsItsLastToken) {
   BeamSearch::Ends ends = UpTo(9);
   ends.stops = [](absl::Span<const int32_t> tokens) { return tokens.back() == 6; };
   BeamSearch search({2, 1, true}, ends);
@@ -218,7 +218,7 @@ TEST(BeamSearch, AStopEndsABeamWithItsLastToken) {
 }
 
 // More candidates may end by a stop than there are end tokens.
-TEST(BeamSearch, FewerBeamsThanAskedForGoOnAndMayBeMoreAgain) {
+TEST(BeamSearch, StopsMayReduceBeamsTemporarily) {
   BeamSearch::Ends ends = UpTo(3);
   ends.stops = [](absl::Span<const int32_t> tokens) { return tokens.back() < 8; };
   Table table;
@@ -238,7 +238,7 @@ TEST(BeamSearch, FewerBeamsThanAskedForGoOnAndMayBeMoreAgain) {
   EXPECT_EQ(nothing_left.best().tokens, (Tokens{2}));
 }
 
-TEST(BeamOptions, NameTheFieldTheValueAndTheLimit) {
+TEST(BeamOptions, InvalidValueNamesFieldAndLimit) {
   EXPECT_TRUE((BeamOptions{16, -4, true}).Validate().ok());
   EXPECT_EQ((BeamOptions{17, 1, false}).Validate().message(), "beams: must be in [1, 16]; got 17");
   EXPECT_EQ((BeamOptions{0, 1, false}).Validate().message(), "beams: must be in [1, 16]; got 0");
@@ -247,7 +247,7 @@ TEST(BeamOptions, NameTheFieldTheValueAndTheLimit) {
   EXPECT_FALSE((BeamOptions{2, std::nanf(""), false}).Validate().ok());
 }
 
-TEST(BeamSearch, AVocabularyOfFewerTokensThanCandidatesIsEnough) {
+TEST(BeamSearch, VocabularySmallerThanCandidatesWorks) {
   Table table;
   table.otherwise = {{2, 0.75}, {3, 0.25}};
   BeamSearch search({8, 1, false}, UpTo(5));

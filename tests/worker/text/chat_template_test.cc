@@ -33,7 +33,7 @@ std::string Render(const std::vector<ChatMessage>& messages, ChatEnding ending) 
 }
 
 // As apply_chat_template(continue_final_message=True) has it.
-TEST(ChatTemplate, AnswerThatIsContinuedHasNoEnd) {
+TEST(ChatTemplate, ContinuedAnswerStaysOpen) {
   const std::string begin = "<bos><start_of_turn>user\na<end_of_turn>\n";
   EXPECT_EQ(Render({Message("user", "a"), Message("assistant", " b ")}, ChatEnding::kContinued),
             begin + "<start_of_turn>model\nb");
@@ -55,7 +55,7 @@ TEST(ChatTemplate, RendersThePublishedExamples) {
   }
 }
 
-TEST(ChatTemplate, StripsUserAndModelTextButNotSystemText) {
+TEST(ChatTemplate, StripsTextExceptSystemText) {
   EXPECT_EQ(Render({Message("system", " s\n"), Message("user", "\xC2\xA0u\xE3\x80\x80\n"),
                     Message("model", "\n m ")},
                    ChatEnding::kClosed),
@@ -65,19 +65,19 @@ TEST(ChatTemplate, StripsUserAndModelTextButNotSystemText) {
             "<bos><start_of_turn>user\nab<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, WritesEveryPartOfASystemMessage) {
+TEST(ChatTemplate, SystemMessageKeepsAllParts) {
   EXPECT_EQ(Render({{"system", {Text("rules "), Text("tools")}}}, ChatEnding::kOpen),
             "<bos><start_of_turn>user\nrules tools\n\n");
 }
 
-TEST(ChatTemplate, LeavesAnUnfinishedUserTurnOpen) {
+TEST(ChatTemplate, UnfinishedUserTurnStaysOpen) {
   EXPECT_EQ(Render({Message("system", "s"), Message("user", " a b \n")}, ChatEnding::kOpen),
             "<bos><start_of_turn>user\ns\n\na b \n");
   EXPECT_EQ(Render({Message("user", "a"), Message("model", "b ")}, ChatEnding::kOpen),
             "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, NeighboursOfOneRoleAreOneTurn) {
+TEST(ChatTemplate, AdjacentMessagesOfOneRoleJoin) {
   EXPECT_EQ(Render({Message("user", " a\n"), Message("user", "b"), Message("assistant", "c"),
                     Message("model", " d"), Message("user", "e")},
                    ChatEnding::kGenerationPrompt),
@@ -90,7 +90,7 @@ TEST(ChatTemplate, NeighboursOfOneRoleAreOneTurn) {
             "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nb\n\nc");
 }
 
-TEST(ChatTemplate, MessagesWithoutTextAddNoBlankLine) {
+TEST(ChatTemplate, EmptyMessageAddsNoBlankLine) {
   EXPECT_EQ(Render({Message("user", ""),
                     Message("user", "a"),
                     Message("user", " \n"),
@@ -105,7 +105,7 @@ TEST(ChatTemplate, MessagesWithoutTextAddNoBlankLine) {
       "<start_of_turn>user\nb<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, SystemMessagesAreOneTextAtTheBeginningAndUserTextLater) {
+TEST(ChatTemplate, LaterSystemMessageBecomesUserText) {
   EXPECT_EQ(Render({Message("system", "r"), Message("developer", "s"), Message("user", "a"),
                     Message("system", " t "), Message("assistant", "b"), Message("developer", "u"),
                     Message("user", "c")},
@@ -115,7 +115,7 @@ TEST(ChatTemplate, SystemMessagesAreOneTextAtTheBeginningAndUserTextLater) {
             "<start_of_turn>user\nu\n\nc<end_of_turn>\n");
 }
 
-TEST(ChatTemplate, AnswerMayBeFirst) {
+TEST(ChatTemplate, ChatMayBeginWithAnswer) {
   EXPECT_EQ(Render({Message("assistant", "a"), Message("user", "b")}, ChatEnding::kClosed),
             "<bos><start_of_turn>model\na<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n");
   const std::string system = "<bos><start_of_turn>user\ns\n\n<end_of_turn>\n";
@@ -125,7 +125,7 @@ TEST(ChatTemplate, AnswerMayBeFirst) {
             system + "<start_of_turn>model\n");
 }
 
-TEST(ChatTemplate, NamesTheMessageThatHasNoKnownRole) {
+TEST(ChatTemplate, UnknownRoleIsRefusedByIndex) {
   const auto kEnd = ChatEnding::kGenerationPrompt;
   EXPECT_EQ(Render({}, kEnd), "chat.messages: must not be empty");
   EXPECT_EQ(Render({Message("user", "a"), Message("tool", "b")}, kEnd),
@@ -135,7 +135,7 @@ TEST(ChatTemplate, NamesTheMessageThatHasNoKnownRole) {
   EXPECT_EQ(RenderChat({}, kEnd).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ChatTemplate, BreakpointsOfJoinedMessagesKeepTheirPlaces) {
+TEST(ChatTemplate, JoinedMessagesKeepTheirBreakpoints) {
   const auto chat =
       RenderChat({Message("system", "rules", true), Message("system", "tools"),
                   Message("user", "first", true), Message("user", "again"),
@@ -152,7 +152,7 @@ TEST(ChatTemplate, BreakpointsOfJoinedMessagesKeepTheirPlaces) {
   EXPECT_THAT(declared, ElementsAre("ules\n\n", "\nfirst", "answer"));
 }
 
-TEST(ChatTemplate, BreakpointsEndTheSystemTextAndOpenEveryModelTurn) {
+TEST(ChatTemplate, SystemTextAndTurnsGetBreakpoints) {
   const auto chat = RenderChat({{"system", {Text("rules", true), Text("tools", true)}},
                                 Message("user", "a ", true),
                                 Message("assistant", "b"),

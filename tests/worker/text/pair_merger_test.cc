@@ -26,7 +26,7 @@ std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
   return std::string(Tokenizer::Make(pieces).status().message());
 }
 
-TEST(Vocabulary, CutsBetweenCharactersThatNoPieceHolds) {
+TEST(Vocabulary, NoCutInsideAnyPiece) {
   const std::string space_b = kMark + "b";
   const Vocabulary vocabulary({{"ab", PieceType::kNormal, -1},
                                {"b\xC3\xA9", PieceType::kNormal, -2},
@@ -51,7 +51,7 @@ TEST(Vocabulary, CutsBetweenCharactersThatNoPieceHolds) {
   EXPECT_TRUE(vocabulary.MayCut(U'\0', U'\0'));
 }
 
-TEST(Tokenizer, RefusesPiecesThatNoTextBecomes) {
+TEST(Tokenizer, UnreachablePieceIsRefused) {
   EXPECT_THAT(WhyRefused({{"a b", PieceType::kNormal, -1}}), HasSubstr("contains a space"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(WhyRefused({{"ab", PieceType::kNormal, nan}}), HasSubstr("not a number"));
@@ -121,7 +121,7 @@ std::string RandomLetters(std::mt19937_64* random) {
   return text;
 }
 
-TEST(PairMerger, CutTextsBecomeWhatMergingTheWholeGives) {
+TEST(PairMerger, CutTextEqualsWholeTextMerge) {
   std::mt19937_64 random(250);
   size_t cuts = 0;
   for (int round = 0; round < 150; ++round) {
@@ -147,7 +147,7 @@ TEST(PairMerger, CutTextsBecomeWhatMergingTheWholeGives) {
 
 // Words of two of 64 Chinese characters. Some piece has each last byte of a character before the
 // first byte of another, but few words have neighbours that a piece joins.
-TEST(Tokenizer, AcceptsManyOffsetsInALongLineWithoutSpaces) {
+TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   std::vector<std::string> characters, words;
   for (int last = 0x80; last < 0xC0; ++last) {
     characters.push_back(std::string("\xE4\xB8") + static_cast<char>(last));
@@ -181,7 +181,7 @@ TEST(Tokenizer, AcceptsManyOffsetsInALongLineWithoutSpaces) {
 }
 
 // A text that ends inside a piece has no such piece, and its "<" may be merged then.
-TEST(Tokenizer, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
+TEST(Tokenizer, CutInsideSpelledPieceReachesBack) {
   MadeUpModel model;
   model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
   model.Add("<e", -1);
@@ -200,7 +200,7 @@ TEST(Tokenizer, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
   EXPECT_THAT(whole.common_tokens, ElementsAre(3, 2, whole.ids.size() - 1));
 }
 
-TEST(Tokenizer, SpelledOutPieceMayBeginWithAnyCharacter) {
+TEST(Tokenizer, SpelledPieceMayBeginNonAscii) {
   MadeUpModel model;
   model.Add("\xC3\xA9>", 0, PieceType::kControl);
   for (const char* letter : {"\xC3\xA9", ">", "n"}) model.Add(letter, -2);
@@ -217,7 +217,7 @@ TEST(Tokenizer, SpelledOutPieceMayBeginWithAnyCharacter) {
   EXPECT_THAT(encoding.common_tokens, ElementsAre(2));
 }
 
-TEST(Tokenizer, RefusesAModelWithABrokenPiece) {
+TEST(Tokenizer, BrokenPieceIsRefused) {
   const auto make = [](const std::string& piece, float score, PieceType type) {
     MadeUpModel model;
     for (const std::string& letter : {kMark, std::string("a"), std::string("b")}) {

@@ -37,14 +37,14 @@ std::vector<int32_t> Kept(const std::vector<float>& logits, const SamplingParams
   return ids;
 }
 
-TEST(Sampler, GreedyTakesTheGreatestAndTheLowestIdOfEquals) {
+TEST(Sampler, GreedyPrefersLowestIdOfEquals) {
   Sampler sampler;
   EXPECT_EQ(sampler.Sample({-1.F, 3.F, 2.F, 3.F}, Params(0), 0)->id, 1);
   EXPECT_EQ(sampler.Sample({-3.F}, Params(0), 0)->id, 0);
   EXPECT_EQ(sampler.Sample({1.F, 2.F}, Params(0, 1, 0.5F, 99), 7)->id, 1);
 }
 
-TEST(Sampler, TopKKeepsExactlyKAndTheLowestIdsOfEquals) {
+TEST(Sampler, TopKKeepsExactlyK) {
   EXPECT_THAT(Kept({1, 5, 3, 5, 3, 3}, Params(1, 3)), ElementsAre(1, 3, 2));
   EXPECT_THAT(Kept({1, 5, 3}, Params(1, 1)), ElementsAre(1));
   EXPECT_THAT(Kept({1, 5, 3}, Params(1, 0)), ElementsAre(0, 1, 2));
@@ -52,7 +52,7 @@ TEST(Sampler, TopKKeepsExactlyKAndTheLowestIdsOfEquals) {
   EXPECT_THAT(Kept({1, 5, 3}, Params(1, 9)), ElementsAre(0, 1, 2));
 }
 
-TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
+TEST(Sampler, TopPKeepsSmallestSufficientSet) {
   const std::vector<float> logits = LogsOf({0.1F, 0.5F, 0.1F, 0.3F});
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.49F)), ElementsAre(1));
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.51F)), ElementsAre(1, 3));
@@ -64,7 +64,7 @@ TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
   EXPECT_THAT(Kept(logits, Params(1, 2, 0.65F)), ElementsAre(1, 3));
 }
 
-TEST(Sampler, TopPSortsNoFurtherThanItNeedsAndIsRightOverAWholeVocabulary) {
+TEST(Sampler, TopPWorksOnLargeVocabulary) {
   std::vector<float> logits(262144);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = UniformAt(3, i);
   const auto kept = Kept(logits, Params(1, 0, 0.5F));
@@ -78,7 +78,7 @@ TEST(Sampler, TopPSortsNoFurtherThanItNeedsAndIsRightOverAWholeVocabulary) {
   EXPECT_LT((reached - last) / sum, 0.5 + 1e-9);
 }
 
-TEST(Sampler, DrawsInProportionAndNeverOutsideTheFilters) {
+TEST(Sampler, DrawsAreProportional) {
   const std::vector<float> logits = LogsOf({0.1F, 0.6F, 0.3F});
   Sampler sampler;
   std::map<int32_t, int> all, filtered;
@@ -108,7 +108,7 @@ TEST(Sampler, TemperatureSharpensAndFlattens) {
   }
 }
 
-TEST(Sampler, TheSameSeedAndStepGiveTheSameToken) {
+TEST(Sampler, SeedAndStepDetermineToken) {
   std::vector<float> logits(1000, 0);
   Sampler first, second;
   int differ = 0;
@@ -121,14 +121,14 @@ TEST(Sampler, TheSameSeedAndStepGiveTheSameToken) {
 }
 
 // Published: a port to another machine or language must draw the same numbers.
-TEST(Sampler, RandomNumbersAreTheOnesWrittenDownHere) {
+TEST(Sampler, RandomNumbersEqualPublishedOnes) {
   EXPECT_EQ(UniformAt(0, 0), 0x1.4e0dba5e9a32fp-1);
   EXPECT_EQ(UniformAt(0, 1), 0x1.6705460be8829p-1);
   EXPECT_EQ(UniformAt(42, 1000), 0x1.63f919049aa49p-1);
   EXPECT_EQ(UniformAt(~uint64_t{0}, ~uint64_t{0}), 0x1.1140638c16042p-2);
 }
 
-TEST(Sampler, LogprobsAreThoseOfTheModel) {
+TEST(Sampler, LogprobsIgnoreTemperatureAndFilters) {
   const std::vector<float> logits = LogsOf({0.1F, 0.6F, 0.15F, 0.15F});
   Sampler sampler;
   SamplingParams params = Params(0);
@@ -215,7 +215,7 @@ std::vector<float> SomeLogits(size_t count, int kind, uint64_t seed) {
   return logits;
 }
 
-TEST(Sampler, GivesTheTokenThatTheWholeVocabularyInOrderGives) {
+TEST(Sampler, SampleEqualsReference) {
   for (const size_t count : {1u, 3u, 255u, 300u, 1024u, 1025u, 2500u}) {
     for (int kind = 0; kind < 4; ++kind) {
       const std::vector<float> logits = SomeLogits(count, kind, count);
@@ -239,7 +239,7 @@ TEST(Sampler, GivesTheTokenThatTheWholeVocabularyInOrderGives) {
 }
 
 // A set that is halved, not sorted: what a sampler remembers of the rows before must not matter.
-TEST(Sampler, AmongManyDrawsWhatTheWholeVocabularyInOrderGives) {
+TEST(Sampler, ReusedSamplerEqualsReference) {
   constexpr float kTopP[] = {1e-6F, 0.05F, 0.3F, 0.5F, 0.8F, 0.95F, 0.999F, 0.99999994F};
   constexpr float kTemperature[] = {1e-30F, 0.05F, 0.7F, 1, 1.5F, 100};
   Sampler sampler;
@@ -268,7 +268,7 @@ TEST(Sampler, AmongManyDrawsWhatTheWholeVocabularyInOrderGives) {
 }
 
 // Sums reach the wanted share exactly: in another order they may not, and the written one decides.
-TEST(Sampler, WrittenOrderDecidesEqualSums) {
+TEST(Sampler, SumOrderEqualsReference) {
   for (const size_t count : {512u, 1024u, 4096u}) {
     for (const float temperature : {1.0F, 0.3F}) {
       for (const float top_p : {0.0F, 0.25F, 0.5F, 0.75F}) {
@@ -285,7 +285,7 @@ TEST(Sampler, WrittenOrderDecidesEqualSums) {
   }
 }
 
-TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
+TEST(Sampler, NonFiniteLogitsAreRefused) {
   Sampler sampler;
   for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
     const auto token = sampler.Sample({0, 1, bad}, Params(0), 0);
@@ -294,7 +294,7 @@ TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
   }
 }
 
-TEST(Sampler, TheLikeliestAreThoseOfATokensAlternativesHoweverMany) {
+TEST(Sampler, LikeliestEqualsTopLogprobs) {
   std::vector<float> logits(5000);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::floor(300 * UniformAt(3, i)) / 16;
   Sampler sampler;
@@ -320,7 +320,7 @@ TEST(Sampler, TheLikeliestAreThoseOfATokensAlternativesHoweverMany) {
   EXPECT_EQ(sampler.Likeliest({1, HUGE_VALF}, 1).status().code(), absl::StatusCode::kInternal);
 }
 
-TEST(SamplingParams, NameTheFieldTheValueAndTheLimit) {
+TEST(SamplingParams, InvalidValueNamesFieldAndLimit) {
   EXPECT_TRUE(Params(0).Validate().ok());
   EXPECT_TRUE(Params(100, 1U << 31, 1).Validate().ok());
   const auto message = [](const SamplingParams& params) {

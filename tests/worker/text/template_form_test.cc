@@ -85,7 +85,7 @@ TEST(TemplateForm, OtherFormatsAreUnknown) {
     EXPECT_FALSE(RendersAsGemma(ReadTestFile(std::string("other_templates/") + name))) << name;
 }
 
-TEST(TemplateForm, WhiteSpaceIsStrippedAsJinjaDoes) {
+TEST(TemplateForm, WhitespaceIsStrippedLikeJinja) {
   const std::string form = TemplateForm("a{{ x }}b");
   EXPECT_EQ(TemplateForm("a {{- x -}}\n b"), form);
   EXPECT_NE(TemplateForm("a {{ x }}b"), form);

@@ -46,7 +46,7 @@ TEST(TextStream, NeverSplitsACharacter) {
                           "", "\xEF\xBF\xBD"));
 }
 
-TEST(TextStream, HoldsBackTheBeginningOfAStopString) {
+TEST(TextStream, PossibleStopStringIsHeldBack) {
   EXPECT_THAT(Deltas(Pieces({"t", "h", "e", "s", "t", "o", "p"}), {"stop"}),
               ElementsAre("t", "h", "e", "", "", "", "", ""));
   EXPECT_THAT(Deltas(Pieces({"s", "t", "o", "s", "t", "i"}), {"stop"}),
@@ -55,7 +55,7 @@ TEST(TextStream, HoldsBackTheBeginningOfAStopString) {
 }
 
 // Each prefix of a text is asked about, as a search asks about its beams.
-TEST(TextStream, AStopStringIsSeenInTheTokensThatEndWithIt) {
+TEST(TextStream, EndsWithStopStringMatchesStream) {
   std::mt19937_64 random(5);
   int stopped = 0;
   for (int run = 0; run < 200; ++run) {
@@ -75,7 +75,7 @@ TEST(TextStream, AStopStringIsSeenInTheTokensThatEndWithIt) {
   EXPECT_FALSE(EndsWithStopString(TinyTokenizer(), {}, Pieces({"and"})));
 }
 
-TEST(TextStream, StopsBeforeTheStopStringAndStaysStopped) {
+TEST(TextStream, TextEndsBeforeStopString) {
   TextStream stream(&TinyTokenizer(), {"d\n"});
   EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "an");
   EXPECT_FALSE(stream.stopped());
@@ -85,18 +85,18 @@ TEST(TextStream, StopsBeforeTheStopStringAndStaysStopped) {
   EXPECT_EQ(stream.Finish(), "");
 }
 
-TEST(TextStream, FirstCompleteStopStringCounts) {
+TEST(TextStream, FirstCompleteStopStringWins) {
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"abcd", "bc"})), "a");
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"bcd", "abcd"})), "")
       << "of those that end together, the longest";
 }
 
-TEST(TextStream, FindsAStopStringThatAnEarlierLookalikeOverlaps) {
+TEST(TextStream, OverlappingStopStringIsFound) {
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "a", "a", "b", "t"}), {"aab"})), "a");
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "a", "b", "a", "c"}), {"abac"})), "ab");
 }
 
-TEST(TextStream, DeltasTogetherAreTheDecodedTextUpToTheStop) {
+TEST(TextStream, DeltasJoinToDecodedText) {
   std::mt19937_64 random(5);
   int stopped_runs = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -122,7 +122,7 @@ TEST(TextStream, DeltasTogetherAreTheDecodedTextUpToTheStop) {
   EXPECT_GT(stopped_runs, 500);
 }
 
-TEST(TextStream, StopStringsAreBounded) {
+TEST(TextStream, InvalidStopStringsAreRefused) {
   EXPECT_TRUE(ValidateStopStrings({}).ok());
   EXPECT_TRUE(ValidateStopStrings({std::string(kMaxStopStringBytes, 'a')}).ok());
   EXPECT_THAT(std::string(ValidateStopStrings({"a", ""}).message()), HasSubstr("stop[1]: has 0"));

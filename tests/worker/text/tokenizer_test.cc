@@ -44,7 +44,7 @@ EncodeEnd EncodeBy(const EncodeRules& rules, const std::string& text,
                                            encoding == nullptr ? &unwanted : encoding);
 }
 
-TEST(PieceMatcher, FindsTheLongestPieceAtTheFront) {
+TEST(PieceMatcher, FindsLongestLeadingPiece) {
   const PieceMatcher matcher({{"ab", 1}, {"a", 2}, {"abcd", 3}, {"b", 4}, {"\xFF", 5}});
   EXPECT_EQ(matcher.Longest("abc")->id, 1);
   EXPECT_EQ(matcher.Longest("abcd")->id, 3);
@@ -56,7 +56,7 @@ TEST(PieceMatcher, FindsTheLongestPieceAtTheFront) {
   EXPECT_FALSE(PieceMatcher().Longest("a").has_value());
 }
 
-TEST(SpaceRuns, MergeNeighboursPairByPair) {
+TEST(SpaceRuns, RunsMergeInPairs) {
   std::map<size_t, int32_t> pieces;
   for (size_t length = 2; length <= 31; ++length) pieces[length] = static_cast<int32_t>(length);
   const SpaceRuns runs(pieces);
@@ -75,7 +75,7 @@ TEST(SpaceRuns, MergeNeighboursPairByPair) {
   EXPECT_TRUE(SpaceRuns().empty());
 }
 
-TEST(VocabularyFile, PiecesOfAModelAreReadAndDamageIsSeen) {
+TEST(VocabularyFile, ReadsModelAndDetectsDamage) {
   const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
   const auto pieces = ReadTokenizerModel(model);
   ASSERT_TRUE(pieces.ok()) << pieces.status();
@@ -97,7 +97,7 @@ TEST(VocabularyFile, PiecesOfAModelAreReadAndDamageIsSeen) {
               HasSubstr("two pieces are \"<bos>\""));
 }
 
-TEST(VocabularyFile, AModelThatDoesMoreThanMergeIsSaidToBeOther) {
+TEST(VocabularyFile, UnsupportedModelFeatureIsRefused) {
   const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
   // A later part of a message is added to it.
   const auto why = [&](const std::string& more) {
@@ -112,7 +112,7 @@ TEST(VocabularyFile, AModelThatDoesMoreThanMergeIsSaidToBeOther) {
   EXPECT_THAT(why("\x0A\x05\x0A\x01~\x18\x05"), HasSubstr("unused"));
 }
 
-TEST(VocabularyFile, PiecesOfATokenizerJsonAreRead) {
+TEST(VocabularyFile, TokenizerJsonPiecesAreRead) {
   const auto pieces = ReadTokenizerJson(SmallJson().dump());
   ASSERT_TRUE(pieces.ok()) << pieces.status();
   const auto tokenizer = Tokenizer::Make(*pieces);
@@ -124,7 +124,7 @@ TEST(VocabularyFile, PiecesOfATokenizerJsonAreRead) {
   EXPECT_EQ((*tokenizer)->size(), id("<image>") + 1) << "it lies behind the vocabulary";
 }
 
-TEST(VocabularyFile, ATokenizerJsonThatIsBrokenOrDoesMoreIsSaidToBeSo) {
+TEST(VocabularyFile, UnsupportedTokenizerJsonIsRefused) {
   using Json = nlohmann::json;
   const auto why = [](const char* at, const Json& value, absl::StatusCode code) {
     Json json = SmallJson();
@@ -167,27 +167,27 @@ TEST(VocabularyFile, ATokenizerJsonThatIsBrokenOrDoesMoreIsSaidToBeSo) {
   EXPECT_FALSE(ReadTokenizerJson(std::string(100000, '[')).ok());
 }
 
-TEST(Tokenizer, MakesControlPiecesInTextTheirIds) {
+TEST(Tokenizer, ControlPiecesBecomeTheirIds) {
   EXPECT_THAT(TinyTokenizer().Encode("<bos><start_of_turn>and<eos><unk><pad>\n\n<mask>"),
               ElementsAre(2, Id("<start_of_turn>"), Id("and"), 1, 3, 0, Id("\n\n"), Id("<mask>")));
   EXPECT_EQ(TinyTokenizer().bos_id(), 2);
 }
 
-TEST(Tokenizer, KeepsRunsOfLinesAndOfSpacesTogether) {
+TEST(Tokenizer, LineAndSpaceRunsStayTogether) {
   EXPECT_THAT(TinyTokenizer().Encode("\n\n\n\n\n\n"), ElementsAre(Id("\n\n\n\n"), Id("\n\n")));
   // A space right before a word belongs to the run first.
   EXPECT_THAT(TinyTokenizer().Encode("   and"), ElementsAre(Id("▁▁▁"), Id("and")));
   EXPECT_THAT(TinyTokenizer().Encode(" and"), ElementsAre(Id("▁and")));
 }
 
-TEST(Tokenizer, SpellsUnknownCharactersInBytes) {
+TEST(Tokenizer, UnknownCharactersBecomeBytes) {
   EXPECT_THAT(TinyTokenizer().Encode("\xF0\x9F\x99\x82"),
               ElementsAre(Id("<0xF0>"), Id("<0x9F>"), Id("<0x99>"), Id("<0x82>")));
   EXPECT_THAT(TinyTokenizer().Encode(std::string("\0", 1)), ElementsAre(Id("<0x00>")));
   EXPECT_TRUE(TinyTokenizer().Encode("").empty());
 }
 
-TEST(Tokenizer, DecodingGivesBackTheText) {
+TEST(Tokenizer, DecodingRestoresTheText) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 500; ++round) {
     std::string text = RandomText(&random, random() % 30);
@@ -199,7 +199,7 @@ TEST(Tokenizer, DecodingGivesBackTheText) {
   }
 }
 
-TEST(Tokenizer, DecodingSkipsWhatIsNotForReaders) {
+TEST(Tokenizer, DecodingSkipsSpecialTokens) {
   const auto ids = TinyTokenizer().Encode("<bos><start_of_turn>and\n<table><end_of_turn><eos>");
   EXPECT_EQ(TinyTokenizer().Decode(ids, true), "and\n<table>");
   EXPECT_EQ(TinyTokenizer().Decode({-1, 1 << 30, Id("and")}, false), "and");
@@ -208,7 +208,7 @@ TEST(Tokenizer, DecodingSkipsWhatIsNotForReaders) {
             "and");
 }
 
-TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
+TEST(Tokenizer, CommonTokensEqualPrefixEncoding) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 500; ++round) {
     const std::string text = RandomText(&random, 1 + random() % 30);
@@ -232,7 +232,7 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
   }
 }
 
-TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
+TEST(Tokenizer, ManyOffsetsInLongWordAreDeclined) {
   const std::string word(kMaxTextBytes / 32, 'e');  // "ee" is a piece: it can be cut nowhere
   std::vector<size_t> offsets = {1, 1000, word.size()};
   EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kDone);
@@ -240,7 +240,7 @@ TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
   EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kTooCostly);
 }
 
-TEST(Tokenizer, ReadsNoFurtherThanTheTokensThatAreOfUse) {
+TEST(Tokenizer, EncodingEndsAtMaxTokens) {
   std::string text;
   while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
   int asked = 0;
@@ -254,7 +254,7 @@ TEST(Tokenizer, ReadsNoFurtherThanTheTokensThatAreOfUse) {
   EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kTooManyTokens);
 }
 
-TEST(Tokenizer, CanBeStoppedInAnyKindOfText) {
+TEST(Tokenizer, EncodingCanBeStopped) {
   const std::string many_words = [] {
     std::string text;
     while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
@@ -271,7 +271,7 @@ TEST(Tokenizer, CanBeStoppedInAnyKindOfText) {
   }
 }
 
-TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
+TEST(Tokenizer, PlainRangeSpellsSpecialPieces) {
   const std::string text = "<start_of_turn>the <end_of_turn><bos> lamp<end_of_turn>";
   const size_t begin = text.find("the"), end = text.rfind("<end_of_turn>");
   EncodeRules rules;
@@ -286,7 +286,7 @@ TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
   EXPECT_EQ(TinyTokenizer().Decode(encoding.ids, /*skip_special=*/false), text);
 }
 
-TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
+TEST(Tokenizer, PlainRangeCommonTokensEqualPrefix) {
   std::mt19937_64 random(12);
   for (int round = 0; round < 60; ++round) {
     const std::string text = "the <start_of_turn>keeper" + RandomText(&random, random() % 12);
@@ -309,7 +309,7 @@ TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
   }
 }
 
-TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
+TEST(TokenizerLoader, BrokenTokenizerFileIsNamed) {
   const TestFolder folder;
   const std::filesystem::path dir = folder.path();
   auto none = LoadTokenizer(dir);
@@ -375,7 +375,7 @@ nlohmann::json Added(const std::string& text, bool special = false, bool normali
           {"single_word", false}, {"special", special}, {"normalized", normalized}};
 }
 
-TEST_F(TokenizerFolder, TokenizerJsonIsReadBeforeTokenizerModel) {
+TEST_F(TokenizerFolder, TokenizerJsonPrecedesTokenizerModel) {
   std::ofstream(folder_.path() + "/tokenizer.model", std::ios::binary)
       << ReadTestFile("tiny_tokenizer/tokenizer.model");
   Write("tokenizer.json", SmallJson());
@@ -385,7 +385,7 @@ TEST_F(TokenizerFolder, TokenizerJsonIsReadBeforeTokenizerModel) {
   EXPECT_EQ(loaded->tokenizer->size(), 267);
 }
 
-TEST_F(TokenizerFolder, TokensOfOtherFilesAreAdded) {
+TEST_F(TokenizerFolder, OtherFilesAddTokens) {
   Write("tokenizer.json", SmallJson());
   Write("added_tokens.json", {{"<|im_start|>", 267}, {"abab", 268}});
   EXPECT_THAT(Ids("<|im_start|>"), ElementsAre(267));
@@ -399,7 +399,7 @@ TEST_F(TokenizerFolder, TokensOfOtherFilesAreAdded) {
   EXPECT_THAT(WhyNot(), HasSubstr("special tokens \"[PAD]\" and \"[SEP]\", which have no id"));
 }
 
-TEST_F(TokenizerFolder, DifferentSourcesAreRefusedByTheFirstToken) {
+TEST_F(TokenizerFolder, ContradictoryFilesAreRefused) {
   Write("tokenizer.json", SmallJson());
   Write("added_tokens.json", {{"<|im_start|>", 0}});
   EXPECT_THAT(WhyNot(), HasSubstr("added_tokens.json: token 0 is \"<|im_start|>\", but"));
@@ -444,7 +444,7 @@ TEST_F(TokenizerFolder, IdsMayHaveGaps) {
 }
 
 // transformers counts on from the vocabulary's size whatever the file says.
-TEST_F(TokenizerFolder, NewTokensGetTheNextIdAndANote) {
+TEST_F(TokenizerFolder, NewTokensGetNextIds) {
   nlohmann::json json = SmallJson();
   json["added_tokens"][3]["id"] = 300;
   Write("tokenizer.json", json);
@@ -458,7 +458,7 @@ TEST_F(TokenizerFolder, NewTokensGetTheNextIdAndANote) {
   EXPECT_THAT(WhyNot(), HasSubstr("the id of \"y\" is 299, but transformers assigns 267"));
 }
 
-TEST_F(TokenizerFolder, ASequenceOfTheUsualStepsIsOne) {
+TEST_F(TokenizerFolder, NestedSequenceOfStepsIsAccepted) {
   using Json = nlohmann::json;
   Json json = SmallJson();
   const Json usual = json["normalizer"];
@@ -476,7 +476,7 @@ TEST_F(TokenizerFolder, ASequenceOfTheUsualStepsIsOne) {
   }
 }
 
-TEST_F(TokenizerFolder, NormalizedTokensAreFoundBetweenTheOthers) {
+TEST_F(TokenizerFolder, NormalizedTokensMatchAfterOthers) {
   nlohmann::json json = SmallJson();
   json["added_tokens"][3]["normalized"] = true;
   Write("tokenizer.json", json);
@@ -496,7 +496,7 @@ TEST_F(TokenizerFolder, NormalizedTokensAreFoundBetweenTheOthers) {
   EXPECT_THAT(Load()->why_none, HasSubstr("with spaces written differently"));
 }
 
-TEST_F(TokenizerFolder, ChatsOfAnUnknownTemplateAreRefused) {
+TEST_F(TokenizerFolder, UnknownChatTemplateRefusesChats) {
   Write("tokenizer.json", SmallJson());
   Write("tokenizer_config.json", {{"chat_template", ReadTestFile("gemma_chat.jinja")}});
   auto loaded = Load();
@@ -518,7 +518,7 @@ TEST_F(TokenizerFolder, ChatsOfAnUnknownTemplateAreRefused) {
   EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr("ignored: --chat-template gemma")));
 }
 
-TEST_F(TokenizerFolder, DefaultTemplateOfSeveralCounts) {
+TEST_F(TokenizerFolder, DefaultTemplateIsChosen) {
   Write("tokenizer.json", SmallJson());
   const nlohmann::json tool = {{"name", "tool_use"}, {"template", "{{ x }}"}};
   const nlohmann::json gemma = {{"name", "default"},

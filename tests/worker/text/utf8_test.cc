@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-TEST(Utf8, NamesTheFirstIllFormedByte) {
+TEST(Utf8, FirstInvalidByteIsFound) {
   EXPECT_EQ(FindInvalidUtf8(""), std::nullopt);
   EXPECT_EQ(FindInvalidUtf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x99\x82"), std::nullopt);
   EXPECT_EQ(FindInvalidUtf8(std::string("a\0b", 3)), std::nullopt);
@@ -22,7 +22,7 @@ TEST(Utf8, NamesTheFirstIllFormedByte) {
   EXPECT_EQ(FindInvalidUtf8("\x80"), 0U) << "a continuation byte alone";
 }
 
-TEST(Utf8, StripsWhatPythonStripsAndNothingElse) {
+TEST(Utf8, StripsSameWhitespaceAsPython) {
   EXPECT_EQ(StripWhitespace(" \t\r\n\v\f\x1C\x1F"
                             "a b\xC2\x85\xC2\xA0\xE1\x9A\x80"),
             "a b");
@@ -44,7 +44,7 @@ TEST(Utf8, StripsWhatPythonStripsAndNothingElse) {
             "a \n");
 }
 
-TEST(Utf8, RepairReplacesEachStrayByteAndKeepsWholeCharacters) {
+TEST(Utf8, RepairReplacesStrayBytes) {
   Utf8Repairer repairer;
   std::string out;
   repairer.Append("a\xE2\x82", &out);
@@ -65,7 +65,7 @@ TEST(Utf8, RepairReplacesEachStrayByteAndKeepsWholeCharacters) {
             "b\xEF\xBF\xBD");
 }
 
-TEST(Utf8, RepairDoesNotDependOnHowTheBytesWereDivided) {
+TEST(Utf8, RepairIgnoresChunkBoundaries) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 2000; ++round) {
     std::string bytes, whole, parts;
