@@ -215,7 +215,7 @@ absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
                      absl::StrCat("--exactness ", portable ? "portable" : "exact", " was given"));
   }
   if (is_auto) {
-    const absl::Status may = AutoIsInvariant(options.device, options.dtype);
+    const absl::Status may = CheckAutoInvariant(options.device, options.dtype);
     if (!may.ok()) return LoadExact(options, std::string(may.message()));
     if (options.device == "cpu" && ChosenTarget() == KernelTarget::kPlain) {
       return LoadExact(options, "exactness: invariant is slow on a CPU without AVX2 and FMA");

@@ -85,13 +85,14 @@ constexpr size_t kMaxCalls = 4;
 }  // namespace
 
 EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model,
-                         PrefixPool* pool, EngineCounters* counters, std::function<void()> ring)
+                         PrefixPool* pool, EngineCounters* counters,
+                         std::function<void()> wake_engine)
     : terms_(terms),
       layout_(layout),
       model_(model),
       pool_(pool),
       counters_(counters),
-      ring_(std::move(ring)),
+      wake_engine_(std::move(wake_engine)),
       calls_(/*threads=*/1, kMaxCalls) {}
 
 // Takes an even share of the offered prefixes: at a rate of 0.01 each hundredth.
@@ -174,7 +175,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // as if it were gone
     }
-    if (wait->Deliver(std::move(outcome))) ring_();
+    if (wait->Deliver(std::move(outcome))) wake_engine_();
   };
   if (calls_.Submit(fetch)) return absl::OkStatus();
   return absl::ResourceExhaustedError("audits: too many calls are waiting");
@@ -196,13 +197,13 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   model_->Release(*std::move(kv));
   if (!restored.ok()) return restored;
   counters_->Add(EngineCounter::kAudits);
-  if (!wrong.empty()) Accuse(std::move(wrong), cache);
+  if (!wrong.empty()) QuarantineWrong(std::move(wrong), cache);
   End();
   return absl::OkStatus();
 }
 
 // The pool may have more from the same source: it is emptied.
-void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
+void EngineAudit::QuarantineWrong(std::vector<ObjectId> wrong, PrefixCache* cache) {
   counters_->Add(EngineCounter::kAuditsWrong);
   pool_->Clear();
   const auto accuse = [this, cache, prefix = audit_->prefix,

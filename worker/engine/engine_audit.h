@@ -49,9 +49,9 @@ std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary
 
 class EngineAudit {
  public:
-  // `ring`: called from another thread when there is something to do.
+  // `wake_engine`: called from another thread when there is something to do.
   EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model, PrefixPool* pool,
-              EngineCounters* counters, std::function<void()> ring);
+              EngineCounters* counters, std::function<void()> wake_engine);
 
   // A prefix was restored; it may be audited later.
   void Offer(const Sequence& sequence);
@@ -76,7 +76,7 @@ class EngineAudit {
   absl::Status TryStep(PrefixCache* cache);
   absl::Status Fetch(PrefixCache* cache);
   absl::Status Finish(PrefixCache* cache);
-  void Accuse(std::vector<ObjectId> wrong, PrefixCache* cache);
+  void QuarantineWrong(std::vector<ObjectId> wrong, PrefixCache* cache);
   void End();
 
   const CacheTerms& terms_;
@@ -84,7 +84,7 @@ class EngineAudit {
   ModelRunner* const model_;
   PrefixPool* const pool_;
   EngineCounters* const counters_;
-  const std::function<void()> ring_;
+  const std::function<void()> wake_engine_;
   std::deque<PrefixRequest> waiting_;
   std::unique_ptr<Audit> audit_;  // under way
   double credit_ = 0;

@@ -43,7 +43,7 @@ enum class EngineCounter {
   kLoadsUnasked,
   kLoadsAbandoned,
   kLoadEstimatedUs,
-  kLoadTookUs,
+  kLoadActualUs,
   kRestoreFailures,
   kPoolHits,
   kPoolInserts,

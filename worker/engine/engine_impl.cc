@@ -56,7 +56,7 @@ class EngineImpl::Handle : public EngineRequestHandle {
   void Cancel() override {
     state_->cancelled = true;
     absl::MutexLock lock(&link_->mu);
-    if (link_->engine != nullptr) link_->engine->planner_.Ring();
+    if (link_->engine != nullptr) link_->engine->planner_.WakeEngine();
   }
 
  private:
@@ -73,9 +73,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       planner_(options_, layout_, model_.get(), &counters_),
       keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_),
       fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
-               [this] { planner_.Ring(); }),
+               [this] { planner_.WakeEngine(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
-             [this] { planner_.Ring(); }),
+             [this] { planner_.WakeEngine(); }),
       answers_(layout_, model_.get(), &planner_, &keeper_, &counters_),
       beams_(model_.get(), &planner_, &keeper_, &answers_),
       memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_),
@@ -210,7 +210,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
 void EngineImpl::AdmitWaiting() {
   model_->WhenKvFreed([link = link_] {
     absl::MutexLock lock(&link->mu);
-    if (link->engine != nullptr) link->engine->planner_.NoteFreed();
+    if (link->engine != nullptr) link->engine->planner_.NoteMemoryFreed();
   });
   bool has_room = true;
   while (const SequencePtr sequence = has_room ? planner_.Candidate() : nullptr) {
@@ -299,7 +299,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
 }
 
 // Logits of every row, a few rows at a time: each has a megabyte of them.
-absl::Status EngineImpl::StepTold(const SequencePart& part) {
+absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
   constexpr uint32_t kRows = 64;
   Sequence& sequence = *part.sequence;
   for (uint32_t done = 0; done < part.tokens; done += kRows) {
@@ -310,33 +310,34 @@ absl::Status EngineImpl::StepTold(const SequencePart& part) {
     if (!stepped.ok()) return StepError(stepped);
     counters_.Add(EngineCounter::kSteps);
     counters_.Add(EngineCounter::kStepRows, rows);
-    if (absl::Status told = TellPrompt(&sequence, begin, rows); !told.ok()) return told;
+    if (absl::Status reported = ReportPromptLogprobs(&sequence, begin, rows); !reported.ok())
+      return reported;
   }
   return absl::OkStatus();
 }
 
 // Row i has the logits of the token behind it; those of the last row are left.
-absl::Status EngineImpl::TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows) {
+absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows) {
   std::vector<float>& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
   const size_t vocabulary = logits.size() / rows;
-  uint32_t& told_tokens = sequence->told_tokens;  // those before it were told already
-  std::vector<SampledToken> told(told_tokens == 0 ? 1 : 0);
-  if (told_tokens == 0) told[0].id = prompt[0];
-  told_tokens = std::max(told_tokens, 1U);
+  uint32_t& reported_tokens = sequence->reported_tokens;  // those before it were reported already
+  std::vector<SampledToken> reported(reported_tokens == 0 ? 1 : 0);
+  if (reported_tokens == 0) reported[0].id = prompt[0];
+  reported_tokens = std::max(reported_tokens, 1U);
   for (uint32_t row = 0; row < rows && begin + row + 1 < prompt.size(); ++row) {
-    if (begin + row + 1 < told_tokens) continue;
-    SampledToken& token = told.emplace_back();
+    if (begin + row + 1 < reported_tokens) continue;
+    SampledToken& token = reported.emplace_back();
     token.id = prompt[begin + row + 1];
     const absl::Status added = sequence->answer.sampler.AddLogprobs(
         absl::MakeConstSpan(logits).subspan(row * vocabulary, vocabulary),
         *sequence->request.sampling.prompt_logprobs, &token);
     if (!added.ok()) return added;
-    ++told_tokens;
+    ++reported_tokens;
   }
   logits.erase(logits.begin(), logits.end() - static_cast<std::ptrdiff_t>(vocabulary));
-  if (sequence->callbacks.on_prompt != nullptr && !told.empty())
-    sequence->callbacks.on_prompt(told);
+  if (sequence->callbacks.on_prompt != nullptr && !reported.empty())
+    sequence->callbacks.on_prompt(reported);
   return absl::OkStatus();
 }
 
@@ -345,13 +346,13 @@ absl::Status EngineImpl::TellPrompt(Sequence* sequence, uint32_t begin, uint32_t
 void EngineImpl::Step(std::vector<SequencePart> parts) {
   MakeRoom(&parts);
   std::vector<SequencePart> joint;
-  const auto is_told = [](const SequencePart& part) {
+  const auto reports_prompt = [](const SequencePart& part) {
     const Sequence& sequence = *part.sequence;
     return part.kind == StepKind::kPrefill && sequence.first == nullptr &&
            sequence.request.sampling.prompt_logprobs.has_value() &&
-           sequence.told_tokens < sequence.request.token_ids.size();
+           sequence.reported_tokens < sequence.request.token_ids.size();
   };
-  std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(is_told));
+  std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(reports_prompt));
   absl::Status together;
   bool alone = !model_->batches();
   if (!alone && !joint.empty()) {
@@ -361,8 +362,8 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
   for (const SequencePart& part : parts) {
     if (part.sequence->state->failed) continue;  // its turn to end comes
     absl::Status status = together;
-    if (is_told(part)) {
-      status = Caught([&] { return StepTold(part); });
+    if (reports_prompt(part)) {
+      status = Caught([&] { return StepWithPromptLogprobs(part); });
     } else if (alone) {
       status = StepModel({&part, 1});
     }

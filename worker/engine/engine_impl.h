@@ -100,8 +100,8 @@ class EngineImpl : public Engine {
   // Makes room for each part, the oldest sequence's first; removes the parts that got none.
   void MakeRoom(std::vector<SequencePart>* parts);
   // A prefill step whose tokens' own log probabilities are to be told.
-  absl::Status StepTold(const SequencePart& part);
-  absl::Status TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows);
+  absl::Status StepWithPromptLogprobs(const SequencePart& part);
+  absl::Status ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows);
   absl::Status StepModel(absl::Span<const SequencePart> parts);
   absl::Status AfterPrefill(const SequencePart& part);
   absl::Status AfterDecode(const SequencePart& part);

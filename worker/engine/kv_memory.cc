@@ -37,8 +37,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
   const uint64_t budget = model_->kv_bytes().budget, needed = NeededBytes(*sequence, end);
-  sequence->has_all = budget > 0 && needed > budget;
-  if (sequence->has_all && !sequence->resumed) {
+  sequence->holds_whole_budget = budget > 0 && needed > budget;
+  if (sequence->holds_whole_budget && !sequence->resumed) {
     const std::string many =
         absl::StrCat(sequence->unforked() + 1, request.searches() ? " beams of " : " samples of ");
     return absl::InvalidArgumentError(
@@ -48,8 +48,9 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   }
   LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
-  uint64_t claimed =
-      sequence->has_all ? budget : needed;  // and what others were admitted for and have not taken
+  uint64_t claimed = sequence->holds_whole_budget
+                         ? budget
+                         : needed;  // and what others were admitted for and have not taken
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
                                       other->request.kv);
@@ -105,7 +106,7 @@ bool KvMemory::FreeUnused() {
   return true;
 }
 
-bool KvMemory::ReleaseFound(const Sequence& sequence) {
+bool KvMemory::ReleasePooled(const Sequence& sequence) {
   bool any = false;
   for (const SequencePtr& other : planner_->WithKv()) {
     if (other->id <= sequence.id || other->pooled.objects.empty()) continue;
@@ -115,11 +116,12 @@ bool KvMemory::ReleaseFound(const Sequence& sequence) {
   return any;
 }
 
-absl::Status KvMemory::With(const Sequence& sequence, absl::FunctionRef<absl::Status()> use) {
+absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
+                                          absl::FunctionRef<absl::Status()> use) {
   for (;;) {
     absl::Status status = use();
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleaseFound(sequence)) continue;
+    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) return status;
     Preempt(victim);
@@ -138,16 +140,16 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   while (!decodes && absl::IsResourceExhausted(room) && FreeUnused()) room = take();
   const uint32_t least = decodes ? 1 : layout_.chunk_tokens;
   if (absl::IsResourceExhausted(room) && part->tokens > least) {
-    if (!decodes) planner_->GiveBack(sequence->id, part->tokens - least);
+    if (!decodes) planner_->ReturnTokens(sequence->id, part->tokens - least);
     part->tokens = least;
   }
-  if (absl::IsResourceExhausted(room)) room = With(*sequence, take);
-  if (absl::IsResourceExhausted(room) && keeper_->LetGo(sequence.get())) {
-    room = With(*sequence, take);
+  if (absl::IsResourceExhausted(room)) room = RetryFreeingMemory(*sequence, take);
+  if (absl::IsResourceExhausted(room) && keeper_->ReleaseStaged(sequence.get())) {
+    room = RetryFreeingMemory(*sequence, take);
   }
   if (!absl::IsResourceExhausted(room)) return room;
   const bool no_token = sequence->Text().size() == sequence->tokens();  // since it was admitted
-  if (sequence->has_all && no_token && planner_->WithKv().size() == 1) {
+  if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",
                      model_->kv_bytes().budget, " bytes: raise --kv-bytes"));

@@ -46,7 +46,7 @@ class KvMemory {
   absl::StatusOr<bool> TryAdmit(Sequence* sequence);
   // Calls `use`, which takes memory for the sequence, until it has enough. kResourceExhausted:
   // others have none to give.
-  absl::Status With(const Sequence& sequence, absl::FunctionRef<absl::Status()> use);
+  absl::Status RetryFreeingMemory(const Sequence& sequence, absl::FunctionRef<absl::Status()> use);
   // Takes the memory of a step's part, which may get fewer tokens, or preempts its sequence.
   // kResourceExhausted: its text has outgrown all of the budget. Other errors say that the machine
   // has no memory.
@@ -57,7 +57,7 @@ class KvMemory {
   bool FreeUnused();
   // Drops what younger sequences that wait for a cache have found in the pool, which may then evict
   // it. False: they have nothing.
-  bool ReleaseFound(const Sequence& sequence);
+  bool ReleasePooled(const Sequence& sequence);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);
 

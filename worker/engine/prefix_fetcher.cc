@@ -22,12 +22,13 @@ constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 }  // namespace
 
 PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
-                             PrefixPool* pool, EngineCounters* counters, std::function<void()> ring)
+                             PrefixPool* pool, EngineCounters* counters,
+                             std::function<void()> wake_engine)
     : terms_(terms),
       layout_(layout),
       pool_(pool),
       counters_(counters),
-      ring_(std::move(ring)),
+      wake_engine_(std::move(wake_engine)),
       loads_(terms.load, terms.load_clock),
       fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
@@ -76,7 +77,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     FetchOutcome fetched;
     try {
       if (fate == TaskQueue::Fate::kRun) {
-        fetched = FetchInTurn(sequence.get(), cache, work, deadline);
+        fetched = FetchWithLease(sequence.get(), cache, work, deadline);
       }
     } catch (const std::exception& error) {
       fetched = FetchOutcome();
@@ -84,7 +85,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     }
     const bool is_miss = fetched.usable_tokens == 0 && fetched.declined_tokens == 0;
     if (is_miss && sequence->fetch.IsAwaited()) counters_->Add(EngineCounter::kFetchMisses);
-    if (sequence->fetch.Deliver(std::move(fetched))) ring_();
+    if (sequence->fetch.Deliver(std::move(fetched))) wake_engine_();
   };
   sequence->fetch.WaitUntil(sequence->times.admitted_at + longest);
   if (fetches_.Submit(fetch)) return std::nullopt;
@@ -100,8 +101,8 @@ FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefi
 }
 
 // On a fetch thread: what the cache has, after a wait for what another is computing.
-FetchOutcome PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache,
-                                        const LoadWork& work, absl::Time deadline) {
+FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cache,
+                                           const LoadWork& work, absl::Time deadline) {
   PrefixRequest prefix = sequence->prefix;
   prefix.load = &loads_;
   prefix.work = work;
@@ -149,7 +150,7 @@ LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadReport load) {
       if (!load.load_estimate.has_value()) break;
       counters_->Add(EngineCounter::kLoadEstimatedUs,
                      absl::ToInt64Microseconds(*load.load_estimate));
-      counters_->Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(load.took));
+      counters_->Add(EngineCounter::kLoadActualUs, absl::ToInt64Microseconds(load.took));
       break;
     case LoadDecision::kCompute:
       counters_->Add(EngineCounter::kLoadsDeclined);

@@ -23,10 +23,10 @@ namespace hearth {
 
 class PrefixFetcher {
  public:
-  // Up to `max_running` sequences wait for a fetch. `ring`: called from a thread of its own when a
-  // result is at sequence->fetch.
+  // Up to `max_running` sequences wait for a fetch. `wake_engine`: called from a thread of its own
+  // when a result is at sequence->fetch.
   PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
-                PrefixPool* pool, EngineCounters* counters, std::function<void()> ring);
+                PrefixPool* pool, EngineCounters* counters, std::function<void()> wake_engine);
 
   // Whether a cache might have more of it than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
@@ -45,14 +45,14 @@ class PrefixFetcher {
   uint32_t BestBoundary(const Sequence& sequence) const;
   FetchOutcome Fetch(PrefixCache* cache, const PrefixRequest& prefix, uint32_t above_tokens,
                      uint32_t max_tokens, absl::Duration timeout);
-  FetchOutcome FetchInTurn(Sequence* sequence, PrefixCache* cache, const LoadWork& work,
-                           absl::Time deadline);
+  FetchOutcome FetchWithLease(Sequence* sequence, PrefixCache* cache, const LoadWork& work,
+                              absl::Time deadline);
 
   const CacheTerms& terms_;
   const KvLayout& layout_;
   PrefixPool* const pool_;
   EngineCounters* const counters_;
-  const std::function<void()> ring_;
+  const std::function<void()> wake_engine_;
   LoadModel loads_;
   TaskQueue fetches_;
 };

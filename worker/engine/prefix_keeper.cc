@@ -108,11 +108,11 @@ void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* c
   if (boundaries.back() > begin && boundaries.back() <= sequence->position)
     return Keep(sequence, cache);
   for (const uint32_t boundary : boundaries) {
-    if (boundary > begin && boundary <= sequence->position) KeepPoint(sequence, boundary, cache);
+    if (boundary > begin && boundary <= sequence->position) KeepBoundary(sequence, boundary, cache);
   }
 }
 
-void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
+void PrefixKeeper::KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
   AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
   if (cache == nullptr) return;
   // The bytes stay accounted to the sequence, which offers them again with the rest.
@@ -296,7 +296,7 @@ void PrefixKeeper::KeepPreempted(Sequence* sequence) {
   AddKeptToPool(prefix, boundary, staged->ObjectsOf(boundary));
 }
 
-bool PrefixKeeper::LetGo(Sequence* sequence) {
+bool PrefixKeeper::ReleaseStaged(Sequence* sequence) {
   StagedSnapshots* const staged = sequence->kept.staged.get();
   if (staged == nullptr || (!staged->holds_any() && sequence->restored.objects.empty())) {
     return false;

@@ -41,7 +41,7 @@ class PrefixKeeper {
   void KeepPreempted(Sequence* sequence);
   // Drops the boundaries that a sequence has staged to keep and publish, and what was restored, for
   // their memory. False: there is none.
-  bool LetGo(Sequence* sequence);
+  bool ReleaseStaged(Sequence* sequence);
   // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
   // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.
   absl::Status GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
@@ -62,7 +62,7 @@ class PrefixKeeper {
 
  private:
   absl::StatusOr<KvObjects> SnapshotOf(const Sequence& sequence);
-  void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
+  void KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
   void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
   PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,
                                           const KvObjects& objects);

@@ -129,7 +129,7 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   sequence->position = sequence->restored.boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
   if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
-    const absl::Status restored = memory_->With(*sequence, [&] {
+    const absl::Status restored = memory_->RetryFreeingMemory(*sequence, [&] {
       return model_->Restore(layout_, sequence->position, sequence->restored.objects,
                              sequence->kv.get());
     });

@@ -40,19 +40,19 @@ absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCa
     return ShuttingDown();
   }
   const SequenceId id = next_id_;
-  std::optional<SequenceId> gives_way;
-  if (!scheduler_.Enqueue(id, request.sequences(), request.tenant, &gives_way)) {
+  std::optional<SequenceId> dropped;
+  if (!scheduler_.Enqueue(id, request.sequences(), request.tenant, &dropped)) {
     counters_->Add(EngineCounter::kRequestsRefused);
     return QueueIsFull("");
   }
   next_id_ += request.sequences();
-  tries_ = true;
-  if (gives_way.has_value()) gave_way_.insert(*gives_way);
+  retries_admission_ = true;
+  if (dropped.has_value()) dropped_ids_.insert(*dropped);
   counters_->Add(EngineCounter::kRequests);
   auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
   sequences_[id] = sequence;
   ++active_;
-  bell_.Signal();
+  work_arrived_.Signal();
   return sequence;
 }
 
@@ -62,15 +62,15 @@ absl::Status RoundPlanner::QueueIsFull(const char* more) const {
                                                    ", max_running ", options_.max_running));
 }
 
-void RoundPlanner::Ring() {
+void RoundPlanner::WakeEngine() {
   absl::MutexLock lock(&mu_);
-  bell_.Signal();
+  work_arrived_.Signal();
 }
 
-void RoundPlanner::NoteFreed() {
+void RoundPlanner::NoteMemoryFreed() {
   absl::MutexLock lock(&mu_);
-  tries_ = true;
-  bell_.Signal();
+  retries_admission_ = true;
+  work_arrived_.Signal();
 }
 
 void RoundPlanner::Drain(absl::Time deadline) {
@@ -79,13 +79,13 @@ void RoundPlanner::Drain(absl::Time deadline) {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
   if (mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) return;
   out_of_time_ = true;  // what runs ends with the next round
-  bell_.Signal();
+  work_arrived_.Signal();
 }
 
 PrefixCache* RoundPlanner::Stop() {
   absl::MutexLock lock(&mu_);
   stopping_ = true;
-  bell_.SignalAll();
+  work_arrived_.SignalAll();
   return cache_;
 }
 
@@ -94,7 +94,7 @@ std::optional<EngineRound> RoundPlanner::Next(const EngineAudit& audit) {
   for (;;) {
     EngineRound round;
     Sweep(absl::Now(), &round);
-    round.admits = std::exchange(tries_, false) && scheduler_.Candidate().has_value();
+    round.admits = std::exchange(retries_admission_, false) && scheduler_.Candidate().has_value();
     PlanStep(&round);
     if (!round.endings.empty() || round.admits || !round.looked_up.empty() || !round.step.empty()) {
       return round;
@@ -105,14 +105,14 @@ std::optional<EngineRound> RoundPlanner::Next(const EngineAudit& audit) {
       round.auditing = cache_;
       return round;
     }
-    bell_.WaitWithDeadline(&mu_, NextTimer());
+    work_arrived_.WaitWithDeadline(&mu_, NextTimer());
   }
 }
 
 void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
   mu_.AssertHeld();
   for (const auto& [id, sequence] : sequences_) {
-    if (absl::Status why = WhyEnd(*sequence, now); !why.ok()) {
+    if (absl::Status why = EndStatus(*sequence, now); !why.ok()) {
       round->endings.push_back({sequence, std::move(why)});
       continue;
     }
@@ -124,17 +124,17 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
   for (const EngineRound::Ending& ending : round->endings) {
     scheduler_.Remove(ending.sequence->id);
     sequences_.erase(ending.sequence->id);
-    gave_way_.erase(ending.sequence->id);
-    tries_ = true;
+    dropped_ids_.erase(ending.sequence->id);
+    retries_admission_ = true;
   }
 }
 
-absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) const {
+absl::Status RoundPlanner::EndStatus(const Sequence& sequence, absl::Time now) const {
   mu_.AssertHeld();
   if (sequence.state->failed) return absl::CancelledError("another sample failed");
   if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
   if (stopping_ || out_of_time_) return ShuttingDown();
-  if (gave_way_.count(sequence.id) > 0) {
+  if (dropped_ids_.count(sequence.id) > 0) {
     return QueueIsFull(", and a tenant with fewer requests took this request's place");
   }
   if (now >= sequence.request.deadline) {
@@ -189,7 +189,7 @@ SequencePtr RoundPlanner::Candidate() const {
 
 bool RoundPlanner::Admit(SequenceId id) {
   absl::MutexLock lock(&mu_);
-  if (gave_way_.count(id) > 0) return false;
+  if (dropped_ids_.count(id) > 0) return false;
   scheduler_.Admit(id);
   return true;
 }
@@ -219,9 +219,9 @@ void RoundPlanner::StartDecode(SequenceId id) {
   scheduler_.StartDecode(id);
 }
 
-void RoundPlanner::GiveBack(SequenceId id, uint32_t tokens) {
+void RoundPlanner::ReturnTokens(SequenceId id, uint32_t tokens) {
   absl::MutexLock lock(&mu_);
-  scheduler_.GiveBack(id, tokens);
+  scheduler_.ReturnTokens(id, tokens);
 }
 
 std::vector<SequencePtr> RoundPlanner::WithKv() const {
@@ -251,7 +251,7 @@ void RoundPlanner::Requeue(const SequencePtr& rest, uint32_t places) {
   assert(sequences_.count(rest->id) == 1);
   sequences_[rest->id] = rest;
   scheduler_.Requeue(rest->id, places);
-  tries_ = true;
+  retries_admission_ = true;
 }
 
 SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
@@ -275,8 +275,8 @@ void RoundPlanner::Remove(SequenceId id) {
   absl::MutexLock lock(&mu_);
   scheduler_.Remove(id);
   sequences_.erase(id);
-  gave_way_.erase(id);
-  tries_ = true;
+  dropped_ids_.erase(id);
+  retries_admission_ = true;
 }
 
 void RoundPlanner::NoteDone() {

@@ -73,9 +73,9 @@ class RoundPlanner {
   absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Wakes the engine's thread.
-  void Ring() ABSL_LOCKS_EXCLUDED(mu_);
+  void WakeEngine() ABSL_LOCKS_EXCLUDED(mu_);
   // Memory was freed: the sequence that waits for some is tried again.
-  void NoteFreed() ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteMemoryFreed() ABSL_LOCKS_EXCLUDED(mu_);
   // Accepts nothing more; waits until nothing is active. Ends active sequences at the deadline.
   void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all sequences, after which Next returns nothing. Returns the cache.
@@ -93,7 +93,7 @@ class RoundPlanner {
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The planned step computes `tokens` fewer tokens of the prompt.
-  void GiveBack(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReturnTokens(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
   // The sequences that have a KV.
   std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
   // The sequence to preempt for `lacking` (Scheduler::Victim), never one of the same search. Null:
@@ -115,7 +115,7 @@ class RoundPlanner {
  private:
   absl::Status QueueIsFull(const char* more) const;
   void Sweep(absl::Time now, EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status WhyEnd(const Sequence& sequence, absl::Time now) const
+  absl::Status EndStatus(const Sequence& sequence, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -131,14 +131,15 @@ class RoundPlanner {
   EngineCounters* const counters_;
 
   mutable absl::Mutex mu_;
-  absl::CondVar bell_;  // something for the engine's thread to look at
+  absl::CondVar work_arrived_;  // something for the engine's thread to look at
   PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
-  std::set<SequenceId> gave_way_ ABSL_GUARDED_BY(mu_);  // to others' requests; they end
-  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;            // accepted, last callback not yet returned
+  std::set<SequenceId> dropped_ids_ ABSL_GUARDED_BY(mu_);  // to others' requests; they end
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, last callback not yet returned
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
-  bool tries_ ABSL_GUARDED_BY(mu_) = false;  // there may be more places or memory than before
+  bool retries_admission_ ABSL_GUARDED_BY(mu_) =
+      false;  // there may be more places or memory than before
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

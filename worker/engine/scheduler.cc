@@ -42,13 +42,13 @@ std::map<std::string, uint32_t> Scheduler::Places(bool with_queued) const {
 }
 
 bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant,
-                        std::optional<SequenceId>* gives_way) {
+                        std::optional<SequenceId>* dropped) {
   assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
   if (queued() >= room) {
-    const auto newest = gives_way == nullptr ? std::nullopt : WhoGivesWay(tenant, places);
+    const auto newest = dropped == nullptr ? std::nullopt : SequenceToDrop(tenant, places);
     if (!newest.has_value()) return false;
-    *gives_way = newest;
+    *dropped = newest;
     Remove(*newest);
   }
   entries_[id] = {tenant, places};
@@ -65,7 +65,8 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
 
 // The newest that waits of the tenant that has the most places, waiting ones among them; none: no
 // tenant has more than `tenant` would have.
-std::optional<SequenceId> Scheduler::WhoGivesWay(const std::string& tenant, uint32_t places) const {
+std::optional<SequenceId> Scheduler::SequenceToDrop(const std::string& tenant,
+                                                    uint32_t places) const {
   std::map<std::string, uint32_t> held = Places(/*with_queued=*/true);
   std::optional<SequenceId> newest;
   uint32_t most = held[tenant] + places + 1;
@@ -204,7 +205,7 @@ void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
 }
 
 // The rows for prefills, however many sequences decode.
-uint32_t Scheduler::RowsBeside(uint32_t decodes, uint32_t rows) {
+uint32_t Scheduler::PrefillRows(uint32_t decodes, uint32_t rows) {
   return std::max({rows - std::min(rows, decodes), rows / 2, 1U});
 }
 
@@ -212,7 +213,7 @@ uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint3
   uint32_t most = std::max(rows_without_decodes, max_running);
   for (const uint32_t decodes : {1U, max_running - 1}) {
     if (decodes >= 1 && decodes < max_running)
-      most = std::max(most, decodes + RowsBeside(decodes, rows));
+      most = std::max(most, decodes + PrefillRows(decodes, rows));
   }
   return most;
 }
@@ -241,7 +242,7 @@ std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_witho
     if (entry.state == State::kDecoding) batch.push_back({id, StepKind::kDecode});
   }
   const auto decodes = static_cast<uint32_t>(batch.size());
-  AddPrefills(decodes == 0 ? rows_without_decodes : RowsBeside(decodes, rows), &batch);
+  AddPrefills(decodes == 0 ? rows_without_decodes : PrefillRows(decodes, rows), &batch);
   if (!guessed.empty()) {
     const uint32_t most = decodes == 1 ? 2 * kRowsWithGuesses : kRowsWithGuesses;
     AddGuessed(std::min(rows, most), guessed, &batch);

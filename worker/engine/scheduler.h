@@ -54,11 +54,11 @@ class Scheduler {
   Scheduler(uint32_t max_running, uint32_t max_queued);
 
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
-  // `gives_way`: if a tenant has more places, and sequences that wait for some, than this one would
+  // `dropped`: if a tenant has more places, and sequences that wait for some, than this one would
   // have, the newest of these sequences that never had a place is removed instead, and returned
   // here; null: none is. REQUIRES: 1 <= places <= max_running.
   bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "",
-               std::optional<SequenceId>* gives_way = nullptr);
+               std::optional<SequenceId>* dropped = nullptr);
   // The sequence whose turn it is, if there are places for it.
   std::optional<SequenceId> Candidate() const;
   // Gives the candidate its places; it is idle now.
@@ -66,7 +66,7 @@ class Scheduler {
   // `tokens`: rows to prefill. REQUIRES: the sequence is idle.
   void StartPrefill(SequenceId id, uint32_t tokens);
   // `tokens` of its prompt's tokens in the last batch were not computed.
-  void GiveBack(SequenceId id, uint32_t tokens) { entries_.at(id).left += tokens; }
+  void ReturnTokens(SequenceId id, uint32_t tokens) { entries_.at(id).left += tokens; }
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
   // A new sequence, decoding, in one of the places that `id` was given beside its own.
@@ -109,13 +109,13 @@ class Scheduler {
     uint64_t last_turn = 0, last_seen = 0;
     uint64_t batches = 0;  // with rows of its prompts
   };
-  static uint32_t RowsBeside(uint32_t decodes, uint32_t rows);
+  static uint32_t PrefillRows(uint32_t decodes, uint32_t rows);
   static std::vector<uint32_t> EqualShares(uint32_t rows, const std::vector<uint32_t>& wanted,
                                            uint64_t first);
   static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
   // Places of running sequences by tenant; `with_queued`: of waiting sequences, too.
   std::map<std::string, uint32_t> Places(bool with_queued) const;
-  std::optional<SequenceId> WhoGivesWay(const std::string& tenant, uint32_t places) const;
+  std::optional<SequenceId> SequenceToDrop(const std::string& tenant, uint32_t places) const;
   void AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch);
 
   const uint32_t max_running_;

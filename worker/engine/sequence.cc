@@ -107,7 +107,7 @@ Sequence::Sequence(Sequence* preempted)
       sample(preempted->sample),
       resumed(true),
       computed_tokens(preempted->computed_tokens),
-      told_tokens(preempted->told_tokens),
+      reported_tokens(preempted->reported_tokens),
       answer(std::move(preempted->answer)),
       first_times(preempted->times.prefilled_at == absl::Time() ? preempted->first_times
                                                                 : preempted->times) {

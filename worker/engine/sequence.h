@@ -202,14 +202,14 @@ struct Sequence {
 
   std::unique_ptr<SequenceKv> kv;
   std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
-  bool has_all = false;      // admitted with all of the budget, and may need more
+  bool holds_whole_budget = false;  // admitted with all of the budget, and may need more
   uint32_t claimed_end = 0;  // admission of others leaves the memory of the tokens before it free
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;
   uint32_t computed_tokens = 0;  // of the prompt
   uint32_t recomputed_end = 0;   // tokens before it were computed before it was preempted
-  uint32_t told_tokens = 0;      // of the prompt, passed to on_prompt
+  uint32_t reported_tokens = 0;  // of the prompt, passed to on_prompt
 
   GrowingAnswer answer;
   SequenceTimes times;

@@ -157,11 +157,11 @@ int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const Sam
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
   const bool min_p = params.min_p > 0;
-  if (top_p && !top_k && (few_ || min_p)) few_ = KeepTopPOf(logits, greatest, params);
+  if (top_p && !top_k && (few_ || min_p)) few_ = TryKeepTopP(logits, greatest, params);
   const bool kept_few = top_p && !top_k && few_;
   if (!top_k && !kept_few && !min_p) {
-    const std::optional<int32_t> drawn = top_p ? DrawOfMany(logits, greatest, params, share)
-                                               : DrawOf(logits, greatest, params, share);
+    const std::optional<int32_t> drawn = top_p ? DrawFromTopP(logits, greatest, params, share)
+                                               : DrawFromAll(logits, greatest, params, share);
     if (drawn.has_value()) return *drawn;
   }
   if (!kept_few) KeepAll(logits, greatest, params);
@@ -188,8 +188,8 @@ double Sampler::SumOf(absl::Span<const float> logits, double greatest, double te
 }
 
 // Among all tokens, by id: those of one block are looked at.
-std::optional<int32_t> Sampler::DrawOf(absl::Span<const float> logits, double greatest,
-                                       const SamplingParams& params, double share) {
+std::optional<int32_t> Sampler::DrawFromAll(absl::Span<const float> logits, double greatest,
+                                            const SamplingParams& params, double share) {
   const double sum = SumOf(logits, greatest, params.temperature);
   const double error = 2 * ErrorOf(logits, sum), wanted = share * sum;
   double before = 0;
@@ -209,7 +209,7 @@ std::optional<int32_t> Sampler::DrawOf(absl::Span<const float> logits, double gr
 
 // Of candidates_ up to `end`: how many come, in descending order, before the one whose weight takes
 // the sum above `wanted`, and their sum. Those before it are in front of it, in no order.
-size_t Sampler::BestBelow(double wanted, size_t end, double* before) {
+size_t Sampler::SelectByWeight(double wanted, size_t end, double* before) {
   *before = 0;
   size_t begin = 0;
   const auto at = [&](size_t place) { return candidates_.begin() + place; };
@@ -233,8 +233,8 @@ size_t Sampler::BestBelow(double wanted, size_t end, double* before) {
 }
 
 // Among those that top-p keeps, however many they are: they are halved, not sorted.
-std::optional<int32_t> Sampler::DrawOfMany(absl::Span<const float> logits, double greatest,
-                                           const SamplingParams& params, double share) {
+std::optional<int32_t> Sampler::DrawFromTopP(absl::Span<const float> logits, double greatest,
+                                             const SamplingParams& params, double share) {
   KeepTopK(logits, 0);
   WeighCandidates(greatest, params.temperature);
   double sum = 0, before = 0;
@@ -242,7 +242,7 @@ std::optional<int32_t> Sampler::DrawOfMany(absl::Span<const float> logits, doubl
   const double error = 2 * ErrorOf(logits, sum);
   // Where the sum, as it is added in order, reaches a point for certain.
   const auto find = [&](double wanted, size_t end) -> std::optional<size_t> {
-    const size_t place = BestBelow(wanted, end, &before);
+    const size_t place = SelectByWeight(wanted, end, &before);
     if (place == end) return std::nullopt;
     const double after = before + candidates_[place].weight;
     const bool no_doubt = before + error < wanted && wanted + error < after;
@@ -297,7 +297,7 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
       ScanLogits(logits.data(), static_cast<int64_t>(logits.size())).greatest)];
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
-  if (top_k || !top_p || !KeepTopPOf(logits, greatest, params)) KeepAll(logits, greatest, params);
+  if (top_k || !top_p || !TryKeepTopP(logits, greatest, params)) KeepAll(logits, greatest, params);
   if (params.min_p > 0) KeepMinP(params.min_p);
   return candidates_;
 }
@@ -342,8 +342,8 @@ void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {
 }
 
 // KeepTopP of all tokens, where the first that it sorts are enough.
-bool Sampler::KeepTopPOf(absl::Span<const float> logits, double greatest,
-                         const SamplingParams& params) {
+bool Sampler::TryKeepTopP(absl::Span<const float> logits, double greatest,
+                          const SamplingParams& params) {
   if (logits.size() <= kFirstSorted) return false;
   const double sum = SumOf(logits, greatest, params.temperature);
   const double wanted = params.top_p * sum, error = 2 * ErrorOf(logits, sum);

@@ -105,12 +105,12 @@ class Sampler {
   void KeepAbove(absl::Span<const float> logits, float bound);
   void WeighCandidates(double greatest, double temperature);
   // The same without a look at each logit. False: there is doubt, and nothing is of use.
-  bool KeepTopPOf(absl::Span<const float> logits, double greatest, const SamplingParams& params);
-  std::optional<int32_t> DrawOf(absl::Span<const float> logits, double greatest,
-                                const SamplingParams& params, double share);
-  std::optional<int32_t> DrawOfMany(absl::Span<const float> logits, double greatest,
-                                    const SamplingParams& params, double share);
-  size_t BestBelow(double wanted, size_t end, double* before);
+  bool TryKeepTopP(absl::Span<const float> logits, double greatest, const SamplingParams& params);
+  std::optional<int32_t> DrawFromAll(absl::Span<const float> logits, double greatest,
+                                     const SamplingParams& params, double share);
+  std::optional<int32_t> DrawFromTopP(absl::Span<const float> logits, double greatest,
+                                      const SamplingParams& params, double share);
+  size_t SelectByWeight(double wanted, size_t end, double* before);
   double SumOf(absl::Span<const float> logits, double greatest, double temperature);
   int32_t Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
                uint64_t step);

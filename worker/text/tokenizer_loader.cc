@@ -79,7 +79,7 @@ std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
 }
 
 // Adds what is to be said of the model's templates, and why it has no chats.
-void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
+void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
                     LoadedTokenizer* loaded) {
   for (const FoundTemplate& found : templates) {
     const bool is_known = found.text.ok() && RendersAsGemma(*found.text);
@@ -107,7 +107,7 @@ void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
 }
 
 // Why there is no tokenizer, where a file asks for `what`.
-std::string NotDone(absl::string_view what) {
+std::string UnsupportedReason(absl::string_view what) {
   return absl::StrCat(OneLine(what), "; only tokenizers like Gemma's are supported");
 }
 
@@ -125,7 +125,7 @@ absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
     }
   }
   if (absl::IsUnimplemented(status)) {
-    loaded->why_none = NotDone(absl::StrCat(path, ": ", status.message()));
+    loaded->why_none = UnsupportedReason(absl::StrCat(path, ": ", status.message()));
   } else if (!status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", OneLine(status.message())));
   }
@@ -146,7 +146,7 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
                                           "tokenizer.chat_template must be a string"))
                                     : *text});
   }
-  JudgeTemplates(templates, choice, loaded);
+  CheckTemplates(templates, choice, loaded);
   for (const auto& [name, usual] :
        {std::pair("add_bos_token", true), std::pair("add_eos_token", false)}) {
     const auto* says = std::get_if<bool>(&header->Field(name));
@@ -172,7 +172,7 @@ absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) 
     if (pieces.ok()) {
       const absl::Status added = AddTokens(folder, name, &*pieces, &loaded->notes);
       if (absl::IsUnimplemented(added)) {
-        loaded->why_none = NotDone(added.message());
+        loaded->why_none = UnsupportedReason(added.message());
         return absl::OkStatus();
       }
       if (!added.ok()) return absl::Status(added.code(), OneLine(added.message()));
@@ -191,7 +191,7 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model, ChatTemp
   if (IsGgufFile(model)) {
     status = LoadFromGguf(model, choice, &loaded);
   } else {
-    JudgeTemplates(TemplatesOfFolder(model), choice, &loaded);
+    CheckTemplates(TemplatesOfFolder(model), choice, &loaded);
     status = LoadFromFolder(model, &loaded);
   }
   if (!status.ok()) return status;

@@ -471,7 +471,7 @@ absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& 
   made.ignore_eos = request.ignore_eos();
   made.hash_logits = request.hash_logits();
   made.cache = *cache;
-  made.kv_wish = {request.kv_cache(), request.kv_quantization()};
+  made.requested_kv = {request.kv_cache(), request.kv_quantization()};
   if (request.has_speculate()) made.speculate = request.speculate();
   made.durability = *durability;
   made.ttl_s = request.ttl_s();

@@ -30,7 +30,7 @@ EngineOptions Options(const std::string& cache = "", const std::string& quantiza
 EngineRequest AskFor(const std::string& cache, const std::string& quantization = "",
                      uint32_t max_new_tokens = 40) {
   EngineRequest request = Request(Prompt(70), {}, max_new_tokens);
-  request.kv_wish = {cache, quantization};
+  request.requested_kv = {cache, quantization};
   return request;
 }
 
@@ -131,7 +131,7 @@ TEST(EngineKv, OffloadedRunsAsDynamic) {
   const auto want = worker.Run(request);
   for (const auto& [cache, kept] : {std::make_pair("offloaded", KvStrategy::kDynamic),
                                     std::make_pair("offloaded_static", KvStrategy::kStatic)}) {
-    request.kv_wish.cache = cache;
+    request.requested_kv.cache = cache;
     const auto run = worker.Run(request);
     ASSERT_TRUE(run->error.ok()) << run->error;
     EXPECT_EQ(run->finished.samples[0].logits_sha256, want->finished.samples[0].logits_sha256);

@@ -26,8 +26,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a caller is told, beside times.
-struct Told {
+// What a caller is reported, beside times.
+struct Reported {
   std::map<uint32_t, std::string> answers;  // by sample: each token with its log probabilities
   std::string prompt, ends;
   uint32_t started = 0, prompt_tokens = 0;
@@ -42,7 +42,7 @@ void AddToken(const SampledToken& token, std::string* text) {
 
 struct Followed {
   Collector collector;
-  Told told;
+  Reported reported;
   uint32_t stop_after = 0;                     // tokens of a sample; 0: it is not stopped
   const absl::Notification* begins = nullptr;  // the engine waits for it when the request starts
 
@@ -51,23 +51,23 @@ struct Followed {
     EngineCallbacks callbacks = collector.Callbacks(request.writes());
     callbacks.on_started = [this](const StartedInfo& info) {
       if (begins != nullptr) begins->WaitForNotification();
-      ++told.started;
-      told.prompt_tokens = info.prompt_tokens;
+      ++reported.started;
+      reported.prompt_tokens = info.prompt_tokens;
     };
     callbacks.on_token = [this](const SampledToken& token) {
-      AddToken(token, &told.answers[token.sample]);
+      AddToken(token, &reported.answers[token.sample]);
       return ++generated_[token.sample] != stop_after;
     };
     callbacks.on_prompt = [this](absl::Span<const SampledToken> tokens) {
-      for (const SampledToken& token : tokens) AddToken(token, &told.prompt);
+      for (const SampledToken& token : tokens) AddToken(token, &reported.prompt);
     };
     const auto finished = callbacks.on_finished;
     callbacks.on_finished = [this, finished](const FinishedInfo& info) {
       for (const SampleEnd& end : info.samples) {
-        absl::StrAppend(&told.ends, static_cast<int>(end.reason), " ", end.generated_tokens, " ",
-                        DigestHex(end.logits_sha256), " ", end.beam_score, "\n");
+        absl::StrAppend(&reported.ends, static_cast<int>(end.reason), " ", end.generated_tokens,
+                        " ", DigestHex(end.logits_sha256), " ", end.beam_score, "\n");
       }
-      absl::StrAppend(&told.ends, DigestHex(info.first_logits_sha256));
+      absl::StrAppend(&reported.ends, DigestHex(info.first_logits_sha256));
       finished(info);
     };
     const auto handle = (*worker)->Submit(std::move(request), std::move(callbacks));
@@ -105,11 +105,11 @@ void ExpectSame(const std::vector<std::unique_ptr<Followed>>& got,
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_TRUE(got[i]->collector.error.ok()) << got[i]->collector.error;
-    EXPECT_EQ(got[i]->told.answers, want[i]->told.answers);
-    EXPECT_EQ(got[i]->told.prompt, want[i]->told.prompt);
-    EXPECT_EQ(got[i]->told.ends, want[i]->told.ends);
-    EXPECT_EQ(got[i]->told.started, 1u);
-    EXPECT_EQ(got[i]->told.prompt_tokens, want[i]->told.prompt_tokens);
+    EXPECT_EQ(got[i]->reported.answers, want[i]->reported.answers);
+    EXPECT_EQ(got[i]->reported.prompt, want[i]->reported.prompt);
+    EXPECT_EQ(got[i]->reported.ends, want[i]->reported.ends);
+    EXPECT_EQ(got[i]->reported.started, 1u);
+    EXPECT_EQ(got[i]->reported.prompt_tokens, want[i]->reported.prompt_tokens);
   }
 }
 
@@ -278,9 +278,9 @@ TEST(EnginePreemption, PreemptionReleasesRestoredPrefix) {
   sequence.kept.staged = std::make_unique<StagedSnapshots>(
       layout, std::vector<uint32_t>(), layout.chunk_tokens, KvObjects{object}, keeper.staging(),
       /*shares_chunks=*/true);
-  EXPECT_TRUE(keeper.LetGo(&sequence));
+  EXPECT_TRUE(keeper.ReleaseStaged(&sequence));
   EXPECT_EQ(object.use_count(), 1);
-  EXPECT_FALSE(keeper.LetGo(&sequence));
+  EXPECT_FALSE(keeper.ReleaseStaged(&sequence));
 }
 
 TEST(EnginePreemption, PreemptedRequestCanBeCancelled) {

@@ -144,7 +144,7 @@ TEST(EngineSearchTest, WarmSearchEqualsColdSearch) {
   worker.Submit(Searching(3, 100, 20), &other);
   searched.WaitAll();
   EXPECT_EQ(searched.tokens, wanted->tokens);
-  request.kv_wish.cache = "offloaded";
+  request.requested_kv.cache = "offloaded";
   EXPECT_EQ(worker.Run(request)->tokens, wanted->tokens);
 }
 
@@ -281,9 +281,10 @@ TEST(EngineSearchTest, InvalidSearchNamesTheField) {
       {"with hash_logits", [](auto* r) { r->hash_logits = true; }},
       {"with first_draw 3", [](auto* r) { r->first_draw = 3; }},
       {"with max_new_tokens 0", [](auto* r) { r->max_new_tokens = 0; }},
-      {"beams: not supported with kv_cache static", [](auto* r) { r->kv_wish.cache = "static"; }},
       {"beams: not supported with kv_cache static",
-       [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
+       [](auto* r) { r->requested_kv.cache = "static"; }},
+      {"beams: not supported with kv_cache static",
+       [](auto* r) { r->requested_kv.cache = "offloaded_static"; }},
   };
   for (const auto& [why, change] : wrong) {
     EngineRequest request = Searching(3);

@@ -230,7 +230,7 @@ TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
     rest.cache = CacheMode::kRead;
     const auto want = NewWorker(geometry).Run(rest);
     for (const char* cache : {"static", "offloaded_static", "dynamic"}) {
-      rest.kv_wish.cache = cache;
+      rest.requested_kv.cache = cache;
       const auto run = second.Run(rest);
       EXPECT_EQ(run->started.cached_tokens, rest.token_ids.size() - 1) << cache;
       EXPECT_EQ(run->tokens, want->tokens) << cache;

@@ -161,7 +161,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
   TestWorker worker(DeviceDir(), Emulated());
   for (const char* cache : {"quantized", "offloaded", "offloaded_static"}) {
     EngineRequest request = Request(Prompt(20));
-    request.kv_wish.cache = cache;
+    request.requested_kv.cache = cache;
     const absl::Status refused = worker->Complete(&request);
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(refused.message(), absl::StrCat("kv_cache: ", cache,
@@ -169,15 +169,15 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
                                               "emulated"));
   }
   EngineRequest request = Request(Prompt(20));
-  request.kv_wish.cache = "static";
+  request.requested_kv.cache = "static";
   EXPECT_TRUE(worker.Run(request)->error.ok());
 }
 
 // Until its own bits ran on a GPU: then `auto` may take it.
 TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
-  EXPECT_THAT(std::string(AutoIsInvariant("cuda:1", "auto").message()),
+  EXPECT_THAT(std::string(CheckAutoInvariant("cuda:1", "auto").message()),
               HasSubstr("--exactness invariant computes the CPU's bits there"));
-  EXPECT_TRUE(AutoIsInvariant("cpu", "auto").ok());
+  EXPECT_TRUE(CheckAutoInvariant("cpu", "auto").ok());
   EngineOptions options = Emulated();
   options.exactness = ExactnessChoice::kInvariant;
   options.device = "cuda";

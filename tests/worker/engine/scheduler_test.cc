@@ -135,9 +135,9 @@ TEST(SchedulerTest, PreemptedSequenceIsRequeuedFirst) {
   EXPECT_TRUE(scheduler.Enqueue(5));
   EXPECT_FALSE(scheduler.Enqueue(6)) << "its place is free, and it waits for it";
   for (const SequenceId newest : {5, 4, 3}) {
-    std::optional<SequenceId> gives_way;
-    scheduler.Enqueue(newest + 10, 1, std::string(1, static_cast<char>('a' + newest)), &gives_way);
-    EXPECT_EQ(gives_way, newest);
+    std::optional<SequenceId> dropped;
+    scheduler.Enqueue(newest + 10, 1, std::string(1, static_cast<char>('a' + newest)), &dropped);
+    EXPECT_EQ(dropped, newest);
   }
   EXPECT_EQ(scheduler.Candidate(), 13u) << "a tenant without a place is before it";
 }
@@ -174,13 +174,13 @@ TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
   Scheduler scheduler(2, 3);
   for (SequenceId id = 1; id <= 5; ++id) EXPECT_TRUE(scheduler.Enqueue(id, 1, "many"));
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
-  std::optional<SequenceId> gives_way;
-  EXPECT_FALSE(scheduler.Enqueue(6, 1, "many", &gives_way));
-  EXPECT_TRUE(scheduler.Enqueue(7, 1, "few", &gives_way));
-  EXPECT_EQ(gives_way, 5u);
-  EXPECT_TRUE(scheduler.Enqueue(8, 1, "few", &gives_way));
-  EXPECT_EQ(gives_way, 4u) << "it has four, and this one would have two";
-  EXPECT_FALSE(scheduler.Enqueue(9, 1, "few", &gives_way)) << "it would have as many as the other";
+  std::optional<SequenceId> dropped;
+  EXPECT_FALSE(scheduler.Enqueue(6, 1, "many", &dropped));
+  EXPECT_TRUE(scheduler.Enqueue(7, 1, "few", &dropped));
+  EXPECT_EQ(dropped, 5u);
+  EXPECT_TRUE(scheduler.Enqueue(8, 1, "few", &dropped));
+  EXPECT_EQ(dropped, 4u) << "it has four, and this one would have two";
+  EXPECT_FALSE(scheduler.Enqueue(9, 1, "few", &dropped)) << "it would have as many as the other";
   EXPECT_FALSE(scheduler.Enqueue(9, 1, "third")) << "where nobody may give way";
   scheduler.Remove(1);
   EXPECT_EQ(Admit(&scheduler), Ids{7});

@@ -67,10 +67,11 @@ absl::Status EngineOptions::Validate() const {
         "device: emulated supports exactness invariant only: use --exactness auto");
   }
   if (is_emulated || exactness == ExactnessChoice::kInvariant) {
-    if (absl::Status may = MayBeInvariant(dtype); !may.ok()) return may;
+    if (absl::Status may = CheckInvariantDtype(dtype); !may.ok()) return may;
   }
   for (const auto& [flag, value] : ChoicesOfInvariant()) {
-    if (absl::Status may = MayHave(flag, value, exactness, device, dtype); !may.ok()) return may;
+    if (absl::Status may = CheckInvariantOption(flag, value, exactness, device, dtype); !may.ok())
+      return may;
   }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {

@@ -50,7 +50,7 @@ struct EngineRequest {
   bool ignore_eos = false;
   bool hash_logits = false;  // of every token, not of the first alone
   CacheMode cache = CacheMode::kDefault;
-  RequestedKv kv_wish;
+  RequestedKv requested_kv;
   KvChoice kv;  // Complete sets it
   // As EngineOptions::speculate, up to kMostSpeculate; Complete sets it where it is not given.
   std::optional<uint32_t> speculate;

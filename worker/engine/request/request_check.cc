@@ -97,12 +97,12 @@ absl::Status CheckSpeculate(uint32_t tokens) {
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
                              const KvLayout& layout, EngineRequest* request) {
   const bool invariant = layout.exactness == Exactness::kInvariant;
-  const std::string& cache = request->kv_wish.cache;
+  const std::string& cache = request->requested_kv.cache;
   if (invariant) {
     const absl::Status may = CheckKvOnDevice(model.device_kind(), "kv_cache", cache);
     if (!may.ok()) return may;
   }
-  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model.kv(), layout);
+  const absl::StatusOr<KvChoice> kv = ChooseKv(request->requested_kv, model.kv(), layout);
   if (!kv.ok()) return kv.status();
   const auto not_here = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -19,7 +19,7 @@ constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
 
 }  // namespace
 
-absl::Status MayBeInvariant(const std::string& dtype) {
+absl::Status CheckInvariantDtype(const std::string& dtype) {
   if (dtype != "auto" && dtype != "float32") {
     return absl::InvalidArgumentError(
         absl::StrCat("exactness: invariant is computed in float32, and dtype is ", dtype));
@@ -27,13 +27,13 @@ absl::Status MayBeInvariant(const std::string& dtype) {
   return absl::OkStatus();
 }
 
-absl::Status AutoIsInvariant(const std::string& device, const std::string& dtype) {
+absl::Status CheckAutoInvariant(const std::string& device, const std::string& dtype) {
   if (device != "cpu" && device != kEmulatedDevice) {
     return absl::InvalidArgumentError(
         absl::StrCat("exactness: auto is invariant on the CPU alone, and device is ", device,
                      ": --exactness invariant computes the CPU's bits there"));
   }
-  return MayBeInvariant(dtype);
+  return CheckInvariantDtype(dtype);
 }
 
 absl::Status SelfTestFailure(const absl::Status& status) {
@@ -48,8 +48,9 @@ const char* WeightsChoiceName(WeightsChoice weights) {
   return kNames[static_cast<int>(weights)];
 }
 
-absl::Status MayHave(const std::string& flag, const std::string& value, ExactnessChoice exactness,
-                     const std::string& device, const std::string& dtype) {
+absl::Status CheckInvariantOption(const std::string& flag, const std::string& value,
+                                  ExactnessChoice exactness, const std::string& device,
+                                  const std::string& dtype) {
   const std::string leave = absl::StrCat("leave --", flag, " at auto");
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
     return absl::InvalidArgumentError(

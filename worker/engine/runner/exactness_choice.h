@@ -25,9 +25,9 @@ const char* WeightsChoiceName(WeightsChoice weights);
 enum class ArithmeticChoice { kFloat32, kInt8, kAuto };
 
 // Whether the class `invariant` has these options; the error names the one that it lacks.
-absl::Status MayBeInvariant(const std::string& dtype);
+absl::Status CheckInvariantDtype(const std::string& dtype);
 // Whether --exactness auto takes the class invariant there; the error says why it does not.
-absl::Status AutoIsInvariant(const std::string& device, const std::string& dtype);
+absl::Status CheckAutoInvariant(const std::string& device, const std::string& dtype);
 
 // What a start says of a self-test that failed: the class does not hold here, or nobody knows, as
 // the test could not run.
@@ -39,8 +39,9 @@ enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
 
 // Whether an option of the class invariant, such as --weights, can be had beside the others; the
 // error names both, and that the flag may be left at auto.
-absl::Status MayHave(const std::string& flag, const std::string& value, ExactnessChoice exactness,
-                     const std::string& device, const std::string& dtype);
+absl::Status CheckInvariantOption(const std::string& flag, const std::string& value,
+                                  ExactnessChoice exactness, const std::string& device,
+                                  const std::string& dtype);
 
 // The memory that this process may have: the machine's, or the least that its control group and
 // those around it allow. `root` stands before the paths of the system's files.
