@@ -17,13 +17,13 @@
 namespace hearth {
 namespace {
 
-// A caller may come again when there is room; anything else is the worker's fault.
+// kResourceExhausted tells the caller to retry; other errors are the worker's fault.
 absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
 }
 
-// The model's libraries, and lack of memory, of a device's too, throw: that ends a request, not the
-// worker.
+// Converts exceptions of the model's libraries, and failed allocations, to a status that ends one
+// request.
 absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
@@ -102,7 +102,7 @@ absl::Status EngineImpl::Start() {
   if (absl::Status status = layout_.Validate(); !status.ok()) return status;
   absl::Notification started;
   absl::Status status;
-  // The canary runs on the thread that will step the model, with its compute threads.
+  // The canary must run on the thread that will step the model.
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
   SetRecycledLimit(RecycledLimitOf(layout_, options_.max_running, model_->kv_bytes().budget));
@@ -186,7 +186,7 @@ EngineStats EngineImpl::Stats() const {
 }
 
 LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
-  // A number out of a message: no prompt is longer than the context.
+  // The boundary comes from a message; no prompt is longer than the context.
   const auto most = static_cast<uint32_t>(model_->config().max_position_embeddings);
   return fetcher_.Estimate(std::min(boundary, most));
 }
@@ -205,8 +205,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   }
 }
 
-// Admits sequences in turn, up to the first without room: the others wait for it. Memory that is
-// freed from now on makes the next round try again.
+// Admits sequences in turn until one does not fit. Memory freed from now on causes another attempt.
 void EngineImpl::AdmitWaiting() {
   model_->WhenKvFreed([link = link_] {
     absl::MutexLock lock(&link->mu);
@@ -290,7 +289,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   const absl::Time begin = fetcher_.loads()->Now();
   const absl::Status status = Caught([&] { return model_->Step(step); });
   if (!status.ok()) return StepError(status);
-  // A step of a few rows reads the weights for them alone: it says nothing of a prompt's cost.
+  // A step of a few rows is dominated by reading the weights, so it does not show a prompt's cost.
   if (2 * prefilled >= layout_.chunk_tokens)
     fetcher_.loads()->OnStep(prefilled, fetcher_.loads()->Now() - begin);
   counters_.Add(EngineCounter::kSteps);
@@ -298,7 +297,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   return absl::OkStatus();
 }
 
-// Logits of every row, a few rows at a time: each has a megabyte of them.
+// Computes logits for every row, 64 rows at a time: one row of logits takes about 1 MB.
 absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
   constexpr uint32_t kRows = 64;
   Sequence& sequence = *part.sequence;
@@ -316,12 +315,12 @@ absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
   return absl::OkStatus();
 }
 
-// Row i has the logits of the token behind it; those of the last row are left.
+// Row i has the logits of token i + 1. Leaves only the last row in answer.logits.
 absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows) {
   std::vector<float>& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
   const size_t vocabulary = logits.size() / rows;
-  uint32_t& reported_tokens = sequence->reported_tokens;  // those before it were reported already
+  uint32_t& reported_tokens = sequence->reported_tokens;  // already passed to on_prompt
   std::vector<SampledToken> reported(reported_tokens == 0 ? 1 : 0);
   if (reported_tokens == 0) reported[0].id = prompt[0];
   reported_tokens = std::max(reported_tokens, 1U);
@@ -341,8 +340,8 @@ absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin
   return absl::OkStatus();
 }
 
-// Each part is a step of its own where the model does not batch. Of a step that fails each part is
-// tried alone: only what is at fault ends.
+// If the model does not batch, each part is a step. If a batched step fails, retry each part alone
+// so that only the faulty request fails.
 void EngineImpl::Step(std::vector<SequencePart> parts) {
   MakeRoom(&parts);
   std::vector<SequencePart> joint;
@@ -360,7 +359,7 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
     alone = !together.ok() && joint.size() > 1;
   }
   for (const SequencePart& part : parts) {
-    if (part.sequence->state->failed) continue;  // its turn to end comes
+    if (part.sequence->state->failed) continue;  // Sweep ends it in the next round
     absl::Status status = together;
     if (reports_prompt(part)) {
       status = Caught([&] { return StepWithPromptLogprobs(part); });
@@ -382,7 +381,7 @@ void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
     return part.sequence->kv == nullptr || part.sequence->state->failed;
   };
   for (SequencePart& part : *parts) {
-    if (has_none(part)) continue;  // it was preempted for an older one
+    if (has_none(part)) continue;  // preempted for an older sequence
     const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });
     if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
   }
@@ -426,7 +425,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   absl::Status begun = has_answer ? absl::OkStatus() : BeginSamples(sequence);
   if (!begun.ok()) return begun;
   answers_.HashLogits(sequence.get());
-  // After the token is out: the copies do not belong to its latency.
+  // Keep after the token is sent, so that copying does not add to its latency.
   keeper_.Keep(sequence.get(), planner_.cache());
   if (finished->has_value()) {
     answers_.Finish(sequence, **finished);
@@ -437,7 +436,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   return absl::OkStatus();
 }
 
-// The other samples of a request, each with its first token.
+// Forks the other samples of a request and sends each one's first token.
 absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
   for (uint32_t number = 1; number < first->request.samples; ++number) {
     const SequencePtr sample = planner_.Fork(first, number);

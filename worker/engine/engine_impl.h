@@ -1,11 +1,11 @@
-// EngineImpl: the engine's one thread, and the parts that it drives.
+// EngineImpl: the engine's thread and the components that it drives.
 //
-// The thread takes rounds, as RoundPlanner says: it ends cancelled and expired sequences, gives
-// free places away, begins sequences whose prefix has come, and takes a step: a token of each
-// sequence that decodes, with tokens that it guessed, and some tokens of prompts. If the model does
-// not batch, the round has a step for each of these sequences, and for one prompt. No sequence
-// waits longer than a round for its turn. Lookups in the cache and publishes run on their own
-// threads and only leave results behind.
+// The thread works in rounds, which RoundPlanner plans. A round ends cancelled and expired
+// sequences, admits waiting sequences, begins sequences whose lookup has ended, and runs a step.
+// The step has one token of each decoding sequence, its guessed tokens, and some prompt tokens. If
+// the model does not batch, the round runs one step for each decoding sequence and one for one
+// prompt. No sequence waits longer than a round for its turn. Cache lookups and publishes run on
+// their own threads.
 //
 // Thread safety: as Engine. Private to the engine's sources.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_
@@ -44,7 +44,7 @@ class EngineImpl : public Engine {
   EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
              std::string why_not_invariant);
   ~EngineImpl() override;
-  // Starts the thread, which computes the canary, and with it the fingerprint. Called once.
+  // Starts the thread, which computes the canary and the fingerprint. REQUIRES: called once.
   absl::Status Start();
 
   void SetCache(PrefixCache* cache) override;
@@ -78,28 +78,27 @@ class EngineImpl : public Engine {
 
  private:
   class Handle;
-  // Lets handles outlive the engine.
+  // Lets a handle outlive the engine.
   struct Link {
     absl::Mutex mu;
     EngineImpl* engine ABSL_GUARDED_BY(mu) = nullptr;
   };
 
-  // The thread and its rounds.
+  // Main loop.
   void Run(absl::Notification* started, absl::Status* start_status);
   absl::Status ComputeFingerprint();
 
-  // From the queue to a place, and from there to the first step.
+  // Admission, cache lookup, and start of prefill.
   void AdmitWaiting();
   void LookUp(const SequencePtr& sequence);
-  // `looks_again`: the pool may have other objects than before the fetch.
+  // `looks_again`: repeat the pool lookup, because the pool may have changed during the fetch.
   void Begin(const SequencePtr& sequence, FetchOutcome fetched, bool looks_again = false);
   absl::Status TryBegin(const SequencePtr& sequence, FetchOutcome fetched);
 
-  // Steps.
   void Step(std::vector<SequencePart> parts);
-  // Makes room for each part, the oldest sequence's first; removes the parts that got none.
+  // Takes memory for each part, oldest sequence first. Removes parts that got none.
   void MakeRoom(std::vector<SequencePart>* parts);
-  // A prefill step whose tokens' own log probabilities are to be told.
+  // Runs a prefill step that also reports the log probabilities of the prompt's tokens.
   absl::Status StepWithPromptLogprobs(const SequencePart& part);
   absl::Status ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows);
   absl::Status StepModel(absl::Span<const SequencePart> parts);
@@ -112,7 +111,7 @@ class EngineImpl : public Engine {
   const std::unique_ptr<ModelRunner> model_;
   const std::string why_not_invariant_;
   const KvLayout layout_;
-  // Constant once Start has returned.
+  // Constant after Start.
   Fingerprint fingerprint_;
   std::vector<AdapterInfo> adapters_;
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
@@ -120,7 +119,7 @@ class EngineImpl : public Engine {
   RoundPlanner planner_;
   PrefixKeeper keeper_;
   PrefixFetcher fetcher_;
-  // The engine's thread only.
+  // Used by the engine's thread only.
   EngineAudit audit_;
   AnswerWriter answers_;
   BeamDriver beams_;

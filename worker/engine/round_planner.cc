@@ -78,7 +78,7 @@ void RoundPlanner::Drain(absl::Time deadline) {
   draining_ = true;
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
   if (mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) return;
-  out_of_time_ = true;  // what runs ends with the next round
+  out_of_time_ = true;  // the next round ends active sequences
   work_arrived_.Signal();
 }
 
@@ -120,7 +120,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
       round->looked_up.push_back({sequence, *std::move(fetched)});
     }
   }
-  // Places are free before anybody is told so.
+  // Free the places before the callers are notified.
   for (const EngineRound::Ending& ending : round->endings) {
     scheduler_.Remove(ending.sequence->id);
     sequences_.erase(ending.sequence->id);
@@ -150,8 +150,8 @@ void RoundPlanner::PlanStep(EngineRound* round) {
     if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
       guessed[id] = tokens;
   }
-  // Few rows beside what decodes: its next token waits for these, not for all of a prompt. If the
-  // model does not batch, the scheduler's row is one step of one prompt.
+  // While sequences decode, few rows prefill, since the next decoded token waits for them. If the
+  // model does not batch, one row stands for one step of a prompt.
   const bool batches = model_->batches();
   for (const PlannedStep& planned : scheduler_.NextBatch(
            batches ? step_rows() : 1, batches ? model_->step_tokens(layout_) : 1, guessed)) {
@@ -159,7 +159,7 @@ void RoundPlanner::PlanStep(EngineRound* round) {
   }
 }
 
-// Where the model takes one sequence a step, prompts are cut as the canonical schedule says.
+// If the model does not batch, prompts are cut by the canonical schedule.
 SequencePart RoundPlanner::PartOf(const PlannedStep& planned) const {
   mu_.AssertHeld();
   SequencePart part{sequences_.at(planned.id), planned.kind, planned.tokens};
@@ -281,7 +281,7 @@ void RoundPlanner::Remove(SequenceId id) {
 
 void RoundPlanner::NoteDone() {
   absl::MutexLock lock(&mu_);
-  assert(active_ > sequences_.size());  // whoever was removed stays active until here
+  assert(active_ > sequences_.size());  // a removed sequence is still active
   --active_;
 }
 

@@ -1,12 +1,11 @@
-// RoundPlanner: holds the sequences of an engine, and plans its thread's next round: which of them
-// end, which get a place, which begin, and whose tokens the next step has.
+// RoundPlanner: holds the engine's sequences and plans the next round: which sequences end, which
+// are admitted, which begin, and which tokens the next step computes.
 //
-// Thread safety: all methods from any thread. One lock, held for bookkeeping alone: never across a
-// step, a callback, a copy or a cache call.
-// Ownership: all its arguments must outlive it.
-// Invariants: 1. Every id in the scheduler has a sequence here. 2. A sequence that was removed
-// stays active until NoteDone. 3. Ids are in order of arrival; those of a request's sequences
-// follow each other.
+// Thread safety: all methods may be called from any thread. One lock, held for bookkeeping only:
+// never during a step, a callback, a copy or a cache call.
+// Ownership: all arguments must outlive the planner.
+// Invariants: 1. Every id in the scheduler has a sequence here. 2. A removed sequence stays active
+// until NoteDone. 3. Ids are in order of arrival; the ids of a request's sequences are consecutive.
 #ifndef HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 #define HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 
@@ -33,8 +32,8 @@ namespace hearth {
 
 using SequencePtr = std::shared_ptr<Sequence>;
 
-// Of a step: the next `tokens` of a sequence's prompt, or the token that it decodes and those that
-// it guessed behind it.
+// A sequence's part of a step: the next `tokens` prompt tokens, or a decoded token plus the guessed
+// tokens after it.
 struct SequencePart {
   SequencePtr sequence;
   StepKind kind = StepKind::kPrefill;
@@ -47,16 +46,16 @@ struct EngineRound {
     SequencePtr sequence;
     absl::Status status;
   };
-  std::vector<Ending> endings;  // no longer here; done with NoteDone
-  bool admits = false;          // a sequence waits for memory, and there may be more
+  std::vector<Ending> endings;  // removed here; each ends with NoteDone
+  bool admits = false;          // a sequence waits, and places or memory may be free
   struct LookedUp {
     SequencePtr sequence;
-    FetchOutcome fetched;  // empty if it came too late
+    FetchOutcome fetched;  // empty if the lookup was too late
   };
   std::vector<LookedUp> looked_up;
-  // Empty: nothing to step. One step if the model batches, else a step for each part, in order.
+  // Empty: nothing to compute. One step if the model batches, else one step per part, in order.
   std::vector<SequencePart> step;
-  PrefixCache* auditing = nullptr;  // for an audit; set when there is nothing else to do
+  PrefixCache* auditing = nullptr;  // set if an audit may run: there is no other work
 };
 
 class RoundPlanner {
@@ -64,48 +63,50 @@ class RoundPlanner {
   RoundPlanner(const EngineOptions& options, const KvLayout& layout, const ModelRunner* model,
                EngineCounters* counters);
 
-  // REQUIRES: nothing is active.
+  // REQUIRES: no sequence is active.
   void SetCache(PrefixCache* cache) ABSL_LOCKS_EXCLUDED(mu_);
   PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A new sequence, in the queue. kResourceExhausted: the queue is full, and no tenant has more
-  // than this one: else the newest that waits of that tenant ends so. kUnavailable: draining.
+  // Enqueues a new sequence. If the queue is full, drops the newest waiting request of a tenant
+  // with more places; if there is none, returns kResourceExhausted. kUnavailable: draining.
   absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Wakes the engine's thread.
   void WakeEngine() ABSL_LOCKS_EXCLUDED(mu_);
-  // Memory was freed: the sequence that waits for some is tried again.
+  // Memory was freed: retry to admit the waiting sequence.
   void NoteMemoryFreed() ABSL_LOCKS_EXCLUDED(mu_);
-  // Accepts nothing more; waits until nothing is active. Ends active sequences at the deadline.
+  // Refuses new requests and waits until no sequence is active. At the deadline, ends active
+  // sequences.
   void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all sequences, after which Next returns nothing. Returns the cache.
+  // Ends all sequences; Next then returns nullopt. Returns the cache.
   PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The engine's thread: waits until there is something to do; nothing once all has stopped.
+  // For the engine's thread: waits for work. Returns nullopt after Stop.
   std::optional<EngineRound> Next(const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
-  // The sequence whose turn it is, if there are places for it; else null.
+  // Returns the next sequence to admit, or null if there is none or too few places are free.
   SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
-  // False: another tenant's request took its place in the queue; it ends with the next round.
+  // Returns false if the request was dropped for another tenant's; it ends in the next round.
   bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The request's own prefill, and those beside it.
+  // Returns the prefill work of `sequence` and of concurrent prompts.
   LoadWork WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-  // REQUIRES: the sequence has steps.
+  // REQUIRES: the sequence has steps to prefill.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The planned step computes `tokens` fewer tokens of the prompt.
+  // Reduces the sequence's planned step by `tokens` prompt tokens.
   void ReturnTokens(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
-  // The sequences that have a KV.
+  // Returns the sequences that have a KV.
   std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
-  // The sequence to preempt for `lacking` (Scheduler::Victim), never one of the same search. Null:
-  // none.
+  // Returns the sequence to preempt for `lacking` (see Scheduler::Victim), never a beam of the same
+  // search, or null.
   SequencePtr Victim(const Sequence& lacking) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Puts the rest of a preempted sequence in its place. It waits in the queue for `places`.
+  // Replaces a preempted sequence by its continuation `rest`, which waits in the queue for
+  // `places`.
   void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sample, or beam, `number` of the request, which decodes.
+  // Adds sample or beam `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes a fork without callbacks. Its place is kept for another fork of `first`.
+  // Removes a fork without callbacks. Its place stays reserved for another fork of `first`.
   void RemoveFork(const Sequence& first, SequenceId fork) ABSL_LOCKS_EXCLUDED(mu_);
-  // Its place is free.
+  // Frees the sequence's places.
   void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The last callback of a sequence has returned.
   void NoteDone() ABSL_LOCKS_EXCLUDED(mu_);
@@ -120,7 +121,7 @@ class RoundPlanner {
   void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of a step while requests decode.
+  // Rows of a step while requests decode.
   uint32_t step_rows() const {
     return options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
   }
@@ -131,15 +132,15 @@ class RoundPlanner {
   EngineCounters* const counters_;
 
   mutable absl::Mutex mu_;
-  absl::CondVar work_arrived_;  // something for the engine's thread to look at
+  absl::CondVar work_arrived_;  // the engine's thread has work
   PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
-  std::set<SequenceId> dropped_ids_ ABSL_GUARDED_BY(mu_);  // to others' requests; they end
-  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, last callback not yet returned
+  std::set<SequenceId> dropped_ids_
+      ABSL_GUARDED_BY(mu_);                   // dropped from the queue; they end next round
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, and last callback not returned
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
-  bool retries_admission_ ABSL_GUARDED_BY(mu_) =
-      false;  // there may be more places or memory than before
+  bool retries_admission_ ABSL_GUARDED_BY(mu_) = false;  // places or memory may be free
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

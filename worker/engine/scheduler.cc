@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// Sequences, whose tenants are known.
+// Tenants of at least this many last sequences are remembered.
 constexpr uint64_t kRemembered = 1024;
 
 }  // namespace
@@ -63,8 +63,8 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
   return true;
 }
 
-// The newest that waits of the tenant that has the most places, waiting ones among them; none: no
-// tenant has more than `tenant` would have.
+// Returns the newest droppable waiting sequence of the tenant with the most places (waiting ones
+// included), or nullopt if no tenant has more places than `tenant` would have.
 std::optional<SequenceId> Scheduler::SequenceToDrop(const std::string& tenant,
                                                     uint32_t places) const {
   std::map<std::string, uint32_t> held = Places(/*with_queued=*/true);
@@ -133,7 +133,7 @@ void Scheduler::RemoveFork(SequenceId id, SequenceId fork) {
 
 std::optional<SequenceId> Scheduler::Victim(
     SequenceId id, absl::FunctionRef<uint64_t(SequenceId)> held_bytes) const {
-  std::map<std::string, std::pair<uint64_t, SequenceId>> tenants;  // bytes, and the youngest
+  std::map<std::string, std::pair<uint64_t, SequenceId>> tenants;  // held bytes and youngest holder
   for (auto it = entries_.upper_bound(id); it != entries_.end(); ++it) {
     const uint64_t held = it->second.state == State::kQueued ? 0 : held_bytes(it->first);
     if (held == 0) continue;
@@ -156,8 +156,8 @@ void Scheduler::Requeue(SequenceId id, uint32_t places) {
 
 void Scheduler::Remove(SequenceId id) { entries_.erase(id); }
 
-// Equal parts of `rows`, as far as they are wanted. Parts begin at number `first`, so that rows
-// which cannot be shared equally are another's each time.
+// Divides `rows` equally, but gives no one more than it wants. Distribution starts at index
+// `first`, so that the remainder rotates between calls.
 std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<uint32_t>& wanted,
                                              uint64_t first) {
   std::vector<uint32_t> shares(wanted.size(), 0);
@@ -175,7 +175,7 @@ std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<ui
   }
 }
 
-// Tenants share the rows equally, and then the sequences of each tenant its rows.
+// Divides rows equally between tenants, then each tenant's rows between its sequences.
 void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
   std::map<std::string, std::vector<SequenceId>> tenants;
   for (const auto& [id, entry] : entries_) {
@@ -204,7 +204,7 @@ void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
   ++batches_;
 }
 
-// The rows for prefills, however many sequences decode.
+// Rows for prefill: what decoding leaves, but at least half of all rows and at least one.
 uint32_t Scheduler::PrefillRows(uint32_t decodes, uint32_t rows) {
   return std::max({rows - std::min(rows, decodes), rows / 2, 1U});
 }
@@ -218,7 +218,7 @@ uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint3
   return most;
 }
 
-// One each in turn, while there are rows for them: the oldest is first.
+// Adds guessed tokens round robin, oldest sequence first, until the batch has `rows` rows.
 void Scheduler::AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch) {
   uint32_t used = 0;
   for (const PlannedStep& planned : *batch) used += planned.tokens;

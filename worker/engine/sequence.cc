@@ -21,7 +21,7 @@ PrefixRequest PrefixOf(const EngineRequest& request, std::vector<uint32_t> text)
   return prefix;
 }
 
-// The fields that decoding reads: the prompt is the first sample's.
+// The fields that decoding reads, for sample number `sample`.
 EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   EngineRequest own;
   own.tenant = request.tenant;
@@ -40,7 +40,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   return own;
 }
 
-// Two publishes of one request as one: what is stored now, as durable as the weaker of them.
+// Merges the outcomes of two publishes: all stored boundaries, and the weaker durability.
 void AddOutcome(const PublishOutcome& more, PublishOutcome* all) {
   if (all->boundaries.empty()) {
     all->durable = more.durable;
@@ -141,7 +141,7 @@ void Sequence::Speculate() {
   if (speculation.tokens() == 0) speculation.Append(prompt);
   const size_t known = speculation.tokens() - prompt.size();
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
-  // The answer's last token is decoded, and never computed.
+  // The last token of a full answer is never fed to the model.
   speculation.Guess(request.max_new_tokens - answer.generated - 1);
 }
 
@@ -189,7 +189,7 @@ bool FetchWait::HasArrived() const {
 
 bool FetchWait::Deliver(FetchOutcome fetched) {
   absl::MutexLock lock(&mu_);
-  if (state_ != State::kWaiting) return false;  // given up: computed instead
+  if (state_ != State::kWaiting) return false;  // given up: the prefix is computed instead
   fetched_ = std::move(fetched);
   state_ = State::kArrived;
   return true;
@@ -212,7 +212,7 @@ absl::Time FetchWait::deadline() const {
 }
 
 bool FetchWait::GiveUp() {
-  FetchOutcome unused;  // what it lends is given back once the lock is released
+  FetchOutcome unused;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(fetched_, unused);
   if (state_ != State::kWaiting && state_ != State::kGivenUp) return false;
@@ -237,7 +237,7 @@ uint32_t WrittenTokens::count() const {
 
 void PublishedNotice::Expect(int outcomes) {
   absl::MutexLock lock(&mu_);
-  assert(awaited_ == 2 && outcomes >= 1);  // neither the end nor an outcome came
+  assert(awaited_ == 2 && outcomes >= 1);  // nothing was reported yet
   awaited_ = 1 + outcomes;
 }
 
