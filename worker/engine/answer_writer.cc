@@ -30,7 +30,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<fl
       logits, sampling, sequence->request.first_draw + sequence->answer.generated,
       sequence->RulesOfNext(eos));
   if (!token.ok()) {
-    // Logits that are no numbers: perhaps what it was restored from is not what it was.
+    // Logits are not finite: perhaps the pool's prefix was damaged, so remove it.
     const uint32_t boundary = sequence->restored.boundary;
     if (boundary > 0) keeper_->pool().Forget(sequence->prefix, boundary);
     return token.status();
@@ -47,7 +47,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<fl
   return std::optional<FinishReason>();
 }
 
-// False: the answer ends with it.
+// Sends one token. Returns false if the caller ended the answer.
 bool AnswerWriter::PassOn(Sequence* sequence, const SampledToken& token) {
   ++sequence->answer.generated;
   sequence->answer.last_token = token.id;
@@ -75,14 +75,14 @@ void AnswerWriter::Dismiss(Sequence* beam) {
   planner_->NoteDone();
 }
 
-// Each row's token is drawn as if it were its step's only one, and the next row is of any use only
-// where that token is the one that was guessed.
+// Each row's token is drawn as if it were a step of its own. The next row is valid only if this
+// token equals the guessed one.
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
   const size_t vocabulary = answer.logits.size() / rows;
   const int begin = sequence->kv->length() - static_cast<int>(rows);
-  // The answer moves on; what was guessed stays.
+  // The text of the step stays constant while the answer grows.
   const absl::Span<const int32_t> step = sequence->NextTokens(rows);
   absl::StatusOr<std::optional<FinishReason>> finished = std::optional<FinishReason>();
   uint32_t used = 0;
@@ -124,7 +124,8 @@ void AnswerWriter::HashRow(absl::Span<const float> logits, Sequence* sequence) {
   all->Add(bytes);
 }
 
-// Frees the sequence's place and memory. Callbacks come after it, NoteDone() after them.
+// Frees the sequence's place and memory. The caller then runs the callbacks and NoteDone(), in this
+// order.
 void AnswerWriter::ReleasePlace(Sequence* sequence) {
   if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
   for (auto& kv : sequence->fork_kvs) {
@@ -134,8 +135,8 @@ void AnswerWriter::ReleasePlace(Sequence* sequence) {
   planner_->Remove(sequence->id);
 }
 
-// In blocks samples share the prompt's whole chunks: these count once, as the one that holds most
-// of them has them.
+// In the class invariant samples share the prompt's whole chunks. Shared bytes count once: those of
+// the sample that holds most of them.
 void AnswerWriter::CountHeld(const Sequence& sequence) const {
   if (sequence.kv == nullptr) return;
   const auto prompt = static_cast<uint32_t>(sequence.asked().token_ids.size());
@@ -166,7 +167,7 @@ void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
   planner_->NoteDone();
 }
 
-// Of a request whose samples have all ended: `sequence` is one of them.
+// REQUIRES: all samples of the request have ended; `sequence` is one of them.
 FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   const RequestState& state = *sequence.state;
   const Sequence& first = sequence.first == nullptr ? sequence : *sequence.first;
@@ -196,7 +197,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
 void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {
   ReleasePlace(sequence.get());
   if (std::exchange(sequence->state->failed, true))
-    return planner_->NoteDone();  // another sample said so
+    return planner_->NoteDone();  // reported by another sample
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:

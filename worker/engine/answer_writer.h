@@ -1,6 +1,6 @@
-// AnswerWriter: gives a request's caller its tokens and its end, and frees what the request held.
+// AnswerWriter: sends a request's tokens and end to its caller, and frees what the request held.
 //
-// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 #define HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 
@@ -26,23 +26,24 @@ class AnswerWriter {
                PrefixKeeper* keeper, EngineCounters* counters)
       : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
 
-  // Draws a token from the sequence's logits and passes it on. Returns the reason if it is the
-  // last.
+  // Draws a token from the sequence's logits and sends it. Returns the finish reason if it was the
+  // last token.
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
-  // Passes on the tokens of an answer that ended for `reason`. Returns the reason that it has then.
+  // Sends all tokens of an answer that ended for `reason`. Returns the final reason: kStop if the
+  // caller ended it.
   FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
-  // Likewise after a step of `rows` that began with the answer's last token: a token for each row,
-  // as long as it is the one that the step guessed. The rows behind it are forgotten, the logits
-  // hashed.
+  // As Emit, after a step of `rows` rows that began with the answer's last token: sends one token
+  // per row, as long as it equals the token that the step guessed. Forgets the KV of the remaining
+  // rows, and hashes the logits of used rows.
   absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
-  // Hashes the logits of an answer's first token: a request's always, of each sample if all are to
-  // be hashed.
+  // Hashes the sequence's logits: always for the request's first token, for further tokens only if
+  // hash_logits is set.
   void HashLogits(Sequence* sequence) { HashRow(sequence->answer.logits, sequence); }
-  // The sequence is complete; with its last sample a request is.
+  // Ends a sequence with its answer. The last sample ends the request.
   void Finish(const SequencePtr& sequence, FinishReason reason);
-  // A beam ends without an answer.
+  // Ends a beam without an answer.
   void Dismiss(Sequence* beam);
-  // A request ends with an error, told once for all its samples.
+  // Ends a request with an error, reported once for all its samples.
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:

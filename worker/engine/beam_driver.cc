@@ -11,19 +11,19 @@
 
 namespace hearth {
 
-// The sequences of one request: each of the search's beams has one, in its order.
+// The sequences of one search, in the order of its beams.
 struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
   std::vector<std::weak_ptr<Sequence>> running = {};  // `first` is always one of them
-  std::vector<uint32_t> unused = {};                  // numbers for the next forks
-  size_t stepped = 0;                                 // of those that run, in this step
+  std::vector<uint32_t> unused = {};                  // numbers of the next forks
+  size_t stepped = 0;                                 // running beams that have this step's logits
 };
 
 namespace {
 
-// A step is taken while `first` lives. The callback is not kept: whoever it belongs to may own the
-// request's state, and with it the search.
+// `first` is alive during each step. `stops` is not copied: its owner may own the request's state,
+// and so the search.
 BeamSearch::Ends EndsOf(const Sequence* first, const ModelConfig& config) {
   BeamSearch::Ends ends;
   if (!first->request.ignore_eos) ends.tokens = config.eos_token_ids;
@@ -96,15 +96,15 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
   return group->search.done() ? absl::OkStatus() : Reorder(group);
 }
 
-// The first beam that goes on from a sequence keeps it. Each other becomes a new fork of it.
+// The first beam that continues a sequence keeps it. Each further beam forks it.
 absl::Status BeamDriver::Reorder(BeamGroup* group) {
   const SequencePtr first = group->first.lock();
   std::vector<SequencePtr> parents;
   for (const auto& running : group->running) parents.push_back(running.lock());
   std::vector<char> kept(parents.size(), 0);
   for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
-  // The request's own sequence is never removed. If no beam goes on from it, it changes places with
-  // one that is kept; the keys and values stay in their places.
+  // The request's first sequence is never removed. If no beam continues it, it swaps its KV with a
+  // sequence that is kept.
   const size_t own = std::find(parents.begin(), parents.end(), first) - parents.begin();
   if (kept[own] == 0) {
     const size_t other = std::find(kept.begin(), kept.end(), 1) - kept.begin();
@@ -121,7 +121,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
   for (const BeamSearch::Beam& beam : group->search.beams()) {
     const SequencePtr& parent = parents[beam.parent];
     SequencePtr sequence = parent;
-    if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam has the parent itself
+    if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam took the parent
       sequence = planner_->Fork(first, group->unused.back());
       group->unused.pop_back();
       absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);

@@ -1,8 +1,8 @@
-// BeamDriver: runs a request's search on sequences of the engine, one for each beam, which decode
-// in the same step and share the blocks that they have in common.
+// BeamDriver: runs a beam search. Each beam is a sequence; the beams decode in the same step and
+// share their common blocks.
 //
-// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it; a
-// request's state owns its beams, which refer to the sequences and do not keep them.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive it. A request's
+// state owns its BeamGroup, which has only weak references to the sequences.
 #ifndef HEARTH_WORKER_ENGINE_BEAM_DRIVER_H_
 #define HEARTH_WORKER_ENGINE_BEAM_DRIVER_H_
 
@@ -20,16 +20,16 @@ class BeamDriver {
   BeamDriver(ModelRunner* model, RoundPlanner* planner, PrefixKeeper* keeper, AnswerWriter* answers)
       : model_(model), planner_(planner), keeper_(keeper), answers_(answers) {}
 
-  // The prompt is computed, and its logits are there: takes the search's first step.
+  // Takes the search's first step. REQUIRES: the prompt is computed and its logits are available.
   absl::Status Begin(const SequencePtr& first);
-  // The beam has its next logits; with the last of the beams the search takes a step. The request
-  // ends with its search.
+  // Records that the beam has its next logits. After the last beam, the search takes a step. The
+  // request ends with its search.
   absl::Status AfterDecode(const SequencePtr& beam);
-  // Ends a search that will begin anew, and all its sequences but the first, which it returns
-  // without a KV. REQUIRES: the request searches.
+  // Abandons a search that will restart: removes all its sequences except the first, which it
+  // returns without a KV. REQUIRES: the request searches.
   SequencePtr Abandon(RequestState* state);
-  // The sequence to fail the request by: `sequence`, or for a beam, which may have been removed in
-  // its step, the first sequence of its search.
+  // Returns the sequence by which to fail the request: `sequence`, or the search's first sequence,
+  // since a beam may have been removed in its step.
   SequencePtr Registered(const SequencePtr& sequence) const;
 
  private:

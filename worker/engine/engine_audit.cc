@@ -22,7 +22,7 @@ float ElementAt(const std::byte* bytes, size_t index, KvDtype dtype) {
     std::memcpy(&value, bytes + index * sizeof(value), sizeof(value));
     return value;
   }
-  assert(dtype == KvDtype::kBFloat16);  // the upper half of a float32
+  assert(dtype == KvDtype::kBFloat16);  // upper half of a float32
   uint16_t half;
   std::memcpy(&half, bytes + index * sizeof(half), sizeof(half));
   const uint32_t bits = uint32_t{half} << 16;
@@ -31,7 +31,7 @@ float ElementAt(const std::byte* bytes, size_t index, KvDtype dtype) {
   return value;
 }
 
-// `bytes` of keys, or of values. What is no number agrees with nothing.
+// Compares `bytes` bytes of keys or of values. NaN and infinity agree with nothing.
 bool AgreeWithinRounding(const std::byte* ours, const std::byte* theirs, size_t bytes,
                          KvDtype dtype) {
   double differences = 0, squares = 0;
@@ -76,10 +76,10 @@ std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary
 
 namespace {
 
-// Prefixes that wait for an idle moment: half a megabyte of tokens each, at most.
+// Prefixes that wait for an idle engine. Each has at most 0.5 MB of tokens.
 constexpr size_t kMaxWaitingAudits = 8;
 
-// A fetch, and the reports on one before.
+// A fetch, and the quarantine calls of earlier audits.
 constexpr size_t kMaxCalls = 4;
 
 }  // namespace
@@ -95,7 +95,7 @@ EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelR
       wake_engine_(std::move(wake_engine)),
       calls_(/*threads=*/1, kMaxCalls) {}
 
-// Takes an even share of the offered prefixes: at a rate of 0.01 each hundredth.
+// Selects an even share of the offered prefixes: at rate 0.01, every hundredth.
 void EngineAudit::Offer(const Sequence& sequence) {
   if (terms_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
   credit_ += terms_.audit_rate;
@@ -161,7 +161,7 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
   return Fetch(cache);
 }
 
-// Asks the cache, on a thread of its own, for exactly what was computed.
+// Fetches exactly the computed boundary, on another thread.
 absl::Status EngineAudit::Fetch(PrefixCache* cache) {
   audit_->fetch->WaitUntil(absl::InfiniteFuture());
   const auto fetch = [this, cache, wait = audit_->fetch,
@@ -173,7 +173,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
         outcome = cache->Fetch(prefix, boundary - 1, boundary, terms_.fetch_budget);
       }
     } catch (const std::exception&) {
-      outcome = FetchOutcome();  // as if it were gone
+      outcome = FetchOutcome();  // treat it as missing
     }
     if (wait->Deliver(std::move(outcome))) wake_engine_();
   };
@@ -202,7 +202,7 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   return absl::OkStatus();
 }
 
-// The pool may have more from the same source: it is emptied.
+// Clears the pool, which may hold more bytes from the same source.
 void EngineAudit::QuarantineWrong(std::vector<ObjectId> wrong, PrefixCache* cache) {
   counters_->Add(EngineCounter::kAuditsWrong);
   pool_->Clear();

@@ -1,12 +1,11 @@
-// EngineAudit: computes restored prefixes again while the engine is idle, to check the cache's
-// bytes.
+// EngineAudit: recomputes restored prefixes while the engine is idle, to check the cache's bytes.
 //
-// An audit computes a prefix one step a round, so that a new request waits for one step only;
-// fetches it from the cache once more; compares; and has wrong objects quarantined. Only tokens are
-// kept from the restore to the audit: bytes would be as large as the pool.
+// An audit computes a prefix one step per round, so that a new request waits for one step only.
+// Then it fetches the prefix again, compares, and quarantines wrong objects. Only the tokens are
+// stored until the audit: the bytes would take as much memory as the pool.
 //
-// Thread safety: the engine's thread alone; calls to the cache run on a thread of its own.
-// Ownership: all its arguments must outlive it.
+// Thread safety: the engine's thread only; calls to the cache run on a thread of their own.
+// Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_AUDIT_H_
 #define HEARTH_WORKER_ENGINE_ENGINE_AUDIT_H_
 
@@ -28,45 +27,44 @@
 
 namespace hearth {
 
-// Audits: compare a cache's bytes with the bytes that this worker computes.
+// Comparison of a cache's bytes with this worker's bytes.
 //
-// A worker that publishes wrong bytes under right keys would be believed by all others: keys and
-// digests only prove that the bytes are those that were published. Comparing is the only proof that
-// they are right. Thread safety: pure functions; each cache is used by one thread at a time.
+// If a worker publishes wrong bytes under right keys, all others use them: keys and digests prove
+// only that the bytes are the published ones. Recomputing is the only proof that they are right.
+// Thread safety: pure functions; each KV is used by one thread at a time.
 
-// In the portable class keys and values of one layer and object agree within rounding: the root of
-// the sum of squared differences, over that of the squares, is at most this. Rounding at each of
-// some 60 layers adds up to about a thousandth in float32 and a few hundredths in bfloat16; rows of
-// another token differ by about 1.
+// In the portable class, keys and values of one layer and object agree if the root of (sum of
+// squared differences / sum of squares) is at most this. Rounding over some 60 layers adds up to
+// about 0.001 in float32 and a few hundredths in bfloat16; rows of another token differ by about 1.
 inline constexpr double kFloat32Tolerance = 0.01;
 inline constexpr double kHalfTolerance = 0.125;
 
-// The objects of `boundary` whose rows, as far as a restore reads them, differ: in a bit in the
-// exact class, by more than rounding in the portable one. Ascending.
+// Returns the objects of `boundary` whose rows differ, as far as a restore reads them: in any bit,
+// or in the portable class by more than rounding. Ascending.
 // REQUIRES: both caches are of `layout` and have the length `boundary`.
 std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary,
                                        const SequenceKv& computed, const SequenceKv& restored);
 
 class EngineAudit {
  public:
-  // `wake_engine`: called from another thread when there is something to do.
+  // `wake_engine`: called from another thread when a fetch has ended.
   EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model, PrefixPool* pool,
               EngineCounters* counters, std::function<void()> wake_engine);
 
-  // A prefix was restored; it may be audited later.
+  // Offers a restored prefix; a share of them is audited later.
   void Offer(const Sequence& sequence);
   bool HasWork() const;
-  // REQUIRES: HasWork().
+  // Runs one step of the audit. REQUIRES: HasWork().
   void Step(PrefixCache* cache);
   bool is_under_way() const { return audit_ != nullptr; }
-  // Gives up the one that is under way. REQUIRES: there is one.
+  // Aborts the running audit. REQUIRES: is_under_way().
   void Skip();
-  // Ends calls to the cache; the last of the methods.
+  // Waits for the calls to the cache. REQUIRES: the last call.
   void Stop() { calls_.Stop(); }
 
  private:
   struct Audit {
-    PrefixRequest prefix;  // up to the boundary that was restored
+    PrefixRequest prefix;  // up to the restored boundary
     std::unique_ptr<SequenceKv> kv;
     std::vector<uint32_t> step_ends;
     size_t next_step = 0;
@@ -86,7 +84,7 @@ class EngineAudit {
   EngineCounters* const counters_;
   const std::function<void()> wake_engine_;
   std::deque<PrefixRequest> waiting_;
-  std::unique_ptr<Audit> audit_;  // under way
+  std::unique_ptr<Audit> audit_;  // the running audit, or null
   double credit_ = 0;
   TaskQueue calls_;
 };

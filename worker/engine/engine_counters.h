@@ -1,6 +1,6 @@
-// EngineCounters: the engine's running totals, by name; engine_counters.cc says what each is.
+// EngineCounters: the engine's running totals; engine_counters.cc describes each.
 //
-// Thread safety: all methods from any thread. Invariant: every counter is in a snapshot
+// Thread safety: all methods may be called from any thread. Invariant: Snapshot() has every counter
 // from the start, so that a metric reads 0 before its first event.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_COUNTERS_H_
 #define HEARTH_WORKER_ENGINE_ENGINE_COUNTERS_H_
@@ -65,7 +65,7 @@ enum class EngineCounter {
 };
 
 const char* EngineCounterName(EngineCounter counter);
-// What it counts, for people; empty where there is none of that name.
+// Returns the description of a counter, or "" if there is none of this name.
 std::string EngineCounterMeaning(const std::string& name);
 
 class EngineCounters {

@@ -11,8 +11,8 @@
 
 namespace hearth {
 
-// The bytes of a sequence up to `end`, and of its other samples or beams, which share the whole
-// chunks of the prompt if the model batches.
+// Returns the bytes of a sequence up to `end`, plus those of its other samples or beams. If the
+// model batches, these share the prompt's whole chunks.
 uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   const uint32_t text = sequence.tokens();
   const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
@@ -32,7 +32,7 @@ void KvMemory::LookUpPool(Sequence* sequence) {
 absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const EngineRequest& request = sequence->request;
   const uint32_t left = request.max_new_tokens - sequence->answer.generated;
-  // All of the answer where nothing can be preempted, or would begin anew.
+  // Reserve the whole answer if the sequence cannot be preempted, or would have to begin again.
   const bool whole =
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
@@ -48,9 +48,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   }
   LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
-  uint64_t claimed = sequence->holds_whole_budget
-                         ? budget
-                         : needed;  // and what others were admitted for and have not taken
+  uint64_t claimed =
+      sequence->holds_whole_budget ? budget : needed;  // plus what others still may take
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
                                       other->request.kv);
@@ -63,7 +62,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  // A sequence that has others to wait for evicts nothing, unless that is enough.
+  // If others run, evict only if evicting is enough: otherwise the sequence waits anyway.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
     while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
@@ -71,17 +70,17 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     }
   }
   if (lacking() > 0) {
-    // Other holders, such as a publish, have the rest of the pool's memory. If the pool has it too,
-    // no block is freed when they release it, and nothing would wake the engine.
+    // Other holders, such as a publish, hold the rest of the pool's memory. If the pool holds it
+    // too, their release frees no block and would not wake the engine.
     if (others.empty()) keeper_->pool().Clear();
-    sequence->pooled = PooledPrefix();  // others may have what it would hold meanwhile
+    sequence->pooled = PooledPrefix();  // others may use it meanwhile
     return false;
   }
   const uint32_t forks = request.searches() ? 0 : sequence->unforked();
   for (uint32_t made = 0; made <= forks; ++made) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
         model_->NewKv(static_cast<int>(sequence->tokens() + left), request.kv);
-    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {  // of the machine
+    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {  // the machine's memory
       sequence->kv = nullptr;
       sequence->fork_kvs.clear();
       return false;
@@ -134,8 +133,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     return model_->MakeRoom(sequence->kv.get(), static_cast<int>(part->tokens));
   };
   absl::Status room = take();
-  // Guesses take free memory only. The rows of a long prefill step take that of the pool, too, but
-  // none of a publish or of another sequence.
+  // Guessed tokens use free memory only. A long prefill step may also evict from the pool, but
+  // takes no memory from a publish or another sequence.
   const bool decodes = part->kind == StepKind::kDecode;
   while (!decodes && absl::IsResourceExhausted(room) && FreeUnused()) room = take();
   const uint32_t least = decodes ? 1 : layout_.chunk_tokens;
@@ -148,7 +147,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     room = RetryFreeingMemory(*sequence, take);
   }
   if (!absl::IsResourceExhausted(room)) return room;
-  const bool no_token = sequence->Text().size() == sequence->tokens();  // since it was admitted
+  const bool no_token =
+      sequence->Text().size() == sequence->tokens();  // none generated since admission
   if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",
@@ -158,7 +158,7 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   return absl::OkStatus();
 }
 
-// A search begins anew: nothing of it was passed on, and it finds the same.
+// A preempted search restarts: no token of it was sent, and it finds the same answer again.
 void KvMemory::Preempt(SequencePtr sequence) {
   counters_->Add(EngineCounter::kPreemptions);
   if (sequence->state->beams != nullptr) {

@@ -1,14 +1,14 @@
 // KvMemory: gives sequences memory for their keys and values, within the model's budget.
 //
-// A sequence takes blocks when a step needs them. If there are none, an entry of the pool is
-// evicted, else an audit or a publish that waits is dropped, else what younger sequences that wait
-// for a cache found in the pool is given back to it, else a younger sequence is preempted:
-// its whole chunks go to the pool, it waits in the queue, and its text is restored or computed
-// again. The oldest sequence is never preempted for another, so that every request ends. Where a
-// sequence's bits depend on its steps (exact, portable), all of its memory is taken before it
-// begins, and nothing is preempted.
+// A sequence takes blocks when a step needs them. If none are free, KvMemory frees memory in this
+// order: evict a pool entry; skip the running audit; drop the oldest waiting publish; release the
+// pool entries that younger sequences found and hold while they wait for a cache; preempt a younger
+// sequence. Preemption moves a sequence's whole chunks to the pool and the sequence to the queue;
+// later its text is restored or computed again. The oldest sequence is never preempted for another,
+// so every request ends. If the model does not batch (exact, portable), all memory of a sequence is
+// taken at admission, and nothing is preempted.
 //
-// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive KvMemory.
 #ifndef HEARTH_WORKER_ENGINE_KV_MEMORY_H_
 #define HEARTH_WORKER_ENGINE_KV_MEMORY_H_
 
@@ -39,24 +39,25 @@ class KvMemory {
         beams_(beams),
         counters_(counters) {}
 
-  // Sets `pooled` of a sequence that reads, before its lookup in the cache and again after it.
+  // Sets `pooled` if the sequence reads. Called before the cache lookup and again after it.
   void LookUpPool(Sequence* sequence);
-  // Looks the sequence's prefix up in the pool, and makes its KV if there is room for its text and
-  // for a chunk of its answer. False: there is none now. kInvalidArgument: there will never be.
+  // Looks the prefix up in the pool, and creates the sequence's KV if memory suffices for its text
+  // and one chunk of its answer. Returns false if memory is short now. kInvalidArgument: the
+  // request never fits.
   absl::StatusOr<bool> TryAdmit(Sequence* sequence);
-  // Calls `use`, which takes memory for the sequence, until it has enough. kResourceExhausted:
-  // others have none to give.
+  // Calls `use` until it no longer runs out of memory, and frees memory of others between the
+  // calls. kResourceExhausted: nothing is left to free.
   absl::Status RetryFreeingMemory(const Sequence& sequence, absl::FunctionRef<absl::Status()> use);
-  // Takes the memory of a step's part, which may get fewer tokens, or preempts its sequence.
-  // kResourceExhausted: its text has outgrown all of the budget. Other errors say that the machine
-  // has no memory.
+  // Takes the memory of a step's part. May reduce the part's tokens, or preempt its sequence.
+  // kResourceExhausted: the text has outgrown the whole budget. Other errors: the machine has no
+  // memory.
   absl::Status MakeRoom(SequencePart* part);
 
  private:
-  // Evicts an entry of the pool, else drops an audit; false: there is neither.
+  // Evicts a pool entry, else skips the running audit. Returns false if there is neither.
   bool FreeUnused();
-  // Drops what younger sequences that wait for a cache have found in the pool, which may then evict
-  // it. False: they have nothing.
+  // Releases the pool entries held by younger sequences that wait for a cache, so that the pool can
+  // evict them. Returns false if there are none.
   bool ReleasePooled(const Sequence& sequence);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);

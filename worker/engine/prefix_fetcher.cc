@@ -12,11 +12,11 @@ namespace hearth {
 
 namespace {
 
-// A fetch occupies a thread until it ends, longer where it waits for another's computation; every
-// running sequence may have one.
+// A fetch occupies a thread until it ends, including the wait for another request's computation.
+// Every running sequence may have a fetch.
 constexpr size_t kMaxFetchThreads = 64;
-// Added to the engine's wait, so that a cache that keeps to its timeout returns before it is given
-// up: its outcome says what it measured of the link.
+// Added to the engine's wait, so that a cache that keeps its timeout returns in time. Its outcome
+// has measurements of the link.
 constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 
 }  // namespace
@@ -32,7 +32,7 @@ PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, cons
       loads_(terms.load, terms.load_clock),
       fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
-// The highest that could be restored.
+// Returns the highest boundary that could be restored.
 uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
   const uint32_t most = sequence.max_boundary();
   if (!CutsAreKeyed(layout_.exactness)) return most;
@@ -67,7 +67,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     return unasked;
   }
   counters_->Add(EngineCounter::kFetches);
-  // A plan and a transfer, twice.
+  // Two attempts, each a plan and a transfer.
   absl::Duration longest = 2 * terms_.fetch_budget + kReturnTime;
   if (best.limits.has_value()) {
     longest += 2 * std::max(best.limits->transfer, *best.compute_estimate);
@@ -89,7 +89,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
   };
   sequence->fetch.WaitUntil(sequence->times.admitted_at + longest);
   if (fetches_.Submit(fetch)) return std::nullopt;
-  return FetchOutcome();  // every thread waits for a slow cache already
+  return FetchOutcome();  // all fetch threads are busy
 }
 
 FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefix,
@@ -100,7 +100,8 @@ FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefi
   return outcome;
 }
 
-// On a fetch thread: what the cache has, after a wait for what another is computing.
+// On a fetch thread: fetches the prefix, waits if another request is computing more of it, and then
+// fetches again.
 FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cache,
                                            const LoadWork& work, absl::Time deadline) {
   PrefixRequest prefix = sequence->prefix;
@@ -108,32 +109,32 @@ FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cach
   prefix.work = work;
   const uint32_t above_tokens = work.have_tokens, max_tokens = sequence->max_boundary();
   const auto left = [&] { return deadline - LoadModel::SteadyNow(); };
-  // It waited for a thread until it was too late, which says nothing of the cache.
+  // The fetch waited too long for a thread; the cache is not at fault.
   if (left() <= absl::ZeroDuration()) return FetchOutcome();
   FetchOutcome outcome = Fetch(cache, prefix, above_tokens, max_tokens, left());
-  // The link is slow, or the store is silent: another call would cost the request time.
+  // The link is slow or the store does not answer: another call would only delay the request.
   if (outcome.load.is_late) return outcome;
   const uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
   LeaseTerms terms = terms_.compute;
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
   if (!takes_part || max_tokens < uint64_t{have} + terms.min_tokens) return outcome;
-  // A load may have been worth more than the budget.
+  // A load may have used up the budget: then allow one more budget for the answer.
   const absl::Duration answer = left() > absl::ZeroDuration() ? left() : terms_.fetch_budget;
-  // The cache keeps to the parts of it: an answer, a wait, another fetch.
+  // The cache itself limits each part: the answer, the wait and the second fetch.
   const absl::Duration longest = answer + terms.wait + terms_.fetch_budget;
   if (!sequence->fetch.WaitUntil(absl::Now() + longest)) return outcome;
   LeaseOutcome turn = cache->Lease(prefix, have, max_tokens, terms, answer);
   outcome.lease = std::move(turn.lease);
   outcome.matched_tokens = std::max(outcome.matched_tokens, turn.matched_tokens);
   if (turn.usable_tokens <= have || !sequence->fetch.IsAwaited()) return outcome;
-  // Another request of this worker may have computed it: then the engine finds it in the pool.
+  // If another request of this worker computed the prefix, the engine finds it in the pool.
   if (pool_->Lookup(prefix, max_tokens).boundary >= turn.usable_tokens) return outcome;
-  // Declined objects are not here: without this fetch they are computed.
+  // Objects of a declined load are not here, so they count as tokens to compute.
   prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
   FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);
   second.matched_tokens = std::max(second.matched_tokens, outcome.matched_tokens);
-  // The objects of the first fetch are of use if the second one brings nothing.
+  // Keep the first fetch's objects if the second fetch brings nothing.
   const bool is_better =
       second.usable_tokens > 0 || (outcome.usable_tokens == 0 && second.declined_tokens > 0);
   if (!is_better) return outcome;

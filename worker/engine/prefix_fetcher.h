@@ -1,8 +1,8 @@
-// PrefixFetcher: fetches the cached part of a sequence's prompt, where that is worth it, and learns
-// what loading and computing cost.
+// PrefixFetcher: fetches the cached prefix of a prompt if loading is worth the time, and learns the
+// costs of loading and computing.
 //
-// Thread safety: LookUp by the engine's thread; the rest from any thread. Fetches run on threads of
-// its own. Ownership: all its arguments must outlive it.
+// Thread safety: LookUp by the engine's thread; other methods by any thread. Fetches run on its own
+// threads. Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 
@@ -23,20 +23,20 @@ namespace hearth {
 
 class PrefixFetcher {
  public:
-  // Up to `max_running` sequences wait for a fetch. `wake_engine`: called from a thread of its own
-  // when a result is at sequence->fetch.
+  // Up to `max_running` sequences may wait for a fetch. `wake_engine`: called from a fetch thread
+  // when a result is available in sequence->fetch.
   PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
                 PrefixPool* pool, EngineCounters* counters, std::function<void()> wake_engine);
 
-  // Whether a cache might have more of it than the pool.
+  // Returns whether a cache may have a longer prefix than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
-  // Nothing: the result arrives at sequence->fetch. Else there is nothing to wait for.
+  // Returns nullopt if a fetch was started: its result arrives in sequence->fetch. Otherwise
+  // returns the result of the lookup.
   std::optional<FetchOutcome> LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
                                      const LoadWork& work);
-  // Counts the decision, and how far off the estimate of a load was. Returns the decision that the
-  // restored sequence came to.
+  // Counts the decision and the error of the load estimate. Returns `load` with the final decision.
   LoadReport NoteLoad(const Sequence& sequence, LoadReport load);
-  // The estimate for a prefix of so many tokens.
+  // Estimates loading and computing a prefix of `boundary` tokens.
   LoadReport Estimate(uint32_t boundary) const;
   LoadModel* loads() { return &loads_; }
   void Stop() { fetches_.Stop(); }

@@ -29,7 +29,7 @@ std::shared_ptr<const KvObject> WithoutBytes(const ObjectId& id) {
   return object;
 }
 
-// In ascending order, of equal ids the first.
+// Sorts by id and removes duplicate ids.
 void SortEachOnce(KvObjects* objects) {
   std::stable_sort(objects->begin(), objects->end(),
                    [](const auto& a, const auto& b) { return a->id < b->id; });
@@ -37,8 +37,8 @@ void SortEachOnce(KvObjects* objects) {
   objects->erase(std::unique(objects->begin(), objects->end(), equal), objects->end());
 }
 
-// What boundaries below a restored one need. Part of a restored object would do for some of it, but
-// such a part is not made: like what is not here it has no bytes, and the store may have it.
+// Adds the objects that `boundaries`, all below the restored one, need. Objects that are not among
+// the restored ones are added without bytes: the store may have them.
 void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
               const KvObjects& restored, KvObjects* offered) {
   for (const uint32_t boundary : boundaries) {
@@ -51,8 +51,8 @@ void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
   }
 }
 
-// `objects` in ascending order. Whichever publish the cache hears of first lacks the prompt's
-// chunks: each counts them. REQUIRES: the sequence writes.
+// `objects`: ascending. Each publish counts the tokens that the cache lacks, because it is unknown
+// which publish is planned first. REQUIRES: the sequence writes.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
   const uint32_t end = boundaries.back();
@@ -73,8 +73,8 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   return spec;
 }
 
-// One value that is not would end every request that restores it. The value's upper 16 bits say it:
-// they are a bfloat16, and the exponent of a float32. REQUIRES: of one of these.
+// Returns whether all values are finite: one NaN or infinity would fail every request that restores
+// it. Checks the exponent bits of each value's upper 16 bits. REQUIRES: float32 or bfloat16.
 bool AreFinite(const KvObjects& objects, KvDtype dtype) {
   constexpr uint16_t kExponent = 0x7f80;
   const size_t step = KvDtypeBytes(dtype);
@@ -99,8 +99,8 @@ PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_ti
       staging_(memory.staging_bytes),
       publisher_(publish_timeout, memory.staging_bytes, counters) {}
 
-// Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
-// Before the very last step it does not: it would slow the first token, and soon goes out after it.
+// Under a lease other requests wait, so publish each kept boundary as soon as it is passed. Not
+// before the last step: publishing then would delay the first token, and follows soon anyway.
 void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache) {
   if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
   const std::vector<uint32_t> boundaries = sequence->kept.staged->boundaries();
@@ -115,7 +115,7 @@ void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* c
 void PrefixKeeper::KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
   AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
   if (cache == nullptr) return;
-  // The bytes stay accounted to the sequence, which offers them again with the rest.
+  // The bytes stay leased to the sequence, which offers them again with the rest.
   PublishJob job;
   job.spec =
       SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
@@ -124,7 +124,7 @@ void PrefixKeeper::KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCac
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
-  // The sequence may have ended before its prompt was computed, or been preempted after that.
+  // `staged` is null if the sequence ended before its prompt was computed, or was preempted later.
   if (sequence->kept.staged == nullptr) return;
   if (sequence->kept.prompt) return sequence->restored.objects.clear();
   sequence->kept.prompt = true;
@@ -137,7 +137,7 @@ void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
     Publish(sequence, cache);
   }
   if (!KeepsAnswer(*sequence, cache)) sequence->kept.staged.reset();
-  sequence->kept.lease.reset();  // the publish has its own
+  sequence->kept.lease.reset();  // the publish holds the lease
   sequence->restored.objects.clear();
 }
 
@@ -155,7 +155,7 @@ void PrefixKeeper::AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary,
   }
 }
 
-// Puts a point into the pool, and counts what came of it.
+// Inserts a boundary into the pool and counts the result.
 PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefix,
                                                       uint32_t boundary, const KvObjects& objects) {
   const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
@@ -183,7 +183,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
   const KvObjects& restored = sequence->restored.objects;
-  std::vector<uint32_t> below;  // asked for, and below what was restored
+  std::vector<uint32_t> below;  // requested, below the restored boundary
   for (const uint32_t boundary : sequence->request.asked) {
     if (boundary < sequence->restored.boundary) below.push_back(boundary);
   }
@@ -192,8 +192,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
   KvObjects offered;
   AddBelow(layout_, below, restored, &offered);
-  // A point from the pool is offered again: the store may have lost it since, and learns that it is
-  // in use. So is a restored point when there is nothing new, to learn how durable it is.
+  // Offer a boundary from the pool again: the store may have lost it, and learns that it is used.
+  // Offer any restored boundary if there is nothing new, to learn its durability.
   if (!restored.empty() && (sequence->restored.from == Tier::kWorker || staged.empty())) {
     offered.insert(offered.end(), restored.begin(), restored.end());
     boundaries.push_back(sequence->restored.boundary);
@@ -219,7 +219,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     planned();
   };
   job.done = done;
-  if (sequence->generates()) {  // what a Prefill lacks its caller has computed
+  if (sequence->generates()) {  // a Prefill computes every boundary itself
     job.done = [below, done](PublishOutcome outcome) {
       for (const uint32_t boundary : below) {
         if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
@@ -234,16 +234,16 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// Only where decoding gives the bits of prefill: elsewhere the next turn computes the answer again.
-// The beam that an answer of a search was found on may have gone on otherwise.
+// An answer is kept only if decoding gives the bits of prefill (class invariant). A search's answer
+// is not kept: its beam's KV may have continued differently.
 bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const {
   if (layout_.exactness != Exactness::kInvariant) return false;
   if (!sequence.generates() || !sequence.writes() || sequence.request.searches()) return false;
   return cache != nullptr || memory_.pool_bytes > 0;
 }
 
-// The prefix of a next turn: the prompt and the answer, up to the last token that was computed.
-// The token that was sampled last has no keys and values yet.
+// Keeps the prefix of a next turn: prompt and answer, without the last sampled token, which has no
+// keys and values yet.
 void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   if (sequence->kept.staged == nullptr || !KeepsAnswer(*sequence, cache)) return;
   PublishOutcome nothing;
@@ -276,14 +276,13 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// Keeps the text up to the token that was computed last. If the last chunk is not whole, it is
-// copied.
+// Keeps the text up to the last computed token. An incomplete last chunk is copied.
 void PrefixKeeper::KeepPreempted(Sequence* sequence) {
   const auto boundary = static_cast<uint32_t>(sequence->kv->length());
   const EngineRequest& asked = sequence->asked();
   if (!asked.writes() || boundary == 0 || NeededBytes(layout_, boundary) > memory_.pool_bytes)
     return;
-  std::unique_ptr<StagedSnapshots>& staged = sequence->kept.staged;  // has most of the digests
+  std::unique_ptr<StagedSnapshots>& staged = sequence->kept.staged;  // has most digests already
   if (staged == nullptr) {
     staged = std::make_unique<StagedSnapshots>(layout_, std::vector<uint32_t>(), 0, KvObjects(),
                                                &staging_, /*shares_chunks=*/true);
@@ -308,7 +307,7 @@ bool PrefixKeeper::ReleaseStaged(Sequence* sequence) {
   return true;
 }
 
-// What was not computed here was restored, at the prompt's very end: then `kv` holds nothing.
+// If the whole prompt was restored, `kv` is empty: use the restored objects.
 absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   const uint32_t end = sequence.tokens();
   if (sequence.restored.boundary == end) return sequence.restored.objects;
@@ -345,7 +344,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
   if (absl::Status has_states = CheckHasStates(layout_); !has_states.ok()) return has_states;
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(file);
   if (!header.ok()) return header.status();
-  // Where none is the same, the plain one says what differs.
+  // If no adapter matches, `plain` reports the difference.
   const auto same = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
     return info.fingerprint.digest() == header->fingerprint.digest();
   });

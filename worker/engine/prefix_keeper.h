@@ -1,9 +1,9 @@
-// PrefixKeeper: keeps the boundaries worth keeping of each sequence, in the worker's pool and by a
-// publish.
+// PrefixKeeper: puts the boundaries worth keeping of each sequence into the worker's pool, and
+// publishes them.
 //
-// Thread safety: methods with a sequence from the engine's thread alone; the pool, the staging
-// budget and the publisher from any thread.
-// Ownership: all its arguments must outlive it.
+// Thread safety: methods that take a sequence by the engine's thread only; the pool, the staging
+// budget and the publisher by any thread.
+// Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 
@@ -31,26 +31,28 @@ class PrefixKeeper {
   PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
                EngineCounters* counters);
 
-  // Keeps boundaries that a step from `begin` on passed; `cache` may be null, here and below.
+  // Keeps the boundaries that a step from token `begin` passed. `cache` may be null, here and
+  // below.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
-  // Once the prompt is computed.
+  // Keeps the prompt's boundaries. Call after the prompt is computed.
   void Keep(Sequence* sequence, PrefixCache* cache);
-  // Once the answer is complete.
+  // Keeps the prompt with its answer. Call after the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
-  // Keeps the text of a sequence that is about to be preempted, in the pool alone.
+  // Puts the text of a sequence into the pool before it is preempted. Does not publish.
   void KeepPreempted(Sequence* sequence);
-  // Drops the boundaries that a sequence has staged to keep and publish, and what was restored, for
-  // their memory. False: there is none.
+  // Releases the sequence's staged boundaries and restored objects to free their memory. Returns
+  // false if it has none.
   bool ReleaseStaged(Sequence* sequence);
-  // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
-  // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.
+  // Passes a snapshot of the whole prompt to on_snapshot, if set. `plain`: the fingerprint without
+  // an adapter. kResourceExhausted: staging-bytes is full. kFailedPrecondition: this class has no
+  // snapshots.
   absl::Status GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
                             const std::vector<AdapterInfo>& adapters);
-  // As Engine::AddSnapshot, from any thread.
+  // As Engine::AddSnapshot. Any thread.
   absl::StatusOr<std::string> AddSnapshot(const std::string& tenant, const Fingerprint& plain,
                                           const std::vector<AdapterInfo>& adapters,
                                           absl::string_view file);
-  // Objects that came from a cache.
+  // Puts objects that came from a cache into the pool.
   void AddRestoredToPool(const Sequence& sequence);
 
   bool has_pool() const { return memory_.pool_bytes > 0; }

@@ -30,7 +30,7 @@ EngineCounter CachedTokensCounter(Tier tier) {
   return EngineCounter::kCachedTokensWorker;
 }
 
-// Whether a request with these cuts may go on from `boundary`.
+// Returns whether the sequence may continue from `boundary`.
 bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
   if (!CutsAreKeyed(layout.exactness)) return true;
   return boundary % layout.chunk_tokens == 0 ||
@@ -48,7 +48,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
-  if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored goes back to them
+  if (status.ok()) sequence->pooled.objects.clear();  // needed by DropRestored only
   if (!status.ok() || sequence->resumed) return status;
   counters_->Add(EngineCounter::kPromptTokens, sequence->tokens());
   const RestoredPrefix& restored = sequence->restored;
@@ -62,8 +62,8 @@ bool PrefixRestorer::IsUsable(const Sequence& sequence, FetchOutcome* fetched) c
          CheckAndSortObjects(layout_, boundary, &fetched->objects).ok();
 }
 
-// Replaces objects that the worker has already: in the class invariant its pool shares its memory
-// with sequences.
+// Replaces fetched objects by equal objects of the pool: in the class invariant the pool shares its
+// memory with sequences.
 void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
   if (layout_.exactness != Exactness::kInvariant) return;
   for (auto& object : *objects) {
@@ -75,14 +75,14 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
 }
 
 void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
-  // The pool may have as much by now, from another request: no fault of the cache.
+  // If the pool meanwhile has as much, from another request, the fetched objects are not needed.
   if (fetched.usable_tokens > sequence->pooled.boundary) {
     if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored.boundary = fetched.usable_tokens;
       sequence->restored.objects = std::move(fetched.objects);
       sequence->restored.from = fetched.slowest_tier;
-      // A cache that does not say where it reads from is at least not this worker.
+      // A cache that does not report its tier counts as kHost.
       if (sequence->restored.from == Tier::kNone) sequence->restored.from = Tier::kHost;
       return;
     }
@@ -107,8 +107,7 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
       layout_, kept, sequence->restored.boundary, sequence->restored.objects, keeper_->staging(),
       layout_.exactness == Exactness::kInvariant, sequence->kv->is_on_device());
   uint32_t end = sequence->tokens();
-  // A prefill-only request that may write is over once its staged points are: the rest is of no
-  // use.
+  // A prefill-only request that writes ends at its last staged boundary: nothing needs the rest.
   if (!sequence->generates() && sequence->writes()) {
     const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
     end = staged.empty() ? sequence->restored.boundary : staged.back();
@@ -123,12 +122,12 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
 }
 
-// kResourceExhausted: there is no memory for what was restored.
+// Plans the steps and restores the KV. kResourceExhausted: no memory for the restored prefix.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
-  if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
+  if (sequence->position > 0 || sequence->kv->length() > 0) {  // of an earlier attempt
     const absl::Status restored = memory_->RetryFreeingMemory(*sequence, [&] {
       return model_->Restore(layout_, sequence->position, sequence->restored.objects,
                              sequence->kv.get());
@@ -139,7 +138,7 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   return absl::OkStatus();
 }
 
-// Back to what the worker has itself.
+// Falls back to the pool's prefix, or to none.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
   sequence->kept.staged.reset();

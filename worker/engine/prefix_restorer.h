@@ -1,7 +1,7 @@
 // PrefixRestorer: restores a sequence's prefix from fetched objects, else from the worker's pool,
-// else from nothing; and plans the boundaries to be kept.
+// else not at all; and plans the boundaries to keep.
 //
-// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 
@@ -21,7 +21,8 @@ class PrefixRestorer {
                  EngineCounters* counters)
       : layout_(layout), model_(model), keeper_(keeper), memory_(memory), counters_(counters) {}
 
-  // Refuses objects that do not fit the request. `has_cache`: kept boundaries may be published.
+  // Restores the prefix. Fetched objects that do not fit the request are ignored and counted.
+  // `has_cache`: kept boundaries may be published.
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
 
  private:

@@ -9,9 +9,9 @@
 namespace hearth {
 namespace {
 
-// Two, so that one slow publish does not hold up the next.
+// Two threads, so that one slow publish does not block the next.
 constexpr size_t kPublisherThreads = 2;
-// More than the requests that can be running and queued by default.
+// More than the default maximum of running plus queued requests.
 constexpr size_t kMaxWaitingPublishes = 256;
 
 }  // namespace
@@ -50,7 +50,7 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   assert(cache != nullptr && job.done != nullptr);
   auto shared = std::make_shared<PublishJob>(std::move(job));
   Count(*shared, /*waits=*/true);
-  // `dropped`: why; null: it is published. However it ends, what it held is let go.
+  // Ends the job and releases what it held. `dropped`: the reason, or null to publish.
   const auto end = [this, cache, shared](const char* dropped) {
     Count(*shared, /*waits=*/false);
     if (dropped == nullptr) {
@@ -84,7 +84,7 @@ void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
     outcome = PublishOutcome();
     outcome.note = absl::StrCat("publishing failed: ", error.what());
   }
-  job->compute_lease.reset();  // stored or not: nobody waits for it any longer
+  job->compute_lease.reset();  // stored or not, waiting requests may continue
   if (!outcome.boundaries.empty()) counters_->Add(EngineCounter::kPublishesStored);
   counters_->Add(EngineCounter::kPublishBytes, outcome.bytes_sent);
   job->done(outcome);

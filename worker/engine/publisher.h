@@ -1,13 +1,13 @@
-// Publisher: hands kept boundaries to the cache, on its own threads, after the request that made
-// them has gone on.
+// Publisher: sends kept boundaries to the cache on its own threads, while the request continues.
 //
-// Thread safety: all methods from any thread.
-// Ownership: a job owns its objects and its share of the staging budget until it has ended.
+// Thread safety: all methods may be called from any thread.
+// Ownership: a job owns its objects and its staging lease until it ends.
 // Invariants:
-//   1. Waiting jobs hold no more than a limit of bytes, each counted once, or there is only one:
-//   the oldest are dropped for that.
-//   2. A submitted job's `done` is called exactly once: from a publisher thread, or from Stop,
-//      DropOldest or Submit where it is dropped.
+//  1. Waiting jobs hold at most `max_waiting_bytes`, each object counted once, or there is only one
+//     waiting job. The oldest jobs are dropped to ensure this.
+//  2. The `done` of a submitted job is called exactly once: by a publisher thread, or, if the job
+//  is
+//     dropped, by Stop, DropOldest or Submit.
 #ifndef HEARTH_WORKER_ENGINE_PUBLISHER_H_
 #define HEARTH_WORKER_ENGINE_PUBLISHER_H_
 
@@ -31,17 +31,17 @@ namespace hearth {
 struct PublishJob {
   PublishRequestSpec spec;
   StagingBudget::Lease lease;
-  std::shared_ptr<ComputeLease> compute_lease;  // ends with the publish
+  std::shared_ptr<ComputeLease> compute_lease;  // released after the publish
   std::function<void(const PublishOutcome&)> done;
 };
 
 class Publisher {
  public:
-  // `timeout`: of one publish. `counters` must outlive the publisher.
+  // `timeout`: limit of one publish. `counters` must outlive the publisher.
   Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters);
 
   void Submit(PrefixCache* cache, PublishJob job) ABSL_LOCKS_EXCLUDED(mu_);
-  // Drops the job that has waited longest, for the sake of its memory; false when none waits.
+  // Drops the oldest waiting job to free its memory. Returns false if no job waits.
   bool DropOldest() { return queue_.DropOldest(); }
   bool WaitIdle(absl::Time deadline) { return queue_.WaitIdle(deadline); }
   void Stop() {
@@ -52,7 +52,7 @@ class Publisher {
  private:
   void Publish(PrefixCache* cache, PublishJob* job);
   void Drop(const PublishJob& job, const char* why);
-  // Adds or subtracts a waiting job and the bytes that it alone holds.
+  // Adds or removes a waiting job, and the bytes that no other waiting job holds.
   void Count(const PublishJob& job, bool waits) ABSL_LOCKS_EXCLUDED(mu_);
 
   const absl::Duration timeout_;
@@ -62,7 +62,7 @@ class Publisher {
   absl::Mutex mu_;
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<const std::byte*, size_t> holders_ ABSL_GUARDED_BY(mu_);  // waiting jobs, by object
+  std::map<const std::byte*, size_t> holders_ ABSL_GUARDED_BY(mu_);  // waiting jobs per object
   TaskQueue queue_;
 };
 

@@ -30,10 +30,10 @@ void DraftLength::OnStep(uint32_t drafted, uint32_t accepted) {
 
 namespace {
 
-constexpr size_t kMostAgreeing = 16;  // more say no more
-constexpr size_t kBlock = 64;         // places that are compared at once
+constexpr size_t kMostAgreeing = 16;  // longer matches are not better
+constexpr size_t kBlock = 64;         // positions compared at once
 
-// How many tokens up to `place` are the text's last ones.
+// Returns how many tokens that end at `place` equal the text's last tokens, up to kMostAgreeing.
 size_t AgreeingAt(absl::Span<const int32_t> text, size_t place) {
   size_t agreeing = 0;
   while (agreeing < kMostAgreeing && agreeing <= place &&
@@ -43,8 +43,8 @@ size_t AgreeingAt(absl::Span<const int32_t> text, size_t place) {
   return agreeing;
 }
 
-// Whether the text's last pair of tokens ends at one of kBlock places from `begin` on. The loop has
-// a fixed length and no branch, so that the compiler compares several tokens at a time.
+// Returns whether the text's last pair of tokens ends at one of the kBlock positions from `begin`.
+// The loop has a fixed length and no branch, so that the compiler vectorizes it.
 // REQUIRES: begin > 0; the block ends before the text's last token.
 bool HasLastPair(absl::Span<const int32_t> text, size_t begin) {
   const int32_t first = text[text.size() - 2], second = text[text.size() - 1];
@@ -54,11 +54,11 @@ bool HasLastPair(absl::Span<const int32_t> text, size_t begin) {
   return found != 0;
 }
 
-// The place after which a guess begins; 0: there is none.
+// Returns the best match position; the guess begins after it. 0: no match.
 size_t BestPlace(absl::Span<const int32_t> text) {
-  size_t best = 0, best_agreeing = 1;  // a single token says too little
+  size_t best = 0, best_agreeing = 1;  // one matching token is too few
   size_t seen = 0;
-  size_t end = text.empty() ? 0 : text.size() - 1;  // places before it are left
+  size_t end = text.empty() ? 0 : text.size() - 1;  // positions before it are unsearched
   while (end > 1) {
     const size_t begin = end > kBlock ? end - kBlock : 1;
     const bool skips = end - begin == kBlock && !HasLastPair(text, begin);

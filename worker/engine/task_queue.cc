@@ -54,7 +54,7 @@ void TaskQueue::Stop() {
   }
   for (Task& task : dropped) task(Fate::kDrop);
   for (std::thread& thread : threads_) {
-    assert(thread.get_id() != std::this_thread::get_id());  // not from a task
+    assert(thread.get_id() != std::this_thread::get_id());  // Stop() was not called by a task
     thread.join();
   }
   threads_.clear();
@@ -75,7 +75,7 @@ void TaskQueue::Run() {
       ++busy_;
     }
     task(Fate::kRun);
-    task = nullptr;  // what it holds is released before the queue counts as idle
+    task = nullptr;  // release what it holds before the queue counts as idle
     absl::MutexLock lock(&mu_);
     assert(busy_ > 0);
     --busy_;

@@ -1,8 +1,9 @@
-// TaskQueue: a few threads that run tasks in order of arrival, with a bounded queue.
+// TaskQueue: a thread pool that runs tasks in order of arrival, with a bounded queue.
 //
-// Thread safety: all methods from any thread; Stop and the destructor not from a task.
-// Invariant: every accepted task is called exactly once: with kRun, or with kDrop when it was
-// dropped, or the queue stopped, before its turn.
+// Thread safety: all methods may be called from any thread; Stop and the destructor not from a
+// task.
+// Invariant: every accepted task is called exactly once: with kRun, or with kDrop if it was dropped
+// or the queue stopped before its turn.
 #ifndef HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
 #define HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
 
@@ -28,13 +29,13 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
-  // False, and the task is not called, when the queue is full or stopped.
+  // Returns false, without calling the task, if the queue is full or stopped.
   bool Submit(Task task) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls the task that has waited longest with kDrop, here; false when none waits.
+  // Calls the oldest waiting task with kDrop, on this thread. Returns false if none waits.
   bool DropOldest() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until nothing waits or runs; false when `deadline` came first.
+  // Waits until no task waits or runs. Returns false if `deadline` passed first.
   bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Drops what waits, then joins the threads.
+  // Drops waiting tasks, then joins the threads.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -1,7 +1,7 @@
-// CallStop: ends blocking calls from another thread when nobody waits for them any more.
+// CallStop: cancels blocking calls from another thread when their results are not needed any more.
 //
-// Thread safety: all methods from any thread. Ownership: shared by those who stop the calls and
-// those who make them.
+// Thread safety: all methods may be called from any thread. Ownership: shared by the threads that
+// cancel the calls and the threads that make them.
 #ifndef HEARTH_WORKER_PREFIX_CALL_STOP_H_
 #define HEARTH_WORKER_PREFIX_CALL_STOP_H_
 
@@ -18,7 +18,7 @@ namespace hearth {
 
 class CallStop {
  public:
-  // Ends the calls under way, and each that begins later at once.
+  // Cancels running calls. A later call is cancelled as soon as it begins.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     if (std::exchange(stopped_, true)) return;
@@ -29,11 +29,11 @@ class CallStop {
     return stopped_;
   }
 
-  // A call, as long as it lives: `end` is called once if it is to end, and never after. It must
-  // neither block nor call back.
+  // Registers a call while it lives. `end` is called at most once, to cancel the call, and never
+  // after the destructor. `end` must not block, and must not call back.
   class Call {
    public:
-    // `stop` may be null: nobody ends it.
+    // `stop` may be null: then the call is never cancelled.
     Call(std::shared_ptr<CallStop> stop, std::function<void()> end)
         : stop_(std::move(stop)), end_(std::move(end)) {
       assert(end_ != nullptr);

@@ -6,14 +6,15 @@
 namespace hearth {
 namespace {
 
-// The next load halves the weight of those before; 8,192 tokens leave steps an e-th of theirs.
+// Each load halves the weight of earlier loads; 8,192 prefilled tokens reduce the weight of earlier
+// steps to 1/e.
 constexpr double kKept = 0.5, kMemoryTokens = 8192;
 constexpr absl::Duration kRetryAfter = absl::Seconds(30);
-// Loads this short are made whatever computing costs: they spare other requests the computing.
+// Shorter loads are always made: they save computing for other requests.
 constexpr absl::Duration kShortLoad = absl::Milliseconds(20);
-// The share of the computing time that a load may lose, by silence or by a retry.
+// Fraction 1/20 of the computing time that a load may waste, by silence or by a retry.
 constexpr int kLossShare = 20;
-// No limit is shorter: a busy machine is not a slow link.
+// Minimum of every limit: a pause of a busy machine does not mean a slow link.
 constexpr absl::Duration kLeastLimit = absl::Milliseconds(50);
 
 }  // namespace
@@ -84,7 +85,7 @@ void LoadModel::Decide(const LoadWork& work, LoadReport* load) {
   }
   const absl::Duration most = std::max(*load->compute_estimate, kLeastLimit);
   const absl::Duration loss = std::max(most / kLossShare, kLeastLimit);
-  // Twice what is expected: a link slows down, or another transfer shares it.
+  // Twice the estimate: links slow down, and other transfers share them.
   const absl::Duration expected = 2 * load->load_estimate.value_or(most);
   load->limits = LoadLimits{load->retries ? loss : std::clamp(expected, loss, most), loss};
 }

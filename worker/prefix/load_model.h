@@ -1,14 +1,14 @@
-// LoadModel: decides whether a stored prefix is loaded or computed, by the rates that the worker
+// LoadModel: decides whether to load or compute a stored prefix, by the rates that the worker
 // measured.
 //
-// The choice that takes less time at these rates wins. A prefix is loaded if a rate is unknown; a
-// source that was too slow is tried again after a while. The decision is made once, when the plan
-// has come, and sets limits to the transfer. A wrong choice is a cache miss, which changes no
-// result. Only two boundaries are compared, the worker's own and the longest that is stored: bytes
-// grow ever slower with the boundary (windows), computing ever faster (attention), so no boundary
+// The faster alternative wins. If a rate is unknown, the prefix is loaded. A source that was too
+// slow is retried after a while. The decision is made once, when the plan has arrived, and sets
+// limits for the transfer. A wrong decision is a cache miss and changes no result. Only two
+// boundaries are compared, the worker's own and the longest stored one: with a longer boundary the
+// bytes grow ever slower (windows) and the computing grows ever faster (attention), so no boundary
 // between them costs less than both.
 //
-// Thread safety: all methods from any thread.
+// Thread safety: all methods may be called from any thread.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_MODEL_H_
 #define HEARTH_WORKER_PREFIX_LOAD_MODEL_H_
 
@@ -28,48 +28,48 @@ namespace hearth {
 // In the order of the flag's names.
 enum class LoadChoice { kAuto, kAlways, kNever };
 
-// Where a plan's bytes come from: the slowest part of it.
+// Source of a plan's bytes: the slowest part counts.
 enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kCount };
 
 enum class LoadDecision {
-  kNone,       // nothing was asked for (no store, no reads, nothing to gain), or no plan came
-  kMiss,       // the store had nothing above what the worker has, or its answer was of no use
+  kNone,       // store not asked (none, no reads, no gain), or no plan came
+  kMiss,       // the store had nothing more, or a useless answer
   kLoad,       // the stored prefix was loaded
-  kCompute,    // it was not, or not asked for: computing is faster
-  kAbandoned,  // a load that took longer than its limits
+  kCompute,    // not loaded, or not requested: computing is faster
+  kAbandoned,  // the load exceeded its limits
 };
 
-// How long a transfer may take, and how long the wait for each of its messages.
+// Maximum durations of a transfer, and of the wait for each message.
 struct LoadLimits {
   absl::Duration transfer, message;
 };
 
 struct LoadReport {
   LoadDecision decision = LoadDecision::kNone;
-  std::optional<LoadSource> source;  // of the offer; empty: the best one
-  uint32_t boundary = 0;             // that the store offers
-  uint64_t bytes = 0;                // offered; if the store was not asked, the most it could offer
-  // Empty where unknown. The compute estimate is the time that a load saves.
+  std::optional<LoadSource> source;  // of the offer; empty: best source
+  uint32_t boundary = 0;             // offered by the store
+  uint64_t bytes = 0;                // offered, or the most that the store could offer
+  // Empty if unknown. compute_estimate is the time that a load saves.
   std::optional<absl::Duration> load_estimate, compute_estimate;
-  std::optional<LoadLimits> limits;  // empty: the deadline of the fetch
-  bool retries = false;              // a source that was too slow before
+  std::optional<LoadLimits> limits;  // empty: the fetch's deadline
+  bool retries = false;              // retries a slow source
 
-  // What the fetch measured: until the plan came, and from there until the transfer ended.
+  // Measured by the fetch: time until the plan arrived, and from then until the transfer ended.
   std::optional<absl::Duration> plan_took;
   absl::Duration took = absl::ZeroDuration();
-  bool is_late = false;   // the plan or the transfer was given up
-  uint64_t received = 0;  // of a transfer that was given up, with half of the next message
+  bool is_late = false;   // plan or transfer was abandoned
+  uint64_t received = 0;  // bytes of an abandoned transfer, plus half of the next message
 };
 
-// The computing that a load may save.
+// The computation that a load may save.
 struct LoadWork {
-  uint32_t have_tokens = 0, tokens = 0;  // the request's
-  uint32_t others = 0;                   // prompts as long as it that are computed beside it
+  uint32_t have_tokens = 0, tokens = 0;  // held and total tokens of the request
+  uint32_t others = 0;                   // concurrent prompts of the same length
 };
 
 class LoadModel {
  public:
-  // A clock that never goes back, for differences only: it does not tell the time of day.
+  // A monotonic clock, for differences only.
   static absl::Time SteadyNow() {
     const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
     return absl::UnixEpoch() + absl::FromChrono(since_start);
@@ -79,25 +79,25 @@ class LoadModel {
       : choice_(choice), clock_(std::move(clock)) {}
   absl::Time Now() const { return clock_(); }
 
-  // Learns how long a prefill step, or a fetch, took.
+  // Records the duration of a prefill step, and of a fetch.
   void OnStep(uint32_t tokens, absl::Duration took);
   void OnFetch(const LoadReport& load);
 
-  // Sets both estimates of an offer, and the decision by them: kLoad or kCompute.
+  // Sets both estimates of an offer, and the decision that follows: kLoad or kCompute.
   void Compare(const LoadWork& work, LoadReport* load) const;
-  // As Compare, by the worker's choice, with the limits of the transfer. Without a source: whether
-  // to ask the store.
+  // As Compare, but obeys the LoadChoice and sets the limits of the transfer. Without a source,
+  // decides whether to ask the store.
   void Decide(const LoadWork& work, LoadReport* load);
 
  private:
   struct Rate {
-    double seconds = 0, units = 0;  // sums, in which what is older counts less
-    absl::Time at;                  // of the last measurement, or retry
+    double seconds = 0, units = 0;  // decaying sums
+    absl::Time at;                  // last measurement or retry
     std::optional<absl::Duration> TimeOf(uint64_t more) const {
       if (units == 0) return std::nullopt;
       return absl::Seconds(seconds / units * static_cast<double>(more));
     }
-    // What was measured before keeps the share `kept` of its weight.
+    // Adds a measurement; earlier ones keep the share `kept` of their weight.
     void Add(double kept, uint64_t more, absl::Duration took) {
       seconds = seconds * kept + absl::ToDoubleSeconds(took);
       units = units * kept + static_cast<double>(more);

@@ -13,20 +13,20 @@
 namespace hearth {
 namespace {
 
-// One cache line; also what the widest vector loads want.
+// A cache line, and the alignment of the widest vector loads.
 constexpr size_t kAlignment = 64;
-// Smaller blocks come warm from the allocator's own arenas.
+// Smaller blocks are recycled by the allocator's own arenas.
 constexpr size_t kMinRecycledBytes = size_t{64} << 10;
-// Of a usual prompt: of the 270M its prefix has 28 MiB.
+// A typical prompt. Its prefix takes 28 MiB in the 270M model.
 constexpr uint32_t kPrefixTokens = 2048;
-// A free block serves a smaller wish when it wastes at most an eighth of itself.
+// A free block is reused for a smaller request if at most an eighth of it is wasted.
 constexpr size_t kMaxWasteFraction = 8;
 
-// First touch of fresh memory runs at 0.2 to 1.3 GB/s, which would make a restore cost more than
-// its copies: blocks are handed on instead of going back to the system.
+// Recycles blocks: the first touch of fresh memory runs at 0.2 to 1.3 GB/s, slower than the copies
+// of a restore.
 class BlockRecycler {
  public:
-  // `*bytes` becomes the size of the block returned.
+  // Sets `*bytes` to the size of the returned block.
   void* Take(size_t* bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
@@ -42,7 +42,7 @@ class BlockRecycler {
     }
     const AllocateBlock allocate = allocate_.load();
     void* block = allocate(kAlignment, *bytes);
-    if (block == nullptr) {  // what is kept may be what lacks
+    if (block == nullptr) {  // retry after freeing recycled blocks
       FreeDownTo(0);
       block = allocate(kAlignment, *bytes);
     }
@@ -78,7 +78,7 @@ class BlockRecycler {
     absl::MutexLock lock(&mu_);
     FreeDownToLocked(bytes);
   }
-  // The largest go first: they are the rarest sizes, and few frees suffice.
+  // Frees the largest blocks first: these sizes are the rarest, and few frees suffice.
   void FreeDownToLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     mu_.AssertHeld();
     while (free_bytes_ > bytes) {
@@ -98,7 +98,8 @@ class BlockRecycler {
 };
 
 BlockRecycler& Recycler() {
-  static BlockRecycler* const recycler = new BlockRecycler;  // outlives every block
+  static BlockRecycler* const recycler =
+      new BlockRecycler;  // never destroyed: blocks may outlive it
   return *recycler;
 }
 

@@ -1,6 +1,6 @@
-// EngineRequest: one request to an engine, and what is called back of it.
+// EngineRequest: a request to the engine, and its callbacks.
 //
-// Plain values; callbacks as Engine says.
+// Plain values. Callbacks: see Engine.
 #ifndef HEARTH_WORKER_ENGINE_REQUEST_ENGINE_REQUEST_H_
 #define HEARTH_WORKER_ENGINE_REQUEST_ENGINE_REQUEST_H_
 
@@ -30,41 +30,42 @@ enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and w
 
 struct EngineRequest {
   std::vector<int32_t> token_ids;
-  std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
-  // Boundaries to be kept below a restored one too, ascending: as far as its objects have what they
-  // need, or the cache does; the rest is to be computed, by a request that ends there.
+  std::vector<uint32_t> breakpoints;  // declared and automatic; strictly increasing
+  // Boundaries that the caller asked for, ascending. Those below the restored boundary are
+  // published too if the restored objects or the cache have what they need; otherwise only a
+  // request that computes up to them can keep them.
   std::vector<uint32_t> asked;
   std::string tenant = "default";
-  std::string adapter;  // one of EngineOptions::adapters; empty: none
+  std::string adapter;  // a name of EngineOptions::adapters; empty: none
   SamplingParams sampling;
-  uint64_t first_draw = 0;  // number of the first token's draw: of those drawn before in its answer
-  // 0: prefill only. When it may write, it computes no further than the last boundary worth
-  // keeping, and nothing at all when that is cached already.
+  uint64_t first_draw = 0;  // draw number of the first token: tokens already drawn
+  // 0: prefill only. Such a request, if it writes, computes up to the last boundary worth keeping,
+  // and nothing if that is cached.
   uint32_t max_new_tokens = 0;
-  // Number of answers to the prompt, each with a place and memory of its own; the prompt's memory
-  // is shared. Only the first is kept for a next turn.
+  // Number of answers to the prompt. Each has its own place and memory; the prompt's memory is
+  // shared. Only the first answer is kept for a next turn.
   uint32_t samples = 1;
-  // With several beams its one answer is known at its end alone, and is not kept for a next turn.
-  // Class invariant; greedy, with one sample.
+  // Beam search, if beams > 1: greedy, one sample, class invariant. The answer is sent at its end,
+  // and is not kept for a next turn.
   BeamOptions search;
   bool ignore_eos = false;
-  bool hash_logits = false;  // of every token, not of the first alone
+  bool hash_logits = false;  // of every token, not only the first
   CacheMode cache = CacheMode::kDefault;
   RequestedKv requested_kv;
-  KvChoice kv;  // Complete sets it
-  // As EngineOptions::speculate, up to kMostSpeculate; Complete sets it where it is not given.
+  KvChoice kv;  // set by Complete
+  // As EngineOptions::speculate, up to kMostSpeculate. Complete sets the default.
   std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
-  uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
-  KeepHint hint;           // likewise
-  std::string request_id;  // for logs, the cache's too
+  uint32_t ttl_s = 0;      // of published prefixes; 0: the cache's default
+  KeepHint hint;           // of published prefixes
+  std::string request_id;  // for logs, also the cache's
   absl::Time deadline = absl::InfiniteFuture();
 
-  // Whether prefixes are looked up, and whether they are kept.
+  // Whether the request looks prefixes up, and whether it keeps them.
   bool reads() const { return cache == CacheMode::kDefault || cache == CacheMode::kRead; }
   bool writes() const { return cache == CacheMode::kDefault || cache == CacheMode::kWrite; }
   bool searches() const { return search.beams > 1; }
-  // Sequences that it has at a time, its places.
+  // Number of sequences, each with a place.
   uint32_t sequences() const { return searches() ? search.beams : samples; }
 };
 
@@ -78,57 +79,57 @@ struct StartedInfo {
 struct SampleEnd {
   FinishReason reason = FinishReason::kLength;
   uint32_t generated_tokens = 0;
-  // Digest of all logits that tokens were drawn from, in order, the last token's included; zero
-  // unless asked for.
+  // Digest of all logits that tokens were drawn from, in order, including the last token's. Zero
+  // unless requested.
   Digest logits_sha256{};
-  double beam_score = 0;  // of the answer that a search found
+  double beam_score = 0;  // score of a search's answer
 };
 struct FinishedInfo {
   FinishReason reason = FinishReason::kLength;  // of the first sample
-  uint32_t generated_tokens = 0;                // those passed to on_token, of all samples
+  uint32_t generated_tokens = 0;                // tokens sent, of all samples
   std::vector<SampleEnd> samples;
-  uint32_t computed_tokens = 0;  // prompt tokens that went through the model
-  // Of all samples: steps that decoded, guessed tokens in them, and how many of these were right.
+  uint32_t computed_tokens = 0;  // prompt tokens computed by the model
+  // Sums of all samples: decode steps, guessed tokens, and guessed tokens that were right.
   uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
-  // Bytes of keys and values held at its end; those that samples share count once.
+  // Bytes of keys and values at the end. Bytes that samples share count once.
   uint64_t kv_bytes = 0;
   KvChoice kv;
   Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
 
-// Makes a snapshot file of keys and values that it holds; takes as long as copying them does. Any
-// thread; may outlive the engine's request, not the engine. kResourceExhausted: there is no memory.
+// Makes a snapshot file of the keys and values that it holds, which takes as long as copying them.
+// Any thread. May outlive the request, but not the engine. kResourceExhausted: out of memory.
 using SnapshotMaker = std::function<absl::StatusOr<std::string>()>;
 
-// Exactly one of on_finished / on_error ends a request; on_published follows on_finished when the
-// request may write (also when nothing needed publishing: boundaries then name what is stored).
+// Exactly one of on_finished and on_error ends a request. If the request writes, on_published
+// follows on_finished, even if there was nothing to publish.
 struct EngineCallbacks {
   std::function<void(const StartedInfo&)> on_started;
-  // After each step of the prompt but its last: how many of its tokens are restored or computed.
+  // After each prefill step except the last: prompt tokens restored or computed so far.
   std::function<void(uint32_t)> on_progress;
-  // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
-  // ends a sample with kEos, or is one of the rules' stop_ids (kStop), is not passed on.
+  // Returns false to end the sample now with kStop (a stop string was seen). An end token (kEos) or
+  // a token of stop_ids (kStop) ends the sample without this call.
   std::function<bool(const SampledToken&)> on_token;
-  // Of a request with several beams: whether an answer of these tokens ends with the last of them
-  // (a stop string is complete). Null: none does.
+  // For a beam search: returns whether an answer of these tokens ends with its last token (a stop
+  // string is complete). Null: no stops.
   std::function<bool(absl::Span<const int32_t>)> stops;
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
-  // Of a request that writes, once the cache has said what it lacks of the prompt, or cannot be
-  // asked: how many of the prompt's tokens that is. May come twice, before on_published.
+  // For a request that writes: the number of prompt tokens that the cache lacks, once the cache has
+  // reported them or cannot be asked. May be called twice, before on_published.
   std::function<void(uint32_t)> on_planned;
-  // Of a request for prompt_logprobs: the prompt's next tokens, in order. The first of all has no
-  // logprob.
+  // For a request with prompt_logprobs: the prompt's next tokens, in order. The very first token
+  // has no logprob.
   std::function<void(absl::Span<const SampledToken>)> on_prompt;
-  // Before on_finished: keys and values of the whole prompt, for a request that generates nothing
-  // and does not write, in the class invariant; null: not wanted.
+  // Before on_finished: a maker of the whole prompt's snapshot. Only for a request that generates
+  // nothing and does not write, in the class invariant. Null: not wanted.
   std::function<void(SnapshotMaker)> on_snapshot;
 };
 
-// An adapter that requests may choose, and what its keys and values are known by.
+// An adapter of the worker, with the fingerprint of its keys and values.
 struct AdapterInfo {
   std::string name;
   int rank = 0;

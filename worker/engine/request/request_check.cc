@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// A search is greedy, and its answer the only one.
+// A search is greedy and has a single answer.
 absl::Status CheckSearch(const EngineRequest& request) {
   if (absl::Status status = request.search.Validate(); !status.ok()) return status;
   if (!request.searches()) return absl::OkStatus();
@@ -113,12 +113,12 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs");
-    // Of restored tokens there are no logits.
+    // Restored tokens have no logits, so do not read from the cache.
     request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;
   }
-  // What the worker keeps is of its own class.
+  // The worker keeps only KV with the same bits as its own.
   if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
-  // Elsewhere a row's bits depend on the rows beside it.
+  // In the other classes, a row's bits depend on the other rows of the step.
   const bool may_guess = invariant && !request->searches();
   if (!request->speculate.has_value()) request->speculate = may_guess ? options.speculate : 0;
   if (*request->speculate > 0 && request->searches()) {

@@ -1,4 +1,4 @@
-// Checks a request against the model's limits before anything is spent on it. Pure, thread safe.
+// Checks of requests against the limits of the model and the worker. Pure functions; thread safe.
 #ifndef HEARTH_WORKER_ENGINE_REQUEST_REQUEST_CHECK_H_
 #define HEARTH_WORKER_ENGINE_REQUEST_REQUEST_CHECK_H_
 
@@ -16,21 +16,21 @@ namespace hearth {
 // kInvalidArgument names the field, its value and the limit.
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config);
 
-// Whether a worker of so many places has enough for it.
+// kInvalidArgument if the request needs more places than `max_running`.
 absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running);
 
-// Sets what a request leaves to the worker, whose `options` these are, and to its model, which has
-// `layout`; kInvalidArgument names the field. Done again it changes nothing.
+// Sets the fields that the request leaves to the worker (`options`) and its model (with `layout`).
+// kInvalidArgument names the field. Idempotent.
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
                              const KvLayout& layout, EngineRequest* request);
 
-// kInvalidArgument: more than may be guessed.
+// kInvalidArgument if `tokens` is above the limit.
 absl::Status CheckSpeculate(uint32_t tokens);
 
-// Whether one of the adapters has the name, or that is empty; kInvalidArgument lists them.
+// kInvalidArgument, which lists the adapters, unless `name` is empty or an adapter's name.
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters);
 
-// An identity is a name, not a document.
+// A tenant is a short name.
 inline constexpr size_t kMaxTenantBytes = 256;
 
 }  // namespace hearth

@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// Of a machine that does not say: --kv-bytes says more.
+// Assumed if the machine does not report its memory; --kv-bytes overrides it.
 constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
 
 }  // namespace
@@ -59,7 +59,7 @@ absl::Status CheckInvariantOption(const std::string& flag, const std::string& va
                      ", where weights, products, keys and values are of --dtype: ", leave,
                      ", or --exactness at auto"));
   }
-  // Of weights, products, keys and values.
+  // Values of --weights, --arithmetic and --kv-dtype that devices support.
   const bool device_has = value == "stored" || value == "float32";
   if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -80,12 +80,12 @@ uint64_t MemoryBytes(const std::string& root) {
     bytes = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
   }
   const auto limit = [&](const std::string& file) {
-    uint64_t limit_bytes = 0;  // "max" is no number
+    uint64_t limit_bytes = 0;  // stays 0 for "max"
     if (std::ifstream(file) >> limit_bytes && limit_bytes > 0) bytes = std::min(bytes, limit_bytes);
   };
-  limit(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");  // version 1
+  limit(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");  // cgroup version 1
   std::ifstream groups(root + "/proc/self/cgroup");
-  std::string group;  // of version 2, as "0::/system.slice/hearth.service"
+  std::string group;  // cgroup version 2, such as "0::/system.slice/hearth.service"
   for (std::string line; std::getline(groups, line);) {
     if (absl::StartsWith(line, "0::/")) group = line.substr(3);
   }

@@ -1,4 +1,4 @@
-// GemmaRunner: Gemma (gemma.h) as the engine drives it, with its KV caches kept between requests.
+// GemmaRunner: a ModelRunner for Gemma (gemma.h). Keeps KV caches between requests.
 //
 // Thread safety and ownership: as ModelRunner.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_GEMMA_RUNNER_H_
@@ -17,18 +17,20 @@
 
 namespace hearth {
 
-// KvCachePool: keeps KV caches between requests, since the first touch of fresh memory is slow.
+// KvCachePool: reuses KV caches between requests, because the first touch of fresh memory is slow.
 //
-// Thread safety: none; the engine's thread uses it.
-// Ownership: the Gemma must outlive the pool and every cache it gave out.
-// Invariant: at most `max_free` caches wait here, each of length 0.
+// Thread safety: none; used by the engine's thread.
+// Ownership: the Gemma must outlive the pool and every cache from it.
+// Invariant: the pool holds at most `max_free` caches, each of length 0.
 class KvCachePool {
  public:
   KvCachePool(const Gemma* gemma, int context_tokens, size_t max_free);
 
-  // An empty cache for at least `tokens` tokens: the smallest free one that is large enough.
+  // Returns an empty cache for at least `tokens` tokens: the smallest free one that fits, else a
+  // new one.
   absl::StatusOr<KvCache> Acquire(int tokens);
-  // When too many wait, the smallest is freed: the larger serve every request it could.
+  // Returns a cache to the pool. If the pool is full, frees the smallest: larger ones fit more
+  // requests.
   void Release(KvCache kv);
 
  private:
@@ -40,9 +42,9 @@ class KvCachePool {
 
 class GemmaRunner : public ModelRunner {
  public:
-  // `exactness`: exact or portable. `max_free`: KV caches that wait for the next request.
-  // `kv_budget_bytes`: of the caches of all sequences; each then has as much as it may need, and
-  // none waits for the next request. 0: no budget.
+  // `exactness`: exact or portable. `max_free`: KV caches kept for reuse. `kv_budget_bytes`: limit
+  // for the caches of all sequences; each cache then has exactly the capacity that its sequence may
+  // need, and none is kept for reuse. 0: no budget.
   GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free,
               uint64_t kv_budget_bytes, std::vector<std::string> notes);
 
@@ -68,7 +70,7 @@ class GemmaRunner : public ModelRunner {
   const std::unique_ptr<Gemma> gemma_;
   const Exactness exactness_;
   const uint64_t kv_budget_bytes_;
-  std::atomic<uint64_t> kv_used_bytes_{0};  // of the caches that live
+  std::atomic<uint64_t> kv_used_bytes_{0};  // of living caches
   KvCachePool kv_caches_;
   std::vector<std::string> notes_;
 };

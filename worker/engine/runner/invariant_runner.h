@@ -1,4 +1,5 @@
-// InvariantRunner: InvariantGemma as the engine drives it. Whole chunks go in and out by reference.
+// InvariantRunner: a ModelRunner for InvariantGemma. Whole chunks are restored and kept by
+// reference.
 //
 // Thread safety and ownership: as ModelRunner.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
@@ -17,12 +18,11 @@ namespace hearth {
 
 class InvariantRunner : public ModelRunner {
  public:
-  // `notes`: for the log, beside the model's.
-  // `kv`: of requests that say nothing.
+  // `notes`: for the log, in addition to the model's. `kv`: default of requests.
   InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
                   std::vector<std::string> notes);
 
-  // Before any sequence. Errors name the file, and the field or tensor.
+  // REQUIRES: no sequence exists yet. Errors name the file, and the field or tensor.
   absl::Status LoadAdapter(const std::string& name, const std::string& dir);
 
   const ModelConfig& config() const override { return gemma_->config(); }

@@ -15,7 +15,7 @@ namespace hearth {
 
 namespace {
 
-// Objects are read by vector loads and cut into messages: both want aligned beginnings.
+// Vector loads and network messages need objects aligned to 64 bytes.
 constexpr uintptr_t kObjectAlignment = 64;
 
 absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
@@ -125,7 +125,7 @@ void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint
 
 void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
   assert(from.id.begin == to->id.begin && from.id.group == to->id.group);
-  // One run of rows for each layer, K or V, and KV head: [token][head_dim] is contiguous.
+  // For each layer, K or V, and KV head, the rows [token][head_dim] are contiguous.
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
   const size_t from_stride = from.id.tokens * row_bytes;
   const size_t to_stride = to->id.tokens * row_bytes;

@@ -1,7 +1,7 @@
 // Copies between a sequence's keys and values and stored objects.
 //
 // Thread safety: pure functions on their arguments; a KvCache is used by one thread at a time.
-// Ownership: objects are filled before they are shared; a sealed object never changes again.
+// Ownership: objects are filled before they are shared; a sealed object never changes.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_KV_SNAPSHOT_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_KV_SNAPSHOT_H_
 
@@ -25,51 +25,50 @@ class KvCache;
 
 using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
 
-// Whether `objects` are exactly what `boundary` needs, in any order, whole and aligned. kDataLoss
-// says which object is wrong. On OK they are in NeededObjects order.
+// Returns OK, and sorts `objects` into NeededObjects order, if they are exactly the objects that
+// `boundary` needs, whole and aligned. kDataLoss names the wrong object.
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
 
-// Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
-// layers hold the last W-1 rows and no more.
+// Sets `kv` to the state after `boundary` tokens, exactly as if they had just been computed: local
+// layers hold only the last W-1 rows.
 // REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
 void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
-// The address of the slice of a group's layer number `index`: on the worker's device, or in the
-// object's own memory.
+// Returns the slice of the group's layer number `index`, in device memory if the object has
+// device_bytes, else in host memory.
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
 
-// Whether every object is whole and in the host's memory.
+// Returns whether every object is whole and in host memory.
 bool MayBeKept(const KvObjects& objects);
 
-// An object with its memory, not its content.
+// Returns an object with allocated, unfilled memory.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 
-// Copies the rows of [begin, end) that lie in the object from the cache.
+// Copies the rows of [begin, end) that belong to the object from the cache.
 // REQUIRES: the cache holds them in all layers of the object's group.
 void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
               KvObject* object);
 
-// Copies the rows that both have: a remainder's into a longer segment, or the first ones of that.
+// Copies the rows that both objects have: one of them may be a shorter remainder of the other.
 // REQUIRES: same begin and group; neither is quantized.
 void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to);
 
-// Computes the slices' digests. REQUIRES: all rows are filled.
+// Computes the digests of the slices. REQUIRES: all rows are filled.
 void SealObject(const KvLayout& layout, KvObject* object);
 
-// Keys and values as the bytes of a snapshot file, and back.
+// Conversion between keys and values and snapshot files (proto/snapshot_format.h).
 //
-// The format is proto/snapshot_format.h's. Thread safety: pure functions on their arguments.
-// Ownership: both directions copy.
+// Thread safety: pure functions on their arguments. Ownership: both directions copy.
 
-// The file of the restore point at the end of `token_ids`.
+// Returns the snapshot file of the restore point at the end of `token_ids`.
 // REQUIRES: `objects` are whole and sealed, in NeededObjects order.
 absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, const KvLayout& layout,
                                              std::vector<uint32_t> token_ids,
                                              const KvObjects& objects);
 
-// The objects of a whole file, in its order. REQUIRES: VerifySnapshotFile(file) is OK and `header`
-// is its header.
+// Returns the objects of a file, in its order. REQUIRES: VerifySnapshotFile(file) is OK and
+// `header` is its header.
 KvObjects ObjectsOfSnapshot(const SnapshotHeader& header, absl::string_view file);
 
 }  // namespace hearth

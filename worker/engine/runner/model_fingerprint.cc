@@ -12,15 +12,15 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kObjectLayoutVersion = 1;
-// Version of the exact class's fields beside the portable one's, and of the canary's steps. 2: the
-// far end and one row, cpu_capability. Before, there was no such field.
+// Version of the fields that only the class exact has, and of the canary's steps. Version 2 added
+// the second place, the step of one row, and cpu_capability.
 constexpr uint64_t kFingerprintVersion = 2;
 
-// A whole chunk, a few rows, and one row as decoding has it: three shapes of every product.
+// Shapes of the canary's steps: a chunk, a few rows, and one row as in decoding.
 constexpr int kFewRows = 7;
-constexpr int kCanaryRun = kFewRows + 1;  // beside the chunk
-// Where the second run begins, at least: kernels split a product's sum by its length, and a global
-// layer sums over all keys.
+constexpr int kCanaryRun = kFewRows + 1;  // after the chunk
+// Minimum position of the second run: kernels split a sum by its length, and a global layer sums
+// over all keys.
 constexpr int kFarKeys = 4096;
 
 uint64_t Count(int value) {
@@ -28,17 +28,17 @@ uint64_t Count(int value) {
   return static_cast<uint64_t>(value);
 }
 
-// Runs of `run` tokens each: at position 0 and, where the context holds it, at far_begin.
+// Two runs of `run` tokens each: at position 0 and at far_begin.
 struct CanaryPlan {
   int run = 0;
-  int far_begin = 0;  // 0: the context is too short
+  int far_begin = 0;  // 0: the context is too short for a second run
 };
 
 CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
   const int context = config.max_position_embeddings;
   CanaryPlan plan;
   plan.run = std::min(chunk_tokens + kCanaryRun, context);
-  // Past the window as well: then every row of the run sees a window that has slid.
+  // Also beyond the window, so that every row of the run has a full window.
   const int wanted = std::max(kFarKeys, config.attention.sliding_window);
   const int begin = (wanted + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
   const int last = (context - plan.run) / chunk_tokens * chunk_tokens;
@@ -46,19 +46,19 @@ CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
   return plan;
 }
 
-// The rows of one run, layer by layer, as a slice of `run` columns each.
+// The rows of one run: one slice of `run` columns per layer.
 class CanaryRows {
  public:
   CanaryRows(const KvLayout& layout, int run)
       : run_(run), layers_(layout.layers.size(), std::vector<std::byte>(layout.SliceBytes(run))) {}
 
-  // Takes rows [begin, end) of `kv`, which are of the run that began at `run_begin`.
+  // Copies rows [begin, end) of `kv`. They belong to the run that began at `run_begin`.
   void Take(const KvCache& kv, int run_begin, int begin, int end) {
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       kv.CopyOut(static_cast<int>(layer), begin, end, run_begin, run_, layers_[layer].data());
     }
   }
-  // Restores `kv` to `length`, with these rows over and over.
+  // Restores `kv` to `length` tokens with repeated copies of these rows.
   void Repeat(int length, KvCache* kv) const {
     kv->BeginRestore(length);
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
@@ -81,7 +81,7 @@ class CanaryRows {
   std::vector<std::vector<std::byte>> layers_;
 };
 
-// One run from `begin`, where `kv` is: a chunk, a few rows, one row.
+// Runs the steps (a chunk, a few rows, one row) from position `begin`, the end of `kv`.
 absl::Status RunCanary(const Gemma& gemma, int chunk_tokens, int begin, KvCache* kv,
                        CanaryRows* rows) {
   const int end = begin + PlanCanary(gemma.config(), chunk_tokens).run;
@@ -147,7 +147,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
     fields.push_back({"compute_version", identity.compute_version});
-    if (!identity.cpu_capability.empty()) {  // a CPU's: a device's bits do not depend on either
+    if (!identity.cpu_capability.empty()) {  // device bits depend on neither of these
       fields.push_back({"cpu_capability", identity.cpu_capability});
       fields.push_back({"threads", Count(identity.threads)});
     }
@@ -172,7 +172,7 @@ absl::StatusOr<Digest> ComputeCanary(const Gemma& gemma, const KvLayout& layout,
   const CanaryPlan plan = PlanCanary(gemma.config(), chunk_tokens);
   assert(kv->length() == 0 && kv->capacity() >= CanaryTokens(gemma.config(), layout.chunk_tokens));
   CanaryRows rows(layout, plan.run);
-  std::string digests;  // of each run's rows, all layers
+  std::string digests;  // digests of each run's rows, over all layers
   if (absl::Status s = RunCanary(gemma, chunk_tokens, 0, kv, &rows); !s.ok()) return s;
   rows.AppendDigest(&digests);
   if (plan.far_begin > 0) {

@@ -1,7 +1,7 @@
 // The identity of a loaded model's KV: its layout and its fingerprint.
 //
-// Pure functions, apart from ComputeCanary, which runs the model. Field names and their order are
-// part of the contract between workers: changing one parts old stores from new workers.
+// Pure functions, except ComputeCanary, which runs the model. Field names and their order are a
+// contract between workers: after a change, new workers do not match the entries of old stores.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_MODEL_FINGERPRINT_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_MODEL_FINGERPRINT_H_
 
@@ -18,35 +18,34 @@ namespace hearth {
 class Gemma;
 class KvCache;
 
-// Everything that decides the last bit of a KV computed here, beside the model itself.
+// Everything that determines the bits of a KV computed here, in addition to the model.
 struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;
-  std::string weights;         // class invariant: what the model's were made into; empty: nothing
-  std::string arithmetic;      // class invariant: of its products; empty: float32 alone
-  std::string adapter;         // any class: digest of a low-rank one, in hex; empty: none
-  std::string cpu_capability;  // empty: another device computes
-  int threads = 0;             // read with cpu_capability alone
+  std::string weights;         // class invariant: form of the weights; empty: unconverted
+  std::string arithmetic;      // class invariant: type of the products; empty: float32 only
+  std::string adapter;         // any class: digest of the low-rank adapter, in hex; empty: none
+  std::string cpu_capability;  // empty if a device computes
+  int threads = 0;             // used only with cpu_capability
   Digest canary{};
 };
 
-// `identity` is not read in the portable class; in the invariant one compute_version, weights and
-// arithmetic alone are.
+// The portable class uses only the adapter of `identity`; the class invariant also uses its
+// compute_version, weights and arithmetic.
 absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLayout& layout,
                                           const Digest& weights_digest,
                                           const ComputeIdentity& identity);
 
-// Digest of KV that this worker computes for fixed tokens: two machines that differ in a bit of it
-// share nothing. It takes every kind of step there is: a whole chunk, a few rows and one row, each
-// at the prompt's beginning and again behind more than 4,096 keys, where a window has slid.
+// Returns a digest of the KV that this worker computes for fixed tokens. Machines whose digests
+// differ share nothing. The canary runs every kind of step (a whole chunk, a few rows, one row) at
+// the prompt's beginning, and again after more than 4,096 keys, where the window has slid.
 //
-// Only 2C + 16 tokens go through the model, as much as a canary of 2C + 7 tokens without the far
-// end: the rows up to there are those of the first steps, over and over, put in as a restore puts
-// them. Kernels are chosen by shapes, and sums are ordered by them, so these rows do as well as
-// computed ones. A context too short for the far end has the first steps alone.
-// `kv` must be empty and hold CanaryTokens(); it is used up.
+// Only 2C + 16 tokens go through the model. The rows between the two places are copies of the first
+// steps' rows, restored repeatedly: kernels and the order of sums depend on shapes only, so copies
+// work as well as computed rows. In a shorter context the second place is earlier, or omitted.
+// REQUIRES: `kv` is empty and has capacity for CanaryTokens(). Its content is used up.
 absl::StatusOr<Digest> ComputeCanary(const Gemma& gemma, const KvLayout& layout, KvCache* kv);
-// The last position that the canary takes, plus one.
+// Returns the canary's last position plus one.
 int CanaryTokens(const ModelConfig& config, uint32_t chunk_tokens);
 
 }  // namespace hearth
