@@ -37,12 +37,12 @@ struct AddedToken {
   bool says_normalized = false;  // the file has the flag
 };
 
-// What other files say, and where.
+// Tokens of the other files.
 struct Additions {
-  std::string file;                   // of `tokens`
-  bool is_whole = false;              // all tokens that are never merged are among them
-  std::vector<AddedToken> tokens;     // by id
-  std::vector<std::string> specials;  // texts, each once, in no order that means anything
+  std::string file;                   // source of `tokens`
+  bool is_whole = false;              // `tokens` lists every never-merged token
+  std::vector<AddedToken> tokens;     // ascending ids
+  std::vector<std::string> specials;  // texts of special tokens, without duplicates
 };
 
 template <typename... Parts>
@@ -50,7 +50,7 @@ absl::Status Refused(const Parts&... parts) {
   return absl::FailedPreconditionError(absl::StrCat(parts...));
 }
 
-// Null: there is no such file.
+// Returns null if there is no such file.
 absl::StatusOr<Json> ReadObject(const std::string& path) {
   absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (absl::IsNotFound(text.status())) return Json();
@@ -87,7 +87,8 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& file, const std::string&
   return token;
 }
 
-// The texts of the fields that name special tokens: bos_token, image_token, ..., and two lists.
+// Adds the texts of the fields that name special tokens: bos_token, image_token, ..., and two
+// lists.
 void AddSpecials(const Json& json, std::vector<std::string>* specials) {
   for (const auto& [name, value] : json.items()) {
     const bool is_list = name == "additional_special_tokens" || name == "extra_special_tokens";
@@ -145,10 +146,10 @@ absl::StatusOr<Additions> ReadAdditions(const std::string& folder) {
   return additions;
 }
 
-// Adds tokens to a list of pieces, whose texts it finds by a table.
+// Adds tokens to a list of pieces. Finds texts by a hash table.
 class PieceAdder {
  public:
-  // `most`: tokens that may be added, so that no text moves.
+  // `most`: maximum number of added tokens, reserved so that texts do not move in memory.
   PieceAdder(const std::string& source, size_t most, Pieces* pieces,
              std::vector<std::string>* notes)
       : source_(source), pieces_(pieces), notes_(notes) {
@@ -218,13 +219,13 @@ class PieceAdder {
   const std::string& source_;
   Pieces* pieces_;
   std::vector<std::string>* notes_;
-  bool has_gap_ = false;  // ids without a piece
+  bool has_gap_ = false;  // some ids have no piece
   absl::flat_hash_map<std::string_view, size_t> ids_;
   size_t bytes_ = 0;
 };
 
-// Special tokens that only their names are known of. One that is new gets the next id; of several,
-// transformers' versions differ in the order.
+// Adds special tokens that have only a name. A new one gets the next id. Two new ones are refused,
+// because transformers' versions differ in their order.
 absl::Status AddNamed(const std::string& file, const std::vector<std::string>& specials,
                       size_t next_id, PieceAdder* adder) {
   const std::string* added = nullptr;
@@ -241,8 +242,8 @@ absl::Status AddNamed(const std::string& file, const std::vector<std::string>& s
   return absl::OkStatus();
 }
 
-// Refuses an added token of tokenizer.json that is not in the list of all. An empty list counts:
-// with Gemma's class transformers then drops the added tokens of tokenizer.json.
+// Refuses an added token of tokenizer.json that added_tokens_decoder does not list. This includes
+// an empty decoder: with it, transformers' Gemma class drops the added tokens of tokenizer.json.
 absl::Status CheckWhole(const Additions& additions, const std::string& source,
                         const Pieces& pieces) {
   absl::flat_hash_set<std::string_view> listed(additions.specials.begin(),

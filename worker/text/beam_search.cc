@@ -43,7 +43,7 @@ const BeamSearch::Hypothesis& BeamSearch::best() const {
   return hypotheses_.front();
 }
 
-// Of equal ones those of the better beam come first, and its likelier token.
+// Returns the best extensions of all beams. Ties: the better beam first, then its likelier token.
 std::vector<BeamSearch::Extension> BeamSearch::Likeliest(
     absl::Span<const std::vector<TokenLogprob>> likeliest) const {
   std::vector<Extension> extensions;
@@ -91,7 +91,7 @@ void BeamSearch::Advance(absl::Span<const std::vector<TokenLogprob>> likeliest) 
   assert(!done_ || !hypotheses_.empty());
 }
 
-// Among equals the older comes first.
+// Ties: the older hypothesis first.
 void BeamSearch::Keep(Hypothesis hypothesis) {
   const auto place = std::find_if(hypotheses_.begin(), hypotheses_.end(),
                                   [&](const auto& kept) { return kept.score < hypothesis.score; });
@@ -99,8 +99,8 @@ void BeamSearch::Keep(Hypothesis hypothesis) {
   if (hypotheses_.size() > options_.beams) hypotheses_.pop_back();
 }
 
-// As if the best beam ended with the tokens it has: a guess, as a higher power of more tokens may
-// yet give more.
+// Scores the best beam as if it ended now. This is an estimate: with a positive length penalty a
+// longer answer may still score better.
 bool BeamSearch::MayImprove() const {
   const Beam& best = beams_.front();
   return Penalized(best.score, best.tokens.size(), options_.length_penalty) >

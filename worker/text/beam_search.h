@@ -1,14 +1,14 @@
-// BeamSearch: the search for the likeliest answer to one prompt, as transformers' generate has it
-// with num_beams, without a model: it is told what may come next, and says which beams go on.
+// BeamSearch: searches the likeliest answer to a prompt, like transformers' generate with
+// num_beams. Does not know the model: the caller passes the likely next tokens, and the search
+// chooses the beams.
 //
-// A beam is an answer that goes on; its score is the sum of its tokens' log probabilities, float32
-// as transformers'. A step weighs the likeliest candidates of all beams together, (1 + end tokens)
-// times as many as there are beams, and twice as many at least. Those among the first `beams` of
-// them that end are hypotheses, with a score divided by their number of tokens (the end token
-// counts) to the power of `length_penalty`; the best `beams` hypotheses are kept. Of those that do
-// not end the first go on. It is over when there are `beams` hypotheses and `early_stopping` is on,
-// or no beam's score, divided as if it ended now, is above the least of them; and at the most
-// tokens.
+// A beam is an unfinished answer; its score is the sum of its tokens' log probabilities (float32,
+// as in transformers). Each step ranks the likeliest extensions of all beams: `beams` times max(2,
+// 1 + end tokens) of them. An extension that ends and ranks among the first `beams` becomes a
+// hypothesis; its score is divided by (tokens, including the end token)^length_penalty. The best
+// `beams` hypotheses are kept. The best extensions that do not end become the next beams. The
+// search is done if there are `beams` hypotheses and either early_stopping is set or no beam,
+// scored as if it ended now, beats the worst hypothesis; and at max_tokens.
 //
 // Thread safety: none. Ownership: nothing is borrowed.
 #ifndef HEARTH_WORKER_TEXT_BEAM_SEARCH_H_
@@ -27,10 +27,10 @@
 namespace hearth {
 
 inline constexpr uint32_t kMaxBeams = 16;
-// Beyond it scores are no floats for the longest answers.
+// Beyond this, scores of the longest answers overflow float32.
 inline constexpr float kMaxLengthPenalty = 4;
 
-// Why an answer ends: it has as many tokens as it may, an end token, or a stop string or token.
+// Why an answer ends: token limit, end token, or stop string or stop token.
 enum class FinishReason { kLength, kEos, kStop };
 
 struct BeamOptions {
@@ -38,14 +38,14 @@ struct BeamOptions {
   float length_penalty = 1;
   bool early_stopping = false;
 
-  // kInvalidArgument naming the field, its value and the limit.
+  // kInvalidArgument names the field, its value and the limit.
   absl::Status Validate() const;
 };
 
 class BeamSearch {
  public:
   struct Beam {
-    size_t parent = 0;  // its place among the beams before the step
+    size_t parent = 0;  // index of its parent beam before the step
     std::vector<int32_t> tokens;
     float score = 0;
   };
@@ -54,8 +54,8 @@ class BeamSearch {
     FinishReason end = FinishReason::kLength;
     float score = 0;
   };
-  // Where answers end, beside their end tokens. `stops`: whether one ends with its last token; may
-  // be null.
+  // When answers end. `tokens`: end tokens. `stops`: returns whether an answer ends with its last
+  // token; may be null.
   struct Ends {
     std::vector<int32_t> tokens;  // ascending
     uint32_t max_tokens = 1;
@@ -65,12 +65,12 @@ class BeamSearch {
   // REQUIRES: options.Validate() is OK; ends.max_tokens >= 1.
   BeamSearch(const BeamOptions& options, Ends ends);
 
-  // So many of the likeliest tokens of each beam are enough for a step.
+  // Number of likeliest tokens of each beam that a step needs.
   uint32_t candidates() const { return candidates_; }
-  // The beams that go on, the best first; at first one without tokens.
+  // The current beams, best first. Initially one beam without tokens.
   const std::vector<Beam>& beams() const { return beams_; }
-  // A step: `likeliest` are the tokens that may come next of each beam, the likeliest first, as
-  // many as candidates() or all there are. REQUIRES: not done.
+  // Takes a step. `likeliest`: for each beam its likeliest next tokens, likeliest first;
+  // candidates() of them, or the whole vocabulary. REQUIRES: not done.
   void Advance(absl::Span<const std::vector<TokenLogprob>> likeliest);
   bool done() const { return done_; }
   // REQUIRES: done.
@@ -91,7 +91,7 @@ class BeamSearch {
   const Ends ends_;
   const uint32_t candidates_;
   std::vector<Beam> beams_ = {{}};
-  std::vector<Hypothesis> hypotheses_;  // the best first
+  std::vector<Hypothesis> hypotheses_;  // best first
   bool done_ = false;
 };
 

@@ -57,7 +57,7 @@ void AppendSystem(const ChatMessage& message, RenderedChat* chat) {
   AddBreakpoint(!message.parts.empty() && message.parts.back().cache_breakpoint, chat);
 }
 
-// `unfinished`: more of the last part may follow, so that the white space at its end stays.
+// `unfinished`: the last part may continue, so keep the white space at its end.
 void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat) {
   for (size_t i = 0; i < message.parts.size(); ++i) {
     const ChatPart& part = message.parts[i];
@@ -68,7 +68,7 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
   }
 }
 
-// Of a message whose tokens are known.
+// REQUIRES: the message has token ids.
 void AppendAnswer(const ChatMessage& message, size_t index, RenderedChat* chat) {
   const size_t begin = chat->text.size();
   for (const ChatPart& part : message.parts) chat->text += part.text;
@@ -92,7 +92,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
   if (absl::Status status = CheckRoles(messages, ending); !status.ok()) return status;
   RenderedChat chat;
   chat.text = kBos;
-  bool is_open = false, is_model = false;  // the turn in progress
+  bool is_open = false, is_model = false;  // state of the current turn
   const auto open = [&](bool of_model) {
     if (is_open) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
     absl::StrAppend(&chat.text, kStartOfTurn, of_model ? "model\n" : "user\n");
@@ -105,7 +105,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
     if (i == 0) open(/*of_model=*/false);
     AppendSystem(messages[i], &chat);
   }
-  size_t begin = chat.text.size();  // where the messages of the turn begin
+  size_t begin = chat.text.size();  // start of the current turn's messages
   for (; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     if (!is_open || IsModelRole(message.role) != is_model) {

@@ -15,8 +15,8 @@ namespace {
 
 using Pieces = std::vector<VocabularyPiece>;
 
-// Of Gemma's 262,144 pieces: those of bytes, then those that texts are merged to; before and behind
-// them are those that are never merged.
+// Ranges of Gemma's 262,144 pieces: byte pieces from kFirstByte, merged pieces from kFirstNormal to
+// kBehindNormal, never-merged pieces before and after these.
 constexpr size_t kFirstByte = 238, kFirstNormal = 494, kBehindNormal = 255968;
 constexpr size_t kGemmaPieces = 262144, kUnknownId = 3;
 
@@ -63,12 +63,12 @@ absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool
     pieces.push_back(
         {std::move(text), is_byte ? PieceType::kByte : static_cast<PieceType>(type), score});
   }
-  // What fills up the rows of the embedding.
+  // Drops unused tokens at the end, which pad the embedding.
   while (!pieces.empty() && pieces.back().type == PieceType::kUnused) pieces.pop_back();
   return pieces;
 }
 
-// As many as the embedding has rows: Ollama's files have more.
+// Number of pieces, at most the rows of the embedding: Ollama's files list more tokens.
 size_t PiecesOf(const GgufHeader& header) {
   size_t count = header.vocabulary.tokens->size();
   for (const TensorView& view : header.tensors) {

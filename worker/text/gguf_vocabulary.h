@@ -1,9 +1,9 @@
-// Reads the vocabulary of a GGUF header, as one list of pieces.
+// Reads the vocabulary of a GGUF header as a list of pieces.
 //
-// "llama" has the pieces of tokenizer.model with their scores, or with none that differ: a piece
-// then ranks by its id, as Gemma's do. "gpt2" has those of tokenizer.json with their merges. In
-// Gemma's own vocabulary the types are Gemma's whatever the file says: Google's files call turn
-// markers ordinary text. Of any other they are the file's.
+// "llama" has the pieces of tokenizer.model with their scores; if they are missing or all 0, a piece ranks
+// by its id, as Gemma's pieces do. "gpt2" has the pieces of tokenizer.json with their merges. For
+// Gemma's own vocabulary, the types are Gemma's and the file's types are ignored: Google's files
+// mark turn markers as ordinary text. For other vocabularies the file's types count.
 // Thread safety: a pure function. Errors as in vocabulary_file.h.
 #ifndef HEARTH_WORKER_TEXT_GGUF_VOCABULARY_H_
 #define HEARTH_WORKER_TEXT_GGUF_VOCABULARY_H_
@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// Adds to `notes` what was not taken from the file. REQUIRES: read with its vocabulary.
+// Adds to `notes` what differs from the file. REQUIRES: the header was read with its vocabulary.
 absl::StatusOr<std::vector<VocabularyPiece>> ReadGgufVocabulary(const GgufHeader& header,
                                                                 std::vector<std::string>* notes);
 

@@ -1,10 +1,11 @@
-// LogitRules: what a request says of single tokens: changes their logits before a token is drawn.
+// LogitRules: a request's rules for single tokens, which change their logits before a token is
+// drawn.
 //
-// Order, as in transformers where it has them: logit_bias is added; the repetition penalty divides
-// a positive logit and multiplies another of each token of prompt and answer; frequency (times its
-// count) and presence penalty are taken off tokens of the answer; bad tokens, and those that end an
-// answer of fewer than min_tokens, cannot be drawn. All in float32. What is drawn depends on the
-// logits, the settings and the tokens before alone.
+// Order, as in transformers: add logit_bias; for each token of prompt and answer, the repetition
+// penalty divides a positive logit and multiplies a negative one; for each token of the answer,
+// subtract the frequency penalty times its count, and the presence penalty; bad tokens, and tokens
+// that end an answer shorter than min_tokens, are never drawn. All in float32. The drawn token
+// depends only on the logits, the settings and the earlier tokens.
 //
 // Thread safety: none. Ownership: nothing is borrowed.
 #ifndef HEARTH_WORKER_TEXT_LOGIT_RULES_H_
@@ -20,7 +21,7 @@
 
 namespace hearth {
 
-inline constexpr size_t kMaxListedTokens = 1024;  // of each of the lists below
+inline constexpr size_t kMaxListedTokens = 1024;  // limit of each list
 
 struct TokenRules {
   float repetition_penalty = 1;                       // in [0.1, 10]; 1 is off
@@ -30,9 +31,10 @@ struct TokenRules {
   uint32_t min_tokens = 0;
 
   bool are_on() const { return HavePenalties() || !logit_bias.empty() || AreBarring(); }
-  // kInvalidArgument naming the field, its value and the limit.
+  // kInvalidArgument names the field, its value and the limit.
   absl::Status Validate() const;
-  // That there are such tokens, and others are left. `eos`: the model's.
+  // Checks that all listed ids exist, and that some token can be drawn. `eos`: number of the
+  // model's end tokens.
   absl::Status CheckIds(int32_t vocab_size, size_t eos) const;
 
   bool HavePenalties() const {
@@ -43,14 +45,14 @@ struct TokenRules {
 
 class LogitRules {
  public:
-  // Of a text that begins with `prompt`, whose last `answered` tokens are the answer's first ones.
-  // `eos`: tokens that end the answer beside the rules' own.
+  // For a text that begins with `prompt`, whose last `answered` tokens already belong to the
+  // answer. `eos`: the model's end tokens.
   LogitRules(const TokenRules& rules, absl::Span<const int32_t> eos,
              absl::Span<const int32_t> prompt, uint64_t answered);
 
-  // The answer goes on, `answer` is all that was drawn here.
+  // Counts the answer's new tokens. `answer`: all tokens drawn so far.
   void Follow(absl::Span<const int32_t> answer);
-  // Changes the logits that the next token is drawn from; Restore gives them back as they were.
+  // Apply changes the logits of the next token; Restore undoes this.
   void Apply(absl::Span<float> logits);
   void Restore(absl::Span<float> logits) const;
 
@@ -58,10 +60,10 @@ class LogitRules {
   struct Entry {
     int32_t id = 0;
     float bias = 0;
-    uint32_t count = 0;  // in the answer
-    bool seen = false;   // in prompt or answer
+    uint32_t count = 0;  // occurrences in the answer
+    bool seen = false;   // occurs in prompt or answer
     bool bad = false, ends = false;
-    float logit = 0;  // before Apply
+    float logit = 0;  // value before Apply
   };
   Entry& At(int32_t id);
   float Changed(const Entry& entry, float logit) const;
@@ -71,7 +73,7 @@ class LogitRules {
   const uint64_t answered_;
   size_t followed_ = 0;
   std::vector<Entry> entries_;
-  std::unordered_map<int32_t, size_t> places_;  // in entries_, by id
+  std::unordered_map<int32_t, size_t> places_;  // token id to index in entries_
 };
 
 }  // namespace hearth

@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-// The tokens of a text that is too long are counted up to so many contexts.
+// A text that is too long is encoded up to this multiple of the context, to report its length.
 constexpr size_t kCountedContexts = 2;
 
 template <typename... Parts>
@@ -49,14 +49,14 @@ std::vector<uint32_t> SortedUnique(std::vector<uint32_t> positions) {
   return positions;
 }
 
-// `field`: the path of the prompt.
+// `field`: path of the prompt in the request.
 absl::Status CheckIds(const Prompt& prompt, absl::string_view field, const PromptLimits& limits) {
   if (prompt.token_ids.empty()) return Invalid("prompt: must not be empty");
   if (prompt.token_ids.size() > limits.context_tokens) {
     return PromptTooLong(field, limits.context_tokens, prompt.token_ids.size());
   }
   for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
-    // A tokenizer may know ids that this model has no embedding for (the image's placeholder).
+    // The tokenizer may have ids without an embedding in this model, such as the image placeholder.
     if (static_cast<uint32_t>(prompt.token_ids[i]) >= limits.vocab_size) {
       return UnknownToken(i, prompt.token_ids[i], limits);
     }
@@ -67,7 +67,7 @@ absl::Status CheckIds(const Prompt& prompt, absl::string_view field, const Promp
 absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
                                const std::vector<uint32_t>& breakpoints,
                                const PromptLimits& limits) {
-  // Before the conversion to signed, which large ids would not survive.
+  // Check before converting to signed.
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= limits.vocab_size) {
       return UnknownToken(i, ids[i], limits);
@@ -97,11 +97,11 @@ absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptL
   return absl::OkStatus();
 }
 
-// An answer's tokens are taken from its message in `messages`; a text that is no chat has none. The
-// text between answers is encoded piece by piece: each ends and begins at the template's own
-// markers, which nothing crosses, or at the blank line between two messages of one turn. REQUIRES:
-// the breakpoints ascend, perhaps with repeats, and lie between characters; `declared` has an entry
-// for each.
+// Encodes the rendered text. Answers with token ids are inserted from `messages` (empty for plain
+// text). The text between answers is encoded piece by piece: each piece begins and ends at the
+// template's markers, or at the blank line between two messages of a turn, and no token crosses
+// these. REQUIRES: breakpoints are ascending, possibly repeated, and lie between characters;
+// `declared` has one entry per breakpoint.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   Prompt prompt;
@@ -191,8 +191,8 @@ absl::Status CheckChat(const ChatInput& chat) {
   return absl::OkStatus();
 }
 
-// Whether a message's tokens are its text's: not where somebody edited it, nor where they have
-// control pieces, which a text has not.
+// Returns whether the token ids spell the message's text. They do not if the text was edited, or if
+// they contain control pieces.
 bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const PromptLimits& limits) {
   if (message.token_ids.empty() || message.token_ids.size() > limits.context_tokens) return false;
   std::string text, spelt;

@@ -1,7 +1,7 @@
-// Prompt: what a caller sent (text, a chat or token ids) as token ids and breakpoints.
+// Prompt: converts a caller's input (text, chat or token ids) to token ids and breakpoints.
 //
-// A breakpoint on text is the longest common token prefix of the prompt up to there and the whole
-// prompt: a cut that every longer prompt with the same beginning can share.
+// A breakpoint in text becomes the longest common token prefix of the text up to there and the
+// whole prompt. Every longer prompt with the same beginning shares this cut.
 // Thread safety: pure functions; the tokenizer is only read.
 #ifndef HEARTH_WORKER_TEXT_PROMPT_H_
 #define HEARTH_WORKER_TEXT_PROMPT_H_
@@ -21,44 +21,44 @@
 
 namespace hearth {
 
-// A declared breakpoint costs a prefill step of its own and a kept tail; a thousand of them in
-// 131,072 tokens is one every C = 128.
+// Each declared breakpoint costs a prefill step and a kept tail. 1,024 of them in 131,072 tokens
+// are one per C = 128 tokens.
 inline constexpr size_t kMaxDeclaredBreakpoints = 1024;
-// The shortest turn has 5 tokens: more messages than this never fit the longest context.
+// The shortest turn has 5 tokens, so more messages do not fit the longest context.
 inline constexpr size_t kMaxChatMessages = 131072 / 5;
 
 struct ChatInput {
   std::vector<ChatMessage> messages;
-  // No generation prompt: a user message at the end is left unfinished.
+  // Add no generation prompt; a final user message stays open.
   bool omit_generation_prompt = false;
-  // A control piece or turn marker in a message counts as plain characters, so that a message
-  // cannot end its own turn.
+  // Control pieces and turn markers in a message are plain characters, so a message cannot end its
+  // own turn.
   bool strict = false;
-  // The last message is the beginning of the answer: its turn is left open.
+  // The last message is the beginning of the answer; its turn stays open.
   bool continue_final_message = false;
 };
 
 struct PromptSource {
-  // Text (<bos> is prepended unless it begins with it), token ids, or a chat.
+  // Text (gets <bos> unless it begins with it), token ids, or a chat.
   std::variant<std::string, std::vector<uint32_t>, ChatInput> input;
-  // Byte offsets for text, token positions for token ids, in (0, length], in any order. For a chat
-  // the parts carry them.
+  // Byte offsets in text, or token positions in token ids, in (0, length], in any order. For a
+  // chat, set cache_breakpoint on its parts.
   std::vector<uint32_t> breakpoints;
-  bool omit_bos = false;  // of text: no <bos> is prepended
+  bool omit_bos = false;  // do not add <bos> to text
 };
 
 struct PromptLimits {
   uint32_t vocab_size = 0;
   uint32_t context_tokens = 0;
-  // Asked every few milliseconds: true ends the work with kCancelled. Null: it goes to its end.
+  // Polled every few milliseconds; true ends the work with kCancelled. Null: never cancelled.
   std::function<bool()> stopped = nullptr;
-  // For the errors of texts, where there is no tokenizer.
+  // Reason, for errors, if there is no tokenizer.
   std::string_view why_no_tokenizer = "this worker has no tokenizer";
-  // Not empty: chats are refused, for this reason.
+  // If not empty, chats are refused with this reason.
   std::string_view why_no_chats = "";
 };
 
-// If a chat has only a system text, a prefill leaves its turn open for a user's message.
+// For kPrefill, a chat with only a system text leaves the user turn open.
 enum class PromptPurpose { kGenerate, kPrefill };
 
 // Invariants: token_ids is not empty, each in [0, vocab_size); breakpoints strictly increase, in
@@ -66,18 +66,18 @@ enum class PromptPurpose { kGenerate, kPrefill };
 struct Prompt {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;
-  std::vector<uint32_t> declared;  // of the breakpoints; a chat has its own besides
+  std::vector<uint32_t> declared;  // the breakpoints that the caller declared
   std::string text;                // the rendered prompt; empty for token ids
 };
 
-// `tokenizer` is null for a model folder without one that can be used.
-// A text is read no further than twice the context. kInvalidArgument naming field and limit;
-// kFailedPrecondition for text or chat without a tokenizer, or for a chat when the tokenizer has no
-// turn markers, or why_no_chats is set.
+// `tokenizer`: null if the model folder has none that is supported. Encodes at most twice the
+// context. kInvalidArgument names the field and the limit. kFailedPrecondition: text or chat
+// without a tokenizer, a chat if the tokenizer has no turn markers, or a chat if why_no_chats is
+// set.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 
-// kInvalidArgument, naming `field` and the byte offset or the limit, unless `text` is well-formed
+// kInvalidArgument, with `field` and the byte offset or the limit, unless `text` is well-formed
 // UTF-8 of at most kMaxTextBytes.
 absl::Status CheckText(std::string_view text, std::string_view field);
 

@@ -15,14 +15,14 @@
 namespace hearth {
 namespace {
 
-// The usual top-p sets have tens of tokens: so many are sorted first, then four times as many.
+// Top-p usually keeps tens of tokens, so KeepTopP sorts 256 tokens first, then four times as many.
 constexpr size_t kFirstSorted = 256;
 
 bool Better(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Of weights whose sum is `sum`: how far two ways of adding them may be apart.
+// Returns a bound on the difference between two orders of adding weights with the sum `sum`.
 double ErrorOf(absl::Span<const float> logits, double sum) {
   return kWeightError * static_cast<double>(logits.size() + 16) * sum;
 }
@@ -34,8 +34,8 @@ absl::Status NotFinite(absl::Span<const float> logits) {
       absl::StrCat("logits[", bad - logits.begin(), "] is ", *bad, ": not a finite number"));
 }
 
-// The k best in order: a heap of those seen so far, the worst of them on top. Of equals the first
-// seen is better, so that what is not above the worst is passed over unseen.
+// Finds the k best, in order, with a heap whose top is the worst. Among equal logits the first one
+// ranks higher, so logits not above the worst can be skipped.
 void FindTopK(absl::Span<const float> logits, size_t k, std::vector<Candidate>* heap) {
   heap->clear();
   const auto count = static_cast<int64_t>(logits.size());
@@ -52,7 +52,8 @@ void FindTopK(absl::Span<const float> logits, size_t k, std::vector<Candidate>* 
   std::sort_heap(heap->begin(), heap->end(), Better);
 }
 
-// From `log_sum`, which may be off by `error`: the same float either way, or nullopt.
+// Returns the float log probability if it is the same for every log_sum within `error`, else
+// nullopt.
 std::optional<float> LogprobOf(float logit, double log_sum, double error) {
   const auto low = static_cast<float>(logit - (log_sum + error));
   const auto high = static_cast<float>(logit - (log_sum - error));
@@ -96,7 +97,7 @@ absl::Status SamplingParams::Validate() const {
 }
 
 double UniformAt(uint64_t seed, uint64_t step) {
-  // The seed is mixed first: the streams of neighbouring seeds share nothing.
+  // Mix the seed first, so that neighbouring seeds give unrelated streams.
   const uint64_t bits = Mix(Mix(seed + kGolden) + (step + 1) * kGolden);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
@@ -172,7 +173,7 @@ int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const Sam
   for (const Candidate& candidate : kept) sum += candidate.weight;
   const double point = share * sum;
   for (const Candidate& candidate : kept) {
-    // Rounding may leave `reached` below the point at the end: the last possible token then.
+    // If rounding leaves `reached` below the point, the last possible token is drawn.
     if (candidate.weight > 0) id = candidate.id;
     reached += candidate.weight;
     if (reached > point) break;
@@ -187,7 +188,7 @@ double Sampler::SumOf(absl::Span<const float> logits, double greatest, double te
   return std::accumulate(sums_.begin(), sums_.end(), 0.0);
 }
 
-// Among all tokens, by id: those of one block are looked at.
+// Draws from all tokens, in order of ids, looking at the weights of one block only.
 std::optional<int32_t> Sampler::DrawFromAll(absl::Span<const float> logits, double greatest,
                                             const SamplingParams& params, double share) {
   const double sum = SumOf(logits, greatest, params.temperature);
@@ -207,8 +208,9 @@ std::optional<int32_t> Sampler::DrawFromAll(absl::Span<const float> logits, doub
   return std::nullopt;
 }
 
-// Of candidates_ up to `end`: how many come, in descending order, before the one whose weight takes
-// the sum above `wanted`, and their sum. Those before it are in front of it, in no order.
+// Partitions candidates_ up to `end`: returns how many of the best candidates come before the one
+// whose weight raises the sum above `wanted`, and their sum in `before`. These candidates are moved
+// to the front, in no order.
 size_t Sampler::SelectByWeight(double wanted, size_t end, double* before) {
   *before = 0;
   size_t begin = 0;
@@ -232,7 +234,7 @@ size_t Sampler::SelectByWeight(double wanted, size_t end, double* before) {
   return begin;
 }
 
-// Among those that top-p keeps, however many they are: they are halved, not sorted.
+// Draws from the tokens that top-p keeps, if they are many, by repeated halving instead of sorting.
 std::optional<int32_t> Sampler::DrawFromTopP(absl::Span<const float> logits, double greatest,
                                              const SamplingParams& params, double share) {
   KeepTopK(logits, 0);
@@ -240,7 +242,7 @@ std::optional<int32_t> Sampler::DrawFromTopP(absl::Span<const float> logits, dou
   double sum = 0, before = 0;
   for (const Candidate& candidate : candidates_) sum += candidate.weight;
   const double error = 2 * ErrorOf(logits, sum);
-  // Where the sum, as it is added in order, reaches a point for certain.
+  // Returns the index at which the ordered sum certainly passes `wanted`, else nullopt.
   const auto find = [&](double wanted, size_t end) -> std::optional<size_t> {
     const size_t place = SelectByWeight(wanted, end, &before);
     if (place == end) return std::nullopt;
@@ -302,7 +304,7 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
   return candidates_;
 }
 
-// Keeps the candidates that the filters leave, in order.
+// Applies top-k, top-p and a bound for min-p; candidates_ is then in order.
 void Sampler::KeepAll(absl::Span<const float> logits, double greatest,
                       const SamplingParams& params) {
   const bool top_p = params.top_p > 0 && params.top_p < 1;
@@ -325,7 +327,7 @@ void Sampler::KeepAbove(absl::Span<const float> logits, float bound) {
   }
 }
 
-// The likeliest one weighs 1, whatever was kept.
+// The likeliest token has weight 1.
 void Sampler::KeepMinP(double min_p) {
   const auto is_less = [min_p](const Candidate& one) { return one.weight < min_p; };
   candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_less),
@@ -341,7 +343,8 @@ void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {
   }
 }
 
-// KeepTopP of all tokens, where the first that it sorts are enough.
+// KeepTopP over all tokens, if the first kFirstSorted tokens are enough. Returns false if not, or
+// in doubt.
 bool Sampler::TryKeepTopP(absl::Span<const float> logits, double greatest,
                           const SamplingParams& params) {
   if (logits.size() <= kFirstSorted) return false;
@@ -360,7 +363,7 @@ bool Sampler::TryKeepTopP(absl::Span<const float> logits, double greatest,
   return false;
 }
 
-// Keeps the fewest best tokens whose weights reach `top_p` of the whole, at least one.
+// Keeps the fewest best tokens whose weights reach `top_p` of the sum, at least one.
 void Sampler::KeepTopP(double top_p) {
   double sum = 0;
   for (const Candidate& candidate : candidates_) sum += candidate.weight;

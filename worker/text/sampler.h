@@ -1,21 +1,20 @@
-// Sampler: one token from the last position's logits.
+// Sampler: draws a token from the logits of the last position.
 //
-// Order of the filters, as in transformers: temperature, then top-k, then top-p over what top-k
-// left, then min-p: tokens at least min_p times as likely as the likeliest. Equal logits rank by
-// id, lowest first, so that exactly k tokens pass top-k. LogitRules change the logits before all
-// this.
+// Order of the filters, as in transformers: temperature, top-k, top-p over the result of top-k,
+// then min-p (tokens at least min_p times as likely as the likeliest). Equal logits rank by id,
+// lowest first, so top-k keeps exactly k tokens. LogitRules change the logits before all filters.
 //
-// Randomness is counter based: the draw for new token number `step` depends on (seed, step) and the
-// logits only, not on what was drawn before; a resumed sequence goes on as if nothing had happened.
-// The number is splitmix64's output, 53 bits of it; weights are IEEE doubles added in a fixed
-// order. Equal logits, parameters and step give the same token on every machine, except where exp()
-// of two C libraries differs in its last bit right at the drawn point.
+// Randomness is counter based: the draw of token number `step` depends only on (seed, step) and the
+// logits, so a resumed sequence continues identically. The random number has 53 bits of
+// splitmix64's output. Weights are doubles, added in a fixed order. Equal logits, parameters and
+// step give the same token on every machine, except if exp() of two C libraries differs in the last
+// bit exactly at the drawn point.
 //
-// That order is a vocabulary long. Where sums in another order, with a bound on their error, leave
-// no doubt which token it gives, they are all that is computed; where they do, it is followed.
+// The fixed order covers the whole vocabulary. Faster sums in another order, with an error bound,
+// are used if they determine the token; otherwise the fixed order is computed.
 //
 // Thread safety: one thread at a time (it keeps scratch space); copies are independent.
-// Ownership: nothing is kept of the logits.
+// Ownership: does not keep the logits.
 #ifndef HEARTH_WORKER_TEXT_SAMPLER_H_
 #define HEARTH_WORKER_TEXT_SAMPLER_H_
 
@@ -30,8 +29,7 @@
 
 namespace hearth {
 
-// Logits differ by tens: from here on nearly every token is as likely as any other, which only a
-// mistake asks for.
+// Logits span tens, so at this temperature nearly all tokens are equally likely.
 inline constexpr float kMaxTemperature = 100.0F;
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 
@@ -43,13 +41,13 @@ struct SamplingParams {
   uint64_t seed = 0;
   uint32_t logprobs = 0;         // alternatives reported with each token; 0 is off
   bool report_logprobs = false;  // report the chosen token's logprob
-  // Report the prompt's tokens' logprobs, with so many alternatives.
+  // Report the logprobs of the prompt's tokens, with this many alternatives.
   std::optional<uint32_t> prompt_logprobs;
   TokenRules rules;
 
-  // Whether the chosen tokens' log probabilities are reported.
+  // Returns whether the log probabilities of drawn tokens are reported.
   bool reports() const { return report_logprobs || logprobs > 0; }
-  // kInvalidArgument naming the field, its value and the limit.
+  // kInvalidArgument names the field, its value and the limit.
   absl::Status Validate() const;
 };
 
@@ -58,15 +56,16 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Logprobs are those of the model: of the raw logits, before rules, temperature and filters.
+// A drawn token. Logprobs are the model's: from the raw logits, before rules, temperature and
+// filters.
 struct SampledToken {
   int32_t id = 0;
-  float logprob = 0;              // 0 unless report_logprobs or logprobs was asked for
-  std::vector<TokenLogprob> top;  // `logprobs` of them, most likely first
-  uint32_t sample = 0;            // of the request's answers
+  float logprob = 0;              // 0 unless params.reports()
+  std::vector<TokenLogprob> top;  // `logprobs` alternatives, likeliest first
+  uint32_t sample = 0;            // index of the answer
 };
 
-// A token that passed the filters, and exp((logit - greatest logit) / temperature).
+// A token that passed the filters. weight = exp((logit - greatest logit) / temperature).
 struct Candidate {
   int32_t id = 0;
   float logit = 0;
@@ -75,24 +74,25 @@ struct Candidate {
 
 class Sampler {
  public:
-  // kInternal when a logit is not a finite number: a broken model must not pass for a creative one.
-  // `rules`: what changes the logits, on a mutable row that is as it was afterwards; null: nothing.
-  // REQUIRES: logits is not empty; params.Validate() is OK.
+  // Draws a token. kInternal: a logit is not finite. `rules`: change the logits for the draw and
+  // restore them; may be null. REQUIRES: logits is not empty; params.Validate() is OK.
   absl::StatusOr<SampledToken> Sample(absl::Span<float> logits, const SamplingParams& params,
                                       uint64_t step, LogitRules* rules);
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                       uint64_t step);
 
-  // Sets the log probability of token->id, and the `count` likeliest tokens. kInternal as above.
+  // Sets the log probability of token->id, and the `count` likeliest tokens. kInternal: a logit is
+  // not finite.
   absl::Status AddLogprobs(absl::Span<const float> logits, uint32_t count, SampledToken* token);
 
-  // The `count` likeliest tokens, or all there are, the likeliest first. kInternal as above.
-  // REQUIRES: logits is not empty.
+  // Returns the `count` likeliest tokens (or all if there are fewer), likeliest first. kInternal: a
+  // logit is not finite. REQUIRES: logits is not empty.
   absl::StatusOr<std::vector<TokenLogprob>> Likeliest(absl::Span<const float> logits,
                                                       uint32_t count);
 
-  // The tokens among which Sample would draw. Valid until the next call. In descending order when
-  // top-k or top-p is on, else by id. REQUIRES: as above; temperature > 0; logits finite.
+  // Returns the tokens that Sample would draw from; valid until the next call. In descending order
+  // of logits if top-k or top-p is on, else by id. REQUIRES: as Sample; temperature > 0; logits are
+  // finite.
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);
 
  private:
@@ -104,7 +104,8 @@ class Sampler {
   void KeepMinP(double min_p);
   void KeepAbove(absl::Span<const float> logits, float bound);
   void WeighCandidates(double greatest, double temperature);
-  // The same without a look at each logit. False: there is doubt, and nothing is of use.
+  // Fast versions that look at few logits. If rounding leaves the result in doubt, they return
+  // false or nullopt, and candidates_ is undefined.
   bool TryKeepTopP(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   std::optional<int32_t> DrawFromAll(absl::Span<const float> logits, double greatest,
                                      const SamplingParams& params, double share);
@@ -118,18 +119,19 @@ class Sampler {
                     SampledToken* token);
 
   std::vector<Candidate> candidates_;
-  std::vector<double> sums_;  // of weights, by block
-  bool few_ = true;           // top-p kept few tokens the last time, and may again
+  std::vector<double> sums_;  // sums of weights per block
+  bool few_ = true;           // top-p kept few tokens last time
 };
 
-// The seed of a request that names none: 53 bits, which every JSON reader holds. Of each thread's
-// own generator.
+// Returns a random seed for requests without one: 53 bits, exact in JSON. Uses a generator per
+// thread.
 uint64_t NewSeed();
 
-// Of a request's answers the first has its seed, the others have seeds that follow from it.
+// Returns the seed of answer number `sample`: the request's seed for the first, derived seeds for
+// the others.
 uint64_t SeedOfSample(uint64_t seed, uint32_t sample);
 
-// The number in [0, 1) that decides the draw: the same on every machine.
+// Returns the number in [0, 1) that decides draw number `step`; the same on every machine.
 double UniformAt(uint64_t seed, uint64_t step);
 
 }  // namespace hearth

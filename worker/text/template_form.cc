@@ -14,10 +14,9 @@
 namespace hearth {
 namespace {
 
-// SHA-256 of the forms of templates that transformers rendered as RenderChat does: chats of text, a
-// system message as one part, with and without generation prompt. template_oracle.py renders
-// templates of all these forms again: tests/data/gemma_chat.jinja, and the texts that the changes
-// in gemma_templates.json make of it.
+// SHA-256 of forms that transformers rendered as RenderChat does: text-only chats, system message
+// of one part, with and without generation prompt. template_oracle.py repeats this with templates
+// of all these forms: tests/data/gemma_chat.jinja, and its changes in gemma_templates.json.
 constexpr std::string_view kGemmaForms[] = {
     // Gemma 3's published template; Unsloth's has the same form.
     "a8105c462bbdc32c986bafbea4cf3078f851f7e3adcec20609110923d3b43e85",
@@ -39,13 +38,13 @@ struct Token {
 };
 using Tokens = std::vector<Token>;
 
-// A stretch of a template: text between tags, or a tag.
+// Part of a template: text between tags, or a tag.
 struct Part {
   enum Kind { kData, kOutput, kStatement, kComment } kind;
   std::string data;
   Tokens tokens;
-  bool strips_left = false, strips_right = false;  // "-": all white space
-  bool keeps_left = false, keeps_right = false;    // "+": lstrip_blocks or trim_blocks is off here
+  bool strips_left = false, strips_right = false;  // "-": strip all white space
+  bool keeps_left = false, keeps_right = false;    // "+": disables lstrip_blocks or trim_blocks
 };
 
 bool IsSpace(char c) { return absl::ascii_isspace(static_cast<unsigned char>(c)); }
@@ -66,8 +65,8 @@ std::string WithUnixLineEnds(std::string_view text) {
   return out;
 }
 
-// The string literal that `rest` begins with; moves `rest` past it. Nothing: it does not end, or
-// has an escape sequence that is not one of these.
+// Returns the string literal at the front of `rest`, and moves `rest` past it. nullopt: the literal
+// does not end, or has an unsupported escape sequence.
 std::optional<std::string> TakeLiteral(std::string_view* rest) {
   const char quote = (*rest)[0];
   std::string value;
@@ -93,14 +92,15 @@ std::optional<std::string> TakeLiteral(std::string_view* rest) {
   return std::nullopt;
 }
 
-// Takes the tag that begins `rest`, past its opening "{{" or "{%". False: it is none.
+// Parses the tag at the front of `rest`, past its opening "{{" or "{%". Returns false if it does
+// not end.
 bool TakeTag(std::string_view* rest, Part* part) {
   const std::string_view end = part->kind == Part::kOutput ? "}}" : "%}";
   if (!rest->empty() && ((*rest)[0] == '-' || (*rest)[0] == '+')) {
     ((*rest)[0] == '-' ? part->strips_left : part->keeps_left) = true;
     rest->remove_prefix(1);
   }
-  int depth = 0;  // of brackets; inside them "}}" is no end
+  int depth = 0;  // open brackets; inside them "}}" does not end the tag
   while (!rest->empty()) {
     const char c = (*rest)[0];
     const bool may_mark = c == '-' || (c == '+' && part->kind == Part::kStatement);
@@ -176,7 +176,7 @@ std::optional<std::vector<Part>> Divide(std::string_view rest) {
   return parts;
 }
 
-// What white space control leaves of the text between two tags, either of which may be missing.
+// Applies Jinja's white space control to the text between two tags; either tag may be null.
 void StripData(const Part* before, const Part* after, std::string* data) {
   size_t begin = 0, end = data->size();
   if (before != nullptr && before->strips_right) {
@@ -190,7 +190,7 @@ void StripData(const Part* before, const Part* after, std::string* data) {
   } else if (after != nullptr && after->kind != Part::kOutput && !after->keeps_left) {
     size_t line = end;
     while (line > begin && ((*data)[line - 1] == ' ' || (*data)[line - 1] == '\t')) --line;
-    // At the front of the template, or of a line, the tag stands alone.
+    // The tag is the first in its line, or in the template.
     const bool is_line_start =
         line == begin ? before == nullptr || begin > 0 : (*data)[line - 1] == '\n';
     if (is_line_start) end = line;
@@ -198,7 +198,7 @@ void StripData(const Part* before, const Part* after, std::string* data) {
   *data = data->substr(begin, end - begin);
 }
 
-// Drops the words of an error, writes a['b'] as a.b, and leaves out brackets around a condition.
+// Drops the texts of errors, rewrites a['b'] as a.b, and removes parentheses around a condition.
 Tokens Simplified(Tokens tokens) {
   Tokens out;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -237,7 +237,7 @@ Tokens Simplified(Tokens tokens) {
   return out;
 }
 
-// Lengths make forms unambiguous: no text of one part reads as another's.
+// Lengths make the form unambiguous.
 void Append(char kind, std::string_view text, std::string* form) {
   absl::StrAppend(form, std::string(1, kind), text.size(), ":", std::string(text));
 }
@@ -278,7 +278,7 @@ std::string TemplateForm(std::string_view original) {
 
 bool RendersAsGemma(std::string_view text) {
   std::string form = TemplateForm(text);
-  // RenderChat writes "<bos>" too, whatever the model's bos_token is.
+  // RenderChat writes "<bos>" as well, whatever the model's bos_token.
   constexpr std::string_view kLiteral = "d5:<bos>", kName = "{t9:bos_token";
   if (form.compare(0, kLiteral.size(), kLiteral) == 0) form.replace(0, kLiteral.size(), kName);
   const std::string digest = DigestHex(Sha256(form));

@@ -12,12 +12,12 @@
 namespace hearth {
 namespace {
 
-// About a millisecond: a step looks up a piece or takes a pair from a heap.
+// About 1 ms. A step looks up a piece or pops a pair from the heap.
 constexpr uint32_t kStepsBetweenQuestions = 4096;
-// Of PairMerger's parts.
+// No neighbour.
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// How many bytes the space at the front takes, U+2581 standing for one; 0 when there is none.
+// Returns the length of the space (U+0020 or U+2581) at the front, or 0 if there is none.
 size_t SpaceLength(std::string_view text) {
   if (!text.empty() && text[0] == ' ') return 1;
   return text.substr(0, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 0;
@@ -27,7 +27,7 @@ bool MayBeSpace(char first) { return first == ' ' || first == kSpaceMark[0]; }
 
 }  // namespace
 
-// False: no piece joins the two.
+// Adds the pair to pairs_. Returns false if no piece joins the two parts.
 bool PairMerger::AddPair(std::string_view text, uint32_t left, uint32_t right) {
   if (left == kNone || right == kNone) return false;
   const uint32_t bytes = parts_[left].bytes + parts_[right].bytes;
@@ -42,7 +42,7 @@ bool PairMerger::Merge(std::string_view text, absl::FunctionRef<bool()> may_go_o
   assert(text.size() < kNone);
   parts_.clear();
   pairs_.clear();
-  // Each character is a part.
+  // Each character starts as a part.
   for (uint32_t at = 0; at < text.size(); at += parts_.back().bytes) {
     if (!may_go_on()) return false;
     const auto number = static_cast<uint32_t>(parts_.size());
@@ -72,7 +72,8 @@ bool PairMerger::Merge(std::string_view text, absl::FunctionRef<bool()> may_go_o
   return true;
 }
 
-// Called in each step. Asks the caller now and then.
+// Called in each step. Checks the token limit, and polls the caller every kStepsBetweenQuestions
+// steps.
 bool TextEncoder::MayGoOn() {
   if (ended_ != EncodeEnd::kDone) return false;
   if (ids.size() > rules_.max_tokens) {
@@ -83,7 +84,7 @@ bool TextEncoder::MayGoOn() {
   return ended_ == EncodeEnd::kDone;
 }
 
-// Whether so many tokens more may be within the limit.
+// Returns whether `tokens` more tokens stay within the limit.
 bool TextEncoder::HasRoomFor(size_t tokens) {
   if (ids.size() + tokens > rules_.max_tokens) ended_ = EncodeEnd::kTooManyTokens;
   return ended_ == EncodeEnd::kDone;
@@ -105,13 +106,13 @@ bool TextEncoder::Encode(size_t begin) {
   return Divide(/*normalized=*/false, begin, text_.size()) && HasRoomFor(0);
 }
 
-// At pieces that are never merged: the normalized ones are looked for between the others.
+// Splits at never-merged pieces, then splits the text between these at normalized pieces.
 bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
   const bool is_last = normalized || vocabulary_.longest_normalized_bytes() == 0;
   const auto between = [&](size_t from, size_t to) {
     return is_last ? Gap(from, to) : Divide(/*normalized=*/true, from, to);
   };
-  size_t gap = begin;  // of what was not yet tokenized
+  size_t gap = begin;  // start of the text not yet encoded
   for (size_t at = begin; at < end;) {
     if (!vocabulary_.MayStartWhole(normalized, text_[at])) {
       ++at;
@@ -124,8 +125,9 @@ bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
       continue;
     }
     if (vocabulary_.token(match->id).special && IsPlain(at)) {
-      // Its first character ends a stretch: merging would make the whole of it. A text that is cut
-      // inside it has no such piece, so that all of it may become something else.
+      // In a plain range, end the stretch after the piece's first character; otherwise merging
+      // would make the whole piece. If the text is cut inside the piece, its characters may merge
+      // differently, so no segment begins inside it.
       const size_t piece_end = at + match->length_bytes;
       at += CharacterAt(text_, at).bytes;
       if (!between(gap, at)) return false;
@@ -142,7 +144,7 @@ bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
   return between(gap, end);
 }
 
-// Between two whole pieces: runs of spaces, and stretches of ordinary text.
+// Encodes text between never-merged pieces: runs of spaces, and stretches of ordinary text.
 bool TextEncoder::Gap(size_t begin, size_t end) {
   const SpaceRuns& runs = vocabulary_.space_runs();
   size_t stretch = begin;
@@ -170,7 +172,7 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
   return Stretch(stretch, end);
 }
 
-// Cut where no merge crosses, so that heaps are small.
+// Splits where no merge crosses, which keeps the heaps small.
 bool TextEncoder::Stretch(size_t begin, size_t end) {
   size_t part = begin;
   for (size_t at = begin; at < end;) {
@@ -180,14 +182,14 @@ bool TextEncoder::Stretch(size_t begin, size_t end) {
     if (!Part(part, at)) return false;
     part = at;
   }
-  assert(part == end);  // both ends of a stretch lie between characters
+  assert(part == end);  // both ends lie between characters
   return true;
 }
 
 bool TextEncoder::Part(size_t begin, size_t end) {
   BeginSegment(begin);
   std::string_view part = text_.substr(begin, end - begin);
-  std::string replaced;  // if it has U+2581 for a space
+  std::string replaced;  // with spaces as U+0020
   if (part.find(kSpaceMark) != std::string_view::npos)
     part = replaced = Replaced(part, kSpaceMark, " ");
   return HasRoomFor(part.size() / vocabulary_.longest_made_bytes()) &&

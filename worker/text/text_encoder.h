@@ -1,8 +1,8 @@
-// TextEncoder: one text on its way to token ids.
+// TextEncoder: encodes one text as token ids.
 //
-// The text is divided four times: at the pieces that are never merged, at those that are
-// normalized, at runs of spaces, and between characters that no merge joins. Each part is merged by
-// itself. Thread safety: one thread. Ownership: all that it is given must outlive it.
+// The text is split four times: at pieces that are never merged, at normalized pieces, at runs of
+// spaces, and between characters that no merge joins. Each part is merged by itself. Thread safety:
+// one thread. Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 
@@ -17,45 +17,45 @@
 
 namespace hearth {
 
-// PairMerger: byte-pair encoding of a stretch of text that holds no piece that is never merged.
+// PairMerger: byte-pair encoding of text without never-merged pieces.
 //
-// Neighbours become pieces, the best score first, and of equal scores the leftmost, as in
-// SentencePiece and transformers. A heap holds the pairs of neighbours that a piece joins.
+// Merges neighbours, best score first and leftmost among equal scores, as in SentencePiece and
+// transformers. A heap holds the pairs of neighbours that form a piece.
 class PairMerger {
  public:
   explicit PairMerger(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
-  // Appends the ids of `text` to `ids`. If `may_go_on`, called in each step, returns false, returns
-  // false and appends none. Takes at most 48 bytes of memory for each character of the longest
-  // text. REQUIRES: well-formed UTF-8 of less than 4 GiB, spaces as spaces.
+  // Appends the ids of `text` to `ids`. `may_go_on` is called in each step; if it returns false,
+  // Merge returns false and appends nothing. Takes up to 48 bytes of memory per character of the
+  // longest text. REQUIRES: well-formed UTF-8 of less than 4 GiB, with spaces as U+0020.
   bool Merge(std::string_view text, absl::FunctionRef<bool()> may_go_on, std::vector<int32_t>* ids);
 
  private:
-  // A part of the text; without bytes once it was joined to the part before.
+  // Part of the text. bytes = 0 after it was merged into the part before it.
   struct Part {
     uint32_t begin, bytes;
     uint32_t previous, next;
   };
-  // Two neighbours that a piece joins. Stale if either has changed since.
+  // Two neighbours that form a piece. Stale if either changed since.
   struct Pair {
     float score;
     uint32_t left, right;
     uint32_t bytes;                            // of the piece
-    bool operator<(const Pair& other) const {  // the best pair is the greatest
+    bool operator<(const Pair& other) const {  // greatest = best
       return score < other.score || (score == other.score && left > other.left);
     }
   };
   bool AddPair(std::string_view text, uint32_t left, uint32_t right);
 
   const Vocabulary& vocabulary_;
-  std::vector<Part> parts_;  // kept from text to text for their memory
+  std::vector<Part> parts_;  // kept between texts to reuse memory
   std::vector<Pair> pairs_;  // a heap
 };
 
 class TextEncoder {
  public:
-  // A part of a text whose tokens depend on nothing before it: a piece that is never merged, a run
-  // of spaces, or ordinary text.
+  // Part of the text whose tokens do not depend on earlier text: a never-merged piece, a run of
+  // spaces, or ordinary text.
   struct Segment {
     size_t begin_bytes;
     size_t begin_tokens;
@@ -64,7 +64,8 @@ class TextEncoder {
   TextEncoder(const Vocabulary& vocabulary, std::string_view text, const EncodeRules& rules)
       : vocabulary_(vocabulary), text_(text), rules_(rules), merger_(vocabulary) {}
 
-  // From `begin` to the text's end, appended to `ids` and `segments`; false: ended() says why not.
+  // Encodes from `begin` to the end; appends to `ids` and `segments`. Returns false if it stopped
+  // early; see ended().
   bool Encode(size_t begin);
   EncodeEnd ended() const { return ended_; }
 

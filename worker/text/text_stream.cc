@@ -27,8 +27,7 @@ absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings) {
   return absl::OkStatus();
 }
 
-// The tokens of the last bytes are enough: more than a stop string has, from a character's first
-// on.
+// Decodes only the last tokens: at least kMaxStopStringBytes bytes, from the start of a character.
 bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
                         absl::Span<const int32_t> ids) {
   assert(!ids.empty());
@@ -78,7 +77,7 @@ std::string TextStream::Release() {
   return delta;
 }
 
-// Every stop string is found here whole: what was emitted before could not be the beginning of one.
+// Every stop string is complete in pending_: text that could begin one was held back.
 bool TextStream::CutAtStopString() {
   size_t first_end = std::string::npos, begin = std::string::npos;
   for (const std::string& stop : stop_strings_) {
@@ -96,8 +95,8 @@ bool TextStream::CutAtStopString() {
   return true;
 }
 
-// The longest end of `pending_` that is a beginning of a stop string. Such an end starts at a
-// character's first byte, since stop strings are well-formed UTF-8.
+// Returns the length of the longest suffix of `pending_` that begins a stop string. It starts at a
+// character, because stop strings are well-formed UTF-8.
 size_t TextStream::HeldBackBytes() const {
   size_t held_bytes = 0;
   for (const std::string& stop : stop_strings_) {

@@ -1,13 +1,13 @@
-// TextStream: a sequence's tokens, one by one, as text that can be shown at once.
+// TextStream: converts a sequence's tokens, one by one, to text that can be shown at once.
 //
-// Text is held back while it is part of a character whose other bytes are still to come, and while
-// it could be the beginning of a stop string. A stop string ends the text right before it, also
-// when it spans tokens; of several, the one that is complete first, and of those the longest.
+// Text is held back while a character is incomplete, or while it may be the beginning of a stop
+// string. A stop string ends the text right before it, even if it spans tokens. If several match,
+// the one that is complete first counts, and the longest of those.
 //
 // Thread safety: one thread at a time. Ownership: the tokenizer must outlive the stream.
-// Invariants: (1) every delta is well-formed UTF-8; (2) without a stop, the deltas together are
-// Decode(ids, skip_special = true); with one, they are the part of it before the stop string;
-// (3) the whole does not depend on where the tokens' borders lie.
+// Invariants: (1) every delta is well-formed UTF-8; (2) the deltas together are Decode(ids,
+// skip_special = true), cut before the stop string; (3) the whole text does not depend on token
+// borders.
 #ifndef HEARTH_WORKER_TEXT_TEXT_STREAM_H_
 #define HEARTH_WORKER_TEXT_TEXT_STREAM_H_
 
@@ -23,17 +23,16 @@
 
 namespace hearth {
 
-// The text held back for a sequence, and searched after each token, stays below 256 bytes and a
-// token.
+// These keep the text held back, and searched after each token, below 256 bytes plus one token.
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 256;
 
-// kInvalidArgument naming the stop string's index and the limit: too many, empty, too long, or no
-// UTF-8.
+// kInvalidArgument with the stop string's index and the limit: too many, empty, too long, or
+// invalid UTF-8.
 absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings);
 
-// Whether the text of an answer that had no stop string before its last token has one now.
-// REQUIRES: ValidateStopStrings(stop_strings) is OK; ids is not empty.
+// Returns whether the last token completes a stop string. REQUIRES: no earlier token did;
+// ValidateStopStrings(stop_strings) is OK; ids is not empty.
 bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
                         absl::Span<const int32_t> ids);
 
@@ -42,11 +41,11 @@ class TextStream {
   // REQUIRES: ValidateStopStrings(stop_strings) is OK.
   TextStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings);
 
-  // The text that the token made certain; may be empty. After a stop: always empty.
+  // Adds a token. Returns the text that is now certain, possibly empty. After a stop: always empty.
   std::string Push(int32_t token_id);
-  // The sequence is over: the text still held back, with incomplete characters as U+FFFD.
+  // Ends the sequence. Returns the text held back, with incomplete characters as U+FFFD.
   std::string Finish();
-  // A stop string was completed: the sequence should end.
+  // A stop string is complete: the sequence should end.
   bool stopped() const { return stopped_; }
 
  private:
@@ -57,7 +56,7 @@ class TextStream {
   const Tokenizer* const tokenizer_;
   const std::vector<std::string> stop_strings_;
   Utf8Repairer repairer_;
-  std::string pending_;  // whole characters that were not emitted
+  std::string pending_;  // complete characters not yet returned
   bool stopped_ = false;
 };
 

@@ -15,30 +15,30 @@
 namespace hearth {
 namespace {
 
-// A prompt's own "<bos>" may come on top of a text of the greatest size.
+// The longest text plus a "<bos>".
 constexpr size_t kMaxEncodeBytes = kMaxTextBytes + 64;
-// The most bytes encoded again to find common tokens: ordinary text needs a word or two for each
-// offset, but a thousand offsets inside one word of megabytes would take minutes.
+// Limit of bytes that are encoded again to find common tokens. Ordinary text needs a word or two
+// per offset, but 1,000 offsets inside one word of megabytes would take minutes.
 constexpr size_t kMaxRepeatedBytes = 2 * kMaxTextBytes;
 
-// Where an offset cuts a text that was encoded.
+// How an offset cuts an encoded text.
 struct Cut {
-  TextEncoder::Segment begin;  // up to here nothing changes
-  bool inside;                 // of a segment: what lies between is to be encoded again
+  TextEncoder::Segment begin;  // tokens before this are unchanged
+  bool inside;                 // the cut is inside a segment: encode from `begin` again
 };
 
-// `normalized_bytes`: of the longest piece that is looked for in normalized text.
+// `normalized_bytes`: length of the longest normalized piece.
 Cut CutAt(size_t offset, size_t text_bytes, size_t normalized_bytes, const TextEncoder& whole) {
   auto segment =
       std::lower_bound(whole.segments.begin(), whole.segments.end(), offset,
                        [](const TextEncoder::Segment& s, size_t at) { return s.begin_bytes < at; });
-  // A cut between segments leaves all tokens before it as they are.
+  // A cut between segments changes no token before it.
   if (segment != whole.segments.end() && segment->begin_bytes == offset) return {*segment, false};
   if (segment == whole.segments.end() && offset == text_bytes) {
     return {{text_bytes, whole.ids.size()}, false};
   }
-  // The rest of the segment that is cut may join its neighbour (one space of a run of five):
-  // begin one earlier; or it may end a normalized piece: begin where one of those may begin.
+  // The rest of a cut segment may join its neighbour (one space of a run of five), so begin one
+  // segment earlier. It may also end a normalized piece, so begin where such a piece may begin.
   const auto begin = whole.segments.begin();
   if (segment != begin) --segment;
   const size_t first = segment->begin_bytes - std::min(segment->begin_bytes, normalized_bytes);
@@ -76,7 +76,7 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
     const std::vector<VocabularyPiece>& pieces) {
-  bool runs = false, pairs = false;  // of spaces
+  bool runs = false, pairs = false;  // pieces made of spaces
   absl::flat_hash_set<std::string> normalized;
   for (const VocabularyPiece& piece : pieces) {
     if (IsNeverMerged(piece.type) && piece.is_normalized &&

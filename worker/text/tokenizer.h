@@ -1,11 +1,11 @@
-// Tokenizer: text to Gemma's token ids and back, by byte-pair encoding.
+// Tokenizer: converts text to Gemma's token ids and back, by byte-pair encoding.
 //
-// As in transformers, "<bos>" in a text is one id: a text is first divided at the pieces that are
-// never merged with their neighbours (control, unknown and user-defined ones; leftmost, then
-// longest). The text between them is merged (text_encoder.h), after it was cut where no merge
-// crosses (Vocabulary::MayCut). A segment's tokens depend on nothing before it, so the tokens of a
-// text's prefix cost a segment or two, however long the text. No part of a text is kept, so timings
-// reveal nothing about other tenants' texts.
+// As in transformers, "<bos>" in a text is one id: text is first split at the pieces that are never
+// merged (control, unknown and user-defined pieces; leftmost, then longest). The text between them
+// is split where no merge crosses (Vocabulary::MayCut), and each segment is merged
+// (text_encoder.h). A segment's tokens do not depend on earlier text, so the tokens of a text's
+// prefix cost only a segment or two. No text is cached, so timings reveal nothing about other
+// tenants' texts.
 //
 // Thread safety: const after construction; any thread.
 #ifndef HEARTH_WORKER_TEXT_TOKENIZER_H_
@@ -26,23 +26,22 @@
 
 namespace hearth {
 
-// 131,072 tokens, the longest published context, at 16 bytes a token: four times what English or
-// source code needs.
+// 131,072 tokens (the longest published context) of 16 bytes: four times the length of typical
+// English or source code.
 inline constexpr size_t kMaxTextBytes = size_t{131072} * 16;
 
 struct Encoding {
   std::vector<int32_t> ids;
-  // For each offset asked for: how many tokens the text up to there has in common with the whole
-  // text, from the start.
+  // For each offset: how many tokens the text up to the offset shares with the whole text.
   std::vector<uint32_t> common_tokens;
 };
 
-// Limits of an encoding, and the parts of the text that are plain.
+// Limits of an encoding, and plain parts of the text.
 struct EncodeRules {
-  size_t max_tokens = SIZE_MAX;   // more of them are of no use
-  std::function<bool()> stopped;  // asked every few milliseconds; null: nobody stops it
-  // Ascending ranges of bytes, [begin, end), where a special piece that begins there is the
-  // characters it is written with.
+  size_t max_tokens = SIZE_MAX;   // more tokens end the encoding
+  std::function<bool()> stopped;  // polled every few milliseconds; null: never stopped
+  // Ascending byte ranges [begin, end). A special piece that begins in a range is encoded as plain
+  // characters.
   std::vector<std::pair<size_t, size_t>> plain;
 };
 
@@ -50,38 +49,38 @@ enum class EncodeEnd {
   kDone,
   kTooManyTokens,  // over max_tokens
   kStopped,
-  kTooCostly,  // many offsets inside one word of megabytes
+  kTooCostly,  // too many offsets inside very long words
 };
 
 class Tokenizer {
  public:
-  // kInvalidArgument: a piece has a space that is not U+2581, or a score that is no number.
-  // kUnimplemented: a user-defined piece has a space among other characters, or is a single space;
-  // or runs of spaces are pieces, but a run of two is none. REQUIRES: well-formed UTF-8.
+  // kInvalidArgument: a piece contains a space that is not U+2581, or its score is NaN.
+  // kUnimplemented: a user-defined piece mixes spaces with other characters or is a single space,
+  // or there are pieces for runs of spaces but none for two spaces. REQUIRES: well-formed UTF-8.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(
       const std::vector<VocabularyPiece>& pieces);
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // No id is added: a prompt's "<bos>" is part of its text.
+  // Adds no "<bos>": it must be part of the text.
   // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // REQUIRES: as above; each offset is at most text.size() and lies between characters.
-  // Anything but kDone leaves `*encoding` as it is.
+  // REQUIRES: as above; each offset is at most text.size() and lies between characters. `*encoding`
+  // is unchanged unless kDone is returned.
   EncodeEnd EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets,
                               const EncodeRules& rules, Encoding* encoding) const;
 
-  // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
+  // Invalid UTF-8 becomes U+FFFD. Ids without a piece are skipped.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
-  // The bytes that one token adds to the text: a byte piece may be a part of a character.
+  // Returns the bytes of a token. A byte piece may be part of a character.
   std::string_view TokenBytes(int32_t id) const;
-  // Control pieces, the unknown piece, and the turn and image markers: not for a reader's eyes.
+  // Control pieces, the unknown piece, and turn and image markers: not shown to readers.
   bool IsSpecial(int32_t id) const;
 
   int32_t size() const { return vocabulary_.size(); }
-  // A space in `piece` is U+2581.
+  // Spaces in `piece` must be U+2581.
   std::optional<int32_t> FindPiece(std::string_view piece) const { return vocabulary_.Find(piece); }
-  int32_t bos_id() const { return bos_id_; }  // of "<bos>"; -1 where there is none
+  int32_t bos_id() const { return bos_id_; }  // id of "<bos>"; -1 if there is none
 
  private:
   explicit Tokenizer(const std::vector<VocabularyPiece>& pieces);

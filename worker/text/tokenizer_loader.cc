@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 using Pieces = std::vector<VocabularyPiece>;
 
-// What a message quotes of a file may have any characters: control characters as "\x0a".
+// Escapes control characters of quoted text as "\x0a".
 std::string OneLine(absl::string_view message) {
   std::string line;
   for (const char c : message) {
@@ -37,10 +37,10 @@ std::string OneLine(absl::string_view message) {
   return line;
 }
 
-// A template, and the file that it is from.
+// A template and its file.
 struct FoundTemplate {
   std::string from;
-  absl::StatusOr<std::string> text;  // an error: the file cannot be read, or has no such text
+  absl::StatusOr<std::string> text;  // error: unreadable, or not a template
 };
 
 // From a list, uses the template named "default".
@@ -55,8 +55,8 @@ absl::StatusOr<std::string> TemplateOf(const Json& value) {
   return absl::InvalidArgumentError("must be a string, or a list with a template named default");
 }
 
-// The templates that transformers' tokenizer or processor may use. A file that cannot be read may
-// have any template.
+// Returns the templates that transformers' tokenizer or processor may use. An unreadable file is
+// returned with its error, since it may contain any template.
 std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   std::string path = dir + "/chat_template.jinja";
   auto text = ReadModelFile(path, kMaxJsonFileBytes);
@@ -78,7 +78,7 @@ std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   return found;
 }
 
-// Adds what is to be said of the model's templates, and why it has no chats.
+// Adds notes about the model's templates, and sets why_no_chats if chats must be refused.
 void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
                     LoadedTokenizer* loaded) {
   for (const FoundTemplate& found : templates) {
@@ -106,12 +106,12 @@ void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
     loaded->notes.push_back("chat_template: the model has none: Gemma 3's is used");
 }
 
-// Why there is no tokenizer, where a file asks for `what`.
+// Returns the reason for having no tokenizer if a file needs the unsupported feature `what`.
 std::string UnsupportedReason(absl::string_view what) {
   return absl::StrCat(OneLine(what), "; only tokenizers like Gemma's are supported");
 }
 
-// Makes a tokenizer of what was read of `path`.
+// Makes the tokenizer from the pieces read from `path`.
 absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
                   LoadedTokenizer* loaded) {
   absl::Status status = pieces.status();
@@ -168,7 +168,7 @@ absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) 
     absl::StatusOr<Pieces> pieces = loaded->file == "tokenizer.model"
                                         ? ReadTokenizerModel(*bytes)
                                         : ReadTokenizerJson(*bytes, &loaded->notes);
-    *bytes = std::string();  // a tokenizer takes memory of its own
+    *bytes = std::string();  // the tokenizer needs the memory
     if (pieces.ok()) {
       const absl::Status added = AddTokens(folder, name, &*pieces, &loaded->notes);
       if (absl::IsUnimplemented(added)) {

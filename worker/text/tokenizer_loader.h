@@ -1,6 +1,6 @@
-// Reads the tokenizer of a model: where a file's faults become absl::Status.
+// Loads the tokenizer of a model, and reports faults of its files as absl::Status.
 //
-// Thread safety: a pure function of the file's contents.
+// Thread safety: a pure function of the files' contents.
 #ifndef HEARTH_WORKER_TEXT_TOKENIZER_LOADER_H_
 #define HEARTH_WORKER_TEXT_TOKENIZER_LOADER_H_
 
@@ -14,31 +14,29 @@
 
 namespace hearth {
 
-// Gemma's files have 4.7 MB and 33 MB.
+// Gemma's tokenizer files have 4.7 MB and 33 MB.
 inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
 
-// Which template chats are rendered by. Hearth renders Gemma's alone (chat_template.h).
+// The template that renders chats. Only Gemma's is implemented (chat_template.h).
 enum class ChatTemplateChoice {
-  kAuto,   // the model's: none, unless it is known to render as Gemma's, or the model has none
-  kGemma,  // Gemma's, whatever template the model has
+  kAuto,   // the model's, if known to render as Gemma's; Gemma's if the model has none
+  kGemma,  // Gemma's, ignoring the model's template
 };
 
-// Without a tokenizer a worker serves token ids, and says why to whoever sends text.
+// Without a tokenizer a worker accepts only token ids; `why_none` is the reason given to callers.
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::string file;          // that it was made of
-  std::string why_none;      // empty where there is one
-  std::string why_no_chats;  // a clause; empty where chats are rendered
-  // What the tokenizer was made of, what was not taken as the file has it, and which chat template
-  // comes with the model.
+  std::string file;          // source of the tokenizer
+  std::string why_none;      // empty if there is a tokenizer
+  std::string why_no_chats;  // a clause; empty if chats are supported
+  // For the log: the tokenizer's source, differences from the file, and the model's chat template.
   std::vector<std::string> notes;
 };
 
-// Reads the header of a GGUF file. In a folder, reads tokenizer.json; if there is none,
-// tokenizer.model, which is transformers' order; and the tokens that other files add
-// (added_tokens.h). The tokenizer is null if the folder has neither file, or if a file asks for
-// what Gemma's tokenizer does not do. Errors are one line that names the file and what is wrong
-// with it.
+// Loads a tokenizer from a GGUF file's header or, in a folder, from tokenizer.json or else
+// tokenizer.model (transformers' order), and adds tokens of other files (added_tokens.h). The
+// tokenizer is null if there is no such file, or if a file needs a feature that Gemma's tokenizer
+// does not have. Errors are one line with the file and its fault.
 absl::StatusOr<LoadedTokenizer> LoadTokenizer(
     const std::string& model, ChatTemplateChoice choice = ChatTemplateChoice::kAuto);
 

@@ -12,7 +12,7 @@ namespace hearth {
 
 namespace {
 
-// Merges, from the left, neighbours of the lengths `left` and `right`.
+// Merges neighbours of lengths `left` and `right`, from left to right.
 void MergeNeighbours(size_t left, size_t right, std::vector<size_t>* parts) {
   size_t kept = 0;
   for (size_t i = 0; i < parts->size(); ++i) {
@@ -37,9 +37,9 @@ SpaceRuns::SpaceRuns(std::map<size_t, int32_t> pieces) : id_by_length_(std::move
             [this](size_t a, size_t b) { return id_by_length_.at(a) < id_by_length_.at(b); });
 }
 
-// A merge's rank is the id of the piece that it makes, then the longer left part first. Ids grow
-// with the length, so no merge makes room for one of a lower rank: each is tried once, in order.
-// The parts halve in number as the lengths double: about 44 steps a space over all 31 lengths.
+// A merge is ranked by the id of the new piece, then by the longer left part. Ids grow with the
+// length, so a merge never enables one of lower rank: each is tried once, in order. The parts halve
+// while the lengths double: about 44 steps per space over all 31 lengths.
 size_t SpaceRuns::Append(size_t count, std::vector<int32_t>* ids) const {
   assert(count >= 2);
   std::vector<size_t> parts(count, 1);
@@ -71,10 +71,9 @@ PieceMatcher::PieceMatcher(std::vector<Piece> pieces) : pieces_(std::move(pieces
   }
 }
 
-// A piece that the text begins with sorts no later than the text, a longer one after a shorter one.
-// So if the text begins with the last piece that sorts no later than it, that is the longest. If
-// not, no piece that the text begins with is longer than what the two have in common: the search
-// goes on with that part.
+// A piece that begins the text sorts no later than the text, and after shorter such pieces. So look
+// at the last piece that sorts no later than the text. If it begins the text, it is the longest.
+// Otherwise no matching piece is longer than their common part, so search again with that part.
 std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) const {
   if (text.empty() || !Starts(text[0])) return std::nullopt;
   for (auto end = pieces_.end(); !text.empty();) {
@@ -93,7 +92,7 @@ std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) 
 
 namespace {
 
-// Published as special tokens although their pieces are user-defined ones.
+// Special tokens although the file has them as user-defined pieces.
 constexpr std::string_view kMarkers[] = {"<start_of_turn>", "<end_of_turn>", "<start_of_image>",
                                          "<end_of_image>", "<image_soft_token>"};
 
@@ -148,7 +147,7 @@ std::optional<PieceMatcher::Match> Vocabulary::LongestWhole(bool normalized,
     window = with_spaces = Replaced(window, kSpaceMark, " ");
   auto match = normalized_.Longest(window);
   if (!match.has_value()) return match;
-  size_t bytes = 0;  // in the text
+  size_t bytes = 0;  // length in the text
   for (size_t i = 0; i < match->length_bytes; ++i)
     bytes += text.substr(bytes, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 1;
   match->length_bytes = bytes;

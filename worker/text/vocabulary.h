@@ -1,4 +1,4 @@
-// Vocabulary: what a tokenizer knows about its pieces, in the forms that encoding asks for.
+// Vocabulary: a tokenizer's pieces, in the data structures that encoding needs.
 //
 // Thread safety: const after construction; any thread.
 #ifndef HEARTH_WORKER_TEXT_VOCABULARY_H_
@@ -18,36 +18,36 @@
 
 namespace hearth {
 
-// SpaceRuns: which tokens a run of spaces becomes.
+// SpaceRuns: the tokens of a run of spaces.
 //
-// Gemma has a piece for each run of 2 to 31 spaces. SentencePiece takes the longest piece first,
-// transformers merges neighbours pair by pair; they agree up to 31 spaces and differ beyond (of 32,
-// SentencePiece makes 31 + 1, transformers 16 + 16). Here it is done as in transformers.
-// Standard library only. Thread safety: const after construction.
+// Gemma has a piece for each run of 2 to 31 spaces. SentencePiece takes the longest piece first;
+// transformers merges neighbours pair by pair. They agree up to 31 spaces and differ beyond (32:
+// SentencePiece 31 + 1, transformers 16 + 16). SpaceRuns follows transformers. Standard library
+// only. Thread safety: const after construction.
 class SpaceRuns {
  public:
   SpaceRuns() = default;
-  // The never-merged pieces made of spaces only: length in spaces -> id.
+  // `pieces`: never-merged pieces of spaces only, as length in spaces -> id.
   explicit SpaceRuns(std::map<size_t, int32_t> pieces);
 
-  // Without a piece for two spaces, runs are ordinary text.
+  // Returns true if there is no piece for two spaces; runs are then ordinary text.
   bool empty() const { return id_by_length_.count(2) == 0; }
-  // The spaces of the longest piece; at least 1.
+  // Length of the longest piece in spaces; at least 1.
   size_t longest() const { return id_by_length_.empty() ? 1 : id_by_length_.rbegin()->first; }
-  // Appends the tokens of `count` >= 2 spaces. Returns how many spaces at the end found no partner
-  // (0 or 1): they belong to what follows.
+  // Appends the tokens of `count` >= 2 spaces. Returns how many spaces at the end stay unmerged (0
+  // or 1): they belong to the text that follows.
   size_t Append(size_t count, std::vector<int32_t>* ids) const;
 
  private:
   std::map<size_t, int32_t> id_by_length_;
-  std::vector<size_t> lengths_by_id_;  // the order in which merges are tried
+  std::vector<size_t> lengths_by_id_;  // order of merges
 };
 
-// PieceMatcher: finds the longest of a fixed set of strings that a text starts with.
+// PieceMatcher: finds the longest of a fixed set of strings at the start of a text.
 //
-// Gemma has about 6,400 pieces that are never merged with their neighbours (turn markers, runs of
-// line ends and of spaces, HTML tags); text is divided at them before anything else is tokenized.
-// Standard library only. Thread safety: const after construction.
+// Gemma has about 6,400 pieces that are never merged (turn markers, runs of line ends and of
+// spaces, HTML tags). Text is split at them first. Standard library only. Thread safety: const
+// after construction.
 class PieceMatcher {
  public:
   struct Piece {
@@ -60,69 +60,69 @@ class PieceMatcher {
   };
 
   PieceMatcher() = default;
-  // REQUIRES: no empty and no repeated text.
+  // REQUIRES: texts are not empty and not repeated.
   explicit PieceMatcher(std::vector<Piece> pieces);
 
-  // Whether some piece has this first byte: rules out most positions of a text at once.
+  // Returns whether some piece has this first byte; quickly rules out most positions.
   bool Starts(char first) const { return starts_[static_cast<uint8_t>(first)]; }
   std::optional<Match> Longest(std::string_view text) const;
 
  private:
   std::vector<Piece> pieces_;       // ascending by text
-  std::array<bool, 256> starts_{};  // first bytes that occur
+  std::array<bool, 256> starts_{};  // first bytes of the pieces
 };
 
 class Vocabulary {
  public:
-  // REQUIRES: `pieces` by id, as vocabulary_file.h reads them, that Tokenizer::Make accepts.
+  // REQUIRES: `pieces` by id, as read by vocabulary_file.h and accepted by Tokenizer::Make.
   explicit Vocabulary(const std::vector<VocabularyPiece>& pieces);
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   struct Token {
-    std::string bytes;     // what it is in a text
-    bool special = false;  // not for a reader's eyes
+    std::string bytes;     // its bytes in a text
+    bool special = false;  // not shown to readers
   };
   const Token& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // The longest piece that is never merged at the front of a text: of those that are looked for in
-  // the text, or of the normalized ones, for which a space is U+0020 or U+2581.
+  // Returns the longest never-merged piece at the start of the text: a normalized piece (with
+  // spaces as U+0020 or U+2581), or a piece that is not normalized.
   std::optional<PieceMatcher::Match> LongestWhole(bool normalized, std::string_view text) const;
-  // Whether there may be one, by the first byte.
+  // Returns whether such a piece may start with this byte.
   bool MayStartWhole(bool normalized, char first) const {
     return normalized ? normalized_.Starts(first == kSpaceMark[0] ? ' ' : first) ||
                             (first == kSpaceMark[0] && normalized_.Starts(first))
                       : matcher_.Starts(first);
   }
-  // No normalized piece takes more bytes of a text than this; 0: there is none.
+  // Maximum bytes of a normalized piece in a text; 0 if there is none.
   size_t longest_normalized_bytes() const { return longest_normalized_bytes_; }
   const SpaceRuns& space_runs() const { return space_runs_; }
-  // A piece that merging makes.
+  // A piece that merging produces.
   struct Made {
     int32_t id = 0;
-    float score = 0;  // of two merges the one with the better score comes first
+    float score = 0;  // the merge with the better score comes first
   };
-  // Null if no piece has this text. A space in `text` is a space.
+  // Returns null if no piece has this text. Spaces in `text` are U+0020.
   const Made* FindMade(std::string_view text) const;
   size_t longest_made_bytes() const { return longest_made_bytes_; }
-  // Appends the id of the piece with this text or, if there is none, the ids of the text's bytes.
+  // Appends the id of the piece with this text or, if there is none, the ids of its bytes.
   void AppendIds(std::string_view text, std::vector<int32_t>* ids) const;
 
-  // Whether the merges on both sides of a border are independent of each other: merging only makes
-  // pieces, so no merge crosses a border whose two characters no piece has side by side. A space is
-  // U+0020 or U+2581. False for a few such borders, too: different pairs may share a bit.
+  // Returns whether merges never cross a border between these characters: true if no piece has them
+  // side by side. Spaces may be U+0020 or U+2581. May return false for such a border, because pairs
+  // of characters share bits.
   bool MayCut(char32_t left, char32_t right) const { return !side_by_side_[PairOf(left, right)]; }
-  // The id of a piece as the file has it: a space is U+2581.
+  // Returns the id of a piece. Spaces in `piece` are U+2581, as in the files.
   std::optional<int32_t> Find(std::string_view piece) const;
 
  private:
-  // Gemma's pieces have 33,873 pairs of characters: 3 % of the bits, in 128 KiB.
+  // Gemma's pieces contain 33,873 pairs of characters: 3 % of the bits, which take 128 KiB.
   static constexpr size_t kPairBits = size_t{1} << 20;
   static size_t PairOf(char32_t left, char32_t right) {
     if (left == kMarkCharacter) left = U' ';
     if (right == kMarkCharacter) right = U' ';
-    // 2^64 divided by the golden ratio: spreads pairs of neighbouring numbers.
+    // 2^64 divided by the golden ratio, which spreads similar pairs.
     const uint64_t hash = (uint64_t{left} << 32 | right) * 0x9E3779B97F4A7C15U;
     return (hash ^ hash >> 32) % kPairBits;
   }
@@ -131,16 +131,16 @@ class Vocabulary {
 
   std::vector<Token> tokens_;  // by id
   PieceMatcher matcher_;
-  PieceMatcher normalized_;  // with spaces
+  PieceMatcher normalized_;  // with spaces as U+0020
   size_t longest_normalized_bytes_ = 0;
   SpaceRuns space_runs_;
   std::array<int32_t, 256> byte_ids_{};
-  absl::flat_hash_map<std::string_view, Made> made_;  // the texts lie in tokens_
+  absl::flat_hash_map<std::string_view, Made> made_;  // texts point into tokens_
   size_t longest_made_bytes_ = 1;
-  std::vector<bool> side_by_side_;  // by PairOf: whether a piece has such a pair
+  std::vector<bool> side_by_side_;  // indexed by PairOf
 };
 
-// `text` with `to` in place of each `from`.
+// Returns `text` with each `from` replaced by `to`.
 std::string Replaced(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace hearth

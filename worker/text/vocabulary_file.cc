@@ -29,7 +29,8 @@ struct Field {
   std::string_view bytes;  // of a length-delimited field
 };
 
-// Takes fields off the front of a message. A false answer with `ok()` is the end of the message.
+// Reads fields from a protobuf message. Next() returns false at the end, or on an error (then ok()
+// is false).
 class FieldReader {
  public:
   explicit FieldReader(std::string_view message) : rest_(message) {}
@@ -91,7 +92,7 @@ absl::Status Other(const Parts&... parts) {
 
 // --- tokenizer.model ---
 
-// Of ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
+// Field numbers of ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
 constexpr uint64_t kPieces = 1, kTrainer = 2, kNormalizer = 3;
 constexpr uint64_t kText = 1, kScore = 2, kType = 3;
 constexpr uint64_t kModelType = 3, kSpaceAsSuffix = 24, kByteFallback = 35;
@@ -115,7 +116,7 @@ std::optional<VocabularyPiece> ReadPiece(std::string_view message) {
   return piece;
 }
 
-// What the later parts of a message say, as protobuf has it: of the fields that are asked for.
+// Settings of the model. As in protobuf, later fields override earlier ones.
 struct Settings {
   bool is_bpe = false, has_bytes = false, has_suffix = false;
   bool has_charsmap = false, adds_prefix = true, removes_spaces = true, escapes_spaces = true;
@@ -154,14 +155,14 @@ absl::Status CheckSettings(const Settings& settings) {
 
 // --- tokenizer.json ---
 
-// tokenizer.json, as a value in which the vocabulary and the merges are empty, and those two as
-// lists. A value that has no place in them leaves an entry without an id, or is an odd merge.
+// Parses tokenizer.json with the vocabulary and the merges as compact lists; the JSON value has
+// empty ones. A misplaced value leaves a piece without an id, or sets has_odd_merge().
 class TokenizerJson : public ModelJsonBuilder {
  public:
   static constexpr uint32_t kNoId = UINT32_MAX;
 
   const TextList& texts() const { return texts_; }
-  const std::vector<uint32_t>& ids() const { return ids_; }  // of each text
+  const std::vector<uint32_t>& ids() const { return ids_; }  // parallel to texts()
   size_t merges() const { return halves_.size() / 2; }
   MergeHalves merge(size_t at) const { return {halves_[2 * at], halves_[2 * at + 1]}; }
   bool has_odd_merge() const { return has_odd_merge_; }
@@ -193,13 +194,13 @@ class TokenizerJson : public ModelJsonBuilder {
   bool Odd();
   bool AddHalf(std::string_view half);
 
-  Part part_ = kOther;  // that the next value lies in
-  size_t levels_ = 0;   // that are open, from the part's own on
-  size_t found_ = 0;    // halves of a merge that is a list
-  size_t bytes_ = 0;    // of all texts
+  Part part_ = kOther;  // part that contains the next value
+  size_t levels_ = 0;   // nesting depth within the part
+  size_t found_ = 0;    // texts of the current merge, if it is a list
+  size_t bytes_ = 0;    // size of all texts
   TextList texts_;
   std::vector<uint32_t> ids_;
-  TextList halves_;  // two of each merge, as long as none is odd
+  TextList halves_;  // two per merge, unless a merge is odd
   bool has_odd_merge_ = false;
 };
 
@@ -221,7 +222,7 @@ bool TokenizerJson::key(string_t& name) {
   return true;
 }
 
-// Of a merge: ["a", "b"], or "a b" in older files.
+// Reads a merge: ["a", "b"], or "a b" in older files.
 bool TokenizerJson::string(string_t& value) {
   if (part_ == kOther) return ModelJsonBuilder::string(value);
   if (part_ == kVocabulary || levels_ > 2) return Odd();
@@ -242,14 +243,14 @@ bool TokenizerJson::start_array(size_t size) {
   return ModelJsonBuilder::start_array(size);
 }
 
-// A list or an object inside a part: the list of a merge, or odd.
+// Enters a list or object inside a part. Only the list of a merge is allowed.
 bool TokenizerJson::Enter() {
   if (levels_ == kMaxJsonLevels) return Fail("has too many levels");
   found_ = 0;
   return ++levels_ == 2 || Odd();
 }
 
-// Whether that ends the part, or it lies outside of both.
+// Returns whether the value ends its part, or lies outside both parts.
 bool TokenizerJson::Leave() {
   if (part_ == kOther) return true;
   if (levels_ == 2 && found_ != 2) Odd();
@@ -269,12 +270,12 @@ bool TokenizerJson::AddHalf(std::string_view half) {
   return true;
 }
 
-// Nothing, false, and the empty text are how a setting says no.
+// null, false, 0 and "" mean that a setting is off.
 bool IsOff(const Json& value) {
   return value.is_null() || value == false || value == "" || value == 0;
 }
 
-// The steps of a normalizer or pre_tokenizer, which may be a Sequence of others.
+// Collects the steps of a normalizer or pre_tokenizer, which may be nested Sequences.
 void AddParts(const Json& step, const char* list, std::vector<const Json*>* parts) {
   if (JsonAt(step, {"type"}) != "Sequence") return parts->push_back(&step);
   for (const Json& part : JsonAt(step, {list})) AddParts(part, list, parts);
@@ -282,7 +283,7 @@ void AddParts(const Json& step, const char* list, std::vector<const Json*>* part
 
 absl::Status CheckJsonSettings(const Json& json) {
   const Json& model = JsonAt(json, {"model"});
-  const Json& type = JsonAt(model, {"type"});  // old files do not say it
+  const Json& type = JsonAt(model, {"type"});  // missing in old files
   if (!type.is_null() && type != "BPE") return Other("its model is not BPE");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"}) {
@@ -297,7 +298,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
   if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
     return Other("its normalizer does more, or less, than replace spaces by U+2581");
-  // After that no text has a space to be split at.
+  // The normalizer leaves no space to split at.
   const auto splits_nothing = [](const Json* part) {
     return part->is_null() ||
            (JsonAt(*part, {"type"}) == "Split" && JsonAt(*part, {"pattern", "String"}) == " ");
@@ -308,7 +309,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   return absl::OkStatus();
 }
 
-// Whether it puts "<bos>" before a text, and nothing after it.
+// Returns whether the post-processor adds "<bos>" before a text, and nothing after it.
 bool PutsBosFirst(const Json& processor) {
   const Json* part = &processor;
   if (JsonAt(processor, {"type"}) == "Sequence") {
@@ -333,13 +334,13 @@ absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pie
   VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
     return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have the same id");
-  // In Gemma the earlier a piece was made, the smaller is its id: CheckMerges.
+  // In Gemma, pieces produced earlier have smaller ids; CheckMerges verifies this.
   piece = {std::string(text), type, -static_cast<float>(id)};
   return absl::OkStatus();
 }
 
-// Reads the added tokens. `ids`: of those that the vocabulary has; receives those of the others,
-// which count from the vocabulary's size on, as in transformers, whatever the file says.
+// Reads the added tokens. `ids`: ids of added tokens that the vocabulary has. New tokens are added
+// to it, with ids that follow the vocabulary's size, as in transformers, whatever the file says.
 absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
                        absl::flat_hash_map<std::string, uint64_t>* ids, Pieces* pieces,
                        std::vector<std::string>* notes) {
@@ -435,9 +436,9 @@ absl::Status CheckMerges(size_t merges,
   for (size_t id = 0; id < pieces->size(); ++id) {
     if (!(*pieces)[id].text.empty()) ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
   }
-  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by merges
+  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by some merge
   size_t last = 0;
-  std::set<size_t> splits;  // of the piece of that id
+  std::set<size_t> splits;  // lengths of the left halves, for piece `last`
   for (size_t at = 0; at < merges; ++at) {
     const std::optional<MergeHalves> halves = merge_at(at);
     if (!halves.has_value()) return Broken(kOddMerge);
@@ -452,7 +453,7 @@ absl::Status CheckMerges(size_t merges,
     is_made[last] = is_half[left->second] = is_half[right->second] = true;
     if (!splits.insert(halves->first.size()).second) return Broken("a merge occurs twice");
   }
-  // Whether merges may join it to something: not an added token that they do not know.
+  // Returns whether merges know this text. Added tokens without merges are unknown to them.
   const auto joins = [&](std::string_view half) {
     const auto found = ids.find(half);
     if (found == ids.end()) return false;
