@@ -17,7 +17,7 @@
 namespace hearth {
 namespace {
 
-// kResourceExhausted tells the caller to retry; other errors are the worker's fault.
+// On kResourceExhausted the caller may retry; other errors are the worker's fault.
 absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
 }

@@ -51,8 +51,8 @@ void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
   }
 }
 
-// `objects`: ascending. Each publish counts the tokens that the cache lacks, because it is unknown
-// which publish is planned first. REQUIRES: the sequence writes.
+// `objects`: ascending. Each publish counts the tokens that the cache does not have, because it is
+// unknown which publish is planned first. REQUIRES: the sequence writes.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
   const uint32_t end = boundaries.back();

@@ -112,7 +112,7 @@ struct RestoredPrefix {
   KvObjects objects;  // released after prefill
 };
 
-// What to keep of a sequence, until it is handed to the publisher.
+// The boundaries to keep of a sequence, until they are handed to the publisher.
 struct KeptPrefix {
   std::unique_ptr<StagedSnapshots> staged;
   bool prompt = false;                  // the prompt's boundaries were handed over

@@ -81,7 +81,8 @@ class StagedSnapshots {
   void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
 
   // Adds the current end of `kv` as a boundary; its last rows may be prefilled or decoded. Returns
-  // false, and adds nothing, if the budget is full or `kv` lacks rows that the boundary needs.
+  // false, and adds nothing, if the budget is full or `kv` does not have all rows that the boundary
+  // needs.
   // REQUIRES: shares_chunks; all steps so far were recorded.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 

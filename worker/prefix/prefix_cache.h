@@ -93,7 +93,7 @@ struct PublishRequestSpec {
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;  // 0: the store's default
   KeepHint hint = {};
-  // Called once the cache has reported the objects it lacks, before they are sent. Not called if
+  // Called once the cache has reported the missing objects, before they are sent. Not called if
   // the publish is refused. May be null.
   std::function<void(const std::vector<ObjectId>& lacked)> on_plan = nullptr;
 };

@@ -31,8 +31,8 @@ enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and w
 struct EngineRequest {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;  // declared and automatic; strictly increasing
-  // Boundaries that the caller asked for, ascending. Those below the restored boundary are
-  // published too if the restored objects or the cache have what they need; otherwise only a
+  // Boundaries that the caller asked for, ascending. Requested boundaries below the restored one
+  // are published too if the restored objects or the cache have what they need; otherwise only a
   // request that computes up to them can keep them.
   std::vector<uint32_t> asked;
   std::string tenant = "default";
@@ -118,8 +118,8 @@ struct EngineCallbacks {
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
-  // For a request that writes: the number of prompt tokens that the cache lacks, once the cache has
-  // reported them or cannot be asked. May be called twice, before on_published.
+  // For a request that writes: the number of prompt tokens that the cache does not have, once the
+  // cache has reported them or cannot be asked. May be called twice, before on_published.
   std::function<void(uint32_t)> on_planned;
   // For a request with prompt_logprobs: the prompt's next tokens, in order. The very first token
   // has no logprob.
