@@ -29,7 +29,7 @@ MAY_SEE = {
     "worker": {"proto", "worker"},
     "services": {"proto", "cache_store", "worker", "services"},
 }
-SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/door",
+SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/access",
            "services/serving/calls", "services/serving/http"}
 # A room is a folder with a library of its own inside one of those, and what it may include of its
 # siblings. A room that is not named here may see its whole folder.
@@ -70,10 +70,10 @@ ROOMS = {
     "services/rpc": set(),
     "services/cli": {"services/rpc"},
     "services/serving": {"services/rpc", "services/cli", "services/serving/http"},
-    "services/serving/http": {"services/rpc", "services/serving", "services/serving/door",
+    "services/serving/http": {"services/rpc", "services/serving", "services/serving/access",
                               "services/serving/calls"},
-    "services/serving/door": {"services/rpc", "services/serving"},
-    "services/serving/calls": {"services/rpc", "services/serving", "services/serving/door"},
+    "services/serving/access": {"services/rpc", "services/serving"},
+    "services/serving/calls": {"services/rpc", "services/serving", "services/serving/access"},
     "services/serving/server": SERVING,
     "services/store": SERVING,
     "services/inference/calls": SERVING,
@@ -117,7 +117,7 @@ BANNED = [
      ("proto/*.cc", "cache_store/*.cc", "worker/*.cc", "*.h"),
      "environment read below main: pass an option"),
     (re.compile(r"\babsl::Now\(\)"),
-     ("services/serving/door/connection_*", "services/serving/calls/*",
+     ("services/serving/access/connection_*", "services/serving/calls/*",
       "services/inference/blocking_stream.h", "services/inference/store_stream.h",
       "services/inference/remote_prefix_cache.*", "services/rpc/client_access*",
       "worker/prefix/*"),

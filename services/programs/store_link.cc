@@ -14,7 +14,7 @@
 #include "services/cli/version.h"
 #include "services/inference/worker_metrics.h"
 #include "services/rpc/transport_options.h"
-#include "services/serving/door/connection_ledger.h"
+#include "services/serving/access/connection_tracker.h"
 #include "services/serving/logging.h"
 #include "services/store/cache_service.h"
 #include "services/store/store_metrics.h"

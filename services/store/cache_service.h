@@ -20,9 +20,9 @@
 #include "cache_store/base/executor.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
 
 namespace hearth {

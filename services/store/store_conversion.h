@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
-#include "services/serving/door/identity.h"
+#include "services/serving/access/identity.h"
 
 namespace hearth {
 

@@ -1,10 +1,11 @@
 // Admission: decides which calls a server takes, and what each may hold: a place of its kind,
 // bytes, and the time of a caller that does not keep its pace.
 //
-// Every RPC enters here first, after its connection was accepted (door/). Tenants have equal shares
-// of a kind's places (fair_share.h). A call that has a place keeps it, whichever tenant wants one;
-// but a call that waits for its caller keeps a pace: in each window of `patience` it must move its
-// kind's least number of bytes, or it is ended. The last call to leave lets a drain end.
+// Every RPC enters here first, after its connection was accepted (access/). Tenants have equal
+// shares of a kind's places (fair_share.h). A call that has a place keeps it, whichever tenant
+// wants one; but a call that waits for its caller keeps a pace: in each window of `patience` it
+// must move its kind's least number of bytes, or it is ended. The last call to leave lets a drain
+// end.
 //
 // Thread safety: all methods from any thread, those of a Call too, but one thread at a time takes
 // and gives up what it holds. Ownership: an Admission outlives its Calls, and the identities it.
@@ -31,8 +32,8 @@
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/repeating_thread.h"
-#include "services/serving/door/connection_ledger.h"
-#include "services/serving/door/identity.h"
+#include "services/serving/access/connection_tracker.h"
+#include "services/serving/access/identity.h"
 
 namespace hearth {
 

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
+#include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/door/identity.h"
 
 namespace hearth {
 

@@ -28,8 +28,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/caller_gone.h"
+#include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/door/identity.h"
 
 namespace hearth {
 

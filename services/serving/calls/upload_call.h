@@ -20,8 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "services/rpc/status_conversion.h"
+#include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/door/identity.h"
 
 namespace hearth {
 

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "services/serving/door/listeners.h"
+#include "services/serving/access/listeners.h"
 #include "services/serving/http/http_connection.h"
 #include "services/serving/logging.h"
 

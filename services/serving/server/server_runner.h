@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/serving/access/connection_acceptor.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/door/connection_door.h"
 
 namespace hearth {
 

@@ -1,4 +1,4 @@
-#include "services/serving/door/identity.h"
+#include "services/serving/access/identity.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 #include "cache_store/base/regular_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/client_access.h"
-#include "services/serving/door/server_access.h"
+#include "services/serving/access/server_access.h"
 #include "services/store/tenants_file.h"
 #include "tests/support/test_certificates.h"
 

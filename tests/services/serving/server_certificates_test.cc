@@ -1,5 +1,5 @@
 // Certificates of servers: what is wrong with files is said, and others are taken while it runs.
-#include "services/serving/door/server_certificates.h"
+#include "services/serving/access/server_certificates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

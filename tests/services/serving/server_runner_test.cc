@@ -15,7 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/serving/door/listeners.h"
+#include "services/serving/access/listeners.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/support/test_folder.h"
 

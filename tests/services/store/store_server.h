@@ -13,8 +13,8 @@
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/serving/access/server_access.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/door/server_access.h"
 #include "services/serving/server/server_runner.h"
 #include "services/store/cache_service.h"
 #include "services/store/segment_server.h"

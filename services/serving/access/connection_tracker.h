@@ -9,8 +9,8 @@
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
 // unless it is over a limit of bytes. Calls whose caller sent no message, or gave them up, are not
 // counted: they are a proxy's to bound (docs/security.md).
-#ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
-#define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_TRACKER_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_TRACKER_H_
 
 #include <atomic>
 #include <cassert>
@@ -139,4 +139,4 @@ class ConnectionLedger {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_TRACKER_H_

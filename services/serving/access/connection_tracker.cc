@@ -1,4 +1,4 @@
-#include "services/serving/door/connection_ledger.h"
+#include "services/serving/access/connection_tracker.h"
 
 #include <algorithm>
 #include <cassert>

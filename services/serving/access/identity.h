@@ -11,8 +11,8 @@
 // (4) a file that changed is read again; one that became invalid changes nothing and is logged
 // once; (5) only callers with that permission in the file write the public namespace, whatever
 // their role.
-#ifndef HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
-#define HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
 
 #include <grpcpp/support/config.h>
 
@@ -145,4 +145,4 @@ class Identities {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_

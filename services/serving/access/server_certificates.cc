@@ -1,4 +1,4 @@
-#include "services/serving/door/server_certificates.h"
+#include "services/serving/access/server_certificates.h"
 
 #include <grpc/grpc.h>
 

@@ -1,4 +1,4 @@
-#include "services/serving/door/listeners.h"
+#include "services/serving/access/listeners.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -6,8 +6,8 @@
 // Thread safety: made, started and destroyed by one thread; works on one of its own.
 // Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
 // the door keeps a duplicate, to see its end and to close it.
-#ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
-#define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
 
 #include <cstdint>
 #include <functional>
@@ -20,8 +20,8 @@
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
-#include "services/serving/door/connection_ledger.h"
-#include "services/serving/door/listeners.h"
+#include "services/serving/access/connection_tracker.h"
+#include "services/serving/access/listeners.h"
 
 namespace hearth {
 
@@ -93,4 +93,4 @@ class ConnectionDoor {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_

@@ -1,8 +1,8 @@
 // ServerAccess: a server's demands on its callers, from its flags: TLS, and identities.
 //
 // Thread safety: called from main. Ownership: the caller's; identities outlive the services.
-#ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
-#define HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_SERVER_ACCESS_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_SERVER_ACCESS_H_
 
 #include <grpcpp/security/server_credentials.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "services/serving/door/identity.h"
-#include "services/serving/door/server_certificates.h"
+#include "services/serving/access/identity.h"
+#include "services/serving/access/server_certificates.h"
 #include "services/serving/flags.h"
 
 namespace hearth {
@@ -33,4 +33,4 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_SERVER_ACCESS_H_

@@ -1,4 +1,4 @@
-#include "services/serving/door/connection_door.h"
+#include "services/serving/access/connection_acceptor.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "services/serving/door/identity.h"
+#include "services/serving/access/identity.h"
 
 #include <grpcpp/server_context.h>
 #include <openssl/crypto.h>

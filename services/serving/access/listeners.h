@@ -2,8 +2,8 @@
 //
 // Thread safety: one thread at a time. Ownership: the destructor closes them, and removes a unix
 // socket's file unless another server has put its own there. Errors name the address.
-#ifndef HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
-#define HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_LISTENERS_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_LISTENERS_H_
 
 #include <sys/types.h>
 
@@ -57,4 +57,4 @@ class Listeners {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_LISTENERS_H_

@@ -1,4 +1,4 @@
-#include "services/serving/door/server_access.h"
+#include "services/serving/access/server_access.h"
 
 #include <utility>
 

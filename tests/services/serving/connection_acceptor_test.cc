@@ -1,5 +1,5 @@
 // ConnectionDoor on a clock that stands: who says nothing, and who is gone.
-#include "services/serving/door/connection_door.h"
+#include "services/serving/access/connection_acceptor.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

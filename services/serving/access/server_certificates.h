@@ -4,8 +4,8 @@
 // Thread safety: all methods from any thread; gRPC asks for the current files at each handshake.
 // Ownership: outlives the server that has its credentials. Invariants: (1) invalid files change
 // nothing; (2) open connections stay as they are.
-#ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_CERTIFICATES_H_
-#define HEARTH_SERVICES_SERVING_DOOR_SERVER_CERTIFICATES_H_
+#ifndef HEARTH_SERVICES_SERVING_ACCESS_SERVER_CERTIFICATES_H_
+#define HEARTH_SERVICES_SERVING_ACCESS_SERVER_CERTIFICATES_H_
 
 #include <grpc/grpc_security.h>
 #include <grpcpp/security/server_credentials.h>
@@ -51,4 +51,4 @@ class ServerCertificates {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_DOOR_SERVER_CERTIFICATES_H_
+#endif  // HEARTH_SERVICES_SERVING_ACCESS_SERVER_CERTIFICATES_H_

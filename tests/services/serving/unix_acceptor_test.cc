@@ -19,7 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "services/serving/door/connection_door.h"
+#include "services/serving/access/connection_acceptor.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/test_folder.h"
 
