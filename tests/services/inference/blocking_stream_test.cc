@@ -33,10 +33,10 @@ void ExpectLate(Clock* clock) {
   store.Stop();  // its call may only now be looking at `release`
 }
 
-TEST(BlockingStream, ItsPatienceEndsACallThatMayLiveLonger) { ExpectLate(nullptr); }
+TEST(BlockingStream, PatienceEndsSilentCall) { ExpectLate(nullptr); }
 
 // As if the machine's clock had been set back by a day: waiting for its time would take a day.
-TEST(BlockingStream, MachinesClockDoesNotProlongPatience) {
+TEST(BlockingStream, SystemClockDoesNotExtendPatience) {
   FakeClock clock;
   clock.Advance(absl::Now() + absl::Hours(24) - clock.Now());
   ExpectLate(&clock);

@@ -39,7 +39,7 @@ void WaitForJobs(const FairPool* pool, size_t jobs) {
   while (pool->waiting() < jobs) std::this_thread::yield();
 }
 
-TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
+TEST(BusyPools, BusyWorkerAnswersHealthChecks) {
   WorkerServer::Options options;
   options.engine.max_queued = kCalls;
   WorkerServer server(options);
@@ -72,7 +72,7 @@ TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
+TEST(BusyPools, BusyWorkerRefusesExcessPrompts) {
   WorkerServer::Options options;
   options.engine.max_queued = 128;
   WorkerServer server(options);
@@ -90,7 +90,7 @@ TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, ACallerThatGoesAwayWhileItsPromptWaitsLeavesNothingBehind) {
+TEST(BusyPools, CancelledQueuedPromptLeavesNothing) {
   WorkerServer server({});
   {
     BlockedPool blocked(server.generator()->pool());
@@ -114,7 +114,7 @@ v1::Prefix PrefixOf(uint32_t tokens) {
   return prefix;
 }
 
-TEST(BusyPools, AStoreAnswersHealthWhileLookupsWait) {
+TEST(BusyPools, BusyStoreAnswersHealthChecks) {
   StoreServer server(StoreServer::SmallStore(""));
   std::vector<grpc::Status> statuses(kCalls);
   BlockedPool blocked(server.service()->lookups());
@@ -154,7 +154,7 @@ TEST(BusyPools, AStoreAnswersHealthWhileLookupsWait) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, APublishWaitsForAThreadToo) {
+TEST(BusyPools, BusyStoreQueuesPublish) {
   StoreServer server(StoreServer::SmallStore(""));
   grpc::ClientContext context;
   {
@@ -172,7 +172,7 @@ TEST(BusyPools, APublishWaitsForAThreadToo) {
   }
 }
 
-TEST(BusyPools, AStoreRefusesMoreExplanationsThanMayBeAsked) {
+TEST(BusyPools, BusyStoreRefusesExcessExplains) {
   StoreServer server(StoreServer::SmallStore(""));
   std::vector<grpc::Status> statuses(kExplainLimit.all + 1);
   BlockedPool blocked(server.service()->lookups());
@@ -194,7 +194,7 @@ TEST(BusyPools, AStoreRefusesMoreExplanationsThanMayBeAsked) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, MoreCutsThanAPromptHasChunksAreRefusedWithTheLimit) {
+TEST(BusyPools, ExcessCutsNameTheLimit) {
   StoreServer server(StoreServer::SmallStore(""));
   v1::ExplainRequest request;
   v1::ExplainResponse response;

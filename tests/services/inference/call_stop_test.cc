@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-TEST(CallStopTest, EndsEachCallOnceAndThoseThatComeLaterAtOnce) {
+TEST(CallStopTest, StopEndsEachCallOnce) {
   const auto stop = std::make_shared<CallStop>();
   int first = 0, second = 0, third = 0;
   const CallStop::Call one(stop, [&] { ++first; });
@@ -106,7 +106,7 @@ class SilentStoreTest : public testing::Test {
   PrefixRequest prefix_;
 };
 
-TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
+TEST_F(SilentStoreTest, CallerLeavingEndsFetchAndLease) {
   RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                           &counters_);
   StopOnceAsked(
@@ -120,7 +120,7 @@ TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
   EXPECT_EQ(counters_.Read().leases, once);
 }
 
-TEST_F(SilentStoreTest, AFetchGivenUpAtItsDeadlineWasLateAndTheStoreIsLeftAlone) {
+TEST_F(SilentStoreTest, FetchPastDeadlineOpensBreaker) {
   bool left_alone = true;
   EXPECT_EQ(FetchStopped(absl::Minutes(30), &left_alone), "cancelled");
   EXPECT_FALSE(left_alone);
@@ -128,7 +128,7 @@ TEST_F(SilentStoreTest, AFetchGivenUpAtItsDeadlineWasLateAndTheStoreIsLeftAlone)
   EXPECT_TRUE(left_alone);
 }
 
-TEST_F(SilentStoreTest, ATransferGivenUpAtItsDeadlineWasLateButTheStoreIsThere) {
+TEST_F(SilentStoreTest, TransferPastDeadlineKeepsBreakerClosed) {
   plan_ = ScriptedPlan(32, 32);
   bool left_alone = true;
   EXPECT_EQ(FetchStopped(absl::Hours(1), &left_alone), "deadline");
@@ -137,7 +137,7 @@ TEST_F(SilentStoreTest, ATransferGivenUpAtItsDeadlineWasLateButTheStoreIsThere) 
 
 // A store that shares its memory holds the call open for it: its end says that it was given up, not
 // that bytes are damaged, which would be asked for again.
-TEST_F(SilentStoreTest, ATransferBesideALeaseIsNoDamageWhenItIsGivenUp) {
+TEST_F(SilentStoreTest, SharedTransferDeadlineIsNotCorrupt) {
   plan_ = ScriptedPlan(32, 32);
   plan_.mutable_plan()->mutable_shared();
   bool left_alone = true;
@@ -145,14 +145,14 @@ TEST_F(SilentStoreTest, ATransferBesideALeaseIsNoDamageWhenItIsGivenUp) {
   EXPECT_FALSE(left_alone);
 }
 
-TEST_F(SilentStoreTest, ALeaseGivenUpAtItsDeadlineWasLate) {
+TEST_F(SilentStoreTest, LeasePastDeadlineCountsAsLate) {
   const auto cache = CacheByClock();
   const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
   StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Hours(1)); }, absl::Hours(2));
   EXPECT_EQ(counters_.Read().leases, (std::map<std::string, uint64_t>{{"deadline", 1}}));
 }
 
-TEST_F(SilentStoreTest, APublishEndedWithAllCallsAfterItsDeadlineWasLate) {
+TEST_F(SilentStoreTest, PublishPastDeadlineCountsAsLate) {
   const auto cache = CacheByClock();
   std::thread stopper([&] {
     while (!asked_) std::this_thread::yield();

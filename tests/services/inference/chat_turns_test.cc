@@ -12,7 +12,7 @@ namespace hearth {
 namespace {
 
 // Encoded again, an answer's text may have other tokens than were drawn.
-TEST(ChatTurns, BeginWithTheTokensOfTheirAnswers) {
+TEST(ChatTurns, AnswerTokensAreReusedNextTurn) {
   WorkerServer server(WorkerServer::Invariant());
   v1::GenerateRequest request;
   v1::Chat* chat = request.mutable_prompt()->mutable_chat();
@@ -47,7 +47,7 @@ TEST(ChatTurns, BeginWithTheTokensOfTheirAnswers) {
   EXPECT_GT(unlike, 0u) << "no answer showed the difference";
 }
 
-TEST(ChatTurns, MessagesInAnyOrderAreTurns) {
+TEST(ChatTurns, ConsecutiveMessagesMergeIntoTurns) {
   WorkerServer server(WorkerServer::Invariant());
   const auto text_of = [&](const std::vector<std::pair<const char*, const char*>>& messages) {
     v1::TokenizeRequest request;

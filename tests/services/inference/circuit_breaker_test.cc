@@ -9,7 +9,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 TEST(CircuitBreaker, IsClosedAtFirst) { EXPECT_TRUE(CircuitBreaker().Allows(kStart)); }
 
-TEST(CircuitBreaker, OpensForASecondAfterSilence) {
+TEST(CircuitBreaker, SilenceOpensForOneSecond) {
   CircuitBreaker breaker;
   breaker.OnSilence(kStart);
   EXPECT_FALSE(breaker.Allows(kStart));
@@ -17,7 +17,7 @@ TEST(CircuitBreaker, OpensForASecondAfterSilence) {
   EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1)));
 }
 
-TEST(CircuitBreaker, StaysOpenTwiceAsLongEachTimeUpToEightSeconds) {
+TEST(CircuitBreaker, CooldownDoublesUpToEightSeconds) {
   CircuitBreaker breaker;
   absl::Time now = kStart;
   for (int seconds : {1, 2, 4, 8, 8}) {
@@ -37,7 +37,7 @@ TEST(CircuitBreaker, ClosesWithOneAnswer) {
   EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1))) << "the first cooldown again";
 }
 
-TEST(CircuitBreaker, CountsCallsThatWereUnderWayTogetherOnce) {
+TEST(CircuitBreaker, ConcurrentFailuresCountOnce) {
   CircuitBreaker breaker;
   for (int i = 0; i < 10; ++i) breaker.OnSilence(kStart);
   EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1)));

@@ -104,7 +104,7 @@ std::vector<BadRequest> BadRequests() {
   };
 }
 
-TEST(ErrorContract, MalformedRequestsNameTheFieldAndTheLimit) {
+TEST(ErrorContract, MalformedRequestNamesFieldAndLimit) {
   WorkerServer server({});
   for (const BadRequest& bad : BadRequests()) {
     const Generation answer = server.Generate(bad.request);
@@ -117,7 +117,7 @@ TEST(ErrorContract, MalformedRequestsNameTheFieldAndTheLimit) {
   EXPECT_TRUE(server.Generate(IdsRequest(CountingTokens(20))).status.ok()) << "and serves on";
 }
 
-TEST(ErrorContract, TextAndChatNeedATokenizer) {
+TEST(ErrorContract, TextWithoutTokenizerIsRefused) {
   WorkerServer::Options options;
   options.with_tokenizer = false;
   WorkerServer server(options);
@@ -142,7 +142,7 @@ TEST(ErrorContract, TextAndChatNeedATokenizer) {
   EXPECT_EQ(ids.text, "");
 }
 
-TEST(ErrorContract, ChatsOfAnotherTemplateAreRefused) {
+TEST(ErrorContract, UnknownChatTemplateIsRefused) {
   WorkerServer::Options options;
   options.why_no_chats = "the model's chat template, DIR/chat_template.jinja, is unknown";
   WorkerServer server(options);
@@ -162,7 +162,7 @@ TEST(ErrorContract, ChatsOfAnotherTemplateAreRefused) {
   EXPECT_EQ(model.why_no_chats(), options.why_no_chats);
 }
 
-TEST(ErrorContract, AFullQueueIsRefusedWithAHintWhenToComeBack) {
+TEST(ErrorContract, FullQueueHintsRetryTime) {
   WorkerServer::Options options;
   options.engine.max_running = 1;
   options.engine.max_queued = 0;
@@ -181,7 +181,7 @@ TEST(ErrorContract, AFullQueueIsRefusedWithAHintWhenToComeBack) {
   running->Finish();
 }
 
-TEST(ErrorContract, ASavedStateOfAnotherModelNamesTheFieldAndBothValues) {
+TEST(ErrorContract, StateMismatchNamesFieldAndValues) {
   StoreServer store(StoreServer::SmallStore(""));
   // In the exact class another window would also show as another canary.
   WorkerServer::Options options;
@@ -280,7 +280,7 @@ Generation StoreOne(const StoreOptions& options, const v1::GenerateRequest& requ
   return cold;
 }
 
-TEST(ErrorContract, ACorruptSliceIsNeverServedButHiddenCountedAndExplained) {
+TEST(ErrorContract, CorruptSliceIsNeverServed) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreOptions options = StoreServer::SmallStore(folder);
@@ -314,7 +314,7 @@ TEST(ErrorContract, ACorruptSliceIsNeverServedButHiddenCountedAndExplained) {
   EXPECT_GE(stats.counters().at("tier_errors"), 1u);
 }
 
-TEST(ErrorContract, AFullStoreRefusesWithAHintAndTheWorkerGoesOn) {
+TEST(ErrorContract, FullStoreDoesNotFailRequest) {
   StoreOptions options = StoreServer::SmallStore("");
   options.host_bytes = 4096;  // less than one snapshot
   options.count_points = false;
@@ -330,7 +330,7 @@ TEST(ErrorContract, AFullStoreRefusesWithAHintAndTheWorkerGoesOn) {
   EXPECT_EQ(worker.counters.Read().publishes.at("full"), 1u) << answer.published.note();
 }
 
-TEST(ErrorContract, PinsBeyondTheLimitAreRefusedWithAHint) {
+TEST(ErrorContract, ExcessPinHintsRetryTime) {
   StoreOptions options = StoreServer::SmallStore("");
   options.max_pinned_fraction = 1e-6;
   StoreServer store(options);
@@ -349,7 +349,7 @@ TEST(ErrorContract, PinsBeyondTheLimitAreRefusedWithAHint) {
   EXPECT_EQ(pin_context.GetServerTrailingMetadata().count("retry-after-ms"), 1u);
 }
 
-TEST(ErrorContract, ASlowStoreCostsNoMoreThanTheFetchBudget) {
+TEST(ErrorContract, SlowStoreStaysWithinFetchBudget) {
   ScriptedStore store;
   absl::Notification release;
   store.fetch = [&](auto*, auto&, auto*) {
@@ -369,7 +369,7 @@ TEST(ErrorContract, ASlowStoreCostsNoMoreThanTheFetchBudget) {
   store.Stop();  // its call may only now be looking at `release`
 }
 
-TEST(ErrorContract, ADataFolderThatAnotherHoldsIsNamed) {
+TEST(ErrorContract, LockedDataFolderIsNamed) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreServer first(StoreServer::SmallStore(folder));
@@ -378,7 +378,7 @@ TEST(ErrorContract, ADataFolderThatAnotherHoldsIsNamed) {
   EXPECT_TRUE(absl::StrContains(second.status().message(), folder)) << second.status();
 }
 
-TEST(ErrorContract, ADrainingServerRefuses) {
+TEST(ErrorContract, DrainingServerRefusesCalls) {
   StoreServer store(StoreServer::SmallStore(""));
   WorkerServer worker({});
   store.admission()->Close();

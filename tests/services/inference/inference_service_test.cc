@@ -17,7 +17,7 @@ namespace {
 
 std::vector<uint32_t> Ids(uint32_t tokens) { return CountingTokens(tokens); }
 
-TEST(InferenceService, StreamsStartedTokensFinishedInThisOrder) {
+TEST(InferenceService, StreamsStartedThenTokensThenFinished) {
   WorkerServer server({});
   const Generation generation = server.Generate(IdsRequest(Ids(20), 5));
   ASSERT_TRUE(generation.status.ok()) << generation.status.error_message();
@@ -38,7 +38,7 @@ TEST(InferenceService, StreamsStartedTokensFinishedInThisOrder) {
   EXPECT_GE(generation.finished.total_ms(), generation.finished.ttft_ms());
 }
 
-TEST(InferenceService, SaysHowKeysAndValuesWereKeptAndRefusesWhatIsNoWay) {
+TEST(InferenceService, KvCacheIsReportedAndChecked) {
   WorkerServer server({});
   v1::GenerateRequest request = IdsRequest(Ids(20), 2);
   EXPECT_EQ(server.Generate(request).finished.kv_cache(), "dynamic");
@@ -54,7 +54,7 @@ TEST(InferenceService, SaysHowKeysAndValuesWereKeptAndRefusesWhatIsNoWay) {
   EXPECT_TRUE(absl::StrContains(refused("", "bits=4"), "kv_quantization"));
 }
 
-TEST(InferenceService, SaysWhatGuessesSparedAndRefusesWhatItCannotVerify) {
+TEST(InferenceService, SpeculationKeepsTokensSavesSteps) {
   WorkerServer::Options options;
   options.engine.exactness = ExactnessChoice::kInvariant;
   WorkerServer server(std::move(options));
@@ -79,7 +79,7 @@ TEST(InferenceService, SaysWhatGuessesSparedAndRefusesWhatItCannotVerify) {
   EXPECT_EQ(exact.Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
+TEST(InferenceService, PublishedPrefixIsRestored) {
   CachedWorker worker;
   v1::GenerateRequest request = IdsRequest(Ids(40));
   request.set_wait_published(true);
@@ -97,7 +97,7 @@ TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
   EXPECT_EQ(warm.ids, cold.ids);
 }
 
-TEST(InferenceService, DoesAsTheCacheModeSays) {
+TEST(InferenceService, CacheModeIsObeyed) {
   CachedWorker worker;
   v1::GenerateRequest request = IdsRequest(Ids(40));
   request.set_wait_published(true);
@@ -114,7 +114,7 @@ TEST(InferenceService, DoesAsTheCacheModeSays) {
   EXPECT_EQ(worker.server.Generate(request).started.cached_tokens(), 0u) << "writes, never reads";
 }
 
-TEST(InferenceService, SaysWhyNothingWasPublished) {
+TEST(InferenceService, MissingStoreIsNotedInPublished) {
   WorkerServer server({});
   v1::GenerateRequest request = IdsRequest(Ids(40));
   request.set_wait_published(true);
@@ -124,7 +124,7 @@ TEST(InferenceService, SaysWhyNothingWasPublished) {
       << generation.published.note();
 }
 
-TEST(InferenceService, EndsAtAStopString) {
+TEST(InferenceService, StopStringEndsAnswer) {
   WorkerServer server({});
   const Generation whole = server.Generate(TextRequest("the keeper", 12));
   ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
@@ -145,7 +145,7 @@ TEST(InferenceService, EndsAtAStopString) {
   EXPECT_LE(stopped.ids.size(), whole.ids.size());
 }
 
-TEST(InferenceService, SaysOfWhichAnswerATokenIs) {
+TEST(InferenceService, TokensNameTheirSample) {
   WorkerServer server({});
   v1::GenerateRequest request = TextRequest("the keeper", 6);
   const Generation one = server.Generate(request);
@@ -191,7 +191,7 @@ TEST(InferenceService, ReportsLogprobs) {
   EXPECT_EQ(tokens, 3);
 }
 
-TEST(InferenceService, FreesThePlaceOfACallerThatGoesAway) {
+TEST(InferenceService, CancelledCallFreesItsPlace) {
   WorkerServer::Options options;
   options.engine.max_running = 1;
   options.engine.max_queued = 0;
@@ -213,7 +213,7 @@ TEST(InferenceService, FreesThePlaceOfACallerThatGoesAway) {
   EXPECT_TRUE(next.status.ok()) << next.status.error_message();
 }
 
-TEST(InferenceService, EndsACallWhoseCallerDoesNotRead) {
+TEST(InferenceService, UnreadStreamIsEnded) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
   options.geometry.layer_types = "l";  // a stand-in's steps that do not grow with the context
@@ -239,7 +239,7 @@ TEST(InferenceService, EndsACallWhoseCallerDoesNotRead) {
   EXPECT_LT(tokens, 150000u);
 }
 
-TEST(InferenceService, FreesThePlaceOfACallWhoseDeadlinePassed) {
+TEST(InferenceService, ExpiredCallFreesItsPlace) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
   WorkerServer server(options);
@@ -290,7 +290,7 @@ TEST(InferenceService, DescribesItsModel) {
   EXPECT_GT(response.fingerprint().fields_size(), 8);
 }
 
-TEST(InferenceService, ARefusedFieldTravelsInTheStatusDetails) {
+TEST(InferenceService, RefusedFieldIsInStatusDetails) {
   WorkerServer server({});
   v1::GenerateRequest request = IdsRequest({2, 3}, 1);
   request.mutable_sampling()->set_temperature(-3);
@@ -303,7 +303,7 @@ TEST(InferenceService, ARefusedFieldTravelsInTheStatusDetails) {
   EXPECT_EQ(bad.field_violations(0).description(), "is -3; must be in [0, 100]");
 }
 
-TEST(InferenceService, FinishesWhatRunsAndRefusesTheRestWhenItDrains) {
+TEST(InferenceService, DrainFinishesRunningRefusesNew) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 4096;
   WorkerServer server(options);

@@ -190,7 +190,7 @@ std::string AskEverything(v1::Inference::Stub* stub) {
                       "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
 }
 
-TEST(InferenceTenants, AnotherTenantSeesNothingOfACallersComputation) {
+TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
   SecretFolder folder;
   Stack with_a(folder), without(folder);
   const auto a = with_a.StubAs("a");
@@ -205,7 +205,7 @@ TEST(InferenceTenants, AnotherTenantSeesNothingOfACallersComputation) {
 
 // Of a hundred callers of one tenant, who come again and again, many are refused: the places and
 // the queue are for twelve.
-TEST(InferenceTenants, ALoudTenantKeepsNoQuietOneOut) {
+TEST(InferenceTenants, LoudTenantDoesNotBlockQuiet) {
   SecretFolder folder;
   Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states
   const auto quiet = stack.StubAs("b");
@@ -236,7 +236,7 @@ TEST(InferenceTenants, ALoudTenantKeepsNoQuietOneOut) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST(InferenceTenants, NoRpcIsLeftOut) {
+TEST(InferenceTenants, EveryRpcIsTested) {
   const auto* service =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("hearth.v1.Inference");
   ASSERT_NE(service, nullptr);

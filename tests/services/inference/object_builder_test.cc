@@ -35,7 +35,7 @@ absl::Status AddSlice(ObjectBuilder* builder, uint32_t index, size_t slice, size
   return absl::OkStatus();
 }
 
-TEST(ObjectBuilder, PutsSlicesTogetherInAnyOrderAndPieceSize) {
+TEST(ObjectBuilder, SlicesJoinInAnyOrder) {
   for (size_t piece : {size_t{1} << 20, size_t{100}}) {
     auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
     ASSERT_TRUE(builder.ok()) << builder.status();
@@ -54,7 +54,7 @@ TEST(ObjectBuilder, PutsSlicesTogetherInAnyOrderAndPieceSize) {
   }
 }
 
-TEST(ObjectBuilder, VerifiesSlicesWhosePiecesComeByTurns) {
+TEST(ObjectBuilder, InterleavedPiecesAreVerified) {
   for (const bool wrong : {false, true}) {
     auto announced = Announced();
     if (wrong) announced[1].slice_digests[0] ^= 1;
@@ -75,7 +75,7 @@ TEST(ObjectBuilder, VerifiesSlicesWhosePiecesComeByTurns) {
   }
 }
 
-TEST(ObjectBuilder, VerifiesBytesThatItsHasherDidNotSee) {
+TEST(ObjectBuilder, UnhashedBytesAreVerified) {
   auto announced = Announced();
   announced[0].slice_digests[0] ^= 1;
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced);
@@ -90,7 +90,7 @@ TEST(ObjectBuilder, VerifiesBytesThatItsHasherDidNotSee) {
   }
 }
 
-TEST(ObjectBuilder, RefusesAPlanThatIsNotWhatTheBoundaryNeeds) {
+TEST(ObjectBuilder, MismatchedPlanIsRefused) {
   auto announced = Announced();
   announced.pop_back();
   EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced).ok());
@@ -103,7 +103,7 @@ TEST(ObjectBuilder, RefusesAPlanThatIsNotWhatTheBoundaryNeeds) {
   EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens + 16, Announced()).ok());
 }
 
-TEST(ObjectBuilder, RefusesPiecesWithoutAPlace) {
+TEST(ObjectBuilder, MisplacedPieceIsRefused) {
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());
   const std::string slice(SmallLayout().SliceBytes(16), 'x');
@@ -117,7 +117,7 @@ TEST(ObjectBuilder, RefusesPiecesWithoutAPlace) {
   EXPECT_TRUE(absl::IsFailedPrecondition(builder->Add(0, 1, 0, slice))) << "a second time";
 }
 
-TEST(ObjectBuilder, FindsASliceWithAnotherDigest) {
+TEST(ObjectBuilder, WrongSliceDigestIsDataLoss) {
   auto announced = Announced();
   announced[1].slice_digests[0] ^= 1;
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced);
@@ -125,7 +125,7 @@ TEST(ObjectBuilder, FindsASliceWithAnotherDigest) {
   EXPECT_TRUE(absl::IsDataLoss(AddSlice(&*builder, 1, 0, 100)));
 }
 
-TEST(ObjectBuilder, FindsAStreamThatEndedEarly) {
+TEST(ObjectBuilder, EarlyEndIsDataLoss) {
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());
   ASSERT_TRUE(AddSlice(&*builder, 0, 0, 100).ok());

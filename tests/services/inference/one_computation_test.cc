@@ -116,7 +116,7 @@ std::vector<uint32_t> GenerateTogether(const std::vector<WorkerServer*>& servers
   return computed;
 }
 
-TEST(OneComputation, EightWorkersThatMissTogetherComputeOnce) {
+TEST(OneComputation, EightMissesComputeOnce) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(8);
   std::vector<std::unique_ptr<Worker>> workers;
@@ -134,7 +134,7 @@ TEST(OneComputation, EightWorkersThatMissTogetherComputeOnce) {
   EXPECT_EQ(counters.at("nondeterminism"), 0u);
 }
 
-TEST(OneComputation, ABreakpointIsServedBeforeTheRestIsComputed) {
+TEST(OneComputation, BreakpointIsPublishedEarly) {
   // The lease covers 53 and 96; the first goes out when it is passed, beside the publish of both.
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
@@ -150,7 +150,7 @@ TEST(OneComputation, ABreakpointIsServedBeforeTheRestIsComputed) {
   EXPECT_EQ(counters.at("published_restore_points"), 2u);
 }
 
-TEST(OneComputation, AFailedPublishLetsTheNextOneCompute) {
+TEST(OneComputation, FailedPublishLetsNextCompute) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(4);  // three requests, and the sight of two of them waiting
   Worker failing(store.address(), &start, /*publishes=*/false);
@@ -178,7 +178,7 @@ TEST(OneComputation, AFailedPublishLetsTheNextOneCompute) {
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
 
-TEST(OneComputation, TwoRequestsOfOneWorkerShareItsPool) {
+TEST(OneComputation, SameWorkerRequestsSharePool) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(2);
   Worker worker(store.address(), &start, true, /*pool_bytes=*/64 << 20);

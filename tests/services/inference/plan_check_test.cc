@@ -34,22 +34,22 @@ class PlanCheckTest : public testing::Test {
   v1::FetchPlan plan_;
 };
 
-TEST_F(PlanCheckTest, TakesAPlanThatFits) { EXPECT_TRUE(Check().ok()) << Check(); }
+TEST_F(PlanCheckTest, FittingPlanIsAccepted) { EXPECT_TRUE(Check().ok()) << Check(); }
 
-TEST_F(PlanCheckTest, TakesCutsThatDifferOnlyAtSegmentEnds) {
+TEST_F(PlanCheckTest, CutsAtSegmentEndsMayDiffer) {
   plan_.mutable_state()->add_cuts(32);
   prefix_.cuts = {16, 20};
   EXPECT_TRUE(Check().ok()) << Check();
 }
 
-TEST_F(PlanCheckTest, RefusesABoundaryThatWasNotAskedFor) {
+TEST_F(PlanCheckTest, UnrequestedBoundaryIsRefused) {
   EXPECT_TRUE(absl::StrContains(Check(32).message(), "usable_tokens is 32"));
   EXPECT_TRUE(absl::StrContains(Check(0, 31).message(), "usable_tokens is 32"));
   prefix_.token_ids.resize(32);
   EXPECT_FALSE(Check(0, 0).ok()) << "one token is left to compute";
 }
 
-TEST_F(PlanCheckTest, NamesTheFirstPartThatDiffersAndBothValues) {
+TEST_F(PlanCheckTest, MismatchNamesPartAndValues) {
   struct Case {
     const char* expected;
     std::function<void(v1::InferenceState*)> change;

@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-TEST(Prefill, PublishesAndComputesNothingTheSecondTime) {
+TEST(Prefill, SecondPrefillComputesNothing) {
   CachedWorker worker;
   v1::PrefillRequest request;
   for (uint32_t id : CountingTokens(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
@@ -39,7 +39,7 @@ v1::PrefillRequest RequestOf(uint32_t tokens, const std::vector<uint32_t>& break
 }
 
 // The end is restored, and the new breakpoints lie before the window that came with it.
-TEST(Prefill, ComputesABreakpointThatWasAddedToAWarmPrompt) {
+TEST(Prefill, AddedBreakpointIsComputed) {
   CachedWorker worker;
   v1::PrefillResponse first, more, again;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &first).ok());
@@ -55,7 +55,7 @@ TEST(Prefill, ComputesABreakpointThatWasAddedToAWarmPrompt) {
   EXPECT_EQ(again.published().note(), "");
 }
 
-TEST(Prefill, AnswerNamesKeptBoundariesThoughTheRestIsRefused) {
+TEST(Prefill, UnkeptBoundariesAreNoted) {
   CachedWorker worker;
   v1::PrefillResponse answer;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &answer).ok());
@@ -67,7 +67,7 @@ TEST(Prefill, AnswerNamesKeptBoundariesThoughTheRestIsRefused) {
             "2 boundaries not kept, starting at token 32: the worker is shutting down");
 }
 
-TEST(Prefill, ProgressNeverGoesBackWhereBreakpointsAreComputedLater) {
+TEST(Prefill, ProgressNeverGoesBack) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();
   CachedWorker worker(options);
@@ -83,7 +83,7 @@ TEST(Prefill, ProgressNeverGoesBackWhereBreakpointsAreComputedLater) {
   }
 }
 
-TEST(Generate, SaysOfABreakpointOfAWarmPromptThatItNeedsComputing) {
+TEST(Generate, WarmBreakpointNeedsPrefill) {
   CachedWorker worker;
   v1::PrefillResponse warm;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &warm).ok());
@@ -101,7 +101,7 @@ TEST(Generate, SaysOfABreakpointOfAWarmPromptThatItNeedsComputing) {
 }
 
 // SmallEngine computes 16 tokens a step.
-TEST(Progress, IsSaidOfAPromptWhereAsked) {
+TEST(Progress, ReportedOnlyWhenRequested) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();
   WorkerServer server(options);
@@ -120,7 +120,7 @@ TEST(Progress, IsSaidOfAPromptWhereAsked) {
   }
 }
 
-TEST(Progress, IsSaidNoMoreOftenThanItIsRead) {
+TEST(Progress, PauseLimitsProgressMessages) {
   WorkerServer::Options options;
   options.progress_pause = absl::Hours(1);
   WorkerServer server(options);
@@ -131,7 +131,7 @@ TEST(Progress, IsSaidNoMoreOftenThanItIsRead) {
   EXPECT_EQ(said, 1);
 }
 
-TEST(Progress, IsSaidOfAPrefillToo) {
+TEST(Progress, PrefillReportsProgressToo) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();
   v1::PrefillRequest request;
@@ -152,7 +152,7 @@ TEST(Progress, IsSaidOfAPrefillToo) {
   }
 }
 
-TEST(Prefill, CountsWhatWentThroughTheModel) {
+TEST(Prefill, ComputedTokensAreCounted) {
   CachedWorker worker;
   v1::PrefillRequest request;
   for (uint32_t id : CountingTokens(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);

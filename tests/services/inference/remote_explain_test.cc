@@ -14,7 +14,7 @@ namespace hearth {
 namespace {
 
 // gRPC's own thread must not be the last to hold the channel: it aborts then, now and then.
-TEST(RemoteExplainTest, EndsWithTheCache) {
+TEST(RemoteExplainTest, CacheDestructionCancelsCall) {
   ScriptedStore store;
   absl::Notification asked, answer;
   store.explain = [&](const v1::ExplainRequest&, v1::ExplainResponse*) {
@@ -37,7 +37,7 @@ TEST(RemoteExplainTest, EndsWithTheCache) {
   answer.Notify();
 }
 
-TEST(ExplainTest, ExplainsOnlyWithAStore) {
+TEST(ExplainTest, MissingStoreFailsPrecondition) {
   WorkerServer server({});
   v1::ExplainInputRequest request;
   request.mutable_prompt()->set_text("the keeper");
@@ -47,7 +47,7 @@ TEST(ExplainTest, ExplainsOnlyWithAStore) {
             grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-TEST(ExplainTest, AnExplanationThatTheStoreFailsNamesTheStore) {
+TEST(ExplainTest, StoreFailureNamesTheStore) {
   absl::Status failure;  // the store's
   WorkerServer::Options options;
   options.explain = [&](PrefixRequest, absl::Time, const auto& done) {

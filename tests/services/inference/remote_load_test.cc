@@ -58,7 +58,7 @@ class RemoteLoadTest : public testing::Test {
   PrefixRequest prefix_;
 };
 
-TEST_F(RemoteLoadTest, WorthwhileLoadIsMadeAndMeasured) {
+TEST_F(RemoteLoadTest, WorthwhileLoadIsMeasured) {
   Expect(1 << 30, absl::Hours(1));  // the limits are minutes
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kStored);
@@ -72,7 +72,7 @@ TEST_F(RemoteLoadTest, WorthwhileLoadIsMadeAndMeasured) {
   EXPECT_TRUE(report.plan_took.has_value());
 }
 
-TEST_F(RemoteLoadTest, TheStoreLearnsHowLongATokenTakes) {
+TEST_F(RemoteLoadTest, StoreReceivesTimePerToken) {
   Fetch();
   EXPECT_EQ(token_ns_, 0u) << "nothing was computed yet";
   Expect(1 << 30, absl::Milliseconds(60));
@@ -80,7 +80,7 @@ TEST_F(RemoteLoadTest, TheStoreLearnsHowLongATokenTakes) {
   EXPECT_EQ(token_ns_, 1'500'000u);
 }
 
-TEST_F(RemoteLoadTest, LoadNotWorthwhileIsDeclinedOnceThePlanIsHere) {
+TEST_F(RemoteLoadTest, ExpensiveLoadIsDeclined) {
   slices_ = 0;  // none is waited for
   Expect(1);
   const FetchOutcome outcome = Fetch();
@@ -91,7 +91,7 @@ TEST_F(RemoteLoadTest, LoadNotWorthwhileIsDeclinedOnceThePlanIsHere) {
   EXPECT_EQ(counters_.Read().fetches.at("declined"), 1u);
 }
 
-TEST_F(RemoteLoadTest, ATransferThatStopsIsCutOffLongBeforeItsDeadline) {
+TEST_F(RemoteLoadTest, StalledTransferIsAbandonedEarly) {
   slices_ = 1;
   Expect(1 << 30);
   const FetchOutcome outcome = Fetch();  // its timeout is the test's end
@@ -109,7 +109,7 @@ TEST_F(RemoteLoadTest, ATransferThatStopsIsCutOffLongBeforeItsDeadline) {
   EXPECT_EQ(Fetch().usable_tokens, kStored) << "the store is not left alone for it";
 }
 
-TEST_F(RemoteLoadTest, AnExplanationSaysWhatBothAreExpectedToCost) {
+TEST_F(RemoteLoadTest, ExplanationGivesBothEstimates) {
   LoadReport report;
   EXPECT_EQ(LoadSentence(report), "");
   report.bytes = 28300000;

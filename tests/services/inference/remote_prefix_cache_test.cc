@@ -70,7 +70,7 @@ class RemotePrefixCacheTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> cache_;
 };
 
-TEST_F(RemotePrefixCacheTest, BringsVerifiedObjects) {
+TEST_F(RemotePrefixCacheTest, FetchReturnsVerifiedObjects) {
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
   EXPECT_EQ(outcome.matched_tokens, kBoundary + 3);
@@ -86,7 +86,7 @@ TEST_F(RemotePrefixCacheTest, BringsVerifiedObjects) {
   EXPECT_EQ(counters_.Read().bytes_fetched, bytes);
 }
 
-TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
+TEST_F(RemotePrefixCacheTest, MissCarriesReasonAndMatch) {
   uint32_t matched = 7;
   int fields = 0;
   store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
@@ -110,7 +110,7 @@ TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
   EXPECT_GT(fields, 0) << "it may be another store by now";
 }
 
-TEST_F(RemotePrefixCacheTest, AdaptersAreMadeKnownOneByOne) {
+TEST_F(RemotePrefixCacheTest, EachAdapterSendsFieldsOnce) {
   cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
                                                SmallLayout(), &counters_);
   cache_->AddAdapter("dutch", SmallFingerprint());
@@ -131,7 +131,7 @@ TEST_F(RemotePrefixCacheTest, AdaptersAreMadeKnownOneByOne) {
   }
 }
 
-TEST_F(RemotePrefixCacheTest, AQuarantineNamesTheModelsFields) {
+TEST_F(RemotePrefixCacheTest, QuarantineSendsFingerprintFields) {
   store_.quarantine = [](const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
     EXPECT_GT(request.prefix().fingerprint().fields_size(), 0) << "the store may have restarted";
     response->set_objects(static_cast<uint32_t>(request.objects_size()));
@@ -140,7 +140,7 @@ TEST_F(RemotePrefixCacheTest, AQuarantineNamesTheModelsFields) {
   EXPECT_TRUE(cache_->Quarantine(prefix_, {{0, 16, LayerGroup::kGlobal}}, absl::Minutes(1)));
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
+TEST_F(RemotePrefixCacheTest, WrongPlanTokensAreMismatch) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     v1::FetchResponse plan = Plan();
     plan.mutable_plan()->mutable_state()->set_token_ids(30, 1);
@@ -151,7 +151,7 @@ TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
   ExpectMiss("mismatch");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesACorruptSlice) {
+TEST_F(RemotePrefixCacheTest, CorruptSliceIsMiss) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     stream->Write(Plan());
     SendSlices(stream, [](v1::SliceData* slice) { (*slice->mutable_data())[5] ^= 1; });
@@ -160,7 +160,7 @@ TEST_F(RemotePrefixCacheTest, RefusesACorruptSlice) {
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesAStreamThatEndsEarly) {
+TEST_F(RemotePrefixCacheTest, TruncatedStreamIsCorrupt) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     stream->Write(Plan());
     return grpc::Status::OK;
@@ -168,7 +168,7 @@ TEST_F(RemotePrefixCacheTest, RefusesAStreamThatEndsEarly) {
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesAStreamWithoutAPlan) {
+TEST_F(RemotePrefixCacheTest, StreamWithoutPlanIsCorrupt) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     SendSlices(stream);
     return grpc::Status::OK;
@@ -176,12 +176,12 @@ TEST_F(RemotePrefixCacheTest, RefusesAStreamWithoutAPlan) {
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesAnEmptyStream) {
+TEST_F(RemotePrefixCacheTest, EmptyStreamIsCorrupt) {
   store_.fetch = [](auto*, auto&, auto*) { return grpc::Status::OK; };
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesASecondPlan) {
+TEST_F(RemotePrefixCacheTest, SecondPlanIsCorrupt) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     stream->Write(Plan());
     stream->Write(Plan());
@@ -190,7 +190,7 @@ TEST_F(RemotePrefixCacheTest, RefusesASecondPlan) {
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, RefusesSlicesOfNoObject) {
+TEST_F(RemotePrefixCacheTest, UnknownObjectIsMismatch) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     stream->Write(Plan());
     SendSlices(stream, [](v1::SliceData* slice) { slice->set_object(1u << 31); });
@@ -199,7 +199,7 @@ TEST_F(RemotePrefixCacheTest, RefusesSlicesOfNoObject) {
   ExpectMiss("mismatch");
 }
 
-TEST_F(RemotePrefixCacheTest, CountsTheStoresOwnFindingOfCorruption) {
+TEST_F(RemotePrefixCacheTest, StoreDataLossCountsCorrupt) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     stream->Write(Plan());
     return grpc::Status(grpc::StatusCode::DATA_LOSS, "quarantined");
@@ -207,7 +207,7 @@ TEST_F(RemotePrefixCacheTest, CountsTheStoresOwnFindingOfCorruption) {
   ExpectMiss("corrupt");
 }
 
-TEST_F(RemotePrefixCacheTest, GivesUpASilentStoreAndLeavesItAloneForAWhile) {
+TEST_F(RemotePrefixCacheTest, SilentStoreOpensBreaker) {
   absl::Notification release;
   store_.fetch = [&](auto*, auto&, auto*) {
     release.WaitForNotification();
@@ -222,7 +222,7 @@ TEST_F(RemotePrefixCacheTest, GivesUpASilentStoreAndLeavesItAloneForAWhile) {
   store_.Stop();  // its call may only now be looking at `release`
 }
 
-TEST_F(RemotePrefixCacheTest, MissesAtOnceWhileTheStoreIsDownAndHitsWhenItIsBack) {
+TEST_F(RemotePrefixCacheTest, DownStoreMissesThenRecovers) {
   EXPECT_EQ(Fetch().usable_tokens, kBoundary);
   store_.Stop();
   EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
@@ -237,7 +237,7 @@ TEST_F(RemotePrefixCacheTest, MissesAtOnceWhileTheStoreIsDownAndHitsWhenItIsBack
   }
 }
 
-TEST_F(RemotePrefixCacheTest, PublishesWhatTheStoreLacks) {
+TEST_F(RemotePrefixCacheTest, OnlyNeededObjectsAreSent) {
   std::vector<std::pair<uint32_t, uint32_t>> received;
   v1::PublishRequest begin;
   store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
@@ -266,7 +266,7 @@ TEST_F(RemotePrefixCacheTest, PublishesWhatTheStoreLacks) {
   EXPECT_EQ(counters_.Read().publishes.at("stored"), 1u);
 }
 
-TEST_F(RemotePrefixCacheTest, CountsRefusedPublishesByReason) {
+TEST_F(RemotePrefixCacheTest, RefusedPublishesCountByReason) {
   const std::pair<grpc::StatusCode, const char*> cases[] = {
       {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"},
       {grpc::StatusCode::ABORTED, "nondeterminism"},
@@ -283,7 +283,7 @@ TEST_F(RemotePrefixCacheTest, CountsRefusedPublishesByReason) {
   }
 }
 
-TEST_F(RemotePrefixCacheTest, ReturnsFromASilentPublishWhenCallsAreCancelled) {
+TEST_F(RemotePrefixCacheTest, CancelEndsSilentPublish) {
   absl::Notification asked;
   store_.publish = [&](grpc::ServerContext*, ScriptedStore::PublishStream* stream) {
     v1::PublishRequest message;
@@ -306,7 +306,7 @@ TEST_F(RemotePrefixCacheTest, ReturnsFromASilentPublishWhenCallsAreCancelled) {
   EXPECT_FALSE(outcome.note.empty());
 }
 
-TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
+TEST_F(RemotePrefixCacheTest, AbsentObjectIsNotSent) {
   store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
     v1::PublishRequest begin;
     stream->Read(&begin);
@@ -325,7 +325,7 @@ TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
   EXPECT_TRUE(absl::StrContains(outcome.note, "not offered")) << outcome.note;
 }
 
-TEST_F(RemotePrefixCacheTest, AStoreWithoutLeasesLetsEveryoneCompute) {
+TEST_F(RemotePrefixCacheTest, UnimplementedLeaseMeansCompute) {
   const LeaseTerms terms{absl::Seconds(60), absl::Seconds(60), 16};
   const LeaseOutcome outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Seconds(60));
   EXPECT_EQ(outcome.lease, nullptr);
@@ -333,7 +333,7 @@ TEST_F(RemotePrefixCacheTest, AStoreWithoutLeasesLetsEveryoneCompute) {
   EXPECT_EQ(counters_.Read().leases.size(), 1u);
 }
 
-TEST_F(RemotePrefixCacheTest, ASilentLeaseIsGivenUpAtItsDeadlineAndALateOneAfterItsWait) {
+TEST_F(RemotePrefixCacheTest, SilentLeaseEndsAtDeadline) {
   bool tells_to_wait = false;
   store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
     v1::LeaseResponse wait;
@@ -354,7 +354,7 @@ TEST_F(RemotePrefixCacheTest, ASilentLeaseIsGivenUpAtItsDeadlineAndALateOneAfter
   EXPECT_EQ(counters_.Read().leases.at("deadline"), 2u);
 }
 
-TEST_F(RemotePrefixCacheTest, ALeaseIsHeldUntilItIsLetGo) {
+TEST_F(RemotePrefixCacheTest, ReleaseEndsTheLease) {
   absl::Notification ended;
   store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
     v1::LeaseResponse compute;

@@ -27,7 +27,7 @@ int TokenMessages(const Generation& generation) {
   return messages;
 }
 
-TEST(Search, TheAnswerComesAtItsEndInOneMessageWithItsScore) {
+TEST(Search, AnswerComesOnceWithScore) {
   WorkerServer server(WorkerServer::Invariant());
   const Generation found = server.Generate(Searching(4, 12));
   ASSERT_TRUE(found.status.ok()) << found.status.error_message();
@@ -48,7 +48,7 @@ TEST(Search, TheAnswerComesAtItsEndInOneMessageWithItsScore) {
       << "all answers have 12 tokens";
 }
 
-TEST(Search, AStopStringEndsABeamAndIsNoPartOfTheText) {
+TEST(Search, StopStringEndsBeam) {
   WorkerServer server(WorkerServer::Invariant());
   const std::string text = server.Generate(Searching(4, 12)).text;
   int stopped = 0;
@@ -67,7 +67,7 @@ TEST(Search, AStopStringEndsABeamAndIsNoPartOfTheText) {
   EXPECT_GT(stopped, 0);
 }
 
-TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
+TEST(Search, CachedPrefixGivesSameBeams) {
   WorkerServer server(WorkerServer::Invariant());
   MemoryPrefixCache cache(server.engine()->layout());
   server.SetCache(&cache);
@@ -82,7 +82,7 @@ TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
   EXPECT_EQ(warm.finished.samples(0).beam_score(), cold.finished.samples(0).beam_score());
 }
 
-TEST(Search, ImpossibleSearchIsRefusedByItsField) {
+TEST(Search, InvalidSearchNamesItsField) {
   WorkerServer server(WorkerServer::Invariant());
   using Change = std::function<void(v1::GenerateRequest*)>;
   const std::vector<std::pair<std::string, Change>> wrong = {

@@ -83,7 +83,7 @@ class SharedDeviceTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> cache_;
 };
 
-TEST_F(SharedDeviceTest, PointFetchedOftenComesFromTheDevice) {
+TEST_F(SharedDeviceTest, HotPointComesFromDevice) {
   Start();
   const uint64_t before = counters_.Read().bytes_from_device;
   const FetchOutcome outcome = Fetch(cache_.get());
@@ -100,7 +100,7 @@ TEST_F(SharedDeviceTest, PointFetchedOftenComesFromTheDevice) {
   EXPECT_GE(server_->store()->Stats().tiers.back().hit_tokens, 2 * kStored);
 }
 
-TEST_F(SharedDeviceTest, ALeaseKeepsTheBytesUntilTheyAreCopied) {
+TEST_F(SharedDeviceTest, LeaseKeepsBytesDuringCopy) {
   Start();
   during_ = [this] { ASSERT_TRUE(server_->store()->DropAll("default", true).ok()); };
   const FetchOutcome outcome = Fetch(cache_.get());
@@ -109,7 +109,7 @@ TEST_F(SharedDeviceTest, ALeaseKeepsTheBytesUntilTheyAreCopied) {
 }
 
 // The hostile interleaving: the lease runs out during the copy, and the range goes to others.
-TEST_F(SharedDeviceTest, AReaderNeverTakesReusedBytesForItsOwn) {
+TEST_F(SharedDeviceTest, ReusedBytesAreNotReturned) {
   Start(absl::Milliseconds(300));
   during_ = [this] {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
@@ -120,7 +120,7 @@ TEST_F(SharedDeviceTest, AReaderNeverTakesReusedBytesForItsOwn) {
   EXPECT_GE(counters_.Read().shared_fallbacks.at("reused"), 1u);
 }
 
-TEST_F(SharedDeviceTest, AWorkerOnAnotherDeviceIsServedFromTheHost) {
+TEST_F(SharedDeviceTest, OtherDeviceFallsBackToHost) {
   Start();
   int asked = 0;
   const auto other = Client([&](const DeviceMemoryHandle&) {
@@ -135,7 +135,7 @@ TEST_F(SharedDeviceTest, AWorkerOnAnotherDeviceIsServedFromTheHost) {
   EXPECT_EQ(asked, 1) << "what failed once is not tried again";
 }
 
-TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
+TEST_F(SharedDeviceTest, LostStoreAbortsDeviceCopy) {
   Start();
   const SharedMemory memory = *server_->store()->shared_device();
   const std::string socket = FreshSocket();
@@ -154,7 +154,7 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
   EXPECT_TRUE(absl::IsAborted(client.CopyOnDevice(*device, {range}).status()));
 }
 
-TEST_F(SharedDeviceTest, ADeviceIsUnmappedWhenItsStoreGoesAwayAndNobodyAsks) {
+TEST_F(SharedDeviceTest, LostStoreUnmapsDevice) {
   Start();
   const SharedMemory memory = *server_->store()->shared_device();
   const std::string socket = FreshSocket();
@@ -172,7 +172,7 @@ TEST_F(SharedDeviceTest, ADeviceIsUnmappedWhenItsStoreGoesAwayAndNobodyAsks) {
 }
 
 // A store may name the one segment where the other is due: its bytes are not in the file.
-TEST_F(SharedDeviceTest, ADevicesSegmentIsNotReadAsTheHosts) {
+TEST_F(SharedDeviceTest, DeviceSegmentReadAsHostFails) {
   Start();
   const SharedMemory memory = *server_->store()->shared_device();
   const auto segment = *MappedSegment::Map(FileDescriptor(dup(memory.fd)));
@@ -193,7 +193,7 @@ TEST_F(SharedDeviceTest, ADevicesSegmentIsNotReadAsTheHosts) {
   EXPECT_EQ(CopyShared(shared, *segment, &builder).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(SharedDeviceTest, RangesOutsideTheMemoryAreRefused) {
+TEST_F(SharedDeviceTest, DeviceRangeOutsideIsRefused) {
   Start();
   const auto segment =
       *MappedSegment::Map(FileDescriptor(dup(server_->store()->shared_device()->fd)));

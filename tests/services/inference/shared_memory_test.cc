@@ -142,7 +142,7 @@ class SharedMemoryTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> cache_;
 };
 
-TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
+TEST_F(SharedMemoryTest, SecondFetchUsesSharedMemory) {
   Start();
   Publish();
   ExpectHit(cache_.get());  // over the wire; learns of the segment
@@ -154,7 +154,7 @@ TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, FetchedBytesAreTheWorkersOwnAndTheStoreMayUseItsMemoryAgain) {
+TEST_F(SharedMemoryTest, FetchedBytesSurviveDrop) {
   Start();
   Publish();
   ExpectHit(cache_.get());
@@ -169,7 +169,7 @@ TEST_F(SharedMemoryTest, FetchedBytesAreTheWorkersOwnAndTheStoreMayUseItsMemoryA
   }
 }
 
-TEST_F(SharedMemoryTest, PointReadFromDiskIsSharedFromThenOn) {
+TEST_F(SharedMemoryTest, DiskPointIsSharedNextTime) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   Start(StoreServer::SmallStore(folder_.path()));
@@ -180,7 +180,7 @@ TEST_F(SharedMemoryTest, PointReadFromDiskIsSharedFromThenOn) {
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
+TEST_F(SharedMemoryTest, OptedOutClientUsesWire) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
@@ -190,7 +190,7 @@ TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
   EXPECT_EQ(counters_.Read().bytes_shared, 0u);
 }
 
-TEST_F(SharedMemoryTest, ALeaseKeepsItsBytesUntilTheCallerIsDone) {
+TEST_F(SharedMemoryTest, LeaseKeepsBytesUntilCancelled) {
   Start();
   Publish();
   auto lease = TakeLease();
@@ -201,7 +201,7 @@ TEST_F(SharedMemoryTest, ALeaseKeepsItsBytesUntilTheCallerIsDone) {
   EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
 }
 
-TEST_F(SharedMemoryTest, ALeaseEndsByItself) {
+TEST_F(SharedMemoryTest, LeaseExpiresByItself) {
   Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // more than it takes to send it
   Publish();
   auto lease = TakeLease();
@@ -213,7 +213,7 @@ TEST_F(SharedMemoryTest, ALeaseEndsByItself) {
 }
 
 // The hostile interleaving: the range goes to something else while it is being copied.
-TEST_F(SharedMemoryTest, AReaderNeverTakesReusedBytesForItsOwn) {
+TEST_F(SharedMemoryTest, ReusedBytesAreNotReturned) {
   ArenaOptions options;
   options.capacity_bytes = options.ahead_bytes = options.slab_bytes = 2 << 20;
   options.shared = true;
@@ -244,7 +244,7 @@ TEST_F(SharedMemoryTest, AReaderNeverTakesReusedBytesForItsOwn) {
       absl::IsAborted(segment->Copy(second, copy.data(), &hasher, [&] { memory = nullptr; })));
 }
 
-TEST_F(SharedMemoryTest, RangesOutsideTheSegmentAreRefused) {
+TEST_F(SharedMemoryTest, RangeOutsideSegmentIsRefused) {
   Start();
   const auto segment = Map();
   std::vector<std::byte> to(8192);
@@ -255,7 +255,7 @@ TEST_F(SharedMemoryTest, RangesOutsideTheSegmentAreRefused) {
   }
 }
 
-TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
+TEST_F(SharedMemoryTest, CorruptSharedBytesAreQuarantined) {
   Start();
   Publish();
   ExpectHit(cache_.get());
@@ -266,7 +266,7 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
 }
 
-TEST_F(SharedMemoryTest, ReaderFindsCorruptRamAndTheStoreQuarantinesIt) {
+TEST_F(SharedMemoryTest, CorruptRamIsQuarantined) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
@@ -279,7 +279,7 @@ TEST_F(SharedMemoryTest, ReaderFindsCorruptRamAndTheStoreQuarantinesIt) {
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
 }
 
-TEST_F(SharedMemoryTest, CorruptRamIsReadFromDiskInstead) {
+TEST_F(SharedMemoryTest, CorruptRamFallsBackToDisk) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   ExpectHit(cache_.get());
@@ -290,7 +290,7 @@ TEST_F(SharedMemoryTest, CorruptRamIsReadFromDiskInstead) {
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 0u);
 }
 
-TEST_F(SharedMemoryTest, AStoreThatIsGoneIsLetGo) {
+TEST_F(SharedMemoryTest, LostStoreIsUnmapped) {
   Start();
   SegmentClient client;
   const SharedMemory memory = *server_->store()->shared_memory();
@@ -306,7 +306,7 @@ TEST_F(SharedMemoryTest, AStoreThatIsGoneIsLetGo) {
   EXPECT_NE(client.current(), nullptr);
 }
 
-TEST_F(SharedMemoryTest, ASocketOfSomebodyElseIsNotUsed) {
+TEST_F(SharedMemoryTest, ForeignSocketIsRefused) {
   Start();
   const SharedMemory memory = *server_->store()->shared_memory();
   const std::string socket = FreshSocket();
@@ -320,7 +320,7 @@ TEST_F(SharedMemoryTest, ASocketOfSomebodyElseIsNotUsed) {
   EXPECT_TRUE(absl::IsUnavailable(SegmentServer::Start(socket, memory.fd).status()));
 }
 
-TEST_F(SharedMemoryTest, AnotherUserGetsNothing) {
+TEST_F(SharedMemoryTest, OtherUserIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Start();
   const std::string socket = FreshSocket();
@@ -337,7 +337,7 @@ TEST_F(SharedMemoryTest, AnotherUserGetsNothing) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(SharedMemoryTest, APathThatADeadProcessLeftIsTakenOver) {
+TEST_F(SharedMemoryTest, StaleSocketIsReplaced) {
   const std::string path = folder_.File("segment.socket");
   const pid_t child = fork();
   if (child == 0) _exit(ListenOnUnix(path).ok() ? 0 : 1);

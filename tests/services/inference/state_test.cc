@@ -78,9 +78,9 @@ v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, uint32_t max_new
   return request;
 }
 
-class States : public ::testing::Test {
+class SavedStates : public ::testing::Test {
  protected:
-  States() { saved_ = SavedAfter(8); }
+  SavedStates() { saved_ = SavedAfter(8); }
   std::string SavedAfter(uint32_t tokens) {
     begun_ = Generate(&first_, Sampled(tokens), "half");
     Saved saved = Save(&first_, "half");
@@ -93,7 +93,7 @@ class States : public ::testing::Test {
   std::string saved_;
 };
 
-TEST_F(States, GoOnAtAnotherWorkerTokenForToken) {
+TEST_F(SavedStates, ContinueExactlyOnAnotherWorker) {
   const Generation whole = Generate(&first_, Sampled(16), "whole");
   const Loaded loaded = Load(&second_, saved_, /*chunk_bytes=*/1000);
   ASSERT_TRUE(loaded.status.ok()) << loaded.status.error_message();
@@ -109,7 +109,7 @@ TEST_F(States, GoOnAtAnotherWorkerTokenForToken) {
   EXPECT_EQ(both.size(), 16u);
 }
 
-TEST_F(States, MayBeSavedWhileTheyRun) {
+TEST_F(SavedStates, RunningRequestCanBeSaved) {
   grpc::ClientContext context;
   SendRequestId("running", &context);
   const auto reader = first_.stub()->Generate(&context, Sampled(300));
@@ -129,13 +129,13 @@ TEST_F(States, MayBeSavedWhileTheyRun) {
   EXPECT_EQ(rest.ids, std::vector<uint32_t>(whole.ids.begin() + drawn, whole.ids.end()));
 }
 
-TEST_F(States, StateOfAnUnknownRequestIsNotFound) {
+TEST_F(SavedStates, UnknownRequestIsNotFound) {
   EXPECT_EQ(Save(&first_, "other").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&second_, "half").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&first_, "").status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(States, AreOfTheClassInvariantAlone) {
+TEST_F(SavedStates, ExactClassHasNoStates) {
   WorkerServer exact{WorkerServer::Options()};
   Generate(&exact, Sampled(2), "half");
   const Saved saved = Save(&exact, "half");
@@ -143,7 +143,7 @@ TEST_F(States, AreOfTheClassInvariantAlone) {
   EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
 }
 
-TEST_F(States, SearchHasNoState) {
+TEST_F(SavedStates, BeamSearchHasNoState) {
   v1::GenerateRequest search = IdsRequest({2, 9, 16, 23}, 4);
   search.set_beams(2);
   Generate(&first_, search, "search");
@@ -152,7 +152,7 @@ TEST_F(States, SearchHasNoState) {
   EXPECT_THAT(saved.status.error_message(), HasSubstr("beam search"));
 }
 
-TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
+TEST_F(SavedStates, MismatchNamesDifferingPart) {
   const StateFile parsed = ParseStateFile(saved_).value();
   const SnapshotHeader header = ParseSnapshotHeader(parsed.snapshot).value();
   const auto refusal = [&](void (*change)(SavedState*, SnapshotHeader*)) {
@@ -195,7 +195,7 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field weights"));
 }
 
-TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {
+TEST_F(SavedStates, StateBeyondContextIsRefused) {
   WorkerServer::Options shorter = WorkerServer::Invariant();
   shorter.geometry.context_tokens = 60;
   WorkerServer other(shorter);
@@ -203,7 +203,7 @@ TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {
               HasSubstr("position index differs: saved 61 tokens, running a context of 60"));
 }
 
-TEST_F(States, WithAFlippedBitAreRefused) {
+TEST_F(SavedStates, FlippedStateBitIsRefused) {
   for (size_t i = 0; i < 300; ++i) {
     std::string bad = saved_;
     const size_t at = i < 100 ? i : saved_.size() * i / 300;
@@ -213,7 +213,7 @@ TEST_F(States, WithAFlippedBitAreRefused) {
   EXPECT_TRUE(Load(&second_, saved_).status.ok());
 }
 
-TEST_F(States, StateThatIsCutOffOrTooLongIsRefused) {
+TEST_F(SavedStates, WrongStateLengthIsDataLoss) {
   const size_t snapshot = ParseStatePrelude(saved_)->snapshot_offset;
   for (const size_t length : {size_t{0}, size_t{1}, kStatePreludeBytes - 1, kStatePreludeBytes,
                               snapshot - 1, snapshot, snapshot + 41, saved_.size() - 1}) {
@@ -225,7 +225,7 @@ TEST_F(States, StateThatIsCutOffOrTooLongIsRefused) {
   EXPECT_EQ(Load(&second_, saved_ + "x", 100).status.error_code(), grpc::StatusCode::DATA_LOSS);
 }
 
-TEST_F(States, StateTooLargeForTheRoomIsRefusedAtOnce) {
+TEST_F(SavedStates, OversizedStateIsRefused) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{1} << 40;
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
@@ -234,7 +234,7 @@ TEST_F(States, StateTooLargeForTheRoomIsRefusedAtOnce) {
   EXPECT_THAT(loaded.status.error_message(), HasSubstr("--pool-bytes"));
 }
 
-TEST(StatesOfSlowCallers, AreGivenUp) {
+TEST(SlowStateCallers, SilentUploadTimesOut) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
@@ -246,7 +246,7 @@ TEST(StatesOfSlowCallers, AreGivenUp) {
   EXPECT_THAT(status.error_message(), HasSubstr("state: the caller transferred 0 bytes"));
 }
 
-TEST_F(States, AnnouncedBytesTakeNoRoomBeforeTheyAreSent) {
+TEST_F(SavedStates, AnnouncedBytesReserveNothing) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
@@ -263,7 +263,7 @@ TEST_F(States, AnnouncedBytesTakeNoRoomBeforeTheyAreSent) {
 }
 
 // The room for states is one state's.
-TEST_F(States, CallerThatAnnouncesMuchAndSendsNothingKeepsNoOtherOut) {
+TEST_F(SavedStates, SilentCallerBlocksNoOther) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
@@ -287,7 +287,7 @@ TEST_F(States, CallerThatAnnouncesMuchAndSendsNothingKeepsNoOtherOut) {
   }
 }
 
-TEST(RecentAnswersTest, KeepsATenantsOwnAgainstOthersWithMore) {
+TEST(RecentAnswersTest, QuietTenantKeepsItsAnswer) {
   RecentAnswers answers;
   EngineRequest request;
   request.token_ids = {2, 3};

@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-TEST(WorkerMetrics, CachedTokensAreOneMetricWithATier) {
+TEST(WorkerMetrics, CachedTokensHaveTierLabel) {
   EngineStats stats;
   stats.counters = {{"cached_tokens_worker", 1},
                     {"cached_tokens_gpu", 2},

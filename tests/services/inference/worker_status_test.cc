@@ -43,7 +43,7 @@ class WorkerStatusTest : public ::testing::Test {
   FakeClock clock_;
 };
 
-TEST_F(WorkerStatusTest, HasRequestsMemorySourcesAndTimes) {
+TEST_F(WorkerStatusTest, PageHasRequestsMemoryAndTimes) {
   WorkerStatus status(worker_->engine(), &counters_, "1.2.3", &clock_);
   Generate();
   status.figures()->Sample();
@@ -79,7 +79,7 @@ TEST_F(WorkerStatusTest, HasRequestsMemorySourcesAndTimes) {
   for (const auto& [name, count] : json["errors"].items()) EXPECT_EQ(count, 0) << name;
 }
 
-TEST_F(WorkerStatusTest, TimesAreThoseOfTheLatestRequests) {
+TEST_F(WorkerStatusTest, LatenciesCoverRecentRequests) {
   WorkerStatus status(worker_->engine(), nullptr, "1", &clock_);
   FinishedInfo info;
   info.ttft_ms = 1e6;
@@ -91,7 +91,7 @@ TEST_F(WorkerStatusTest, TimesAreThoseOfTheLatestRequests) {
   EXPECT_EQ(ttft["count"], WorkerStatus::kRecentRequests + 1);
 }
 
-TEST_F(WorkerStatusTest, AStoreThatIsNotReachedIsAnErrorOfThePage) {
+TEST_F(WorkerStatusTest, UnreachableStoreIsShown) {
   Reachability reachability("store", "s:1");
   WorkerStatus status(worker_->engine(), &counters_, "1.2.3", &clock_, &reachability);
   const auto shown = [&] {

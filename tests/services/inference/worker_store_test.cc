@@ -65,7 +65,7 @@ void ExpectSame(const Generation& warm, const Generation& cold, uint32_t cached,
   EXPECT_EQ(warm.ids, cold.ids);
 }
 
-TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
+TEST(WorkerAndStore, LogitsEqualFromEveryTier) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore(folder.path());
   Generation cold;
@@ -90,7 +90,7 @@ TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
 
 // A worker does not find points published with other weights, other products, or keys and values of
 // another form, and is told why.
-TEST(WorkerAndStore, NeverReadWhatOtherWeightsOrAnotherArithmeticGave) {
+TEST(WorkerAndStore, OtherWeightsOrArithmeticMiss) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
     for (const uint32_t id : CountingTokens(100)) made.token_ids.push_back(id);
@@ -138,7 +138,7 @@ TEST(WorkerAndStore, NeverReadWhatOtherWeightsOrAnotherArithmeticGave) {
 
 // In the class invariant: three turns by token ids, each by another worker with other threads, the
 // last from disk after a restart.
-TEST(WorkerAndStore, NeverComputeAnAnswerAgain) {
+TEST(WorkerAndStore, AnswersAreRestoredNextTurn) {
   const TestFolder folder;
   const StoreOptions options = StoreServer::SmallStore(folder.path());
   auto store = std::make_unique<StoreServer>(options);
@@ -168,7 +168,7 @@ TEST(WorkerAndStore, NeverComputeAnAnswerAgain) {
   }
 }
 
-TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {
+TEST(WorkerAndStore, EveryKeptPointRestores) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker publisher(store.address()), reader(store.address());
   ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
@@ -186,7 +186,7 @@ TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {
   }
 }
 
-TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
+TEST(WorkerAndStore, LostStoreRecomputesThenRecovers) {
   const TestFolder folder;
   const StoreOptions options = StoreServer::SmallStore(folder.path());
   auto store = std::make_unique<StoreServer>(options);
@@ -213,7 +213,7 @@ TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
   ExpectSame(back, cold, 96, v1::TIER_DISK);
 }
 
-TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
+TEST(WorkerAndStore, EmbeddedStoreGivesSameLogits) {
   EmbeddedWorker embedded;
   WorkerServer& worker = embedded.server;
   const Generation cold = worker.Generate(LongRequest());
@@ -225,7 +225,7 @@ TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
 
 // Objects that a store has copied to the worker's device are restored from there; also a remainder,
 // on which the next tokens build.
-TEST(WorkerAndStore, AnswerTheSameFromTheDevice) {
+TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   StoreOptions options = StoreServer::SmallStore("");
   options.shared_memory = true;
   options.device = std::make_shared<FakeDevice>(64 << 20);
@@ -266,7 +266,7 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDevice) {
 }
 
 // The store keeps to the time that a prefill asked for.
-TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
+TEST(WorkerAndStore, PrefillTtlReachesStore) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());
   for (const uint32_t ttl_s : {1000u, 0u}) {
@@ -295,7 +295,7 @@ TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
   EXPECT_EQ(others, limited);
 }
 
-TEST(WorkerAndStore, ACallsHintsReachTheStore) {
+TEST(WorkerAndStore, RequestHintsReachStore) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());
   v1::GenerateRequest request = LongRequest();
@@ -327,7 +327,7 @@ TEST(WorkerAndStore, ACallsHintsReachTheStore) {
   EXPECT_GT(by_prefill, 0u);
 }
 
-TEST(WorkerAndStore, ExplainsInTheSameWords) {
+TEST(WorkerAndStore, ExplainReportsUsableTokens) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());
   worker.server.Generate(LongRequest());

@@ -49,7 +49,7 @@ class WorkerTenantsTest : public testing::Test {
   std::unique_ptr<WorkerServer> server_;
 };
 
-TEST_F(WorkerTenantsTest, TheCallersTenantIsTheOneAsserted) {
+TEST_F(WorkerTenantsTest, CallersTenantReachesStore) {
   v1::PrefillResponse response;
   const grpc::Status status = Prefill(StubAs("token-b").get(), Request(), &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -80,7 +80,7 @@ TEST_F(WorkerTenantsTest, StrangersAreRefused) {
 }
 
 // As lists and leases of a store do.
-TEST_F(WorkerTenantsTest, StreamsEndWithTheirCallersIdentity) {
+TEST_F(WorkerTenantsTest, RemovedIdentityEndsStreams) {
   const auto stub = StubAs("token-b");
   v1::GenerateRequest request;
   *request.mutable_prompt() = Request().prompt();

@@ -16,7 +16,7 @@ Fingerprint SomeFingerprint() {
   return *fingerprint;
 }
 
-TEST(ProtoConversion, NumbersTiersDurabilitiesAndGroupsAsTheWireDoes) {
+TEST(ProtoConversion, EnumsMatchTheWire) {
   EXPECT_EQ(ToProto(Tier::kNone), v1::TIER_NONE);
   EXPECT_EQ(ToProto(Tier::kWorker), v1::TIER_WORKER);
   EXPECT_EQ(ToProto(Tier::kGpu), v1::TIER_GPU);
@@ -30,13 +30,13 @@ TEST(ProtoConversion, NumbersTiersDurabilitiesAndGroupsAsTheWireDoes) {
   EXPECT_EQ(ToProto(LayerGroup::kLocal), v1::LAYER_GROUP_LOCAL);
 }
 
-TEST(ProtoConversion, RefusesUnknownEnumsOfCallersButNotATierOfANewerPeer) {
+TEST(ProtoConversion, UnknownEnumIsRefusedExceptTier) {
   EXPECT_FALSE(FromProto(static_cast<v1::Durability>(9)).ok());
   EXPECT_FALSE(FromProto(static_cast<v1::LayerGroup>(9)).ok());
   EXPECT_EQ(FromProto(static_cast<v1::Tier>(9)), Tier::kNone);
 }
 
-TEST(ProtoConversion, BringsAFingerprintBack) {
+TEST(ProtoConversion, FingerprintProtoRoundTrips) {
   const Fingerprint fingerprint = SomeFingerprint();
   v1::Fingerprint proto;
   ToProto(fingerprint, &proto);
@@ -46,7 +46,7 @@ TEST(ProtoConversion, BringsAFingerprintBack) {
   EXPECT_EQ(*DigestFromProto(proto), fingerprint.digest());
 }
 
-TEST(ProtoConversion, RefusesADigestThatIsNotOfItsFields) {
+TEST(ProtoConversion, WrongFieldsDigestIsRefused) {
   v1::Fingerprint proto;
   ToProto(SomeFingerprint(), &proto);
   (*proto.mutable_digest())[7] ^= 1;
@@ -54,7 +54,7 @@ TEST(ProtoConversion, RefusesADigestThatIsNotOfItsFields) {
   EXPECT_TRUE(absl::IsInvalidArgument(DigestFromProto(proto).status()));
 }
 
-TEST(ProtoConversion, TakesADigestAloneOnlyWhereThatWillDo) {
+TEST(ProtoConversion, DigestAloneIsNoFingerprint) {
   v1::Fingerprint proto;
   DigestToProto(SomeFingerprint().digest(), &proto);
   EXPECT_EQ(*DigestFromProto(proto), SomeFingerprint().digest());
@@ -63,7 +63,7 @@ TEST(ProtoConversion, TakesADigestAloneOnlyWhereThatWillDo) {
   EXPECT_TRUE(absl::StrContains(DigestFromProto(proto).status().message(), "got 5"));
 }
 
-TEST(ProtoConversion, RefusesFieldsWithoutValueAndTooMany) {
+TEST(ProtoConversion, InvalidFingerprintFieldsAreRefused) {
   v1::Fingerprint proto;
   proto.add_fields()->set_name("empty");
   EXPECT_TRUE(absl::StrContains(FromProto(proto).status().message(), "\"empty\""));
@@ -71,7 +71,7 @@ TEST(ProtoConversion, RefusesFieldsWithoutValueAndTooMany) {
   EXPECT_TRUE(absl::StrContains(FromProto(proto).status().message(), "must have at most"));
 }
 
-TEST(ProtoConversion, RefusesObjectsThatAreNoSegment) {
+TEST(ProtoConversion, ImpossibleObjectsAreRefused) {
   v1::ObjectRef ref;
   ref.set_begin(128);
   ref.set_tokens(128);
@@ -85,7 +85,7 @@ TEST(ProtoConversion, RefusesObjectsThatAreNoSegment) {
   EXPECT_FALSE(ObjectIdFromProto(ref).ok());
 }
 
-TEST(ProtoConversion, FindsALayersPlaceInItsGroup) {
+TEST(ProtoConversion, LayerIndexIsWithinGroup) {
   const std::vector<uint32_t> layers = {0, 1, 3};
   EXPECT_EQ(SliceIndex(layers, 0), 0);
   EXPECT_EQ(SliceIndex(layers, 3), 2);
@@ -93,7 +93,7 @@ TEST(ProtoConversion, FindsALayersPlaceInItsGroup) {
   EXPECT_EQ(SliceIndex(layers, 4), -1);
 }
 
-TEST(ProtoConversion, NamesTheMessageLimit) {
+TEST(ProtoConversion, OversizedMessageNamesLimit) {
   EXPECT_TRUE(CheckMessageBytes(kMaxMessageBytes).ok());
   const absl::Status status = CheckMessageBytes(kMaxMessageBytes + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(status));

@@ -35,7 +35,7 @@ std::string WithFields(int fields) {
   return request.SerializeAsString();
 }
 
-TEST(RequestBytes, MessagesWithinAreCounted) {
+TEST(RequestBytes, NestedMessagesAreCounted) {
   EXPECT_TRUE(CountIn(WithFields(98), 100).ok());
   const absl::Status refused = CountIn(WithFields(99), 100);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
@@ -43,7 +43,7 @@ TEST(RequestBytes, MessagesWithinAreCounted) {
   EXPECT_FALSE(CountIn(WithFields(99), 100, 1).ok()) << "in slices of one byte";
 }
 
-TEST(RequestBytes, NumbersAreNot) {
+TEST(RequestBytes, NumbersAreNotCounted) {
   v1::ExplainRequest request;
   for (int i = 0; i < 5000; ++i) request.mutable_prefix()->add_token_ids(i);
   EXPECT_TRUE(CountIn(request.SerializeAsString(), 100).ok());
@@ -70,7 +70,7 @@ TEST(RequestBytes, UnknownFieldsAreCounted) {
   }
 }
 
-TEST(RequestBytes, FieldsInAGroupAreNotOfTheTypeAroundIt) {
+TEST(RequestBytes, GroupFieldsHaveNoKnownType) {
   // Field 1 is a message; in a group it is whatever its sender likes, and no end of the rest.
   const std::string cut_varint = std::string("\x7b\x0a\x01\x08\x7c", 5);
   EXPECT_FALSE(CountIn(cut_varint + WithFields(99), 100).ok());
@@ -79,7 +79,7 @@ TEST(RequestBytes, FieldsInAGroupAreNotOfTheTypeAroundIt) {
   EXPECT_FALSE(CountIn(packed + "\x7c", 100).ok());
 }
 
-TEST(RequestBytes, BytesThatAreNoMessageAreLeftToTheParser) {
+TEST(RequestBytes, InvalidBytesReachTheParser) {
   for (const std::string& bytes :
        {std::string(200, '\xff'), std::string("\x0a\xff\xff\xff\xff\x0f") + std::string(200, 0),
         std::string("\x0a\x7f\x0a"), WithFields(50).substr(0, 90)}) {
@@ -91,7 +91,7 @@ TEST(RequestBytes, BytesThatAreNoMessageAreLeftToTheParser) {
   }
 }
 
-TEST(RequestBytes, SmallRequestsAreSmall) {
+TEST(RequestBytes, SmallRequestLimitIsEnforced) {
   v1::ListRequest request, parsed;
   request.set_tenant("a");
   EXPECT_TRUE(ParseSmallMessage(MessageBytes(request), &parsed).ok());
@@ -101,7 +101,7 @@ TEST(RequestBytes, SmallRequestsAreSmall) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("must have at most 65536 bytes"));
 }
 
-TEST(RequestBytes, ACancelledCallsRequestIsNotParsed) {
+TEST(RequestBytes, CancelledRequestIsNotParsed) {
   struct {
     bool IsCancelled() const { return is_cancelled; }
     bool is_cancelled;
@@ -116,7 +116,7 @@ TEST(RequestBytes, ACancelledCallsRequestIsNotParsed) {
   EXPECT_EQ(parsed.tenant(), "a");
 }
 
-TEST(RequestBytes, ATakenRequestIsGone) {
+TEST(RequestBytes, TakeRequestEmptiesTheBuffer) {
   grpc::ByteBuffer request = InSlices("abc", 1);
   EXPECT_EQ(TakeRequest(&request).Length(), 3u);
   EXPECT_FALSE(request.Valid());

@@ -13,7 +13,7 @@ namespace hearth {
 namespace {
 
 // A store that is stopped, or stuck: its backlog is full, and it accepts nobody.
-TEST(SegmentSocket, AConnectionToAStoreThatAcceptsNobodyTimesOut) {
+TEST(SegmentSocket, FullBacklogTimesOut) {
   const TestFolder folder;
   const std::string name = absl::StrCat(folder.path(), "/segment");
   const absl::StatusOr<FileDescriptor> listening = ListenOnUnix(name);

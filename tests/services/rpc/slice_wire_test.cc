@@ -59,7 +59,7 @@ grpc::ByteBuffer Message(const SliceHeader& header, const std::string& data) {
 
 const SliceHeader kHeaders[] = {{0, 0, 0}, {1, 2, 3}, {300, 61, 1 << 20}, {~0u, ~0u, ~uint64_t{0}}};
 
-TEST(SliceWire, WritesWhatProtobufReads) {
+TEST(SliceWire, ProtobufReadsWrittenSlices) {
   for (const SliceHeader& header : kHeaders) {
     const std::string data(1000, 'd');
     const std::string bytes = Bytes(Message(header, data));
@@ -75,7 +75,7 @@ TEST(SliceWire, WritesWhatProtobufReads) {
   }
 }
 
-TEST(SliceWire, ReadsWhatProtobufWritesHoweverItIsCut) {
+TEST(SliceWire, FragmentedSlicesAreRead) {
   for (const SliceHeader& header : kHeaders) {
     v1::FetchResponse message;
     message.mutable_slice()->set_object(header.object);
@@ -127,7 +127,7 @@ TEST(SliceWire, ParsesOtherMessages) {
   EXPECT_EQ(other.message_case(), v1::FetchResponse::MESSAGE_NOT_SET);
 }
 
-TEST(SliceWire, RefusesEveryTruncationWithoutTouchingAnything) {
+TEST(SliceWire, EveryTruncationIsRefused) {
   const std::string bytes = Bytes(Message({300, 61, 1 << 20}, std::string(200, 'd')));
   for (size_t length = 1; length < bytes.size(); ++length) {
     Taken taken;
@@ -137,7 +137,7 @@ TEST(SliceWire, RefusesEveryTruncationWithoutTouchingAnything) {
   }
 }
 
-TEST(SliceWire, SurvivesEveryFlippedByteOfTheHeader) {
+TEST(SliceWire, FlippedHeaderBitsAreSurvived) {
   const std::string bytes = Bytes(Message({300, 61, 1 << 20}, std::string(200, 'd')));
   for (size_t at = 0; at < 20; ++at) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -152,7 +152,7 @@ TEST(SliceWire, SurvivesEveryFlippedByteOfTheHeader) {
   }
 }
 
-TEST(SliceWire, PassesARefusalOn) {
+TEST(SliceWire, CallbackErrorIsReturned) {
   grpc::ByteBuffer message = Message({1, 2, 3}, "abc");
   v1::FetchResponse other;
   const absl::Status status = TakeMessage(
@@ -162,7 +162,7 @@ TEST(SliceWire, PassesARefusalOn) {
   EXPECT_EQ(status, absl::InvalidArgumentError("no place"));
 }
 
-TEST(SliceWire, HoldsTheMemoryUntilTheMessageIsGone) {
+TEST(SliceWire, MessageKeepsItsMemory) {
   auto owner = std::make_shared<std::string>(100000, 'x');
   const std::weak_ptr<std::string> watch = owner;
   const absl::Span<const std::byte> piece(reinterpret_cast<const std::byte*>(owner->data()),

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-TEST(StatusConversion, KeepsEveryCodeAndMessageBothWays) {
+TEST(StatusConversion, CodeAndMessageRoundTrip) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "why");
     const grpc::Status converted = ToGrpcStatus(status);
@@ -18,17 +18,17 @@ TEST(StatusConversion, KeepsEveryCodeAndMessageBothWays) {
   }
 }
 
-TEST(StatusConversion, ReadsACodeBeyondTheKnownOnesAsUnknown) {
+TEST(StatusConversion, InvalidCodeBecomesUnknown) {
   const grpc::Status odd(static_cast<grpc::StatusCode>(77), "odd");
   EXPECT_EQ(FromGrpcStatus(odd), absl::UnknownError("odd"));
 }
 
-TEST(StatusConversion, CutsMessagesThatWouldNotFitTheTrailers) {
+TEST(StatusConversion, LongMessageIsCut) {
   const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(status.error_message().size(), kMaxStatusMessageBytes);
 }
 
-TEST(StatusConversion, ARefusedFieldIsInTheDetailsWithItsLimits) {
+TEST(StatusConversion, RefusedFieldIsInDetails) {
   const std::string message = "sampling.top_p: is 3; must be 0 (off) or in (0, 1]";
   google::rpc::Status details;
   ASSERT_TRUE(
@@ -44,7 +44,7 @@ TEST(StatusConversion, ARefusedFieldIsInTheDetailsWithItsLimits) {
   EXPECT_EQ(bad.field_violations(0).description(), "is 3; must be 0 (off) or in (0, 1]");
 }
 
-TEST(StatusConversion, FieldsArePathsAndWordsOfASentenceAreNot) {
+TEST(StatusConversion, FieldOfFindsPathsOnly) {
   EXPECT_EQ(FieldOf("token_ids[7] is 9, limit 8"), "token_ids[7]");
   EXPECT_EQ(FieldOf("questions[3].text: empty"), "questions[3].text");
   EXPECT_EQ(FieldOf("prompt: must have text, token_ids or chat; got none"), "prompt");
@@ -55,7 +55,7 @@ TEST(StatusConversion, FieldsArePathsAndWordsOfASentenceAreNot) {
   }
 }
 
-TEST(StatusConversion, OtherErrorsAndLongOnesHaveNoDetails) {
+TEST(StatusConversion, OtherErrorsHaveNoDetails) {
   EXPECT_EQ(ToGrpcStatus(absl::NotFoundError("prompt: gone")).error_details(), "");
   EXPECT_EQ(ToGrpcStatus(absl::InvalidArgumentError("no")).error_details(), "");
   const std::string longest = "stop[0]: " + std::string(1015, 'x');

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(TlsMismatch, AnEndedConnectionWithoutTlsNamesTheFlag) {
+TEST(TlsMismatch, PlaintextToTlsNamesFlag) {
   ClientAccess access;
   access.prefix = "store-";
   for (const char* error : {"GOAWAY received; Error code: 0", "Transport closed"}) {
@@ -19,7 +19,7 @@ TEST(TlsMismatch, AnEndedConnectionWithoutTlsNamesTheFlag) {
   EXPECT_EQ(TlsMismatch("Transport closed", access), "");
 }
 
-TEST(TlsMismatch, AServerWithoutTlsIsToldFromOneOfAnotherAuthority) {
+TEST(TlsMismatch, TlsFailureNamesItsCause) {
   ClientAccess access;
   access.tls_ca = "/ca.pem";
   EXPECT_THAT(TlsMismatch("SSL routines::wrong version number", access),

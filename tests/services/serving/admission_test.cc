@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Admission, LetsCallsInUntilItIsClosed) {
+TEST(Admission, CloseRefusesNewCalls) {
   Admission admission;
   EXPECT_NE(admission.Enter("Fetch"), nullptr);
   admission.Close();
@@ -26,7 +26,7 @@ TEST(Admission, LetsCallsInUntilItIsClosed) {
   EXPECT_EQ(Admission::ClosedError().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(Admission, WaitsForTheCallsThatAreInside) {
+TEST(Admission, WaitIdleWaitsForCalls) {
   Admission admission;
   auto call = admission.Enter("Fetch");
   admission.Close();
@@ -38,7 +38,7 @@ TEST(Admission, WaitsForTheCallsThatAreInside) {
   EXPECT_EQ(admission.running(), 0);
 }
 
-TEST(Admission, RecordsMethodAndOutcomeOfEachCall) {
+TEST(Admission, RecordsMethodAndOutcome) {
   std::vector<std::string> record;
   Admission admission([&](const CallRecord& call) {
     EXPECT_GE(call.seconds, 0.0);
@@ -52,7 +52,7 @@ TEST(Admission, RecordsMethodAndOutcomeOfEachCall) {
   EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
 }
 
-TEST(Admission, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
+TEST(Admission, StoppedClockKeepsCallOpen) {
   double recorded = -1;
   Admission admission([&](const CallRecord& call) { recorded = call.seconds; });
   const absl::Time before = absl::Now();
@@ -65,7 +65,7 @@ TEST(Admission, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
   EXPECT_LE(recorded, absl::ToDoubleSeconds(after - before));
 }
 
-TEST(CallLog, ACallIsSlowForWhatItHadToDo) {
+TEST(CallLog, SlownessDependsOnWork) {
   CallRecord record;
   record.method = "Stats";
   record.seconds = 11;
@@ -83,7 +83,7 @@ TEST(CallLog, ACallIsSlowForWhatItHadToDo) {
   EXPECT_FALSE(IsSlow(record));
 }
 
-TEST(Admission, AsksCallsToEndOnceWhenItCloses) {
+TEST(Admission, CloseEndsEachCallOnce) {
   Admission admission;
   int kept = 0, forgotten = 0;
   auto call = admission.Enter("Watch"), other = admission.Enter("Watch");
@@ -100,7 +100,7 @@ TEST(Admission, AsksCallsToEndOnceWhenItCloses) {
   EXPECT_EQ(forgotten, 0);
 }
 
-TEST(Admission, AsksACallToEndAtOnceThatCouldNotBeAskedWhenItClosed) {
+TEST(Admission, EndByAfterCloseFires) {
   Admission admission;
   auto call = admission.Enter("Watch");
   admission.Close();
@@ -155,7 +155,7 @@ class AdmissionPlacesTest : public testing::Test {
   absl::Status refusal_;
 };
 
-TEST_F(AdmissionPlacesTest, AByteNowAndThenIsBelowTheFloor) {
+TEST_F(AdmissionPlacesTest, TricklingCallIsEnded) {
   const auto trickles = Enter(Identity()), steady = Enter(Identity());
   for (int i = 0; i < 5; ++i) Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
   EXPECT_EQ(trickles->Ended().code(), absl::StatusCode::kDeadlineExceeded);
@@ -163,7 +163,7 @@ TEST_F(AdmissionPlacesTest, AByteNowAndThenIsBelowTheFloor) {
   EXPECT_TRUE(steady->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, TimeThatTheServerTakesIsNotTheCallers) {
+TEST_F(AdmissionPlacesTest, ServerTimeIsNotCounted) {
   const auto commits = Enter(Identity());
   commits->call->WaitsForCaller(false);
   for (int i = 0; i < 10; ++i) Pass(absl::Seconds(50));
@@ -174,7 +174,7 @@ TEST_F(AdmissionPlacesTest, TimeThatTheServerTakesIsNotTheCallers) {
   EXPECT_FALSE(commits->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, ACallThatIsOverWaitsASecondForItsCaller) {
+TEST_F(AdmissionPlacesTest, ClosingCallGetsOneSecond) {
   const auto over = Enter(Identity());
   over->call->Moved(1000000);
   over->call->Hurry();
@@ -184,7 +184,7 @@ TEST_F(AdmissionPlacesTest, ACallThatIsOverWaitsASecondForItsCaller) {
   EXPECT_FALSE(over->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, ANewCallNeverEndsOneThatHasBegun) {
+TEST_F(AdmissionPlacesTest, FullLimitRefusesNewCall) {
   const auto slow = Enter(Tenant("a")), slower = Enter(Tenant("a")), b = Enter(Tenant("b"));
   const auto worker = Enter(Worker());
   Pass(absl::Seconds(59), {{slow, 10}});
@@ -208,7 +208,7 @@ TEST_F(AdmissionPlacesTest, TenantsShareThePlaces) {
   EXPECT_NE(Enter(Identity()), nullptr) << "a caller without an identity is no tenant";
 }
 
-TEST(Admission, ABusyTenantLeavesRoomForMany) {
+TEST(Admission, LoudTenantsLeaveRoom) {
   Admission admission;
   const Limit limit{"fetch", 256};
   std::vector<std::unique_ptr<Admission::Call>> calls;
@@ -224,7 +224,7 @@ TEST(Admission, ABusyTenantLeavesRoomForMany) {
   for (int i = 0; i < 16; ++i) EXPECT_TRUE(take("shy")) << i;
 }
 
-TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasItsShare) {
+TEST_F(AdmissionPlacesTest, WorkerCallsCountForTenant) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
@@ -237,7 +237,7 @@ TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasItsShare) {
   for (const auto& stream : streams) EXPECT_TRUE(stream->call->BelongsTo("default").ok());
 }
 
-TEST(Admission, ACallThatHoldsMoreTakesMorePlaces) {
+TEST(Admission, HeavyCallTakesMorePlaces) {
   Admission admission;
   const Limit limit{"lease", 10};
   const auto take = [&](const Identity& caller, int weight) {
@@ -255,7 +255,7 @@ TEST(Admission, ACallThatHoldsMoreTakesMorePlaces) {
   EXPECT_NE(take(Identity(), 10), nullptr) << "all was given back";
 }
 
-TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
+TEST(Admission, ReservedBytesAreReturned) {
   Admission admission;
   const Limit limit{"state", 4, 1, 100, "twice --pool-bytes"};
   auto first = admission.Enter("SaveState"), second = admission.Enter("LoadState");

@@ -73,9 +73,9 @@ class DoorCaller {
   const int fd_;
 };
 
-class ConnectionDoorTest : public testing::Test {
+class ConnectionAcceptorTest : public testing::Test {
  protected:
-  ConnectionDoorTest() {
+  ConnectionAcceptorTest() {
     ConnectionDoor::Options options;
     options.listen = "127.0.0.1:0";
     options.ledger = &ledger_;
@@ -96,7 +96,7 @@ class ConnectionDoorTest : public testing::Test {
     door_ = *ConnectionDoor::Open(std::move(options));
     door_->Start();
   }
-  ~ConnectionDoorTest() override {
+  ~ConnectionAcceptorTest() override {
     if (!may_trim_.HasBeenNotified()) may_trim_.Notify();
     door_.reset();
     absl::MutexLock lock(&mutex_);
@@ -143,7 +143,7 @@ class ConnectionDoorTest : public testing::Test {
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Of the wall's clock, set back, it would wait for an hour more.
-TEST_F(ConnectionDoorTest, SilentCallerIsClosedByTheDoorsOwnClock) {
+TEST_F(ConnectionAcceptorTest, SilentCallerTimesOut) {
   const auto silent = Come();
   const auto talks = Come();
   talks->Say(kPreface);
@@ -154,7 +154,7 @@ TEST_F(ConnectionDoorTest, SilentCallerIsClosedByTheDoorsOwnClock) {
   EXPECT_FALSE(talks->IsClosedAlready());
 }
 
-TEST_F(ConnectionDoorTest, AcceptsWhileFreedMemoryIsHandedBack) {
+TEST_F(ConnectionAcceptorTest, AcceptsWhileTrimmingMemory) {
   ConnectionLimits limits;
   limits.each_bytes = 1024;
   limits.second_bytes = 0;
@@ -185,7 +185,7 @@ size_t WatchedDescriptors() {
 }
 
 // Its end is reported as long as it is watched: the door's thread would do nothing else.
-TEST_F(ConnectionDoorTest, ADeadConnectionThatACallStillHoldsIsWatchedNoMore) {
+TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
   const size_t before = WatchedDescriptors();
   auto dies = Come();
   dies->Say(kPreface);
@@ -225,7 +225,7 @@ class FewDescriptorsLeft {
 };
 
 // Asked again at once, the kernel would say so again, for as long as it lasts.
-TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
+TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
   const auto first = Come();
   first->Say(kPreface);
   AwaitTaken(1);  // the door has looked once
@@ -247,7 +247,7 @@ TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
 }
 
 // One is enough to let it in, and gRPC's own is the second.
-TEST_F(ConnectionDoorTest, WithOneDescriptorTooFewItSaysWhomItClosed) {
+TEST_F(ConnectionAcceptorTest, HandoverFailureNamesReason) {
   const auto first = Come();
   first->Say(kPreface);
   AwaitTaken(1);

@@ -15,9 +15,9 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kUnit = 1000;
 
-class ConnectionLedgerTest : public testing::Test {
+class ConnectionTrackerTest : public testing::Test {
  protected:
-  ConnectionLedgerTest() {
+  ConnectionTrackerTest() {
     limits_.each_bytes = 10 * kUnit;
     limits_.stream_bytes = 2 * kUnit;
     limits_.all_bytes = 30 * kUnit;
@@ -47,7 +47,7 @@ class ConnectionLedgerTest : public testing::Test {
   std::map<std::string, uint64_t> received_, sent_;
 };
 
-TEST_F(ConnectionLedgerTest, BytesThatCallsTookAreNotCounted) {
+TEST_F(ConnectionTrackerTest, ConsumedBytesAreNotCounted) {
   const auto a = Add("a");
   for (int i = 0; i < 100; ++i) {
     received_["a"] += 9 * kUnit;
@@ -59,7 +59,7 @@ TEST_F(ConnectionLedgerTest, BytesThatCallsTookAreNotCounted) {
   }
 }
 
-TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
+TEST_F(ConnectionTrackerTest, StreamsRaiseTheConnectionLimit) {
   const auto a = Add("a");
   received_["a"] = 11 * kUnit;
   a->CallBegins(/*reads_on=*/true);
@@ -69,7 +69,7 @@ TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
   EXPECT_EQ(ledger_.connections(), 0u);
 }
 
-TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
+TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   Add("slow");
   const auto steady = Add("steady");
   Add("small");
@@ -86,7 +86,7 @@ TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
   EXPECT_THAT(named.at("slow"), HasSubstr("unfinished after 30s"));
 }
 
-TEST_F(ConnectionLedgerTest, OverTheTotalStrangersGoFirstThenTheLargest) {
+TEST_F(ConnectionTrackerTest, TotalLimitClosesStrangersFirst) {
   for (const char* peer : {"a", "b", "c", "stranger"}) {
     const auto connection = Add(peer);
     if (peer != std::string("stranger")) connection->Known();
@@ -103,7 +103,7 @@ TEST_F(ConnectionLedgerTest, OverTheTotalStrangersGoFirstThenTheLargest) {
   EXPECT_EQ(named.count("b"), 1u);
 }
 
-TEST_F(ConnectionLedgerTest, SmallConnectionDoesNotGoForLargeOnes) {
+TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
   for (const char* peer : {"a", "b", "c", "d"}) {
     Add(peer)->Known();
     received_[peer] = 9 * kUnit;
@@ -115,7 +115,7 @@ TEST_F(ConnectionLedgerTest, SmallConnectionDoesNotGoForLargeOnes) {
   EXPECT_EQ(named.count("stranger"), 0u);
 }
 
-TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
+TEST_F(ConnectionTrackerTest, OverreportGivesNoCredit) {
   const auto a = Add("a");
   received_["a"] = kUnit;
   a->Taken(100 * kUnit);
@@ -124,7 +124,7 @@ TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
   EXPECT_EQ(Judge().size(), 1u);
 }
 
-TEST_F(ConnectionLedgerTest, FramesThatAreNoMessageDoNotAddUp) {
+TEST_F(ConnectionTrackerTest, ControlFramesDoNotAddUp) {
   limits_.second_bytes = 10;
   ledger_.SetLimits(limits_);
   Add("a");
@@ -141,7 +141,7 @@ TEST_F(ConnectionLedgerTest, FramesThatAreNoMessageDoNotAddUp) {
   EXPECT_LT(ledger_.untaken_bytes(), kUnit);
 }
 
-TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
+TEST_F(ConnectionTrackerTest, StrangersThenIdleMakeRoom) {
   const auto known = Add("known");
   known->Known();
   now_ += absl::Seconds(1);
@@ -159,14 +159,14 @@ TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
   EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "known");
 }
 
-TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
+TEST_F(ConnectionTrackerTest, ReusedPortIsNewConnection) {
   const auto first = Add("a");
   const auto second = Add("a");
   ledger_.Remove(first);
   EXPECT_EQ(ledger_.Find("a"), second);
 }
 
-TEST(AdmissionConnections, ACallSaysWhatItWasGiven) {
+TEST(AdmissionConnections, CallsReportConsumedBytes) {
   Admission admission;
   const auto connection = admission.connections().Add("a", 0, absl::Now());
   const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };

@@ -40,7 +40,7 @@ class BlockingJob {
   absl::Notification begun_, may_end_;
 };
 
-TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
+TEST(FairPool, LastPlaceIsForNewTenant) {
   BlockingJob a, b;
   FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 1, a.job()).ok());
@@ -54,7 +54,7 @@ TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
   b.LetGo();
 }
 
-TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
+TEST(FairPool, EmptyRequestRunsAtOnce) {
   FairPoolOptions options = Small(2);
   options.max_waiting = 0;
   FairPool pool("prompts", options);
@@ -64,7 +64,7 @@ TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
   EXPECT_FALSE(pool.SubmitRequest("a", 1, [] {}).ok());
 }
 
-TEST(FairPool, ContinuedWorkIsNeverRefusedAndIsNext) {
+TEST(FairPool, ContinuedWorkRunsNext) {
   absl::Mutex mutex;
   std::vector<std::string> order;
   const auto job = [&](const char* name) {
@@ -86,7 +86,7 @@ TEST(FairPool, ContinuedWorkIsNeverRefusedAndIsNext) {
   EXPECT_THAT(order, ElementsAre("continues", "begins"));
 }
 
-TEST(FairPool, ALoneTenantHasHalfOfTheThreads) {
+TEST(FairPool, LoneTenantGetsHalfTheThreads) {
   BlockingJob first, second, third;
   absl::Notification other;
   FairPool pool("prompts", Small(4));
@@ -106,7 +106,7 @@ TEST(FairPool, ALoneTenantHasHalfOfTheThreads) {
 }
 
 // Three tenants, one of which submits 85 jobs: no job of the others is refused.
-TEST(FairPool, ABusyTenantLeavesRoomForOthers) {
+TEST(FairPool, BusyTenantLeavesRoom) {
   std::vector<BlockingJob> blocking(6);
   FairPool pool("prompts");
   for (size_t i = 0; i < blocking.size(); ++i) {
@@ -151,7 +151,7 @@ TEST(FairPool, TenantsTakeTurns) {
   EXPECT_THAT(order, ElementsAre("c", "d", "c", "d", "c"));
 }
 
-TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
+TEST(FairPool, ExcessJobsNameTheLimit) {
   BlockingJob of_a, of_b;
   FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 0, of_a.job()).ok());
@@ -174,7 +174,7 @@ TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
   of_b.LetGo();
 }
 
-TEST(FairPool, RefusesBytesOverItsLimitsButForOneJobAlone) {
+TEST(FairPool, ExcessBytesNameTheLimit) {
   BlockingJob large, of_b;
   FairPoolOptions options = Small(4);
   options.max_bytes = 150;
@@ -191,7 +191,7 @@ TEST(FairPool, RefusesBytesOverItsLimitsButForOneJobAlone) {
   of_b.LetGo();
 }
 
-TEST(FairPool, RunsWhatItAcceptedBeforeItGoes) {
+TEST(FairPool, DestructionRunsAcceptedJobs) {
   int runs = 0;
   {
     BlockingJob blocking;

@@ -48,7 +48,7 @@ TEST(ParseByteSize, ReadsBinaryAndDecimalUnits) {
   EXPECT_EQ(*ParseByteSize("2TiB"), uint64_t{2} << 40);
 }
 
-TEST(ParseByteSize, RefusesWhatIsNoSizeAndSaysWhatWouldDo) {
+TEST(ParseByteSize, InvalidSizeIsQuotedInError) {
   for (const char* text :
        {"", "MiB", "12 parsecs", "-1", "1e3", "0x10", "1.2.3MiB", "9000PiB", "99999999TiB"}) {
     absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
@@ -57,14 +57,14 @@ TEST(ParseByteSize, RefusesWhatIsNoSizeAndSaysWhatWouldDo) {
   }
 }
 
-TEST(ParseByteSize, ReadsBackWhatFormatWrites) {
+TEST(ParseByteSize, FormattedSizesParseBack) {
   for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1023}, uint64_t{1024},
                          uint64_t{512} << 20, (uint64_t{4} << 30) + 1}) {
     EXPECT_EQ(*ParseByteSize(FormatByteSize(bytes)), bytes) << FormatByteSize(bytes);
   }
 }
 
-TEST(ParseFlagDuration, ReadsUnitsAndRefusesTheRest) {
+TEST(ParseFlagDuration, ReadsUnitsRefusesOthers) {
   EXPECT_EQ(*ParseFlagDuration("250ms"), absl::Milliseconds(250));
   EXPECT_EQ(*ParseFlagDuration("1m"), absl::Minutes(1));
   EXPECT_EQ(*ParseFlagDuration("0"), absl::ZeroDuration());
@@ -73,7 +73,7 @@ TEST(ParseFlagDuration, ReadsUnitsAndRefusesTheRest) {
   }
 }
 
-TEST(FlagSet, KeepsDefaultsWhenNothingIsSaid) {
+TEST(FlagSet, EmptyCommandLineKeepsDefaults) {
   TestFlags flags;
   EXPECT_EQ(Parse({}, &flags), -1);
   EXPECT_EQ(flags.server.listen, "127.0.0.1:7");
@@ -81,7 +81,7 @@ TEST(FlagSet, KeepsDefaultsWhenNothingIsSaid) {
   EXPECT_EQ(flags.colour, Colour::kRed);
 }
 
-TEST(FlagSet, ARequiredFlagThatIsMissingIsAWrongCommandLine) {
+TEST(FlagSet, MissingRequiredFlagFails) {
   const auto parse = [](std::vector<const char*> argv, std::string* value) {
     FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
     set.AddRequired("model", value, "Folder");
@@ -114,7 +114,7 @@ TEST(FlagSet, ReadsTheCommandLine) {
   EXPECT_EQ(flags.server.drain_timeout, absl::Seconds(3));
 }
 
-TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
+TEST(FlagSet, CommandLineBeatsEnvironmentBeatsFile) {
   const TestFolder folder;
   const std::string path =
       folder.Write("flags.toml", "host-bytes = \"1MiB\"\ncount = 11\nlisten = \"127.0.0.1:11\"\n");
@@ -129,7 +129,7 @@ TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
   EXPECT_EQ(flags.server.listen, "127.0.0.1:11");
 }
 
-TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
+TEST(FlagSet, UnknownFileFlagIsRefused) {
   const TestFolder folder;
   const std::pair<std::string, std::string> files[] = {
       // It is written with a dash.
@@ -146,7 +146,7 @@ TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
   }
 }
 
-TEST(FlagSet, ConfigThatIsAPipeIsRefused) {
+TEST(FlagSet, ConfigPipeIsRefused) {
   const TestFolder folder;
   const std::string path = folder.File("pipe");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -157,7 +157,7 @@ TEST(FlagSet, ConfigThatIsAPipeIsRefused) {
               testing::HasSubstr(path + " must be a regular file; it is a pipe"));
 }
 
-TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
+TEST(FlagSet, WrongFlagsExitWithTwo) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
                                                {"--host-bytes", "lots"},
                                                {"--colour", "blue"},
@@ -172,7 +172,7 @@ TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
   }
 }
 
-TEST(FlagSet, NamesAMistypedFlagAndOneNearIt) {
+TEST(FlagSet, MistypedFlagSuggestsNearest) {
   TestFlags flags;
   testing::internal::CaptureStderr();
   EXPECT_EQ(Parse({"--host-byte", "3", "--count", "2"}, &flags), 2);
@@ -181,7 +181,7 @@ TEST(FlagSet, NamesAMistypedFlagAndOneNearIt) {
             "(see --help)\n");
 }
 
-TEST(MistypedVariables, AreThoseOfTheProgramAndThoseNearIts) {
+TEST(MistypedVariables, OnlyNearNamesAreReported) {
   const char* const environment[] = {"HEARTH_STORE_HOST_BYTES=1",
                                      "HEARTH_STORE_HOST_BYTE=1",
                                      "HEARTH_STORE_SERVICE_HOST=10.0.0.1",
@@ -206,7 +206,7 @@ TEST(MistypedVariables, AreThoseOfTheProgramAndThoseNearIts) {
   EXPECT_NE(found[2].find("HEARTHSTORE_LISTEN"), std::string::npos);
 }
 
-TEST(FlagSet, FindsMistypedVariablesWhenItParses) {
+TEST(FlagSet, ParseFindsMistypedVariables) {
   setenv("HEARTH_TEST_HOST_BYTE", "2MiB", 1);
   TestFlags flags;
   EXPECT_EQ(Parse({}, &flags), -1);
@@ -215,7 +215,7 @@ TEST(FlagSet, FindsMistypedVariablesWhenItParses) {
   EXPECT_NE(flags.server.mistyped_variables[0].find("HEARTH_TEST_HOST_BYTE"), std::string::npos);
 }
 
-TEST(FlagSet, ShowsHelpWithDefaultsEnvironmentAndExamples) {
+TEST(FlagSet, HelpShowsDefaultsAndExamples) {
   TestFlags flags;
   testing::internal::CaptureStdout();
   EXPECT_EQ(Parse({"--help"}, &flags), 0);

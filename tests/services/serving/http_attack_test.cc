@@ -116,7 +116,7 @@ TEST_F(HttpAttackTest, ManyChunkExtensionsAreRefused) {
               StartsWith("HTTP/1.1 413"));
 }
 
-TEST_F(HttpAttackTest, HeadersInAimedPiecesAreRefused) {
+TEST_F(HttpAttackTest, SplitHeaderFloodIsRefused) {
   ServeEcho();
   HttpCaller caller(server_->address());
   caller.Say("GET / HTTP/1.1\r\nA");
@@ -127,7 +127,7 @@ TEST_F(HttpAttackTest, HeadersInAimedPiecesAreRefused) {
   EXPECT_THAT(caller.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 431"));
 }
 
-TEST_F(HttpAttackTest, LastChunkInPiecesIsTaken) {
+TEST_F(HttpAttackTest, SplitLastChunkIsAccepted) {
   ServeEcho();
   for (const std::string& first : {std::string(), std::string("3\r\nabc\r\n")}) {
     HttpCaller caller(server_->address());
@@ -165,7 +165,7 @@ TEST_F(HttpAttackTest, HalfBodiesStayWithinBudget) {
   AwaitNothingHeld();
 }
 
-TEST_F(HttpAttackTest, GrowingBodyTakesABlockMoreThanItsBytes) {
+TEST_F(HttpAttackTest, BodyMemoryFollowsReceivedBytes) {
   constexpr size_t kBody = size_t{2} << 20, kSent = 1100000, kSlack = size_t{128} << 10;
   ServeEcho();
   HttpCaller caller(server_->address());
@@ -177,7 +177,7 @@ TEST_F(HttpAttackTest, GrowingBodyTakesABlockMoreThanItsBytes) {
   EXPECT_THAT(caller.HearUntil("|"), EndsWith(absl::StrCat("/post ", kBody, "|")));
 }
 
-TEST_F(HttpAttackTest, RefusedHeadersEndBeforeTheBody) {
+TEST_F(HttpAttackTest, RefusedHeadersSkipTheBody) {
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;
     const std::string* token = head.Header("authorization");
@@ -227,7 +227,7 @@ TEST_F(HttpAttackTest, UnreadAnswerClosesConnection) {
   EXPECT_LT(caller.HearAll().size(), size_t{32} << 20);
 }
 
-TEST_F(HttpAttackTest, LargeAnswerToReaderIsWhole) {
+TEST_F(HttpAttackTest, LargeAnswerArrivesWhole) {
   Serve([](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) {
     answer->Send(200, {}, std::string(32 << 20, 'a') + "|");
   });
@@ -304,7 +304,7 @@ TEST_F(HttpAttackTest, HandlerThatThrowsAnswers500) {
   Settle();
 }
 
-TEST_F(HttpAttackTest, ManyCallersOfThrowingPagesAreAnswered) {
+TEST_F(HttpAttackTest, ThrowingPageAnswers500) {
   Metrics metrics("hearth_test");
   metrics.AddPage("/bad", {"text/plain", []() -> std::string { throw 1; }});
   const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
@@ -316,7 +316,7 @@ TEST_F(HttpAttackTest, ManyCallersOfThrowingPagesAreAnswered) {
   }
 }
 
-TEST_F(HttpAttackTest, PagesAnswerOnlyTheirOwnNames) {
+TEST_F(HttpAttackTest, UnknownHostIsForbidden) {
   Metrics metrics("hearth_test");
   metrics.AddPage("/a", {"text/plain", [] { return "made."; }});
   const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0", {"stats.example.com"});
@@ -381,7 +381,7 @@ TEST_F(HttpAttackTest, AmbiguousHeadersAreRefused) {
   }
 }
 
-TEST_F(HttpAttackTest, TrailersAreNoHeaders) {
+TEST_F(HttpAttackTest, TrailersAreNotHeaders) {
   Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     answer->Send(200, {}, request.Header("authorization") == nullptr ? "none|" : "some|");
   });
@@ -391,7 +391,7 @@ TEST_F(HttpAttackTest, TrailersAreNoHeaders) {
   EXPECT_THAT(caller.HearUntil("|"), EndsWith("none|"));
 }
 
-TEST_F(HttpAttackTest, HalfClosedCallerGetsItsAnswer) {
+TEST_F(HttpAttackTest, HalfClosedCallerIsAnswered) {
   ServeKept();
   size_t index = 0;
   for (const char* version : {"1.0", "1.1"}) {
@@ -417,7 +417,7 @@ TEST_F(HttpAttackTest, HalfClosedCallerGetsItsAnswer) {
   }
 }
 
-TEST_F(HttpAttackTest, HalfClosedCallerGetsAllItsAnswers) {
+TEST_F(HttpAttackTest, HalfClosedPipelineIsAnswered) {
   ServeEcho();
   HttpCaller caller(server_->address());
   caller.Say(
@@ -426,7 +426,7 @@ TEST_F(HttpAttackTest, HalfClosedCallerGetsAllItsAnswers) {
   EXPECT_THAT(caller.HearAll(), EndsWith("/2 0|"));
 }
 
-TEST_F(HttpAttackTest, HangUpAfterAnotherByteIsNoticed) {
+TEST_F(HttpAttackTest, HangUpAfterBytesIsNoticed) {
   ServeKept();
   size_t index = 0;
   for (const std::string& more : {std::string("G"), std::string(100000, 'G')}) {
@@ -441,7 +441,7 @@ TEST_F(HttpAttackTest, HangUpAfterAnotherByteIsNoticed) {
   }
 }
 
-TEST_F(HttpAttackTest, AddressWithMostConnectionsGivesWay) {
+TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
   options_.limits.connections = 5;
   ServeKept();
   HttpCaller honest(server_->address(), "127.0.0.2");
@@ -466,7 +466,7 @@ TEST_F(HttpAttackTest, AddressWithMostConnectionsGivesWay) {
   EXPECT_THAT(honest.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, StalledConnectionGivesWayFirst) {
+TEST_F(HttpAttackTest, StalledConnectionIsEvictedFirst) {
   options_.limits.connections = 3;
   options_.limits.stall_time = absl::ZeroDuration();
   ServeKept();
@@ -485,7 +485,7 @@ TEST_F(HttpAttackTest, StalledConnectionGivesWayFirst) {
   EXPECT_FALSE(silent.HasNews());
 }
 
-TEST_F(HttpAttackTest, FullTableOfKnownCallersAnswersHealth) {
+TEST_F(HttpAttackTest, FullServerStillAnswersHealth) {
   options_.limits.connections = 2;
   options_.trusted_proxies = *Cidr::ParseList("127.0.0.4/31");
   options_.check_head = [](const HttpRequest& head) {
@@ -530,7 +530,7 @@ TEST_F(HttpAttackTest, ManyHeaderFieldsAreRefused) {
   EXPECT_THAT(caller.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 431"));
 }
 
-TEST_F(HttpAttackTest, HeaderFieldsAreCounted) {
+TEST_F(HttpAttackTest, HeaderMemoryIsCounted) {
   ServeEcho();
   constexpr size_t kFields = 100;
   std::string head = absl::StrCat(kPost, "Content-Length: 5\r\n");
@@ -545,7 +545,7 @@ TEST_F(HttpAttackTest, HeaderFieldsAreCounted) {
   }
 }
 
-TEST_F(HttpAttackTest, RunningAnswerHoldsNoRequest) {
+TEST_F(HttpAttackTest, RunningAnswerFreesItsRequest) {
   Serve([this](const HttpRequest& request, std::shared_ptr<HttpAnswer> answer) {
     if (request.path == "/now") return answer->Send(200, {}, "now|");
     HttpHold document(answer.get());
@@ -628,7 +628,7 @@ TEST_F(HttpAttackTest, SlowUploadGetsItsRefusal) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 401"));
 }
 
-TEST_F(HttpAttackTest, LaterBytesEndNoAnswer) {
+TEST_F(HttpAttackTest, ExtraBytesKeepTheAnswer) {
   options_.budget_bytes = 64 << 10;
   ServeKept();
   HttpCaller caller(server_->address());
@@ -641,7 +641,7 @@ TEST_F(HttpAttackTest, LaterBytesEndNoAnswer) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, RefusedTokenLosesItsPlace) {
+TEST_F(HttpAttackTest, RefusedTokenLosesProtection) {
   options_.limits.connections = 1;
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;
@@ -661,7 +661,7 @@ TEST_F(HttpAttackTest, RefusedTokenLosesItsPlace) {
   EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, SlowBodyHandlerDelaysNoOtherRequest) {
+TEST_F(HttpAttackTest, SlowHandlerDelaysNoOther) {
   absl::Notification entered, release;
   Serve([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     if (request.body().size() > (64 << 10)) {

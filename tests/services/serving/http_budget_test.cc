@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-TEST(HttpBudget, LargestAccountGivesWay) {
+TEST(HttpBudget, LargestAccountIsEvicted) {
   const auto budget = std::make_shared<HttpBudget>(100);
   int large_evicted = 0, small_evicted = 0;
   const auto large =
@@ -48,7 +48,7 @@ TEST(HttpBudget, LargestCallerIsRefused) {
   EXPECT_FALSE(other->Grow(56));
 }
 
-TEST(HttpBudget, ManySmallAccountsGiveWay) {
+TEST(HttpBudget, ManySmallAccountsAreEvicted) {
   const auto budget = std::make_shared<HttpBudget>(100);
   int evicted = 0;
   std::vector<std::shared_ptr<HttpBudget::Account>> attackers;
@@ -69,7 +69,7 @@ TEST(HttpBudget, ManySmallAccountsGiveWay) {
   EXPECT_EQ(budget->held_bytes(), 50u);
 }
 
-TEST(HttpBudget, SmallBegunStreamGoesLast) {
+TEST(HttpBudget, SmallStreamIsEvictedLast) {
   const auto budget = std::make_shared<HttpBudget>(160);
   int evicted = 0;
   const auto stream = std::make_shared<HttpBudget::Account>(budget, "caller", [] { FAIL(); });
@@ -92,7 +92,7 @@ TEST(HttpBudget, SmallBegunStreamGoesLast) {
   EXPECT_EQ(budget->held_bytes(), 149u);
 }
 
-TEST(HttpBudget, PeakIsTakenOnce) {
+TEST(HttpBudget, PeakResetsWhenRead) {
   const auto budget = std::make_shared<HttpBudget>(100);
   const auto one = std::make_shared<HttpBudget::Account>(budget, "one", nullptr);
   ASSERT_TRUE(one->Grow(60));
@@ -104,7 +104,7 @@ TEST(HttpBudget, PeakIsTakenOnce) {
   EXPECT_EQ(budget->TakePeakBytes(), 10u);
 }
 
-TEST(BodyBytes, TakesTheCapacityThatIsCounted) {
+TEST(BodyBytes, AllocationMatchesCountedCapacity) {
   constexpr size_t kOfMalloc = 32;  // the final zero, and what malloc rounds up
   for (const size_t first : {1, 100, 33000, 40000, 65535}) {
     BodyBytes body;

@@ -18,7 +18,7 @@ TEST(HostRule, AllowsOnlyItsOwnNames) {
   }
 }
 
-TEST(HostRule, ListenWithoutHostAllowsNoEmptyName) {
+TEST(HostRule, EmptyHostIsNotAllowed) {
   EXPECT_FALSE(HostRule(":8000", {}).Allows(""));
   EXPECT_FALSE(HostRule(":8000", {}).Allows(":8000"));
   EXPECT_TRUE(HostRule(":8000", {"*"}).Allows("any.example.com"));
@@ -37,7 +37,7 @@ TEST(Cidr, ContainsAddressesOfBothFamilies) {
   EXPECT_FALSE((*list)[2].Contains("192.0.2.8"));
 }
 
-TEST(Cidr, ParseNamesTheWrongBlock) {
+TEST(Cidr, ParseErrorNamesTheBlock) {
   for (const char* wrong : {"10.0.0.0/33", "proxy", "10.0.0.0/-1", "10.0.0.0/x", "::1/129", "/8"}) {
     const auto parsed = Cidr::Parse(wrong);
     ASSERT_FALSE(parsed.ok()) << wrong;

@@ -38,7 +38,7 @@ void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& ans
                             request.body(), "|"));
 }
 
-TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {
+TEST(HttpServer, KeptAliveConnectionServesAgain) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say("GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -50,7 +50,7 @@ TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {
   EXPECT_THAT(caller.HearUntil("|"), HasSubstr("HTTP/1.1 200"));
 }
 
-TEST(HttpServer, AnswersRequestsThatFollowOneAnotherInOrder) {
+TEST(HttpServer, PipelinedRequestsAnsweredInOrder) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say(
@@ -72,7 +72,7 @@ TEST(HttpServer, AnswersHeadWithoutABody) {
   EXPECT_THAT(all, EndsWith("\r\n\r\n"));
 }
 
-TEST(HttpServer, StreamsInChunksAndSpeaksWhereNothingElseIsSaid) {
+TEST(HttpServer, SilentStreamSendsKeepAlive) {
   std::shared_ptr<HttpAnswer> kept;
   absl::Notification begun;
   const auto server = ServeHttp([&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
@@ -92,7 +92,7 @@ TEST(HttpServer, StreamsInChunksAndSpeaksWhereNothingElseIsSaid) {
   EXPECT_FALSE(kept->Write("after the end"));
 }
 
-TEST(HttpServer, StreamMayBeTakenBackUntilItsHeadIsSent) {
+TEST(HttpServer, UnsentStreamCanBeReplaced) {
   HttpLimits patient;
   patient.silence = absl::Hours(1);
   for (const bool is_patient : {true, false}) {
@@ -126,7 +126,7 @@ TEST(HttpServer, StreamMayBeTakenBackUntilItsHeadIsSent) {
   }
 }
 
-TEST(HttpServer, SeesAHangUpWhileAnAnswerIsUnderWay) {
+TEST(HttpServer, HangUpEndsRunningAnswer) {
   for (const bool streams : {false, true}) {
     std::shared_ptr<HttpAnswer> kept;
     absl::Notification asked, gone;
@@ -145,7 +145,7 @@ TEST(HttpServer, SeesAHangUpWhileAnAnswerIsUnderWay) {
   }
 }
 
-TEST(HttpServer, SaysThatARequestWasLeftUnanswered) {
+TEST(HttpServer, UnansweredRequestGets500) {
   const auto server = ServeHttp([](const HttpRequest&, const std::shared_ptr<HttpAnswer>&) {});
   HttpCaller caller(server->address());
   caller.Say("GET / HTTP/1.0\r\n\r\n");
@@ -171,7 +171,7 @@ TEST(HttpServer, LateRequestsGet408) {
   EXPECT_EQ(silent.HearAll(), "");
 }
 
-TEST(HttpServer, RefusesWhatIsTooLargeOrTwoThingsAtOnce) {
+TEST(HttpServer, OversizedOrAmbiguousIsRefused) {
   HttpLimits limits;
   limits.header_bytes = 1024;
   limits.body_bytes = 10;
@@ -197,7 +197,7 @@ TEST(HttpServer, RefusesWhatIsTooLargeOrTwoThingsAtOnce) {
   EXPECT_THAT(ask("no request at all\r\n\r\n"), StartsWith("HTTP/1.1 400"));
 }
 
-TEST(HttpServer, LetsAConnectionBetweenRequestsGiveWay) {
+TEST(HttpServer, IdleConnectionMakesRoom) {
   HttpLimits limits;
   limits.connections = 2;
   const auto server = ServeHttp(EchoHttp, limits);
@@ -213,7 +213,7 @@ TEST(HttpServer, LetsAConnectionBetweenRequestsGiveWay) {
   EXPECT_EQ(first.HearAll(), "");
 }
 
-TEST(HttpServer, LetsHalfRequestsGiveWayBeforeConnectionsThatAreBetweenTwo) {
+TEST(HttpServer, HalfRequestEvictedBeforeIdle) {
   HttpLimits limits;
   limits.connections = 3;
   const auto server = ServeHttp(EchoHttp, limits);
@@ -231,7 +231,7 @@ TEST(HttpServer, LetsHalfRequestsGiveWayBeforeConnectionsThatAreBetweenTwo) {
   EXPECT_THAT(idle.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST(HttpServer, AsksForTheBodyThatACallerHoldsBack) {
+TEST(HttpServer, ExpectHeaderGetsContinue) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
@@ -240,7 +240,7 @@ TEST(HttpServer, AsksForTheBodyThatACallerHoldsBack) {
   EXPECT_THAT(caller.HearUntil("body|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST(HttpServer, OldCallerGetsNoContinue) {
+TEST(HttpServer, Http10CallerGetsNoContinue) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say("POST / HTTP/1.0\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
@@ -266,7 +266,7 @@ TEST(HttpServer, ListenWithoutHostNeedsHostHeader) {
   EXPECT_THAT(ask("1.0", ""), StartsWith("HTTP/1.1 200"));
 }
 
-TEST(HttpServer, DrainAnswersNewConnections) {
+TEST(HttpServer, DrainAnswersHealthOnly) {
   const auto server = ServeHttp(EchoHttp);
   server->Drain();
   const auto ask = [&](const std::string& path) {
@@ -278,7 +278,7 @@ TEST(HttpServer, DrainAnswersNewConnections) {
   EXPECT_THAT(ask("/other"), StartsWith("HTTP/1.1 503"));
 }
 
-TEST(HttpServer, FinishesAnAnswerDuringADrain) {
+TEST(HttpServer, DrainFinishesRunningAnswer) {
   std::shared_ptr<HttpAnswer> kept;
   absl::Notification asked;
   const auto server = ServeHttp([&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
@@ -293,7 +293,7 @@ TEST(HttpServer, FinishesAnAnswerDuringADrain) {
   EXPECT_THAT(caller.HearAll(), EndsWith("done."));
 }
 
-TEST(HttpPages, AnswerGetAndHeadForWhatThereIs) {
+TEST(HttpPages, UnknownPageOrMethodIsRefused) {
   Metrics metrics("hearth_test");
   metrics.AddPage("/a", {"text/plain", [] { return "made."; }});
   const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0", {"x"});

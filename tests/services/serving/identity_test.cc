@@ -46,7 +46,7 @@ class IdentityTest : public testing::Test {
   SecretFolder folder_;
 };
 
-TEST_F(IdentityTest, WithoutIdentitiesThereIsOneTenantAndNoOther) {
+TEST_F(IdentityTest, NoFileMeansOneTenant) {
   auto identities = Identities::Open({});
   ASSERT_TRUE(identities.ok());
   const auto caller = (*identities)->Identify(Token("anything"));
@@ -56,7 +56,7 @@ TEST_F(IdentityTest, WithoutIdentitiesThereIsOneTenantAndNoOther) {
   EXPECT_EQ(caller->TenantOf("b").status().code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
+TEST_F(IdentityTest, OnlyWorkersNameOtherTenants) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") + "," +
                                 TokenEntry("c", "tenant", "tc", R"(,"tenant":"shared")") + "," +
                                 TokenEntry("w", "worker", "tw")));
@@ -79,7 +79,7 @@ TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
   }
 }
 
-TEST_F(IdentityTest, ThePublicNamespaceIsNamedByThoseWhoMayPublishIntoItOnly) {
+TEST_F(IdentityTest, PublicNamespaceNeedsPermission) {
   const std::string may = R"(,"publishes_public":true)";
   auto identities =
       Open(R"({"public_tenant":"public","identities":[)" + TokenEntry("b", "tenant", "tb") + "," +
@@ -101,7 +101,7 @@ TEST_F(IdentityTest, ThePublicNamespaceIsNamedByThoseWhoMayPublishIntoItOnly) {
   EXPECT_TRUE((*identities)->Identify(Token("tww"))->TenantOf("b").ok());
 }
 
-TEST_F(IdentityTest, RefusesWhatItDoesNotKnow) {
+TEST_F(IdentityTest, UnknownCredentialsAreRefused) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") +
                                 R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
                          /*certificates=*/true);
@@ -117,7 +117,7 @@ TEST_F(IdentityTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ((*identities)->Identify(Certificate({"x", "worker.hearth"}))->name, "w");
 }
 
-TEST_F(IdentityTest, ACertificateOfTwoEntriesIsNeither) {
+TEST_F(IdentityTest, AmbiguousCertificateIsRefused) {
   auto identities = Open(FileOf(R"({"name":"w","role":"worker","certificate":"w"},)"
                                 R"({"name":"b","role":"tenant","certificate":"b"})"),
                          /*certificates=*/true);
@@ -126,7 +126,7 @@ TEST_F(IdentityTest, ACertificateOfTwoEntriesIsNeither) {
   EXPECT_FALSE((*identities)->Identify(Certificate({"b", "w"})).ok());
 }
 
-TEST_F(IdentityTest, WithoutAFileACertificatesNameIsItsTenant) {
+TEST_F(IdentityTest, CertificateNameIsTenantWithoutFile) {
   Identities::Options options;
   options.certificates = true;
   auto identities = Identities::Open(options);
@@ -138,7 +138,7 @@ TEST_F(IdentityTest, WithoutAFileACertificatesNameIsItsTenant) {
   EXPECT_FALSE((*identities)->Identify(Credentials()).ok());
 }
 
-TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
+TEST_F(IdentityTest, InvalidFileKeepsPreviousEntries) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
   ASSERT_TRUE(identities.ok());
   EXPECT_TRUE((*identities)->Identify(Token("old")).ok());
@@ -150,7 +150,7 @@ TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
 }
 
 // Out of descriptors for a moment; the file is the same afterwards.
-TEST_F(IdentityTest, AFileThatCouldNotBeReadIsReadAgain) {
+TEST_F(IdentityTest, UnreadableFileIsReadAgain) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
   ASSERT_TRUE(identities.ok());
   folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "new-token")));
@@ -164,7 +164,7 @@ TEST_F(IdentityTest, AFileThatCouldNotBeReadIsReadAgain) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-TEST_F(IdentityTest, CredentialsAreComparedWithWhoHadThem) {
+TEST_F(IdentityTest, ChangedEntryFailsRecheck) {
   auto identities =
       Open(FileOf(TokenEntry("b", "tenant", "tb") + "," + TokenEntry("c", "tenant", "tc") + "," +
                   TokenEntry("d", "tenant", "td")));
@@ -191,7 +191,7 @@ TEST_F(IdentityTest, CredentialsAreComparedWithWhoHadThem) {
   EXPECT_EQ((*identities)->generation(), generation + 2);
 }
 
-TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
+TEST_F(IdentityTest, FileChangeIsSeenWithoutCall) {
   Identities::Options options;
   options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
   options.recheck = absl::Milliseconds(1);
@@ -205,7 +205,7 @@ TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
             absl::StatusCode::kUnauthenticated);
 }
 
-TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
+TEST_F(IdentityTest, InvalidEntriesAreNamed) {
   const std::string sha = DigestHex(Sha256("t"));
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[]", "must be a JSON object"},
@@ -247,7 +247,7 @@ TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
   }
 }
 
-TEST_F(IdentityTest, TokensDoNotCrossANetworkInClearText) {
+TEST_F(IdentityTest, CleartextTokensAreRefused) {
   AccessFlags flags;
   flags.identities_file = folder_.Write("i.json", FileOf(TokenEntry("b", "tenant", "tb")));
   EXPECT_TRUE(OpenAccess(flags, "127.0.0.1:0").ok());
@@ -267,7 +267,7 @@ TEST_F(IdentityTest, TokensDoNotCrossANetworkInClearText) {
   EXPECT_TRUE(ConnectAs(client, "store:7080", {}).ok());
 }
 
-TEST_F(IdentityTest, FilesThatWouldNeverEndAreRefusedByName) {
+TEST_F(IdentityTest, EndlessFilesAreRefused) {
   const std::string small = folder_.Write("small", "12345");
   const std::string fifo = small + ".fifo", link = small + ".link";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -288,7 +288,7 @@ TEST_F(IdentityTest, FilesThatWouldNeverEndAreRefusedByName) {
   }
 }
 
-TEST_F(IdentityTest, HalfOfAPairOfFlagsIsRefusedByName) {
+TEST_F(IdentityTest, MissingPartnerFlagIsNamed) {
   AccessFlags flags;
   flags.tls_cert = "cert.pem";
   EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-key"));

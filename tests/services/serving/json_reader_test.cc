@@ -55,7 +55,7 @@ TEST(JsonReader, DeepLongKeysErrorIsShort) {
   EXPECT_THAT(ErrorOf(text), SizeIs(::testing::Lt(600u)));
 }
 
-TEST(JsonReader, GettersTakeTheirTypeOnly) {
+TEST(JsonReader, GettersAcceptOnlyTheirType) {
   const JsonDocument document =
       Parse(R"([null, true, 7, -7, 2.0, 1.5, 1e300, "7", [], {}, 18446744073709551615])");
   std::vector<JsonValue> values;
@@ -121,7 +121,7 @@ TEST(JsonReader, DepthIsLimited) {
   EXPECT_THAT(ErrorOf(std::string(1 << 20, '[')), HasSubstr("at byte 65"));
 }
 
-TEST(JsonReader, KeysOfAnObjectAreLimited) {
+TEST(JsonReader, ObjectKeysAreLimited) {
   EXPECT_TRUE(JsonDocument::Parse(ObjectOf(1024), "it").ok());
   EXPECT_THAT(ErrorOf(ObjectOf(1025)),
               StartsWith("the body: must have at most 1024 keys; there are more, at byte "));
@@ -129,14 +129,14 @@ TEST(JsonReader, KeysOfAnObjectAreLimited) {
               StartsWith("a[0].b: must have at most 1024 keys"));
 }
 
-TEST(JsonReader, RefusesAKeyTwice) {
+TEST(JsonReader, DuplicateKeyIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a": 1, "b": {"c": 1, "d": [{"c": 2}], "c": 3}})"),
               StartsWith("b: must have each key once; got \"c\" twice, at byte "));
   EXPECT_THAT(ErrorOf(R"({"\u0061": 1, "a": 2})"), HasSubstr("\"a\" twice"));
   EXPECT_TRUE(JsonDocument::Parse(R"({"a": {"a": [{"a": 1}]}})", "it").ok());
 }
 
-TEST(JsonReader, AsksBeforeItAllocates) {
+TEST(JsonReader, MemoryIsReservedBeforeAllocation) {
   const std::string many = "[" + absl::StrJoin(std::vector<int>(1 << 18, 1), ",") + "]";
   uint64_t held = 0;
   JsonLimits limits;
@@ -190,7 +190,7 @@ TEST(JsonReader, NumbersOfAllKindsCompare) {
   EXPECT_EQ(equal_to_minus_one, "1000000");
 }
 
-TEST(JsonFields, ValuesThatCountAsAbsentAreNotRead) {
+TEST(JsonFields, AbsentValuesAreNotRead) {
   const auto document = JsonDocument::Parse(R"({"a": -1, "b": -1, "c": 5})", "it");
   JsonFields fields(
       document->root(),

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-TEST(JsonTest, FieldsKeepTheOrderInWhichTheyWereFirstNamed) {
+TEST(JsonTest, FieldsKeepInsertionOrder) {
   Json json;
   json["zebra"] = 1;
   json["ant"] = 2;
@@ -29,12 +29,12 @@ TEST(JsonTest, NestsObjectsAndArrays) {
             R"("counts":{"first":1},"items":[{"id":3},"text"]})");
 }
 
-TEST(JsonTest, TwoTextsInBracesAreAFieldToo) {
+TEST(JsonTest, TwoStringsMakeOneField) {
   EXPECT_EQ(JsonLine(Json{{"a", "b"}}), R"({"a":"b"})");
   EXPECT_EQ(JsonLine(Json{{"a", "b"}, {"c", "d"}}), R"({"a":"b","c":"d"})");
 }
 
-TEST(JsonTest, EmptyListsAndObjectsAreWrittenAsSuch) {
+TEST(JsonTest, EmptyValuesAreWritten) {
   EXPECT_EQ(JsonLine(Json()), "null");
   EXPECT_EQ(JsonLine(Json::array()), "[]");
   EXPECT_EQ(JsonLine(Json::object()), "{}");
@@ -42,14 +42,14 @@ TEST(JsonTest, EmptyListsAndObjectsAreWrittenAsSuch) {
   EXPECT_EQ(JsonLine(""), R"("")");
 }
 
-TEST(JsonTest, WholeNumbersAreExactToTheirLimits) {
+TEST(JsonTest, IntegersAreExact) {
   EXPECT_EQ(JsonLine(std::numeric_limits<uint64_t>::max()), "18446744073709551615");
   EXPECT_EQ(JsonLine(std::numeric_limits<int64_t>::min()), "-9223372036854775808");
   EXPECT_EQ(JsonLine(uint32_t{4294967295}), "4294967295");
   EXPECT_EQ(JsonLine(-1), "-1");
 }
 
-TEST(JsonTest, FractionsHaveTheFewestDigitsThatGiveThemBack) {
+TEST(JsonTest, FractionsRoundTripShortest) {
   EXPECT_EQ(JsonLine(0.1), "0.1");
   EXPECT_EQ(JsonLine(1.0), "1.0");
   EXPECT_EQ(JsonLine(-0.0), "-0.0");
@@ -58,25 +58,25 @@ TEST(JsonTest, FractionsHaveTheFewestDigitsThatGiveThemBack) {
   EXPECT_EQ(JsonLine(0.1f), "0.10000000149011612");
 }
 
-TEST(JsonTest, NumbersThatJsonLacksAreNull) {
+TEST(JsonTest, NonFiniteNumbersAreNull) {
   EXPECT_EQ(JsonLine(std::nan("")), "null");
   EXPECT_EQ(JsonLine(std::numeric_limits<double>::infinity()), "null");
 }
 
-TEST(JsonTest, EscapesWhatTextMustNotHave) {
+TEST(JsonTest, SpecialCharactersAreEscaped) {
   EXPECT_EQ(JsonLine("say \"hi\"\\ \n\t\x01/"), R"("say \"hi\"\\ \n\t\u0001/")");
   EXPECT_EQ(JsonLine(std::string("a\0b", 3)), R"("a\u0000b")");
   EXPECT_EQ(JsonLine(Json{{"a \"name\"", 1}}), R"({"a \"name\"":1})");
   EXPECT_EQ(JsonLine("gr\xC3\xBC\xC3\x9F"), "\"gr\xC3\xBC\xC3\x9F\"") << "UTF-8 stays as it is";
 }
 
-TEST(JsonTest, BytesThatAreNotUtf8AreReplaced) {
+TEST(JsonTest, InvalidUtf8IsReplaced) {
   EXPECT_EQ(JsonLine("a\xFFz"), "\"a\xEF\xBF\xBDz\"");
   EXPECT_EQ(JsonLine("cut \xC3"), "\"cut \xEF\xBF\xBD\"");
   EXPECT_EQ(JsonLine(Json{{"n\xFF", 1}}), "{\"n\xEF\xBF\xBD\":1}");
 }
 
-TEST(JsonTest, PrintsAsItIsWritten) {
+TEST(JsonTest, StreamOutputIsJson) {
   std::ostringstream out;
   out << Json{{"a", 1}};
   EXPECT_EQ(out.str(), R"({"a":1})");
@@ -95,7 +95,7 @@ TEST(JsonTest, NumbersAreEqualByValue) {
   EXPECT_NE((Json{{"a", 1}}), (Json{{"b", 1}}));
 }
 
-TEST(JsonTest, ReadingAFieldThatIsNotThereGivesNullAndAddsNone) {
+TEST(JsonTest, MissingFieldReadsAsNull) {
   const Json json = {{"a", 1}};
   EXPECT_EQ(json.value("b", Json()), Json());
   EXPECT_FALSE(json.contains("b"));
@@ -103,7 +103,7 @@ TEST(JsonTest, ReadingAFieldThatIsNotThereGivesNullAndAddsNone) {
   EXPECT_EQ(json.size(), 1u);
 }
 
-TEST(JsonTest, ACopyIsItsOwn) {
+TEST(JsonTest, CopyIsIndependent) {
   Json json = {{"list", Json::array()}};
   const Json before = json;
   json["list"].push_back(1);

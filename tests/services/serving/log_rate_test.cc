@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-TEST(LogRate, AFewAtOnceThenOneNowAndThenAndNoneIsForgotten) {
+TEST(LogRate, BurstThenOnePerInterval) {
   LogRate rate(absl::Seconds(10), 3);
   absl::Time now = absl::FromUnixSeconds(1000);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(rate.Take(now), uint64_t{0});
@@ -21,7 +21,7 @@ TEST(LogRate, AFewAtOnceThenOneNowAndThenAndNoneIsForgotten) {
   EXPECT_EQ(rate.Take(now), uint64_t{0});
 }
 
-TEST(Reachability, TheLastChangeIsLoggedThoughTheRateLeftItOut) {
+TEST(Reachability, LastChangeIsAlwaysLogged) {
   SetUpLogging(LogLevel::kInfo, LogFormat::kText);
   Reachability store("store", "a:1", absl::Milliseconds(10));
   std::string said;

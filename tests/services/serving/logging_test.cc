@@ -13,13 +13,13 @@ TEST(Logging, WritesFieldsAsKeyValue) {
             "ready address=127.0.0.1:7080 took_ms=41");
 }
 
-TEST(Logging, QuotesWhatWouldBeMisread) {
+TEST(Logging, AmbiguousValuesAreQuoted) {
   EXPECT_EQ(
       FormatText("x", {{"a", ""}, {"b", "two words"}, {"c", "q\"uote"}, {"d", "line\nbreak"}}),
       "x a=\"\" b=\"two words\" c=\"q\\\"uote\" d=\"line\\nbreak\"");
 }
 
-TEST(Logging, WritesOneJsonObjectWithNumbersAsNumbers) {
+TEST(Logging, JsonLineKeepsNumbers) {
   const std::string line = FormatJson("2026-01-31T12:00:00.123Z", "info", "ready",
                                       {{"bytes", 12}, {"path", "a\"b\xff"}});
   EXPECT_EQ(line.find('\n'), std::string::npos);
@@ -29,7 +29,7 @@ TEST(Logging, WritesOneJsonObjectWithNumbersAsNumbers) {
   EXPECT_EQ(parsed["path"], "a\"b\xEF\xBF\xBD");
 }
 
-TEST(Logging, GrpcsLinesAboutFailedHandshakesAreForEverybody) {
+TEST(Logging, GrpcHandshakeFailuresAreFound) {
   EXPECT_EQ(HandshakeFailure("./src/core/tsi/ssl_transport_security.cc",
                              "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000418:SSL "
                              "routines::tlsv1 alert unknown ca."),
@@ -41,7 +41,7 @@ TEST(Logging, GrpcsLinesAboutFailedHandshakesAreForEverybody) {
   EXPECT_EQ(HandshakeFailure("elsewhere.cc", "Handshake failed with fatal error"), "");
 }
 
-TEST(Logging, AtDebugOnlyErrorsOfGrpcAreShown) {
+TEST(Logging, DebugShowsOnlyGrpcErrors) {
   testing::internal::CaptureStderr();
   SetUpLogging(LogLevel::kDebug, LogFormat::kText);
   gpr_log("a.cc", 1, GPR_LOG_SEVERITY_DEBUG, "of a socket");

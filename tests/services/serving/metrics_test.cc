@@ -24,7 +24,7 @@ TEST(Metrics, RendersSourcesGroupedByName) {
   EXPECT_EQ(page.find("# TYPE hearth_test_bytes"), page.rfind("# TYPE hearth_test_bytes"));
 }
 
-TEST(Metrics, RendersHistogramsOfOtherCounts) {
+TEST(Metrics, ExternalHistogramsAreRendered) {
   Metrics metrics("hearth_test");
   metrics.AddHistograms([] {
     return std::vector<HistogramSample>{
@@ -55,7 +55,7 @@ TEST(Metrics, CountsCallsByMethodAndCode) {
       << page;
 }
 
-TEST(Metrics, ListensOnAFreePortAndNamesIt) {
+TEST(Metrics, PortZeroPicksFreePort) {
   Metrics metrics("hearth_test");
   absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
   ASSERT_TRUE(address.ok()) << address.status();
@@ -63,7 +63,7 @@ TEST(Metrics, ListensOnAFreePortAndNamesIt) {
   EXPECT_NE(*address, "127.0.0.1:0");
 }
 
-TEST(Metrics, StoppedAnswersNobodyAndReadsNoSource) {
+TEST(Metrics, StopFreesThePort) {
   Metrics metrics("hearth_test");
   metrics.Stop();
   absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
@@ -74,7 +74,7 @@ TEST(Metrics, StoppedAnswersNobodyAndReadsNoSource) {
   EXPECT_TRUE(next.Serve(*address).ok());
 }
 
-TEST(Metrics, NamesAnAddressThatCannotBeListenedOn) {
+TEST(Metrics, TakenMetricsAddressIsNamed) {
   Metrics first("hearth_test"), second("hearth_test");
   absl::StatusOr<std::string> address = first.Serve("127.0.0.1:0");
   ASSERT_TRUE(address.ok()) << address.status();

@@ -23,7 +23,7 @@
 namespace hearth {
 namespace {
 
-TEST(Process, OpensAsManyFilesAsItMay) {
+TEST(Process, OpenFileLimitIsRaised) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit low = before;
@@ -37,7 +37,7 @@ TEST(Process, OpensAsManyFilesAsItMay) {
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST(Process, AStopSignalEndsAStartAtOnce) {
+TEST(Process, StopSignalEndsStart) {
   const int end = RunInChild([] {
     HandleStopSignals();
     kill(getpid(), SIGTERM);
@@ -48,7 +48,7 @@ TEST(Process, AStopSignalEndsAStartAtOnce) {
 }
 
 // A start that parses a model's files makes no call that a signal could interrupt.
-TEST(Process, StopSignalEndsABusyStart) {
+TEST(Process, StopSignalEndsBusyStart) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const int end = RunInChild([signal] {
       HandleStopSignals();
@@ -61,7 +61,7 @@ TEST(Process, StopSignalEndsABusyStart) {
   }
 }
 
-TEST(Process, AStopSignalThatCameBeforeItIsWaitedForIsKept) {
+TEST(Process, EarlyStopSignalIsKept) {
   const int end = RunInChild([] {
     HandleStopSignals();
     KeepStopSignal();
@@ -104,7 +104,7 @@ void ExpectLine(int end, const std::string& said, const std::string& cause) {
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
 }
 
-TEST(Process, RefusedStartEndsWithALine) {
+TEST(Process, RefusedResourceEndsInOneLine) {
   const std::function<void()> starts[] = {
       [] { std::thread([] { throw std::bad_alloc(); }).join(); },
       [] { std::thread([] { throw std::system_error(EAGAIN, std::generic_category()); }).join(); }};
@@ -115,7 +115,7 @@ TEST(Process, RefusedStartEndsWithALine) {
   }
 }
 
-TEST(Process, CrashUnderALimitEndsWithALine) {
+TEST(Process, LimitedCrashEndsInOneLine) {
   const std::pair<std::function<void()>, std::string> starts[] = {
       {[] { const std::thread thread(&pause); }, "std::terminate; unless"},
       {[] { std::thread([] { throw std::runtime_error("broken"); }).join(); }, "broken; unless"},
@@ -129,7 +129,7 @@ TEST(Process, CrashUnderALimitEndsWithALine) {
 }
 
 // The second must not end the process before the first has written its line.
-TEST(Process, CrashesOfTwoThreadsAreOneLine) {
+TEST(Process, TwoCrashesWriteOneLine) {
   for (int i = 0; i < 8; ++i) {
     std::string said;
     const auto start = [] {
@@ -148,7 +148,7 @@ TEST(Process, CrashesOfTwoThreadsAreOneLine) {
 }
 
 // It has another cause than refused memory.
-TEST(Process, CrashWithoutALimitIsACrash) {
+TEST(Process, UnlimitedCrashStaysCrash) {
   rlimit memory{};
   getrlimit(RLIMIT_AS, &memory);
   if (memory.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "the test itself has a limit";
@@ -164,7 +164,7 @@ TEST(Process, CrashWithoutALimitIsACrash) {
   }
 }
 
-TEST(Process, CrashAfterTheStartIsACrash) {
+TEST(Process, LaterCrashStaysCrash) {
   const std::pair<std::function<void()>, std::string> crashes[] = {
       {[] { std::abort(); }, ""}, {[] { throw std::runtime_error("broken"); }, "what():  broken"}};
   for (const auto& [crash, words] : crashes) {

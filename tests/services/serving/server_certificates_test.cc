@@ -44,7 +44,7 @@ class ServerCertificatesTest : public testing::Test {
   TestAuthority first_, second_;
 };
 
-TEST_F(ServerCertificatesTest, SayWhichFileIsWrongAndHow) {
+TEST_F(ServerCertificatesTest, WrongFileIsNamed) {
   const TestAuthority::Pem own = first_.Issue("store"), other = first_.Issue("other");
   EXPECT_THAT(WrongWith(Flags({own.certificate, other.key})),
               AllOf(HasSubstr("--tls-key: "), HasSubstr("server.key does not belong to"),
@@ -63,7 +63,7 @@ TEST_F(ServerCertificatesTest, SayWhichFileIsWrongAndHow) {
   EXPECT_THAT(WrongWith(missing), HasSubstr("--tls-key: /no/such/key"));
 }
 
-TEST_F(ServerCertificatesTest, ClientsSayItTheSameWay) {
+TEST_F(ServerCertificatesTest, ClientsNameWrongFileToo) {
   const TestAuthority::Pem own = first_.Issue("worker");
   ClientAccess access{"", "", "", "", false, "store-"};
   access.tls_ca = folder_.Write("no-ca", own.key);
@@ -76,7 +76,7 @@ TEST_F(ServerCertificatesTest, ClientsSayItTheSameWay) {
               AllOf(HasSubstr("--store-tls-key: "), HasSubstr("does not belong")));
 }
 
-TEST_F(ServerCertificatesTest, OthersAreTakenWhileItRuns) {
+TEST_F(ServerCertificatesTest, ReloadReplacesCertificates) {
   StoreServer server(StoreServer::SmallStore(""), Flags(first_.Issue("store")));
   EXPECT_EQ(Ask(server, first_), "");
   EXPECT_NE(Ask(server, second_), "");
@@ -93,7 +93,7 @@ TEST_F(ServerCertificatesTest, OthersAreTakenWhileItRuns) {
   EXPECT_EQ(Ask(server, second_), "");
 }
 
-TEST_F(ServerCertificatesTest, WarnBeforeTheyExpireAndAfter) {
+TEST_F(ServerCertificatesTest, WarnsBeforeAndAfterExpiry) {
   const auto texts = ReadTlsFiles(
       {"tls-cert", folder_.Write("c", first_.Issue("store").certificate), "tls-key", "", "", ""});
   EXPECT_FALSE(texts.ok()) << "without a key";

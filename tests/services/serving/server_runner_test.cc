@@ -102,7 +102,7 @@ std::string HealthRequest(const std::string& service) {
 constexpr char kServing[] = "\x08\x01";
 constexpr char kNotServing[] = "\x08\x02";
 
-TEST(ListenersTest, ACheckFindsOnlyPortsAtWhichSomebodyListens) {
+TEST(ListenersTest, CheckRefusesTakenPort) {
   for (const std::string host : {"127.0.0.1:", "0.0.0.0:"}) {
     auto own = std::make_unique<Listeners>(host + "0");
     ASSERT_TRUE(own->Open().ok());
@@ -128,7 +128,7 @@ TEST_F(ServerRunnerTest, ServesAUnixSocket) {
   EXPECT_TRUE(Stats(&response).ok());
 }
 
-TEST_F(ServerRunnerTest, NamesAnAddressThatIsTaken) {
+TEST_F(ServerRunnerTest, TakenListenAddressIsNamed) {
   Start();
   Admission admission;
   TestService service(&admission);
@@ -138,7 +138,7 @@ TEST_F(ServerRunnerTest, NamesAnAddressThatIsTaken) {
   EXPECT_TRUE(absl::StrContains(second.status().message(), runner_->address()));
 }
 
-TEST_F(ServerRunnerTest, ACheckedPortIsListenedAtOnlyWhenServed) {
+TEST_F(ServerRunnerTest, CheckLeavesPortFree) {
   Start();
   Listeners taken(runner_->address());
   EXPECT_TRUE(absl::StrContains(taken.Check().message(), runner_->address()));
@@ -158,7 +158,7 @@ TEST_F(ServerRunnerTest, ACheckedPortIsListenedAtOnlyWhenServed) {
   EXPECT_TRUE(serves.ok()) << serves.status();
 }
 
-TEST_F(ServerRunnerTest, AnswersHealthForTheServerAndEachService) {
+TEST_F(ServerRunnerTest, HealthIsReportedPerService) {
   Start();
   for (const char* name : {"", "hearth.v1.CacheStore"}) {
     std::string response;
@@ -215,7 +215,7 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
 
 // A flush that waits for calls, as an engine's does, would take all of its own time for one that
 // does not end.
-TEST_F(ServerRunnerTest, CutsOffWhatDoesNotEndBeforeItFlushesAndCountsIt) {
+TEST_F(ServerRunnerTest, DrainCutsOffUnendingCalls) {
   Start();
   service_.wait_for_cancel = true;
   grpc::Status running;
@@ -231,7 +231,7 @@ TEST_F(ServerRunnerTest, CutsOffWhatDoesNotEndBeforeItFlushesAndCountsIt) {
   EXPECT_FALSE(running.ok());
 }
 
-TEST(WriteFileWhole, LeavesOneFileWithTheText) {
+TEST(WriteFileWhole, ReplacesWholeFile) {
   const TestFolder folder;
   const std::string path = folder.File("address");
   ASSERT_TRUE(WriteFileWhole(path, "127.0.0.1:1").ok());
@@ -242,7 +242,7 @@ TEST(WriteFileWhole, LeavesOneFileWithTheText) {
   EXPECT_EQ(line, "127.0.0.1:22");
 }
 
-TEST(WriteFileWhole, LinkInPlaceOfTheNewFileIsNotFollowed) {
+TEST(WriteFileWhole, TemporaryLinkIsNotFollowed) {
   const TestFolder folder;
   const std::string path = folder.File("address"), kept = folder.Write("kept", "kept");
   const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
@@ -253,7 +253,7 @@ TEST(WriteFileWhole, LinkInPlaceOfTheNewFileIsNotFollowed) {
   EXPECT_EQ(folder.Files(), 2u);
 }
 
-TEST(WriteFileWhole, NamesAPathThatCannotBeWritten) {
+TEST(WriteFileWhole, UnwritablePathIsNamed) {
   const absl::Status status = WriteFileWhole("/no/such/folder/file", "x");
   EXPECT_TRUE(absl::StrContains(status.message(), "/no/such/folder/file")) << status;
 }

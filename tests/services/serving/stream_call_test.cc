@@ -126,7 +126,7 @@ class StreamCallTest : public testing::Test {
   std::shared_ptr<NumberCall> call_;
 };
 
-TEST_F(StreamCallTest, WritesOneMessageAtATimeInTheOrderOfTheQueue) {
+TEST_F(StreamCallTest, WritesOneMessageAtATime) {
   NumberCall* call = Begin();
   EXPECT_FALSE(call->is_writing());
   for (const uint32_t number : {7, 8, 9}) call->Send(number);
@@ -140,7 +140,7 @@ TEST_F(StreamCallTest, WritesOneMessageAtATimeInTheOrderOfTheQueue) {
   EXPECT_TRUE(reader_->Finish().ok());
 }
 
-TEST_F(StreamCallTest, EndsOnceAfterWhatWasReady) {
+TEST_F(StreamCallTest, EndWaitsForReadyMessages) {
   NumberCall* call = Begin();
   call->Send(1);
   call->Send(2);
@@ -157,7 +157,7 @@ TEST_F(StreamCallTest, EndsOnceAfterWhatWasReady) {
   EXPECT_EQ(RecordedCode(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(StreamCallTest, AnAbortDropsWhatWaitsAlsoAfterTheEnd) {
+TEST_F(StreamCallTest, AbortDropsReadyMessages) {
   NumberCall* call = Begin();
   for (const uint32_t number : {1, 2, 3}) call->Send(number);
   call->End(absl::OkStatus());
@@ -168,7 +168,7 @@ TEST_F(StreamCallTest, AnAbortDropsWhatWaitsAlsoAfterTheEnd) {
   EXPECT_TRUE(reader_->Finish().ok());
 }
 
-TEST_F(StreamCallTest, ACallerThatLeavesDuringAWriteEndsTheCallAndFreesAllThatItKept) {
+TEST_F(StreamCallTest, CallerLeavingFreesEverything) {
   NumberCall* call = Begin();
   call->Send(1);
   call->Send(2);
@@ -184,7 +184,7 @@ TEST_F(StreamCallTest, ACallerThatLeavesDuringAWriteEndsTheCallAndFreesAllThatIt
   EXPECT_EQ(held->waiting(), 0u) << "nothing gets ready after the end";
 }
 
-TEST_F(StreamCallTest, IsNotFinishedWhileItIsHeld) {
+TEST_F(StreamCallTest, HeldCallDoesNotFinish) {
   NumberCall* call = Begin();
   call->HoldOnce();
   call->HoldOnce();
@@ -197,7 +197,7 @@ TEST_F(StreamCallTest, IsNotFinishedWhileItIsHeld) {
   EXPECT_TRUE(AtEnd());
 }
 
-TEST_F(StreamCallTest, ACancelledCallStaysWhileItIsHeld) {
+TEST_F(StreamCallTest, HeldCancelledCallStays) {
   NumberCall* call = Begin();
   call->HoldOnce();
   context_.TryCancel();
@@ -210,7 +210,7 @@ TEST_F(StreamCallTest, ACancelledCallStaysWhileItIsHeld) {
   EXPECT_TRUE(kept_.expired());
 }
 
-TEST_F(StreamCallTest, WorkThatIsRefusedEndsTheCallWithTheRefusal) {
+TEST_F(StreamCallTest, RefusedWorkEndsCall) {
   NumberCall* call = Begin();
   call->Delegate([] { return absl::ResourceExhaustedError("no room"); });
   EXPECT_TRUE(AtEnd());
@@ -218,7 +218,7 @@ TEST_F(StreamCallTest, WorkThatIsRefusedEndsTheCallWithTheRefusal) {
   EXPECT_EQ(RecordedCode(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(StreamCallTest, WorkThatIsAcceptedHoldsTheCall) {
+TEST_F(StreamCallTest, AcceptedWorkHoldsCall) {
   NumberCall* call = Begin();
   call->Delegate([] { return absl::OkStatus(); });
   call->End(absl::OkStatus());
@@ -230,7 +230,7 @@ TEST_F(StreamCallTest, WorkThatIsAcceptedHoldsTheCall) {
   EXPECT_TRUE(reader_->Finish().ok());
 }
 
-TEST_F(StreamCallTest, AWriteThatNobodyTakesIsGivenUp) {
+TEST_F(StreamCallTest, UntakenWriteTimesOut) {
   NumberCall* call = Begin(absl::Milliseconds(1));
   call->Send(1);
   const std::shared_ptr<NumberCall> held = call_;

@@ -64,9 +64,9 @@ class LocalCaller {
   const int fd_;
 };
 
-class LocalDoor : public testing::Test {
+class UnixAcceptorTest : public testing::Test {
  protected:
-  LocalDoor() {
+  UnixAcceptorTest() {
     ConnectionLimits limits;
     limits.connections = 3;
     ledger_.SetLimits(limits);
@@ -85,7 +85,7 @@ class LocalDoor : public testing::Test {
     door_ = *ConnectionDoor::Open(std::move(options));
     door_->Start();
   }
-  ~LocalDoor() override {
+  ~UnixAcceptorTest() override {
     door_.reset();
     EndTaken();
   }
@@ -135,7 +135,7 @@ class LocalDoor : public testing::Test {
   std::unique_ptr<ConnectionDoor> door_;
 };
 
-TEST_F(LocalDoor, SilentCallerMakesRoomAndIsClosedInTime) {
+TEST_F(UnixAcceptorTest, SilentCallerMakesRoom) {
   const std::unique_ptr<LocalCaller> silent[] = {Come(), Come(), Come()};
   const auto newcomer = ComeAndSay(1);
   std::vector<pollfd> ends;
@@ -149,7 +149,7 @@ TEST_F(LocalDoor, SilentCallerMakesRoomAndIsClosedInTime) {
 }
 
 // Whoever was let in may have calls, which nobody can tell: the newcomer goes.
-TEST_F(LocalDoor, AdmittedCallerStaysAndANewcomerIsRefusedUntilOneEnds) {
+TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   auto first = ComeAndSay(1), second = ComeAndSay(2), third = ComeAndSay(3);
   const auto too_many = Come();
   EXPECT_TRUE(too_many->IsClosed());
@@ -167,14 +167,14 @@ TEST_F(LocalDoor, AdmittedCallerStaysAndANewcomerIsRefusedUntilOneEnds) {
   EXPECT_TRUE(next->IsOpen());
 }
 
-TEST_F(LocalDoor, TlsCallerGetsAnAlert) {
+TEST_F(UnixAcceptorTest, TlsCallerGetsAnAlert) {
   const auto caller = Come();
   caller->Say("\x16\x03\x01");
   EXPECT_FALSE(caller->IsClosed()) << "an alert";
   EXPECT_THAT(refused(), ElementsAre(HasSubstr("the client uses TLS; this server does not")));
 }
 
-TEST_F(LocalDoor, TheFileGoesWithItUnlessItIsAnothersByThen) {
+TEST_F(UnixAcceptorTest, SocketFileIsRemovedIfOwn) {
   struct stat there {};
   ASSERT_EQ(stat(path_.c_str(), &there), 0);
   EXPECT_TRUE(S_ISSOCK(there.st_mode));

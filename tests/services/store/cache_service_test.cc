@@ -121,7 +121,7 @@ class CacheServiceTest : public testing::Test {
   std::vector<uint32_t> needed_;
 };
 
-TEST_F(CacheServiceTest, GivesBackWhatWasPublishedPieceByPiece) {
+TEST_F(CacheServiceTest, PublishedBytesAreFetchedBack) {
   v1::PublishAck ack;
   const grpc::Status published = Publish(40, &ack, /*piece=*/100);
   ASSERT_TRUE(published.ok()) << published.error_message();
@@ -158,7 +158,7 @@ TEST_F(CacheServiceTest, GivesBackWhatWasPublishedPieceByPiece) {
   EXPECT_EQ(bytes, plan.total_bytes());
 }
 
-TEST_F(CacheServiceTest, AsksOnlyForWhatItLacks) {
+TEST_F(CacheServiceTest, StoredObjectsAreNotRequested) {
   v1::PublishAck ack;
   ASSERT_TRUE(Publish(32, &ack).ok());
   ASSERT_TRUE(Publish(32, &ack).ok());
@@ -169,7 +169,7 @@ TEST_F(CacheServiceTest, AsksOnlyForWhatItLacks) {
   EXPECT_EQ(needed_.size(), 2u) << "the objects of [32,48)";
 }
 
-TEST_F(CacheServiceTest, ATimeToLiveIsListedAndRenewedWithoutSendingBytes) {
+TEST_F(CacheServiceTest, TtlIsRenewedWithoutBytes) {
   v1::PublishRequest begin = Begin(48);
   begin.mutable_begin()->set_ttl_s(60);
   std::vector<v1::PublishRequest> rest;
@@ -195,7 +195,7 @@ TEST_F(CacheServiceTest, ATimeToLiveIsListedAndRenewedWithoutSendingBytes) {
   }
 }
 
-TEST_F(CacheServiceTest, AnswersAMissWithAPlanAndAReason) {
+TEST_F(CacheServiceTest, MissHasPlanAndReason) {
   v1::FetchRequest request;
   *request.mutable_prefix() = SmallPrefix(64);
   grpc::Status status;
@@ -206,7 +206,7 @@ TEST_F(CacheServiceTest, AnswersAMissWithAPlanAndAReason) {
   EXPECT_FALSE(messages[0].plan().miss_reason().empty());
 }
 
-TEST_F(CacheServiceTest, FetchesAWholeRestorePointById) {
+TEST_F(CacheServiceTest, FetchByIdReturnsWholePoint) {
   v1::PublishAck ack;
   ASSERT_TRUE(Publish(40, &ack).ok());
   const auto points = List();
@@ -222,7 +222,7 @@ TEST_F(CacheServiceTest, FetchesAWholeRestorePointById) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
 }
 
-TEST_F(CacheServiceTest, LeavesNothingOfAPublishThatEndsEarly) {
+TEST_F(CacheServiceTest, AbortedPublishLeavesNothing) {
   grpc::ClientContext context;
   {
     auto call = server_.stub()->Publish(&context);
@@ -240,7 +240,7 @@ TEST_F(CacheServiceTest, LeavesNothingOfAPublishThatEndsEarly) {
   EXPECT_EQ(needed_.size(), SmallObjects(40).size());
 }
 
-TEST_F(CacheServiceTest, NamesWhatIsWrongWithAPublish) {
+TEST_F(CacheServiceTest, InvalidPublishIsNamed) {
   struct Case {
     const char* expected;
     v1::PublishRequest first;
@@ -285,14 +285,14 @@ TEST_F(CacheServiceTest, NamesWhatIsWrongWithAPublish) {
   EXPECT_TRUE(List().empty());
 }
 
-TEST_F(CacheServiceTest, RefusesASliceThatIsNotWhatBeginAnnounced) {
+TEST_F(CacheServiceTest, UnannouncedSliceIsDataLoss) {
   auto slices = Slices(40, 0);
   (*slices[0].mutable_slice()->mutable_data())[0] ^= 1;
   slices.push_back(Commit());
   EXPECT_EQ(PublishMessages(Begin(40), slices).error_code(), grpc::StatusCode::DATA_LOSS);
 }
 
-TEST(PublishPatience, EndsAStreamThatSaysNothing) {
+TEST(PublishPatience, SilentPublishTimesOut) {
   StoreServer server(StoreServer::SmallStore(""), "127.0.0.1:0", "", absl::Minutes(10), {},
                      /*patience=*/absl::Milliseconds(1));
   grpc::ClientContext context;
@@ -359,7 +359,7 @@ TEST_F(CacheServiceTest, ExplainsAndCounts) {
   EXPECT_GT(stats.tiers_size(), 0);
 }
 
-TEST_F(CacheServiceTest, WatchesUntilItDrains) {
+TEST_F(CacheServiceTest, DrainEndsWatch) {
   grpc::ClientContext context;
   auto reader = server_.stub()->Watch(&context, {});
   v1::WatchEvent event;
@@ -378,7 +378,7 @@ TEST_F(CacheServiceTest, WatchesUntilItDrains) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(CacheServiceTest, RefusesTheSixtyFifthWatcher) {
+TEST_F(CacheServiceTest, ExcessWatcherIsRefused) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> readers;
   for (int i = 0; i < kWatchLimit.all; ++i) {

@@ -124,7 +124,7 @@ class FetchCallTest : public ::testing::Test {
   std::unique_ptr<StoreServer> server_;
 };
 
-TEST_F(FetchCallTest, AReaderThatTakesNothingStopsTheReadingAndIsLetGo) {
+TEST_F(FetchCallTest, StalledReaderIsEnded) {
   Start(absl::Minutes(10), absl::Milliseconds(100));
   Publish(LargeModel());
   const auto stub = v1::CacheStore::NewStub(NarrowChannel(server_->address()));
@@ -144,7 +144,7 @@ class SharedObjects : public FetchCallTest, public ::testing::WithParamInterface
 // Of one slice all is sent then but what the caller does not take.
 INSTANTIATE_TEST_SUITE_P(ManyAndAllButOneSlice, SharedObjects, ::testing::Values(1, 5));
 
-TEST_P(SharedObjects, ALeaseIsOverThoughNotAllWasTaken) {
+TEST_P(SharedObjects, LeaseExpiresWhileUnread) {
   Start(absl::Minutes(10), absl::Minutes(10), folder_.path());
   Publish(MiddleModel());
   Start(absl::Milliseconds(200), absl::Minutes(10), folder_.path());
@@ -169,7 +169,7 @@ TEST_P(SharedObjects, ALeaseIsOverThoughNotAllWasTaken) {
   EXPECT_FALSE(call.End().ok());
 }
 
-TEST_F(FetchCallTest, AllStreamsTogetherAreLimitedAndThoseOfAConnection) {
+TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
   Start(absl::Minutes(10), absl::Minutes(10));
   Publish(SmallModel());
   std::vector<std::unique_ptr<v1::CacheStore::Stub>> stubs;
@@ -204,7 +204,7 @@ TEST_F(FetchCallTest, AllStreamsTogetherAreLimitedAndThoseOfAConnection) {
   }
 }
 
-TEST_F(FetchCallTest, BytesTokensAndTimesAreCountedWhateverWayTheyGoOut) {
+TEST_F(FetchCallTest, WireAndSharedCountAlike) {
   Start(absl::Minutes(10), absl::Minutes(10));
   Publish(SmallModel());
   const uint64_t whole = kSlices * SmallModel().Layout()->SliceBytes(16);

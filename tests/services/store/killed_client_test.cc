@@ -86,7 +86,7 @@ void PublishWide(TieredStore* store) {
   ASSERT_TRUE(publish->Commit().ok());
 }
 
-TEST(KilledClient, LeavesNoLeaseOnSharedMemory) {
+TEST(KilledClient, SharedMemoryLeaseIsReleased) {
   StoreOptions options = StoreServer::SmallStore("");
   options.shared_memory = true;
   StoreServer server(options, "127.0.0.1:0", "@hearth-killed-client-" + std::to_string(getpid()));
@@ -105,7 +105,7 @@ TEST(KilledClient, LeavesNoLeaseOnSharedMemory) {
   EXPECT_EQ(server.store()->Stats().objects, 0u);
 }
 
-TEST(KilledClient, LeavesNoPromiseToCompute) {
+TEST(KilledClient, ComputeLeaseIsReleased) {
   StoreServer server(StoreServer::SmallStore(""));
   Client client(server.address(), "compute");
   ASSERT_TRUE(client.WaitUntilHeld());

@@ -73,7 +73,7 @@ class LeaseCallTest : public ::testing::Test {
   const KitPrompt prompt_{KitTokens(1, 70), {}};
 };
 
-TEST_F(LeaseCallTest, OneOfEightThatMissTogetherComputes) {
+TEST_F(LeaseCallTest, OneOfEightMissesComputes) {
   constexpr int kClients = 8;
   absl::BlockingCounter answered(kClients);
   std::atomic<int> computed{0}, served{0};
@@ -105,7 +105,7 @@ TEST_F(LeaseCallTest, OneOfEightThatMissTogetherComputes) {
   EXPECT_EQ(Count("lease_waits_hit"), 7u);
 }
 
-TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsGone) {
+TEST_F(LeaseCallTest, NextTakesOverWhenHolderLeaves) {
   const auto holder = OpenHolding(Request());
   const auto first = OpenWaiting(Request());
   holder->Cancel();
@@ -116,7 +116,7 @@ TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsGone) {
   EXPECT_EQ(Count("lease_takeovers"), 2u);
 }
 
-TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsPastItsDeadline) {
+TEST_F(LeaseCallTest, NextTakesOverAtDeadline) {
   const auto holder = OpenHolding(Request(/*lease_ms=*/50));
   const auto follower = OpenWaiting(Request());
   EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::COMPUTE);
@@ -124,7 +124,7 @@ TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsPastItsDeadline) {
   EXPECT_FALSE(holder->reader->Read(&none)) << "the holder's stream has ended";
 }
 
-TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
+TEST_F(LeaseCallTest, FollowerComputesAfterWait) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request(kHangMs, /*wait_ms=*/50));
   const v1::LeaseResponse response = follower->Next();
@@ -135,7 +135,7 @@ TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
   EXPECT_FALSE(follower->reader->Read(&none));
 }
 
-TEST_F(LeaseCallTest, DrainingSendsThoseWhoWaitOnTheirWay) {
+TEST_F(LeaseCallTest, DrainReleasesWaiters) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
   server_.admission()->Close();
@@ -150,7 +150,7 @@ TEST_F(LeaseCallTest, DrainingSendsThoseWhoWaitOnTheirWay) {
   EXPECT_EQ(late->reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
+TEST_F(LeaseCallTest, CancelledCallsHoldNothing) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
   follower->Cancel();
@@ -160,7 +160,7 @@ TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
   EXPECT_EQ(Count("lease_takeovers"), 0u);
 }
 
-TEST_F(LeaseCallTest, AWrongRequestIsNamed) {
+TEST_F(LeaseCallTest, EmptyPrefixIsRefused) {
   v1::LeaseRequest request = Request();
   request.mutable_prefix()->clear_token_ids();
   const auto stream = Open(request);
@@ -175,7 +175,7 @@ void AwaitWaiting(const FairPool* pool, size_t jobs) {
 }
 
 // The call's record takes its details from the request.
-TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
+TEST_F(LeaseCallTest, EndedQueuedLeaseIsNotParsed) {
   absl::Mutex mutex;
   std::vector<uint64_t> tokens;
   StoreServer server(StoreServer::SmallStore(""));
@@ -204,7 +204,7 @@ TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
 class RefusedLeaseTest : public TenantsFixture {};
 
 // It holds its request while it lasts. The pool stands: nobody has parsed any of them.
-TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
+TEST_F(RefusedLeaseTest, RefusedLeaseIsNotParsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
   const auto channel = ConnectedTo(server.address(), As("a"));

@@ -35,7 +35,7 @@ class PublicTenantTest : public TenantsFixture {
 
 class NoPublicTenantTest : public TenantsFixture {};
 
-TEST_F(PublicTenantTest, PointsPublishedThereAreReadByAll) {
+TEST_F(PublicTenantTest, PublicPointsServeAllTenants) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), writer(server, As("writer")), worker(server, As("worker"));
   EXPECT_FALSE(Says(a.Fetch(FetchOf("")), "usable_tokens"));
@@ -56,7 +56,7 @@ TEST_F(PublicTenantTest, PointsPublishedThereAreReadByAll) {
   EXPECT_FALSE(Says(a.Fetch(FetchOf("")), "from_public"));
 }
 
-TEST_F(PublicTenantTest, OnlyThoseWhomTheFileSaysWriteThere) {
+TEST_F(PublicTenantTest, OnlyPermittedCallersPublish) {
   StoreServer server(options_, access_);
   Peer writer(server, As("writer"));
   ASSERT_TRUE(Says(writer.Publish(PrefixFor("public"), 1), "boundaries: 40"));
@@ -77,7 +77,7 @@ TEST_F(PublicTenantTest, OnlyThoseWhomTheFileSaysWriteThere) {
 }
 
 // Who reads a prefix there learns nothing of who else does.
-TEST_F(PublicTenantTest, OthersUseOfItIsNotTold) {
+TEST_F(PublicTenantTest, OthersUseIsNotVisible) {
   StoreServer used(options_, access_), unused(options_, access_);
   for (StoreServer* server : {&used, &unused}) {
     ASSERT_TRUE(
@@ -90,7 +90,7 @@ TEST_F(PublicTenantTest, OthersUseOfItIsNotTold) {
   EXPECT_EQ(Peer(used, As("a")).AskEverything(id), Peer(unused, As("a")).AskEverything(id));
 }
 
-TEST_F(NoPublicTenantTest, ThereIsNoneUnlessTheFileNamesOne) {
+TEST_F(NoPublicTenantTest, UnnamedPublicIsOrdinaryTenant) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), worker(server, As("worker"));
   EXPECT_TRUE(Says(worker.Publish(PrefixFor("public"), 1), "boundaries: 40"))

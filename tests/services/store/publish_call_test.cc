@@ -130,7 +130,7 @@ class Publisher {
   uint64_t sent_ = 0;
 };
 
-TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
+TEST(HostilePublish, BegunSlicesStayWithinStaging) {
   StoreOptions options = StoreServer::SmallStore("");
   options.max_staged_bytes = 2 << 20;
   StoreServer server(options);
@@ -160,7 +160,7 @@ TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
+TEST(HostilePublish, TricklingStreamsAreEnded) {
   FakeClock clock;
   StoreServer server(StoreServer::SmallStore(""));
   server.admission()->SetClock(&clock);
@@ -194,7 +194,7 @@ TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
 }
 
 // An engine that is slow holds those that wait for it, and no thread that others commit on.
-TEST(SharedPublish, APublishThatWaitsForTheEngineDoesNotHoldUpOthers) {
+TEST(SharedPublish, SlowEngineBlocksNoOtherPublish) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore("");
   options.secret_file = folder.path() + "/secret";

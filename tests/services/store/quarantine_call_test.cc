@@ -28,7 +28,7 @@ class QuarantineCallTest : public TenantsFixture {
   }
 };
 
-TEST_F(QuarantineCallTest, AWorkerHasItDoneForTheTenantThatItNamesAndTheLogSaysWhoPublished) {
+TEST_F(QuarantineCallTest, WorkerQuarantinesForNamedTenant) {
   StoreServer server(options_, access_);
   Peer worker(server, As("worker"));
   v1::Prefix prefix = PrefixOf(kBoundary);
@@ -49,7 +49,7 @@ TEST_F(QuarantineCallTest, AWorkerHasItDoneForTheTenantThatItNamesAndTheLogSaysW
   }
 }
 
-TEST_F(QuarantineCallTest, ATenantDropsInstead) {
+TEST_F(QuarantineCallTest, TenantIsDenied) {
   StoreServer server(options_, access_);
   Peer a(server, As("a"));
   a.Publish(PrefixOf(kBoundary), 1);

@@ -18,7 +18,7 @@ std::string Refusal(const SharedFlags& flags, const std::string& secret_file) {
   return std::string(CheckSharedFlags(flags, secret_file).message());
 }
 
-TEST(SharedTier, NoneIsTheDefaultAndLeavesTheStoreAsItIs) {
+TEST(SharedTier, NoneLeavesStoreUnchanged) {
   const SharedFlags flags;
   EXPECT_TRUE(CheckSharedFlags(flags, "").ok());
   StoreOptions options;
@@ -33,14 +33,14 @@ TEST(SharedTier, NoneIsTheDefaultAndLeavesTheStoreAsItIs) {
   for (const MetricSample& sample : SharedEngineSamples(*added)) EXPECT_EQ(sample.value, 0);
 }
 
-TEST(SharedTier, NeedsASecretThatStoresShare) {
+TEST(SharedTier, MissingSecretIsRefused) {
   SharedFlags flags;
   flags.url = "redis://127.0.0.1:1";
   EXPECT_THAT(Refusal(flags, ""), HasSubstr("--shared needs --secret-file"));
   EXPECT_EQ(Refusal(flags, "secret"), "");
 }
 
-TEST(SharedTier, RefusesWhatCannotBeByTheFlagsName) {
+TEST(SharedTier, InvalidFlagsAreNamed) {
   SharedFlags flags;
   flags.url = "http://127.0.0.1:1";
   EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared: "));
@@ -52,7 +52,7 @@ TEST(SharedTier, RefusesWhatCannotBeByTheFlagsName) {
   EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch-budget: must be 1ms"));
 }
 
-TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {
+TEST(SharedTier, IncompleteFlagsAreNamed) {
   SharedFlags flags;
   flags.url = "redis://127.0.0.1:1";
   flags.ca_file = "our-ca.pem";
@@ -69,7 +69,7 @@ TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {
   EXPECT_EQ(Refusal(flags, "secret"), "--shared-user hearth needs --shared-password-file");
 }
 
-TEST(SharedTier, FlagsOfATierThatIsOffAreRefused) {
+TEST(SharedTier, FlagsWithoutTierAreRefused) {
   const auto refusal = [](auto set) {
     SharedFlags flags;
     set(&flags);
@@ -84,7 +84,7 @@ TEST(SharedTier, FlagsOfATierThatIsOffAreRefused) {
             "--shared-fetch-budget" + none);
 }
 
-TEST(SharedTier, AFileThatCannotBeUsedIsNamedWithItsFlag) {
+TEST(SharedTier, UnusableFileNamesItsFlag) {
   const TestFolder folder;
   SharedFlags flags;
   flags.url = "rediss://127.0.0.1:1";
@@ -102,7 +102,7 @@ TEST(SharedTier, AFileThatCannotBeUsedIsNamedWithItsFlag) {
 }
 
 // A store with a tier whose engine is not there.
-class LonelySharedTier : public ::testing::Test {
+class SharedTierWithoutEngine : public ::testing::Test {
  protected:
   void SetUp() override {
     StoreOptions options;
@@ -121,14 +121,14 @@ class LonelySharedTier : public ::testing::Test {
   StoreAndEngine added_;
 };
 
-TEST_F(LonelySharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
+TEST_F(SharedTierWithoutEngine, StoreStartsWithoutEngine) {
   ASSERT_NE(added_.engine, nullptr);
   const StoreStats stats = added_.store->Stats();
   EXPECT_EQ(stats.restore_points, 0);
   EXPECT_EQ(stats.Of(Counter::kSharedUnreachableShards), 1);
 }
 
-TEST(SharedTier, AnEngineThatIsLostAndFoundAgainIsSaidOnceEachWithItsAddress) {
+TEST(SharedTier, ReachabilityChangesAreLoggedOnce) {
   SetUpLogging(LogLevel::kInfo, LogFormat::kText);
   Reachability reachability("shared tier", "redis://r:1");
   SharedEngineStats stats;

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
+TEST(StoreMetrics, EachMetricHasOneLabelSet) {
   // Prometheus would sum a series without labels and its parts by tier: everything counted twice.
   const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
@@ -32,7 +32,7 @@ TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
   }
 }
 
-TEST(StoreMetrics, NameEveryReasonTierAndDurability) {
+TEST(StoreMetrics, EveryLabelValueIsPresent) {
   const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();

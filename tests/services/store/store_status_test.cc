@@ -36,7 +36,7 @@ class StoreStatusTest : public ::testing::Test {
   StatusFigures status_{"hearth-store", "1.2.3", StoreFigures(store_.get()), &clock_};
 };
 
-TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
+TEST_F(StoreStatusTest, EmptyStoreHasEveryField) {
   const nlohmann::json json = Json();
   EXPECT_EQ(json["program"], "hearth-store");
   EXPECT_EQ(json["version"], "1.2.3");
@@ -48,7 +48,7 @@ TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
   EXPECT_EQ(json["misses"].size(), 4u);
 }
 
-TEST_F(StoreStatusTest, TheHottestComeFirstAndCarryNoContent) {
+TEST_F(StoreStatusTest, HottestPointsHideContent) {
   for (uint64_t seed = 1; seed <= kHottest + 5; ++seed) Publish(seed, "acme & <sons>");
   Publish(100);
   Publish(101);
@@ -66,7 +66,7 @@ TEST_F(StoreStatusTest, TheHottestComeFirstAndCarryNoContent) {
   EXPECT_THAT(json.dump(), Not(HasSubstr("acme")));
 }
 
-TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
+TEST_F(StoreStatusTest, StepsCountTheirEvents) {
   Publish(1);
   Fetch(1);
   Fetch(9);
@@ -84,7 +84,7 @@ TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
   EXPECT_EQ(steps[2]["hit_tokens"], 32);
 }
 
-TEST_F(StoreStatusTest, EventsSinceTheLastStepAreThereToo) {
+TEST_F(StoreStatusTest, CurrentStepIsShown) {
   Publish(1);
   Fetch(1);
   const nlohmann::json first = Json();
@@ -101,7 +101,7 @@ TEST_F(StoreStatusTest, OldStepsAreForgotten) {
   EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
 }
 
-TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
+TEST_F(StoreStatusTest, JsonIsCachedForOneSecond) {
   clock_.Advance(absl::Seconds(10));
   const std::string before = status_.JsonText();
   Publish(1);
@@ -110,12 +110,12 @@ TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
   EXPECT_NE(status_.JsonText(), before);
 }
 
-TEST_F(StoreStatusTest, ASamplerThatRunsEndsWithIt) {
+TEST_F(StoreStatusTest, DestructionStopsSampler) {
   StatusFigures running("hearth-store", "1", StoreFigures(store_.get()), &clock_);
   running.Start();
 }
 
-TEST(Quantile, IsReadOffTheBuckets) {
+TEST(Quantile, InterpolatesWithinBuckets) {
   LatencyCounts counts;
   EXPECT_EQ(Quantile(counts, 0.5), 0);
   counts.counts[3] = 90;  // 50 to 100 microseconds

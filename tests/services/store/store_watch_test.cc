@@ -71,7 +71,7 @@ class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
   }
 };
 
-TEST_F(StoreWatchTest, AnEmptyStoreStartsWithAnEmptySnapshot) {
+TEST_F(StoreWatchTest, EmptyStoreSendsEmptySnapshot) {
   const auto stream = Watch();
   const v1::WatchEvent start = stream->Next();
   EXPECT_EQ(start.kind(), v1::WatchEvent::START);
@@ -83,7 +83,7 @@ TEST_F(StoreWatchTest, AnEmptyStoreStartsWithAnEmptySnapshot) {
   EXPECT_FALSE(end.has_restore_point());
 }
 
-TEST_F(StoreWatchTest, TheSnapshotIsWhatIsStoredAndChangesFollowWithoutAGap) {
+TEST_F(StoreWatchTest, ChangesFollowSnapshotWithoutGap) {
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ASSERT_TRUE(server_.store()->SetPinned(LatestId(), "default", true).ok());
   const auto stream = Watch();
@@ -110,7 +110,7 @@ TEST_F(StoreWatchTest, TheSnapshotIsWhatIsStoredAndChangesFollowWithoutAGap) {
   }
 }
 
-TEST_F(StoreWatchTest, ASnapshotLargerThanTheQueueArrivesWhole) {
+TEST_F(StoreWatchTest, LargeSnapshotArrivesWhole) {
   constexpr uint64_t kPoints = kMaxWatchQueue + 100;
   for (uint64_t seed = 1; seed <= kPoints; ++seed) Publish(seed);
   const auto stream = Watch();
@@ -124,7 +124,7 @@ TEST_F(StoreWatchTest, ASnapshotLargerThanTheQueueArrivesWhole) {
   EXPECT_EQ(seen.size(), kPoints);
 }
 
-TEST_F(StoreWatchTest, TokensComeWithTheirChunksWhereTheyAreAskedFor) {
+TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
   Publish(1);
   v1::WatchRequest request;
   EXPECT_EQ(Watch(request)->Next().kind(), v1::WatchEvent::START);
@@ -157,7 +157,7 @@ TEST_F(StoreWatchTest, TokensComeWithTheirChunksWhereTheyAreAskedFor) {
 
 // Of the sliding-window layers only the tail is stored, of a model without others nothing before
 // it: a router that took such a group for a prefix would send prompts to where they miss.
-TEST_F(StoreWatchTest, ATailIsToldAsTheEndOfAWholePrefixAndNeverAlone) {
+TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
   KitModel sliding;
   sliding.layer_types = "lll";
   v1::WatchRequest request;
@@ -187,14 +187,14 @@ TEST_F(StoreWatchTest, ATailIsToldAsTheEndOfAWholePrefixAndNeverAlone) {
   }
 }
 
-TEST_F(StoreWatchTest, WithoutAskingNoTokensAreSent) {
+TEST_F(StoreWatchTest, UnrequestedTokensAreNotSent) {
   Publish(1);
   const auto stream = Watch();
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
   EXPECT_FALSE(stream->Next().has_chunks());
 }
 
-TEST_F(StoreWatchTest, ABoundaryInsideAChunkHasNoChunks) {
+TEST_F(StoreWatchTest, BoundaryInsideChunkHasNoChunks) {
   const KitPrompt prompt{KitTokens(1, 40), {40}};
   ASSERT_TRUE(KitPublish(server_.store(), model_, prompt, {40}).ok());
   v1::WatchRequest request;
@@ -207,7 +207,7 @@ TEST_F(StoreWatchTest, ABoundaryInsideAChunkHasNoChunks) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
 }
 
-TEST_F(StoreWatchTest, ALongPromptsChunksComeInSeveralEventsThatJoin) {
+TEST_F(StoreWatchTest, LongPromptSpansSeveralEvents) {
   constexpr uint32_t kTokens = kMaxWatchTokens + 160;
   const KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
   ASSERT_TRUE(KitPublish(server_.store(), model_, prompt, {kTokens}).ok());
@@ -233,7 +233,7 @@ TEST_F(StoreWatchTest, ALongPromptsChunksComeInSeveralEventsThatJoin) {
 }
 
 // Neither a watcher's place nor a list is anybody's who does not read.
-TEST_F(StoreWatchTest, AWatcherThatTakesNothingIsLetGo) {
+TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
   server_.admission()->SetPatience(absl::Milliseconds(50));
   grpc::ChannelArguments narrow;
@@ -257,7 +257,7 @@ TEST_F(StoreWatchTest, AWatcherThatTakesNothingIsLetGo) {
   EXPECT_EQ(list->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(StoreWatchTest, ResumesAfterTheLastEventSeen) {
+TEST_F(StoreWatchTest, ResumesAfterLastEvent) {
   Publish(1);
   v1::WatchRequest again;
   {
@@ -284,7 +284,7 @@ TEST_F(StoreWatchTest, ResumesAfterTheLastEventSeen) {
   EXPECT_EQ(stream->Next().sequence(), 4u);
 }
 
-TEST_F(StoreWatchTest, AnotherIncarnationOrAForgottenEventGetsASnapshot) {
+TEST_F(StoreWatchTest, UnknownSequenceGetsSnapshot) {
   for (uint64_t seed = 1; seed <= 2; ++seed) Publish(seed);
   v1::WatchRequest again;
   again.set_incarnation(server_.store()->Stats().incarnation + 1);
@@ -300,7 +300,7 @@ TEST_F(StoreWatchTest, AnotherIncarnationOrAForgottenEventGetsASnapshot) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT);
 }
 
-TEST_F(StoreWatchTest, WithoutASnapshotOnlyWhatHappensFromNowOn) {
+TEST_F(StoreWatchTest, NoSnapshotSendsOnlyChanges) {
   Publish(1);
   v1::WatchRequest request;
   request.set_no_snapshot(true);
@@ -312,7 +312,7 @@ TEST_F(StoreWatchTest, WithoutASnapshotOnlyWhatHappensFromNowOn) {
 }
 
 // A point acknowledged from memory has another event once it is on disk, and only then.
-TEST_F(StoreWatchOnDiskTest, DurableIsTrueFromTheEventThatMadeItSo) {
+TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
   const auto stream = Watch();
   while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {
   }
@@ -338,7 +338,7 @@ TEST_F(StoreWatchOnDiskTest, DurableIsTrueFromTheEventThatMadeItSo) {
 }
 
 // A model of the store kept by watching alone equals the store, wherever the snapshot fell.
-TEST_F(StoreWatchOnDiskTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
+TEST_F(StoreWatchOnDiskTest, WatcherModelEqualsStore) {
   constexpr uint32_t kLastTokens = 16;
   absl::Notification snapshot_ended;
   std::thread publisher([&] {

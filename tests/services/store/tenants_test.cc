@@ -17,7 +17,7 @@ namespace {
 
 class TenantsTest : public TenantsFixture {};
 
-TEST_F(TenantsTest, PointsOfAChangeNothingThatBIsTold) {
+TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   StoreServer with_a(options_, access_);
   StoreServer without(options_, access_);
   Peer a(with_a, As("a"));
@@ -45,7 +45,7 @@ TEST_F(TenantsTest, PointsOfAChangeNothingThatBIsTold) {
 }
 
 // Of one store: what A stored, and what nobody did.
-TEST_F(TenantsTest, PointsOfAAreToBAsIfThereWereNone) {
+TEST_F(TenantsTest, StoredAndMissingLookAlike) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
   a.Publish(PrefixOf(kBoundary), /*salt=*/1);
@@ -61,7 +61,7 @@ TEST_F(TenantsTest, PointsOfAAreToBAsIfThereWereNone) {
 }
 
 // B has a share of what may be pinned; A, which has none, pins all that is left.
-TEST_F(TenantsTest, PinsOfAChangeNothingThatBIsToldUpToItsShare) {
+TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   constexpr uint64_t kPointBytes = 5632;
   options_.host_bytes = 64 << 10;
   options_.count_points = false;
@@ -86,7 +86,7 @@ TEST_F(TenantsTest, PinsOfAChangeNothingThatBIsToldUpToItsShare) {
 }
 
 // Tokens are the tenant's own text: whoever only operates the store does not read them.
-TEST_F(TenantsTest, AWatchShowsTokensToTheTenantAndToWorkersAlone) {
+TEST_F(TenantsTest, WatchHidesTokensFromAdmins) {
   StoreServer server(options_, access_);
   const auto told = [&](const std::string& name, bool with_chunks = true) {
     return Peer(server, As(name)).Watch("a", with_chunks);
@@ -98,7 +98,7 @@ TEST_F(TenantsTest, AWatchShowsTokensToTheTenantAndToWorkersAlone) {
   EXPECT_EQ(told("root", false).find("status"), std::string::npos);
 }
 
-TEST_F(TenantsTest, NoRpcIsLeftOut) {
+TEST_F(TenantsTest, EveryRpcIsTested) {
   const std::set<std::string> asked = {"Fetch", "Lease", "Publish", "Explain", "Pin",       "Unpin",
                                        "Drop",  "List",  "Stats",   "Watch",   "Quarantine"};
   const auto* service =
@@ -109,7 +109,7 @@ TEST_F(TenantsTest, NoRpcIsLeftOut) {
   EXPECT_EQ(all, asked) << "Peer::AskEverything is to ask it too";
 }
 
-TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
+TEST_F(TenantsTest, MetricsAndPagesNameNoTenant) {
   StoreServer server(options_, access_);
   Peer worker(server, As("worker"));
   v1::Prefix prefix = PrefixOf(kBoundary, "a", /*first=*/424242);
@@ -132,7 +132,7 @@ TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
   EXPECT_EQ(shown.find("tenant="), std::string::npos) << shown;
 }
 
-TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
+TEST_F(TenantsTest, TenantStreamsLeaveRoom) {
   StoreServer server(options_, access_);
   const auto b = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -153,7 +153,7 @@ TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
 }
 
 // All the places for publishes that one tenant may have are taken, and held.
-TEST_F(TenantsTest, OneTenantsPublishesLeaveRoomForOthers) {
+TEST_F(TenantsTest, TenantPublishesLeaveRoom) {
   StoreServer server(options_, access_);
   const auto loud = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
   v1::PublishRequest begin;
@@ -184,7 +184,7 @@ TEST_F(TenantsTest, OneTenantsPublishesLeaveRoomForOthers) {
   for (const auto& call : held) call->Finish();
 }
 
-TEST_F(TenantsTest, AWorkerAssertsTheTenantItAuthenticated) {
+TEST_F(TenantsTest, WorkerPublishesForTenant) {
   StoreServer server(options_, access_);
   Peer worker(server, As("worker")), b(server, As("b"));
   v1::Prefix prefix = PrefixOf(kBoundary);
@@ -197,7 +197,7 @@ TEST_F(TenantsTest, AWorkerAssertsTheTenantItAuthenticated) {
   EXPECT_NE(b.Fetch(fetch).find("usable_tokens: 40"), std::string::npos);
 }
 
-TEST_F(TenantsTest, StoreWideFiguresAreForWorkersAndAdministrators) {
+TEST_F(TenantsTest, StoreFiguresNeedPrivilege) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), root(server, As("root"));
   a.Publish(PrefixOf(kBoundary), 1);
@@ -210,7 +210,7 @@ TEST_F(TenantsTest, StoreWideFiguresAreForWorkersAndAdministrators) {
   EXPECT_NE(own.find("bytes: "), std::string::npos) << own;
 }
 
-TEST_F(TenantsTest, SharedMemoryIsForWorkersOnly) {
+TEST_F(TenantsTest, SharedMemoryNeedsWorkerRole) {
   options_.shared_memory = true;
   StoreServer server(options_, access_, absl::StrCat("@hearth-tenants-test-", getpid()));
   Peer b(server, As("b")), worker(server, As("worker"));
@@ -223,7 +223,7 @@ TEST_F(TenantsTest, SharedMemoryIsForWorkersOnly) {
   EXPECT_EQ(b.Fetch(fetch).find("socket: "), std::string::npos);
 }
 
-TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
+TEST_F(TenantsTest, MissingCredentialsAreUnauthenticated) {
   StoreServer server(options_, access_);
   ClientAccess wrong;
   wrong.token_file = folder_.Write("wrong", "token-of-nobody");
@@ -241,7 +241,7 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
 }
 
 // Of a caller that the identities file no longer knows, or knows as another.
-TEST_F(TenantsTest, StreamsEndWithTheirCallersIdentity) {
+TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   StoreServer server(options_, access_);
   const auto stub_of = [&](const std::string& name) {
     return v1::CacheStore::NewStub(ConnectedTo(server.address(), As(name)));
@@ -281,7 +281,7 @@ TEST_F(TenantsTest, StreamsEndWithTheirCallersIdentity) {
 }
 
 // RFC 9110: a scheme's case says nothing, and another scheme is no token at all.
-TEST_F(TenantsTest, OnlyABearerTokenIsOne) {
+TEST_F(TenantsTest, OnlyBearerSchemeIsAccepted) {
   StoreServer server(options_, access_);
   const auto list_with = [&](const std::vector<std::string>& headers) {
     grpc::ClientContext context;
@@ -303,7 +303,7 @@ TEST_F(TenantsTest, OnlyABearerTokenIsOne) {
   EXPECT_EQ(list_with({"Bearer token-a", "Basic x"}), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-TEST_F(TenantsTest, ACertificateIsAnIdentityToo) {
+TEST_F(TenantsTest, CertificateIdentifiesTenant) {
   TestAuthority authority, stranger;
   const auto server_pem = authority.Issue("store");
   AccessFlags tls;
@@ -331,7 +331,7 @@ TEST_F(TenantsTest, ACertificateIsAnIdentityToo) {
   EXPECT_NE(Peer(server, as(&stranger, "c")).List().find("status 14"), std::string::npos);
 }
 
-TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
+TEST_F(TenantsTest, TenantsFileMistakesAreNamed) {
   const auto read = [&](const std::string& text) {
     return ReadTenantsFile(folder_.Write("tenants.json", text));
   };
