@@ -33,12 +33,13 @@ uint64_t SizeClassUpTo(uint64_t bytes) {
 // The text of the next part where `left` bytes are, of an object of `whole`: all of it, or as much
 // as fills what is allocated for it.
 uint64_t CutOf(uint64_t left, uint64_t whole) {
-  constexpr uint64_t kBeside = SharedSpace::kSealBytes + kAllocatedBytes;
-  const uint64_t allocated = left + kBeside;
+  constexpr uint64_t kOverheadBytes = SharedSpace::kSealBytes + kAllocatedBytes;
+  const uint64_t allocated = left + kOverheadBytes;
   if (allocated <= kWholeBytes) return left;
   const uint64_t filled = SizeClassUpTo(allocated);
   const uint64_t next = SizeClassUpTo(filled + filled / 4);
-  return filled == allocated || next - allocated <= whole / kUnusedShare ? left : filled - kBeside;
+  return filled == allocated || next - allocated <= whole / kUnusedShare ? left
+                                                                         : filled - kOverheadBytes;
 }
 
 }  // namespace

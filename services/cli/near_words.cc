@@ -42,7 +42,7 @@ bool IsOfKubernetes(const std::string& name) {
          name.find_first_of("0123456789", port) == port + 6;
 }
 
-bool IsOfAnyProgram(const std::string& name) {
+bool HasProgramPrefix(const std::string& name) {
   for (const char* prefix : {"HEARTH_STORE_", "HEARTH_WORKER_", "HEARTHCTL_"}) {
     if (absl::StartsWith(name, prefix)) return true;
   }
@@ -85,7 +85,7 @@ std::vector<std::string> MistypedVariables(const char* const* environment,
     const bool is_near = std::any_of(known.begin(), known.end(), [&name](const std::string& one) {
       return EditDistance(name, one) <= kNearVariable;
     });
-    if (!absl::StartsWith(name, prefix) && (IsOfAnyProgram(name) || !is_near)) continue;
+    if (!absl::StartsWith(name, prefix) && (HasProgramPrefix(name) || !is_near)) continue;
     sentences.push_back(absl::StrCat("environment: ", name, " is not a variable of ", program,
                                      " and was ignored", DidYouMean(name, known)));
   }

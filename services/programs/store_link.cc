@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-constexpr absl::Duration kLookAtStore = absl::Seconds(1);
+constexpr absl::Duration kReachabilityPeriod = absl::Seconds(1);
 
 std::optional<int> CudaIndex(absl::string_view device) {
   int index = 0;
@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
       GpuImporter(options.device));
   add_adapters();
   link->reachability_ = std::make_unique<Reachability>("store", spec);
-  link->look_ = std::make_unique<RepeatingThread>(
+  link->reachability_check_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {
         // Asking also makes an idle channel connect. What is neither is about to be one of them.
         const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
         if (is_lost || state == GRPC_CHANNEL_READY) {
           reachability->Note(!is_lost, "the connection fails");
         }
-        return kLookAtStore;
+        return kReachabilityPeriod;
       });
   return link;
 }

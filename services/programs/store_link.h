@@ -56,7 +56,7 @@ class StoreLink {
 
   CacheCounters counters_;
   std::unique_ptr<Reachability> reachability_;
-  std::unique_ptr<RepeatingThread> look_;  // at whether a cache node is reached
+  std::unique_ptr<RepeatingThread> reachability_check_;  // at whether a cache node is reached
   std::unique_ptr<Embedded> embedded_;
   std::unique_ptr<RemotePrefixCache> cache_;  // ends before the store that it calls
 };

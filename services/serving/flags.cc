@@ -240,7 +240,7 @@ std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* a
 }
 
 // A flag that is not known comes first: what else is said may follow from it.
-std::string FlagSet::WhatIsWrong(const std::string& parser_message) const {
+std::string FlagSet::UsageError(const std::string& parser_message) const {
   const auto is_no_flag = [this](const std::string& flag, const char* dashes) {
     std::vector<std::string> known;
     for (const CLI::Option* option : app_->get_options()) {
@@ -284,7 +284,7 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
       *exit_code = page_.empty() ? app_->exit(error) : 0;
     } else {
       std::fprintf(stderr, "%s: %s (see --help)\n", app_->get_name().c_str(),
-                   WhatIsWrong(error.what()).c_str());
+                   UsageError(error.what()).c_str());
       *exit_code = 2;
     }
     return false;

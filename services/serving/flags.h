@@ -90,7 +90,7 @@ class FlagSet {
  private:
   void AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
                 const std::string& help, std::function<void(size_t)> set);
-  std::string WhatIsWrong(const std::string& parser_message) const;
+  std::string UsageError(const std::string& parser_message) const;
   std::vector<std::string> WithEnvironment(int argc, const char* const* argv) const;
   CLI::Option* Described(CLI::Option* option, const std::string& name);
 

@@ -235,7 +235,7 @@ class NodeBuilder {
   bool start_object(size_t /*size*/) { return Open(NodeType::kObject); }
   bool start_array(size_t /*size*/) { return Open(NodeType::kList); }
   bool key(const Text& value);
-  bool end_object() { return HasNoTwins() && Close(); }
+  bool end_object() { return HasUniqueKeys() && Close(); }
   bool end_array() { return Close(); }
   bool parse_error(size_t position, const Text& last_token,
                    const nlohmann::detail::exception& error);
@@ -272,7 +272,7 @@ class NodeBuilder {
     open_.pop_back();
     return true;
   }
-  bool HasNoTwins();
+  bool HasUniqueKeys();
 
   const JsonLimits& limits_;
   const char* const end_;
@@ -336,7 +336,7 @@ bool NodeBuilder::key(const Text& value) {
   return AddNode(NodeType::kString) && AddText(value);
 }
 
-bool NodeBuilder::HasNoTwins() {
+bool NodeBuilder::HasUniqueKeys() {
   const uint32_t object = open_.back();
   keys_.clear();
   for (uint32_t at = object + 1; at < made_->nodes.size(); at = made_->EndOf(at + 1)) {

@@ -38,9 +38,10 @@ absl::Status ExplainPrompt(StoreReader* store, const Identity& caller,
 }
 
 // An audit found wrong objects: removes them, and logs who published them.
-absl::Status TakeOut(TieredStore* store, const Identity& caller,
-                     const grpc::CallbackServerContext* context,
-                     const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
+absl::Status QuarantineObjects(TieredStore* store, const Identity& caller,
+                               const grpc::CallbackServerContext* context,
+                               const v1::QuarantineRequest& request,
+                               v1::QuarantineResponse* response) {
   const absl::StatusOr<PrefixQuery> query = QueryOf(store, caller, context, request.prefix());
   if (!query.ok()) return query.status();
   std::vector<ObjectId> objects;
@@ -126,7 +127,7 @@ grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes
   const auto work = [store = store_, context](const Identity& caller,
                                               const v1::QuarantineRequest& asked,
                                               v1::QuarantineResponse* made) {
-    return TakeOut(store, caller, context, asked, made);
+    return QuarantineObjects(store, caller, context, asked, made);
   };
   return AnswerOnPool<v1::QuarantineRequest, v1::QuarantineResponse>(
       admission_, "Quarantine", context, request, response, admit, work);

@@ -137,8 +137,8 @@ void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::Fetc
 
 // Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`; offers the
 // memory to a caller that has not mapped it. True: ranges were given out, until the session ends.
-bool ShareWhatIsAsked(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
-                      FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
+bool ShareMapped(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
+                 FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   if (request.has_device_segment_id() &&
       IsMapped(offer.device_id, offer.device_socket, request.device_segment_id(),
                [plan] { return plan->mutable_device_segment(); })) {
@@ -221,8 +221,8 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
   if (caller.sees_all()) {
-    shares_ = ShareWhatIsAsked(service_->offer(), parsed, session_.get(), &order_,
-                               message->mutable_plan());
+    shares_ =
+        ShareMapped(service_->offer(), parsed, session_.get(), &order_, message->mutable_plan());
   }
   from_disk_ = std::any_of(plan.objects.begin(), plan.objects.end(),
                            [](const auto& object) { return object.tier == Tier::kDisk; });

@@ -17,7 +17,7 @@ namespace {
 absl::StatusOr<std::string> ListedTenant(const Identity& caller, const std::string& asked) {
   if (asked == kAllTenants && caller.role == Role::kAdmin) return asked;
   // Without identities there is one tenant. A data folder may have points of earlier ones.
-  if (asked == kAllTenants && caller.role == Role::kNobody) return caller.tenant;
+  if (asked == kAllTenants && caller.role == Role::kAnonymous) return caller.tenant;
   return caller.TenantOf(asked);
 }
 

@@ -41,13 +41,13 @@ class PublishCall final : public UploadCall<UploadStream> {
 
   void OnWriteDone(bool ok) override {
     EndWait();
-    if (!ok) return End(GivenUpOr(OnNoMore()));
+    if (!ok) return End(GivenUpOr(OnUploadEnd()));
     if (acknowledged_) return End(absl::OkStatus());
     Read();
   }
 
  private:
-  absl::Status OnNoMore() override {
+  absl::Status OnUploadEnd() override {
     return absl::CancelledError(assembler_.has_value()
                                     ? "publish: the stream ended before its commit"
                                     : "publish: the stream ended before its begin");
@@ -97,7 +97,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     assert(session_ == nullptr && !assembler_.has_value());
     absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, caller_);
     if (!spec.ok()) return spec.status();
-    if (absl::Status status = call_->BelongsTo(spec->tenant); !status.ok()) return status;
+    if (absl::Status status = call_->ChargeTenant(spec->tenant); !status.ok()) return status;
     spec->publisher = caller_.name.empty() ? context_->peer() : caller_.name;
     spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();

@@ -59,7 +59,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void OnPlanned(uint32_t written) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives the sink the end that is kept, if there is one.
-  void GiveEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DeliverEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Engine* const engine_;  // used in its own events: it may be destroyed before this
   const Tokenizer* const tokenizer_;
@@ -164,11 +164,11 @@ void Generation::OnFinished(const FinishedInfo& info) {
       const auto self = weak.lock();
       if (self == nullptr) return;
       absl::MutexLock end_lock(&self->mutex_);
-      self->GiveEnd();
+      self->DeliverEnd();
     });
     return;
   }
-  GiveEnd();
+  DeliverEnd();
 }
 
 void Generation::OnPlanned(uint32_t written) {
@@ -176,10 +176,10 @@ void Generation::OnPlanned(uint32_t written) {
   if (written_.has_value()) return;
   written_ = written;
   engine_->NoteCacheWrites(written);
-  GiveEnd();
+  DeliverEnd();
 }
 
-void Generation::GiveEnd() {
+void Generation::DeliverEnd() {
   mutex_.AssertHeld();
   if (!end_.has_value()) return;
   if (!written_.has_value()) written_ = 0;  // a plan that comes later does not count

@@ -131,7 +131,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     return absl::OkStatus();
   }
 
-  absl::Status OnNoMore() override {
+  absl::Status OnUploadEnd() override {
     if (context_->IsCancelled()) return CallerGone();
     if (file_bytes_ == 0 || file_.size() < file_bytes_) {
       return absl::DataLossError(

@@ -37,7 +37,7 @@ std::shared_ptr<RecentAnswer> RecentAnswers::Begin(const EngineRequest& request)
   if (same != answers_.end()) Remove(same);
   answers_.push_back(answer);
   tokens_ += WeightOf(*answer);
-  while (tokens_ > kMaxTokens) Remove(OldestOfTheLargest());
+  while (tokens_ > kMaxTokens) Remove(OldestOfLargestTenant());
   return answer;
 }
 
@@ -63,7 +63,7 @@ void RecentAnswers::Remove(Answers::const_iterator answer) {
   answers_.erase(answer);
 }
 
-RecentAnswers::Answers::const_iterator RecentAnswers::OldestOfTheLargest() const {
+RecentAnswers::Answers::const_iterator RecentAnswers::OldestOfLargestTenant() const {
   mutex_.AssertHeld();
   std::map<std::string, uint64_t> tokens;
   for (const auto& answer : answers_) tokens[answer->request().tenant] += WeightOf(*answer);

@@ -62,7 +62,7 @@ class RecentAnswers {
   Answers::const_iterator At(const std::string& tenant, const std::string& request_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Answers::const_iterator answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Answers::const_iterator OldestOfTheLargest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Answers::const_iterator OldestOfLargestTenant() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   Answers answers_ ABSL_GUARDED_BY(mutex_);

@@ -23,7 +23,7 @@ namespace hearth {
 namespace {
 
 // Bytes that come in between two looks exceed the limits: at 2 GB/s, 40 MB.
-constexpr int kLookMs = 20;
+constexpr int kCheckMs = 20;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kTrimPause = absl::Seconds(5);
 
@@ -60,7 +60,7 @@ std::string PeerName(const sockaddr_storage& address) {
 }
 
 // Bytes received and sent; zeros when it is no TCP socket.
-ConnectionLedger::Counted CountedOfSocket(int fd) {
+ConnectionTracker::KernelBytes KernelBytesOf(int fd) {
   tcp_info info;
   std::memset(&info, 0, sizeof(info));
   socklen_t bytes = sizeof(info);
@@ -78,64 +78,64 @@ void CutSocket(int fd) {
 // Whether an error of accept is about one connection, or none was waiting: then accept may be
 // called again at once. Else the process or the machine lacks descriptors or memory, and the
 // listener stays ready.
-bool IsOfOneConnection(int error) {
+bool IsPerConnectionError(int error) {
   return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
-  std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(std::move(options)));
-  if (door->poll_ < 0 || door->wake_ < 0) {
-    return CannotListen(door->options_.listen, "", std::strerror(errno));
+absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Open(Options options) {
+  std::unique_ptr<ConnectionAcceptor> acceptor(new ConnectionAcceptor(std::move(options)));
+  if (acceptor->poll_ < 0 || acceptor->wake_ < 0) {
+    return CannotListen(acceptor->options_.listen, "", std::strerror(errno));
   }
-  if (absl::Status status = door->listeners_.Open(); !status.ok()) return status;
-  return door;
+  if (absl::Status status = acceptor->listeners_.Open(); !status.ok()) return status;
+  return acceptor;
 }
 
-ConnectionDoor::ConnectionDoor(Options options)
+ConnectionAcceptor::ConnectionAcceptor(Options options)
     : options_(std::move(options)),
       clock_(options_.clock == nullptr ? &steady_clock_ : options_.clock),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       listeners_(options_.listen) {
-  assert(options_.ledger != nullptr);
+  assert(options_.tracker != nullptr);
 }
 
-ConnectionDoor::~ConnectionDoor() {
+ConnectionAcceptor::~ConnectionAcceptor() {
   if (thread_.joinable()) {
     eventfd_write(wake_, 1);
     thread_.join();
   }
   // Those that were handed over are gRPC's to end.
-  for (const auto& [fd, guest] : guests_) {
-    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection);
+  for (const auto& [fd, entry] : entries_) {
+    if (entry.connection != nullptr) options_.tracker->Remove(entry.connection);
     close(fd);
   }
   if (poll_ >= 0) close(poll_);
   if (wake_ >= 0) close(wake_);
 }
 
-void ConnectionDoor::Start() {
+void ConnectionAcceptor::Start() {
   assert(!thread_.joinable() && options_.take != nullptr && options_.on_refused != nullptr);
   Watch(wake_, EPOLLIN, true);
   for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, true);
   thread_ = std::thread([this] { Run(); });
 }
 
-bool ConnectionDoor::Watch(int fd, uint32_t events, bool is_new, uint32_t number) {
+bool ConnectionAcceptor::Watch(int fd, uint32_t events, bool is_new, uint32_t number) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = uint64_t{number} << 32 | static_cast<uint32_t>(fd);
   return epoll_ctl(poll_, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) == 0;
 }
 
-void ConnectionDoor::Run() {
+void ConnectionAcceptor::Run() {
   epoll_event events[kEventsAtOnce];
-  absl::Time next_look = clock_->Now();
+  absl::Time next_check = clock_->Now();
   for (;;) {
-    const bool is_quiet = guests_.empty() && !closed_some_ && !rests_;
-    const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kLookMs);
+    const bool is_quiet = entries_.empty() && !closed_some_ && !is_accept_paused_;
+    const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kCheckMs);
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
       if (fd == wake_) return;
@@ -148,18 +148,18 @@ void ConnectionDoor::Run() {
       }
     }
     const absl::Time now = clock_->Now();
-    if (now < next_look) continue;
-    next_look = now + absl::Milliseconds(kLookMs);
-    LookAtAll(now);
+    if (now < next_check) continue;
+    next_check = now + absl::Milliseconds(kCheckMs);
+    CheckConnections(now);
   }
 }
 
-void ConnectionDoor::Accept(int listener) {
+void ConnectionAcceptor::Accept(int listener) {
   sockaddr_storage address;
   socklen_t bytes = sizeof(address);
   const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return IsOfOneConnection(errno) ? void() : Rest();
+  if (fd < 0) return IsPerConnectionError(errno) ? void() : PauseAccepting();
   const absl::Time now = clock_->Now();
   const uint32_t number = ++last_number_;
   std::string peer;
@@ -169,130 +169,131 @@ void ConnectionDoor::Accept(int listener) {
     SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
     peer = PeerName(address);
   }
-  const std::shared_ptr<Connection> newcomer = options_.ledger->Add(peer, fd, now);
-  const bool is_new = guests_.emplace(fd, Guest{newcomer, listener, number, now}).second;
-  assert(is_new);  // one that was closed is no guest
-  if (options_.ledger->connections() > options_.ledger->limits().connections) {
-    const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*newcomer, now);
+  const std::shared_ptr<Connection> newcomer = options_.tracker->Add(peer, fd, now);
+  const bool is_new = entries_.emplace(fd, Entry{newcomer, listener, number, now}).second;
+  assert(is_new);  // one that was closed is no entry
+  if (options_.tracker->connections() > options_.tracker->limits().connections) {
+    const std::shared_ptr<Connection> goes = options_.tracker->FindReplaceable(*newcomer, now);
     const std::string why =
-        absl::StrCat("limit of ", options_.ledger->limits().connections, " connections reached");
-    const auto it = goes != nullptr ? guests_.find(goes->fd()) : guests_.end();
-    if (it == guests_.end()) return Refuse(fd, why);
+        absl::StrCat("limit of ", options_.tracker->limits().connections, " connections reached");
+    const auto it = goes != nullptr ? entries_.find(goes->fd()) : entries_.end();
+    if (it == entries_.end()) return Refuse(fd, why);
     options_.on_refused(goes->peer(), why + ": closing the oldest idle connection");
-    if (it->second.waits) {
+    if (it->second.awaits_first_byte) {
       Close(goes->fd());
     } else {
       CutSocket(goes->fd());
     }
   }
-  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
+  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForErrno(fd);
 }
 
 // Without a free descriptor or memory newcomers wait for the next look. Listeners stay ready.
-void ConnectionDoor::Rest() {
+void ConnectionAcceptor::PauseAccepting() {
   options_.on_refused("", absl::StrCat("accept failed: ", std::strerror(errno)));
-  rests_ = true;
+  is_accept_paused_ = true;
   for (const int fd : listeners_.fds()) Watch(fd, 0, false);
 }
 
-void ConnectionDoor::Refuse(int fd, const std::string& why) {
-  options_.on_refused(guests_.at(fd).connection->peer(), why);
+void ConnectionAcceptor::Refuse(int fd, const std::string& why) {
+  options_.on_refused(entries_.at(fd).connection->peer(), why);
   Close(fd);
 }
 
-void ConnectionDoor::Close(int fd) {
-  const auto it = guests_.find(fd);
-  if (it == guests_.end()) return;
-  options_.ledger->Remove(it->second.connection);
+void ConnectionAcceptor::Close(int fd) {
+  const auto it = entries_.find(fd);
+  if (it == entries_.end()) return;
+  options_.tracker->Remove(it->second.connection);
   // gRPC's duplicate keeps the socket open while a call runs, and epoll would go on to tell of it.
   epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
-  guests_.erase(it);
+  entries_.erase(it);
 }
 
-void ConnectionDoor::CloseForLack(int fd) {
+void ConnectionAcceptor::CloseForErrno(int fd) {
   Refuse(fd, absl::StrCat("closed: ", std::strerror(errno)));
 }
 
-void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
-  const auto it = guests_.find(fd);
+void ConnectionAcceptor::OnReady(int fd, uint32_t number, uint32_t events) {
+  const auto it = entries_.find(fd);
   // The descriptor may be another connection's since the events were taken.
-  if (it == guests_.end() || it->second.number != number) return;
+  if (it == entries_.end() || it->second.number != number) return;
   // Both ways are shut: gRPC is done with it, or its peer is gone.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
-  if (it->second.leaves) return Drain(fd);
-  if (it->second.waits) OnFirstByte(fd, &it->second);
+  if (it->second.is_closing) return Drain(fd);
+  if (it->second.awaits_first_byte) OnFirstByte(fd, &it->second);
 }
 
-void ConnectionDoor::OnFirstByte(int fd, Guest* guest) {
+void ConnectionAcceptor::OnFirstByte(int fd, Entry* entry) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
-  if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
-  HandOver(fd, guest);
+  if ((first == kTlsHandshake) != options_.speaks_tls) return RejectTlsMismatch(fd, entry);
+  HandOver(fd, entry);
 }
 
-void ConnectionDoor::HandOver(int fd, Guest* guest) {
-  assert(guest->waits && !guest->leaves);
+void ConnectionAcceptor::HandOver(int fd, Entry* entry) {
+  assert(entry->awaits_first_byte && !entry->is_closing);
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (handed < 0) return CloseForLack(fd);
-  if (!Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
-    CloseForLack(fd);
+  if (handed < 0) return CloseForErrno(fd);
+  if (!Watch(fd, 0, false, entry->number)) {  // from now on only its end is waited for
+    CloseForErrno(fd);
     close(handed);
     return;
   }
-  guest->waits = false;
+  entry->awaits_first_byte = false;
   if (listeners_.is_local()) {
     // Nobody can tell which calls are its: it makes room for nobody.
-    guest->connection->Known();
-    guest->connection->CallBegins(/*reads_on=*/false);
+    entry->connection->MarkAuthenticated();
+    entry->connection->CallBegins(/*is_upload=*/false);
   }
-  options_.take(guest->listener, handed);
+  options_.take(entry->listener, handed);
 }
 
 // One end has TLS and the other not: answers in the client's protocol.
-void ConnectionDoor::ShowOut(int fd, Guest* guest) {
+void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
   const absl::string_view answer = options_.speaks_tls
                                        ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
                                        : absl::string_view(kTlsAlert, sizeof(kTlsAlert));
-  options_.on_refused(guest->connection->peer(),
+  options_.on_refused(entry->connection->peer(),
                       options_.speaks_tls ? "the client does not use TLS; this server requires it"
                                           : "the client uses TLS; this server does not");
   send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
   // Closed with something unread, the answer would be lost: the caller goes first, or its time is
   // up.
-  guest->leaves = true;
+  entry->is_closing = true;
   Drain(fd);
 }
 
-void ConnectionDoor::Drain(int fd) {
+void ConnectionAcceptor::Drain(int fd) {
   char unread[4096];
   const ssize_t count = recv(fd, unread, sizeof(unread), 0);
   if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) Close(fd);
 }
 
-void ConnectionDoor::LookAtAll(absl::Time now) {
-  if (std::exchange(rests_, false)) {
+void ConnectionAcceptor::CheckConnections(absl::Time now) {
+  if (std::exchange(is_accept_paused_, false)) {
     for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, false);
   }
   std::vector<int> silent;
-  for (const auto& [fd, guest] : guests_) {
-    if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
+  for (const auto& [fd, entry] : entries_) {
+    if (entry.awaits_first_byte && now - entry.since > options_.first_byte) silent.push_back(fd);
   }
   for (const int fd : silent) Close(fd);
-  const auto verdicts = options_.ledger->Judge(now, [this](const Connection& asked) {
-    const auto it = guests_.find(asked.fd());
+  const auto excessive = options_.tracker->FindExcessive(now, [this](const Connection& asked) {
+    const auto it = entries_.find(asked.fd());
     // Of one that waits nothing is gRPC's.
-    if (it == guests_.end() || it->second.waits) return ConnectionLedger::Counted();
-    return CountedOfSocket(asked.fd());
+    if (it == entries_.end() || it->second.awaits_first_byte)
+      return ConnectionTracker::KernelBytes();
+    return KernelBytesOf(asked.fd());
   });
-  for (const ConnectionLedger::Verdict& verdict : verdicts) {
-    options_.on_refused(verdict.connection->peer(), verdict.why);
-    CutSocket(verdict.connection->fd());
+  for (const ConnectionTracker::Excess& excess : excessive) {
+    options_.on_refused(excess.connection->peer(), excess.why);
+    CutSocket(excess.connection->fd());
     closed_some_ = true;
   }
   // gRPC has freed what they held by then, and the allocator keeps it otherwise.
-  if (!verdicts.empty()) trimmed_ = now;
+  if (!excessive.empty()) trimmed_ = now;
   if (closed_some_ && now - trimmed_ > kTrimPause) {
     closed_some_ = false;
     // Not on this thread: 150 MiB take 50 to 120 ms on a busy machine.

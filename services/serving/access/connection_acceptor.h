@@ -1,4 +1,4 @@
-// ConnectionDoor: accepts a server's connections. Hands a bounded number of them to gRPC, each
+// ConnectionAcceptor: accepts a server's connections. Hands a bounded number of them to gRPC, each
 // after its first byte, and closes those that the ledger names. For connections of a unix socket
 // the kernel counts no bytes and gRPC has one name for all: they too are counted and must send a
 // byte, but the ledger names none of them.
@@ -25,12 +25,12 @@
 
 namespace hearth {
 
-class ConnectionDoor {
+class ConnectionAcceptor {
  public:
   struct Options {
     std::string listen;  // "HOST:PORT" or "unix:PATH"
     bool speaks_tls = false;
-    ConnectionLedger* ledger = nullptr;
+    ConnectionTracker* tracker = nullptr;
     // A connection that sends nothing for so long is closed; gRPC never gets it.
     absl::Duration first_byte = absl::Seconds(10);
     Clock* clock = nullptr;  // null: a SteadyClock. Also of the ledger's times
@@ -44,49 +44,49 @@ class ConnectionDoor {
   };
 
   // Listens when it returns, but accepts nobody before Start. kUnavailable names the address.
-  static absl::StatusOr<std::unique_ptr<ConnectionDoor>> Open(Options options);
-  ~ConnectionDoor();
-  ConnectionDoor(const ConnectionDoor&) = delete;
-  ConnectionDoor& operator=(const ConnectionDoor&) = delete;
+  static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Open(Options options);
+  ~ConnectionAcceptor();
+  ConnectionAcceptor(const ConnectionAcceptor&) = delete;
+  ConnectionAcceptor& operator=(const ConnectionAcceptor&) = delete;
 
   int port() const { return listeners_.port(); }  // 0: a unix socket
   void Start();
 
  private:
-  struct Guest {
+  struct Entry {
     std::shared_ptr<Connection> connection;
     int listener = -1;
     uint32_t number = 0;
     absl::Time since;
-    bool waits = true;    // for its first byte
-    bool leaves = false;  // was told why
+    bool awaits_first_byte = true;  // for its first byte
+    bool is_closing = false;        // was told why
   };
 
-  explicit ConnectionDoor(Options options);
+  explicit ConnectionAcceptor(Options options);
   void Run();
   void Accept(int listener);
-  void Rest();
+  void PauseAccepting();
   void OnReady(int fd, uint32_t number, uint32_t events);
-  void OnFirstByte(int fd, Guest* guest);
-  void HandOver(int fd, Guest* guest);
-  void ShowOut(int fd, Guest* guest);
+  void OnFirstByte(int fd, Entry* entry);
+  void HandOver(int fd, Entry* entry);
+  void RejectTlsMismatch(int fd, Entry* entry);
   void Drain(int fd);
   void Close(int fd);
-  void CloseForLack(int fd);  // of what errno says
+  void CloseForErrno(int fd);  // of what errno says
   void Refuse(int fd, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
-  void LookAtAll(absl::Time now);
+  void CheckConnections(absl::Time now);
 
   const Options options_;
   SteadyClock steady_clock_;
   Clock* const clock_;
   int poll_ = -1, wake_ = -1;
   Listeners listeners_;
-  absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
+  absl::flat_hash_map<int, Entry> entries_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
-  bool rests_ = false;  // from its listeners, until the next look
+  bool is_accept_paused_ = false;  // from its listeners, until the next look
   ThreadExecutor trimmer_{/*max_bytes=*/1};
   std::thread thread_;
 };

@@ -9,47 +9,48 @@
 
 namespace hearth {
 
-void ConnectionLedger::SetLimits(const ConnectionLimits& limits) {
+void ConnectionTracker::SetLimits(const ConnectionLimits& limits) {
   assert(limits.sent_share > 0);
   absl::MutexLock lock(&mutex_);
   limits_ = limits;
 }
 
-ConnectionLimits ConnectionLedger::limits() const {
+ConnectionLimits ConnectionTracker::limits() const {
   absl::MutexLock lock(&mutex_);
   return limits_;
 }
 
-std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int fd, absl::Time now) {
+std::shared_ptr<Connection> ConnectionTracker::Add(const std::string& peer, int fd,
+                                                   absl::Time now) {
   auto connection = std::make_shared<Connection>(peer, fd, now);
   absl::MutexLock lock(&mutex_);
   open_[peer] = connection;
   return connection;
 }
 
-void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection) {
+void ConnectionTracker::Remove(const std::shared_ptr<Connection>& connection) {
   absl::MutexLock lock(&mutex_);
   const auto it = open_.find(connection->peer());
   // A port that was used again is another connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
 }
 
-std::shared_ptr<Connection> ConnectionLedger::Find(const std::string& peer) const {
+std::shared_ptr<Connection> ConnectionTracker::Find(const std::string& peer) const {
   absl::MutexLock lock(&mutex_);
   const auto it = open_.find(peer);
   return it == open_.end() ? nullptr : it->second;
 }
 
-uint64_t ConnectionLedger::Allowance(const Connection& connection) const {
+uint64_t ConnectionTracker::Allowance(const Connection& connection) const {
   mutex_.AssertHeld();
   return limits_.each_bytes +
          limits_.stream_bytes * connection.streams_.load(std::memory_order_relaxed);
 }
 
-void ConnectionLedger::Enter(Connection* connection, const Counted& counted, absl::Time now) {
+void ConnectionTracker::Enter(Connection* connection, const KernelBytes& counted, absl::Time now) {
   mutex_.AssertHeld();
   connection->received_ = std::max(connection->received_, counted.received);
-  uint64_t consumed = connection->taken_.exchange(0, std::memory_order_relaxed);
+  uint64_t consumed = connection->newly_consumed_.exchange(0, std::memory_order_relaxed);
   if (consumed > 0) connection->used_ = now;
   if (connection->looked_ != absl::InfinitePast()) {
     consumed += static_cast<uint64_t>(absl::ToDoubleSeconds(now - connection->looked_) *
@@ -69,69 +70,70 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
   }
 }
 
-std::string ConnectionLedger::WhatIsWrong(const Connection& connection, absl::Time now) const {
+std::string ConnectionTracker::FaultOf(const Connection& connection, absl::Time now) const {
   mutex_.AssertHeld();
-  const uint64_t untaken = Untaken(connection);
-  if (untaken > Allowance(connection)) {
-    return absl::StrCat("unfinished messages of ", untaken, " bytes; the limit of a connection is ",
-                        Allowance(connection));
+  const uint64_t unconsumed = UnconsumedOf(connection);
+  if (unconsumed > Allowance(connection)) {
+    return absl::StrCat("unfinished messages of ", unconsumed,
+                        " bytes; the limit of a connection is ", Allowance(connection));
   }
-  if (untaken > limits_.slack_bytes && now - connection.mark_time_ > limits_.message_time) {
+  if (unconsumed > limits_.slack_bytes && now - connection.mark_time_ > limits_.message_time) {
     return absl::StrCat("a message is still unfinished after ",
                         absl::FormatDuration(limits_.message_time));
   }
   return "";
 }
 
-std::vector<ConnectionLedger::Verdict> ConnectionLedger::Judge(absl::Time now, Count count) {
-  std::vector<std::pair<std::shared_ptr<Connection>, Counted>> all;
+std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Time now,
+                                                                        Count count) {
+  std::vector<std::pair<std::shared_ptr<Connection>, KernelBytes>> all;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [peer, connection] : open_) {
-      if (!connection->closed_) all.emplace_back(connection, Counted());
+      if (!connection->closed_) all.emplace_back(connection, KernelBytes());
     }
   }
   for (auto& [connection, counted] : all) counted = count(*connection);  // while calls begin
-  std::vector<Verdict> verdicts;
+  std::vector<Excess> excessive;
   // Strangers are worst, then those with the most. A stranger that holds next to nothing is no
   // worse than others: closing it gains nothing, and its first call may be on its way.
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   absl::MutexLock lock(&mutex_);
-  untaken_bytes_ = 0;
+  unconsumed_bytes_ = 0;
   const auto close = [&](const std::shared_ptr<Connection>& connection, std::string why) {
     connection->closed_ = true;
-    verdicts.push_back({connection, std::move(why)});
+    excessive.push_back({connection, std::move(why)});
   };
   for (const auto& [connection, counted] : all) {
     if (connection->closed_) continue;
     Enter(connection.get(), counted, now);
-    if (std::string why = WhatIsWrong(*connection, now); !why.empty()) {
+    if (std::string why = FaultOf(*connection, now); !why.empty()) {
       close(connection, std::move(why));
       continue;
     }
-    const uint64_t untaken = Untaken(*connection);
-    untaken_bytes_ += untaken;
-    worst.emplace_back(!connection->known_.load() && untaken > limits_.slack_bytes, untaken,
-                       connection);
+    const uint64_t unconsumed = UnconsumedOf(*connection);
+    unconsumed_bytes_ += unconsumed;
+    worst.emplace_back(!connection->is_authenticated_.load() && unconsumed > limits_.slack_bytes,
+                       unconsumed, connection);
   }
-  if (untaken_bytes_ > limits_.all_bytes) std::sort(worst.rbegin(), worst.rend());
-  for (const auto& [is_stranger, untaken, connection] : worst) {
-    if (untaken_bytes_ <= limits_.all_bytes) break;
-    untaken_bytes_ -= untaken;
+  if (unconsumed_bytes_ > limits_.all_bytes) std::sort(worst.rbegin(), worst.rend());
+  for (const auto& [is_stranger, unconsumed, connection] : worst) {
+    if (unconsumed_bytes_ <= limits_.all_bytes) break;
+    unconsumed_bytes_ -= unconsumed;
     close(connection, absl::StrCat("unfinished messages of all connections exceed ",
-                                   limits_.all_bytes, " bytes; this connection has ", untaken));
+                                   limits_.all_bytes, " bytes; this connection has ", unconsumed));
   }
-  return verdicts;
+  return excessive;
 }
 
-std::shared_ptr<Connection> ConnectionLedger::WhoMakesRoom(const Connection& newcomer,
-                                                           absl::Time now) {
+std::shared_ptr<Connection> ConnectionTracker::FindReplaceable(const Connection& newcomer,
+                                                               absl::Time now) {
   absl::MutexLock lock(&mutex_);
   std::shared_ptr<Connection> stranger, idle;
   const auto last_use = [](const Connection& c) { return std::max(c.used_, c.since_); };
   for (const auto& [peer, connection] : open_) {
     if (connection->closed_ || connection.get() == &newcomer) continue;
-    if (!connection->known_.load()) {
+    if (!connection->is_authenticated_.load()) {
       if (stranger == nullptr || connection->since_ < stranger->since_) stranger = connection;
       continue;
     }
@@ -144,12 +146,12 @@ std::shared_ptr<Connection> ConnectionLedger::WhoMakesRoom(const Connection& new
   return found;
 }
 
-uint64_t ConnectionLedger::untaken_bytes() const {
+uint64_t ConnectionTracker::unconsumed_bytes() const {
   absl::MutexLock lock(&mutex_);
-  return untaken_bytes_;
+  return unconsumed_bytes_;
 }
 
-size_t ConnectionLedger::connections() const {
+size_t ConnectionTracker::connections() const {
   absl::MutexLock lock(&mutex_);
   return open_.size();
 }

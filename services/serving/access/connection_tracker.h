@@ -1,11 +1,11 @@
-// ConnectionLedger: counts the bytes that each connection sent and that no call has taken yet.
+// ConnectionTracker: counts the bytes that each connection sent and that no call has taken yet.
 //
 // gRPC buffers a message until it is whole, however long its sender takes and however long the
 // message is, and has no limit or callback for that (docs/dev/decisions.md, D33). But the kernel
 // counts the bytes that a TCP connection received, and every call reports the bytes that it was
 // given: the difference lies in gRPC's buffers. The ledger names the connections to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
-// Invariants: (1) once the connections that Judge named are closed, the others hold at most
+// Invariants: (1) once the connections that FindExcessive named are closed, the others hold at most
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
 // unless it is over a limit of bytes. Calls whose caller sent no message, or gave them up, are not
 // counted: they are a proxy's to bound (docs/security.md).
@@ -56,28 +56,28 @@ class Connection {
   int fd() const { return fd_; }
 
   // A call was given a message of so many bytes.
-  void Taken(uint64_t bytes) { taken_.fetch_add(bytes, std::memory_order_relaxed); }
+  void AddConsumed(uint64_t bytes) { newly_consumed_.fetch_add(bytes, std::memory_order_relaxed); }
   // A call on it was authenticated, or none needs to be.
-  void Known() { known_.store(true, std::memory_order_relaxed); }
-  // `reads_on`: the call goes on reading messages.
-  void CallBegins(bool reads_on) {
+  void MarkAuthenticated() { is_authenticated_.store(true, std::memory_order_relaxed); }
+  // `is_upload`: the call goes on reading messages.
+  void CallBegins(bool is_upload) {
     calls_.fetch_add(1, std::memory_order_relaxed);
-    streams_.fetch_add(reads_on, std::memory_order_relaxed);
+    streams_.fetch_add(is_upload, std::memory_order_relaxed);
   }
-  void CallEnds(bool reads_on) {
+  void CallEnds(bool is_upload) {
     const uint32_t before = calls_.fetch_sub(1, std::memory_order_relaxed);
     assert(before > 0);
-    streams_.fetch_sub(reads_on, std::memory_order_relaxed);
+    streams_.fetch_sub(is_upload, std::memory_order_relaxed);
   }
 
  private:
-  friend class ConnectionLedger;
+  friend class ConnectionTracker;
 
   const std::string peer_;
   const int fd_;
   const absl::Time since_;
-  std::atomic<uint64_t> taken_{0};  // since the last Judge
-  std::atomic<bool> known_{false};
+  std::atomic<uint64_t> newly_consumed_{0};  // since the last FindExcessive
+  std::atomic<bool> is_authenticated_{false};
   std::atomic<uint32_t> calls_{0}, streams_{0};
 
   // The ledger's, under its mutex.
@@ -90,7 +90,7 @@ class Connection {
   bool closed_ = false;
 };
 
-class ConnectionLedger {
+class ConnectionTracker {
  public:
   void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,38 +103,38 @@ class ConnectionLedger {
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
   // The kernel's figures of a connection.
-  struct Counted {
+  struct KernelBytes {
     uint64_t received = 0, sent = 0;
   };
-  struct Verdict {
+  struct Excess {
     std::shared_ptr<Connection> connection;
     std::string why;
   };
-  using Count = absl::FunctionRef<Counted(const Connection& connection)>;
+  using Count = absl::FunctionRef<KernelBytes(const Connection& connection)>;
   // The connections to be closed, the worst first; each is named once.
-  std::vector<Verdict> Judge(absl::Time now, Count count);
+  std::vector<Excess> FindExcessive(absl::Time now, Count count);
   // At the limit of connections: the one to be closed for `newcomer`. The oldest that was not
   // authenticated, else one without a call for `idle_time`; null when there is neither.
-  std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
+  std::shared_ptr<Connection> FindReplaceable(const Connection& newcomer, absl::Time now);
 
-  uint64_t untaken_bytes() const;  // at the last Judge
+  uint64_t unconsumed_bytes() const;  // at the last FindExcessive
   size_t connections() const;
 
  private:
-  static uint64_t Untaken(const Connection& connection) {
+  static uint64_t UnconsumedOf(const Connection& connection) {
     assert(connection.consumed_ <= connection.received_);
     return connection.received_ - connection.consumed_;
   }
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Enter(Connection* connection, const Counted& counted, absl::Time now)
+  void Enter(Connection* connection, const KernelBytes& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string WhatIsWrong(const Connection& connection, absl::Time now) const
+  std::string FaultOf(const Connection& connection, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
-  uint64_t untaken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t unconsumed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hearth

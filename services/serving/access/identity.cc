@@ -193,7 +193,7 @@ absl::Status CheckTenantName(const std::string& tenant) {
 
 absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) const {
   if (asserted.empty() || asserted == tenant) return tenant;
-  if (role == Role::kNobody) {
+  if (role == Role::kAnonymous) {
     return absl::PermissionDeniedError(
         absl::StrCat("tenant: \"", asserted,
                      "\" asserted by a peer without an identity; this store has only the tenant \"",
@@ -286,14 +286,14 @@ uint64_t Identities::generation() const {
   return generation_;
 }
 
-bool Identities::asks_for_tokens() const {
+bool Identities::has_tokens() const {
   absl::MutexLock lock(&mutex_);
   return std::any_of(entries_->begin(), entries_->end(),
                      [](const IdentityEntry& entry) { return entry.token_digest.has_value(); });
 }
 
 absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
-  if (asks_nobody()) return Identity();
+  if (accepts_anyone()) return Identity();
   if (refresher_ == nullptr && !options_.file.empty()) Refresh();
   return IdentifyAmong(*Current(), credentials);
 }

@@ -38,15 +38,15 @@ namespace hearth {
 inline constexpr char kDefaultTenant[] = "default";
 
 enum class Role {
-  kNobody,  // no identities are asked for
-  kTenant,  // sees and names its own tenant only
-  kWorker,  // asserts the tenant that it authenticated itself
-  kAdmin,   // any tenant
+  kAnonymous,  // no identities are asked for
+  kTenant,     // sees and names its own tenant only
+  kWorker,     // asserts the tenant that it authenticated itself
+  kAdmin,      // any tenant
 };
 
 struct Identity {
   std::string name;
-  Role role = Role::kNobody;
+  Role role = Role::kAnonymous;
   std::string tenant = kDefaultTenant;  // its own
   // Read beside any tenant's own prefixes; empty: there is none.
   std::string public_tenant;
@@ -102,15 +102,15 @@ class Identities {
     absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
   };
 
-  // All callers are Role::kNobody when `options` name neither. The error names file, entry and what
-  // to do.
+  // All callers are Role::kAnonymous when `options` name neither. The error names file, entry and
+  // what to do.
   static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
 
   // kUnauthenticated without saying which part was wrong.
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
-  bool asks_for_tokens() const;
-  // All callers are Role::kNobody.
-  bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
+  bool has_tokens() const;
+  // All callers are Role::kAnonymous.
+  bool accepts_anyone() const { return options_.file.empty() && !options_.certificates; }
   // Reads the file whether or not it changed.
   void Reload() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
   // Whether these are still the credentials of `was`: kUnauthenticated when nobody has them any

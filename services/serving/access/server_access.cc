@@ -42,8 +42,8 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
   }
   access.identities = *std::move(identities);
   for (const std::string& address : {listen, http_listen}) {
-    if (!access.identities->asks_for_tokens() || !flags.tls_cert.empty() ||
-        flags.plaintext_tokens || address.empty() || StaysOnHost(address)) {
+    if (!access.identities->has_tokens() || !flags.tls_cert.empty() || flags.plaintext_tokens ||
+        address.empty() || StaysOnHost(address)) {
       continue;
     }
     return absl::InvalidArgumentError(

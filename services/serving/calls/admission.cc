@@ -13,9 +13,9 @@ namespace hearth {
 namespace {
 
 // How often paces and identities are looked at.
-constexpr absl::Duration kLook = absl::Milliseconds(250);
+constexpr absl::Duration kCheckPeriod = absl::Milliseconds(250);
 // For the message that is on its way when its call is over.
-constexpr absl::Duration kHurry = absl::Seconds(1);
+constexpr absl::Duration kFinalWriteTime = absl::Seconds(1);
 
 }  // namespace
 
@@ -23,41 +23,41 @@ Admission::Call::Call(Admission* admission, const char* method)
     : admission_(admission), method_(method), start_(SteadyClock().Now()) {}
 
 Admission::Call::~Call() {
-  if (connection_ != nullptr) connection_->CallEnds(reads_on_);
+  if (connection_ != nullptr) connection_->CallEnds(is_upload_);
   if (admission_->recorder_) {
     admission_->recorder_({method_, code_,
                            absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_time_) - start_),
                            std::move(note_)});
   }
   absl::MutexLock lock(&admission_->mutex_);
-  GiveUp();
+  ReleaseAll();
   admission_->calls_.erase(at_);
 }
 
-void Admission::Call::CameFrom(const std::string& peer, uint64_t bytes, bool reads_on) {
+void Admission::Call::AttachConnection(const std::string& peer, uint64_t bytes, bool is_upload) {
   assert(connection_ == nullptr);
   connection_ = admission_->connections_.Find(peer);
   if (connection_ == nullptr) return;
-  reads_on_ = reads_on;
-  connection_->CallBegins(reads_on);
-  connection_->Taken(bytes + admission_->connections_.limits().call_bytes);
+  is_upload_ = is_upload;
+  connection_->CallBegins(is_upload);
+  connection_->AddConsumed(bytes + admission_->connections_.limits().call_bytes);
 }
 
-void Admission::Call::Took(uint64_t bytes) {
-  if (connection_ != nullptr) connection_->Taken(bytes);
+void Admission::Call::CountMessage(uint64_t bytes) {
+  if (connection_ != nullptr) connection_->AddConsumed(bytes);
 }
 
 absl::Status Admission::Call::Finish(absl::Status status) {
   code_ = status.code();
   absl::MutexLock lock(&admission_->mutex_);
-  GiveUp();
+  ReleaseAll();
   return status;
 }
 
-void Admission::Call::GiveUp() {
+void Admission::Call::ReleaseAll() {
   admission_->mutex_.AssertHeld();
   if (weight_ == 0) return;
-  Taken& taken = admission_->kinds_[limit_.kind];
+  Usage& taken = admission_->kinds_[limit_.kind];
   const auto own = taken.of_tenant.find(tenant_);
   assert(own != taken.of_tenant.end() && own->second >= weight_);
   assert(taken.all >= weight_ && taken.bytes >= bytes_);
@@ -69,7 +69,7 @@ void Admission::Call::GiveUp() {
 absl::Status Admission::CheckShare(const Limit& limit, const std::string& tenant, int weight) {
   mutex_.AssertHeld();
   if (tenant.empty() || limit.all <= 0) return absl::OkStatus();
-  const Taken& taken = kinds_[limit.kind];
+  const Usage& taken = kinds_[limit.kind];
   const auto places_of = [&taken](const std::string& name) {
     const auto it = taken.of_tenant.find(name);
     return it == taken.of_tenant.end() ? 0 : it->second;
@@ -85,7 +85,7 @@ absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& call
   assert(weight >= 1 && weight_ == 0);
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   absl::MutexLock lock(&admission_->mutex_);
-  Taken& taken = admission_->kinds_[limit.kind];
+  Usage& taken = admission_->kinds_[limit.kind];
   if (limit.all > 0 && taken.all + weight > limit.all) {
     return absl::ResourceExhaustedError(absl::StrCat(limit.kind, ": limit of ", limit.all,
                                                      " open streams reached; try again later"));
@@ -94,7 +94,7 @@ absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& call
   if (!status.ok()) return status;
   limit_ = limit;
   weight_ = weight;
-  is_worker_ = caller.sees_all() && caller.role != Role::kNobody;
+  is_worker_ = caller.sees_all() && caller.role != Role::kAnonymous;
   tenant_ = tenant;
   taken.of_tenant[tenant] += weight;
   taken.all += weight;
@@ -102,7 +102,7 @@ absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& call
   return absl::OkStatus();
 }
 
-absl::Status Admission::Call::BelongsTo(const std::string& tenant) {
+absl::Status Admission::Call::ChargeTenant(const std::string& tenant) {
   absl::MutexLock lock(&admission_->mutex_);
   if (!is_worker_ || weight_ == 0 || tenant_ == tenant) return absl::OkStatus();
   if (absl::Status status = admission_->CheckShare(limit_, tenant, weight_); !status.ok()) {
@@ -136,10 +136,10 @@ absl::Status Admission::Call::Reserve(uint64_t bytes, uint64_t most) {
 
 void Admission::Call::EndBy(EndCall end) {
   assert(end != nullptr);
-  absl::call_once(admission_->looking_, [admission = admission_] {
-    admission->looker_ = std::make_unique<RepeatingThread>([admission] {
-      admission->Look();
-      return kLook;
+  absl::call_once(admission_->checking_, [admission = admission_] {
+    admission->checker_ = std::make_unique<RepeatingThread>([admission] {
+      admission->CheckCalls();
+      return kCheckPeriod;
     });
   });
   {
@@ -151,17 +151,17 @@ void Admission::Call::EndBy(EndCall end) {
   end(EndReason::kDrain, ClosedError());  // Close did not know of it
 }
 
-absl::Status Admission::Call::PaceAt(absl::Time now) {
+absl::Status Admission::Call::CheckPace(absl::Time now) {
   admission_->mutex_.AssertHeld();
   const bool waits = waits_.load(std::memory_order_relaxed);
-  const bool hurries = hurries_.load(std::memory_order_relaxed);
+  const bool is_final = is_final_write_.load(std::memory_order_relaxed);
   const absl::Duration window =
-      hurries ? std::min(admission_->patience_, kHurry) : admission_->patience_;
+      is_final ? std::min(admission_->patience_, kFinalWriteTime) : admission_->patience_;
   if (is_slow_ || (waits && now - since_ < window)) return absl::OkStatus();
   const uint64_t before = std::exchange(moved_before_, moved_.load(std::memory_order_relaxed));
   const absl::Duration passed = now - std::exchange(since_, now);
   const uint64_t moved = moved_before_ - before;
-  is_slow_ = waits && (hurries || moved < limit_.least_bytes);
+  is_slow_ = waits && (is_final || moved < limit_.least_bytes);
   if (!is_slow_) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat(limit_.kind.empty() ? method_ : limit_.kind, ": the caller transferred ", moved,
@@ -169,17 +169,19 @@ absl::Status Admission::Call::PaceAt(absl::Time now) {
                    limit_.least_bytes, " in ", absl::FormatDuration(admission_->patience_)));
 }
 
-Admission::Admission(Recorder recorder, Identities* identities, Identity everybody)
-    : recorder_(std::move(recorder)), identities_(identities), everybody_(std::move(everybody)) {}
+Admission::Admission(Recorder recorder, Identities* identities, Identity default_identity)
+    : recorder_(std::move(recorder)),
+      identities_(identities),
+      default_identity_(std::move(default_identity)) {}
 
 Admission::~Admission() {
-  looker_.reset();
+  checker_.reset();
   absl::MutexLock lock(&mutex_);
   assert(calls_.empty());
 }
 
 std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std::string& peer,
-                                                  uint64_t bytes, bool reads_on) {
+                                                  uint64_t bytes, bool is_upload) {
   std::unique_ptr<Call> call;
   {
     absl::MutexLock lock(&mutex_);
@@ -187,34 +189,34 @@ std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std:
     call.reset(new Call(this, method));
     call->at_ = calls_.insert(calls_.end(), call.get());
   }
-  call->CameFrom(peer, bytes, reads_on);
+  call->AttachConnection(peer, bytes, is_upload);
   return call;
 }
 
 absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
-                                          std::unique_ptr<Call>* call, bool reads_on) {
+                                          std::unique_ptr<Call>* call, bool is_upload) {
   Credentials credentials;
   if (asks_identities() != nullptr) credentials = Identities::CredentialsOf(context);
   return Enter(method, std::move(credentials), RequestIdOf(context), call, context.peer(), bytes,
-               reads_on);
+               is_upload);
 }
 
 absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials credentials,
                                           const std::string& request_id,
                                           std::unique_ptr<Call>* call, const std::string& peer,
-                                          uint64_t bytes, bool reads_on) {
+                                          uint64_t bytes, bool is_upload) {
   // Before the credentials are compared: a file that is read meanwhile is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
-      identities_ == nullptr ? everybody_ : identities_->Identify(credentials);
-  *call = Enter(method, peer, bytes, reads_on);
+      identities_ == nullptr ? default_identity_ : identities_->Identify(credentials);
+  *call = Enter(method, peer, bytes, is_upload);
   if (*call == nullptr) return ClosedError();
   (*call)->note_.request_id = request_id;
   if (!caller.ok()) return caller;
-  if ((*call)->connection_ != nullptr) (*call)->connection_->Known();
+  if ((*call)->connection_ != nullptr) (*call)->connection_->MarkAuthenticated();
   (*call)->note_.tenant = caller->tenant;
-  if (identities_ == nullptr || caller->role == Role::kNobody) return caller;
+  if (identities_ == nullptr || caller->role == Role::kAnonymous) return caller;
   absl::MutexLock lock(&mutex_);
   (*call)->credentials_ = std::move(credentials);
   (*call)->was_ = *caller;
@@ -231,10 +233,10 @@ void Admission::Close() {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return;
   }
-  AskAll(EndReason::kDrain);
+  EndAll(EndReason::kDrain);
 }
 
-void Admission::AskAll(EndReason reason) {
+void Admission::EndAll(EndReason reason) {
   std::vector<EndCall> ends;
   {
     absl::MutexLock lock(&mutex_);
@@ -261,7 +263,7 @@ int Admission::running() const {
   return static_cast<int>(calls_.size());
 }
 
-void Admission::Look() {
+void Admission::CheckCalls() {
   struct Followed {
     Credentials credentials;
     Identity was;
@@ -275,7 +277,7 @@ void Admission::Look() {
     const absl::Time now = clock_->Now();
     for (Call* const call : calls_) {
       if (call->end_ == nullptr) continue;
-      if (absl::Status why = call->PaceAt(now); !why.ok()) slow.emplace_back(call->end_, why);
+      if (absl::Status why = call->CheckPace(now); !why.ok()) slow.emplace_back(call->end_, why);
       if (!call->credentials_.has_value()) continue;
       if (std::exchange(call->generation_, generation) == generation) continue;
       followed.push_back({*call->credentials_, call->was_, call->end_});

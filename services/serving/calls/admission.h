@@ -92,7 +92,7 @@ class Admission {
     // return statement.
     absl::Status Finish(absl::Status status);
     // It received one more message.
-    void Took(uint64_t bytes);
+    void CountMessage(uint64_t bytes);
     CallNote* note() { return &note_; }
     // The RPC goes on, but the rest is not its work: its time ends here.
     void StopClock() { end_time_ = SteadyClock().Now(); }
@@ -101,7 +101,7 @@ class Admission {
     // administrators, and all callers of a server without identities, have no share of their own.
     absl::Status TakePlace(const Limit& limit, const Identity& caller, int weight = 1);
     // The tenant that a worker names later. kResourceExhausted when that tenant has its share.
-    absl::Status BelongsTo(const std::string& tenant);
+    absl::Status ChargeTenant(const std::string& tenant);
     // It has so many bytes of its limit from now on, where there is room for as many and for
     // `most`, which nobody keeps for it. kResourceExhausted changes nothing.
     absl::Status Reserve(uint64_t bytes, uint64_t most = 0);
@@ -111,18 +111,18 @@ class Admission {
     // they belong to no identity, kPermissionDenied if to another one.
     void EndBy(EndCall end);
     // Only while it waits for the caller does its lack of progress count.
-    void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
-    void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
+    void SetWaitingForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
+    void AddTransferred(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
     // It is over but for a wait for the caller, which is to take a second at most.
-    void Hurry() { hurries_.store(true, std::memory_order_relaxed); }
+    void BeginFinalWrite() { is_final_write_.store(true, std::memory_order_relaxed); }
 
    private:
     friend class Admission;
     Call(Admission* admission, const char* method);
-    void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on);
+    void AttachConnection(const std::string& peer, uint64_t bytes, bool is_upload);
     // Under the mutex of the admission, as all fields from `at_` on are.
-    absl::Status PaceAt(absl::Time now);
-    void GiveUp();
+    absl::Status CheckPace(absl::Time now);
+    void ReleaseAll();
 
     Admission* const admission_;
     const char* const method_;
@@ -130,10 +130,10 @@ class Admission {
     absl::Time end_time_ = absl::InfiniteFuture();
     absl::StatusCode code_ = absl::StatusCode::kOk;
     std::shared_ptr<Connection> connection_;  // null: not of TCP
-    bool reads_on_ = false;
+    bool is_upload_ = false;
     CallNote note_;
     std::atomic<uint64_t> moved_{0};
-    std::atomic<bool> waits_{false}, hurries_{false};
+    std::atomic<bool> waits_{false}, is_final_write_{false};
 
     std::list<Call*>::iterator at_;
     EndCall end_;  // null: it cannot be ended
@@ -150,9 +150,9 @@ class Admission {
     uint64_t generation_ = 0;  // of the identities when it was last compared with them
   };
 
-  // `identities` null: every caller is `everybody`.
+  // `identities` null: every caller is `default_identity`.
   explicit Admission(Recorder recorder = nullptr, Identities* identities = nullptr,
-                     Identity everybody = {});
+                     Identity default_identity = {});
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
@@ -161,47 +161,47 @@ class Admission {
   void SetPatience(absl::Duration patience) { patience_ = patience; }
 
   // Begins a call, with a message of `bytes`. Returns the caller, or the error to answer; `*call`
-  // is null once this is closed. `reads_on`: it goes on reading messages, and says the size of
+  // is null once this is closed. `is_upload`: it goes on reading messages, and says the size of
   // each. `method` must be a literal.
   absl::StatusOr<Identity> Enter(const char* method, const grpc::ServerContextBase& context,
                                  uint64_t bytes, std::unique_ptr<Call>* call,
-                                 bool reads_on = false);
+                                 bool is_upload = false);
   // The same of a caller with these credentials. Connections of HTTP, without a `peer`, are counted
   // elsewhere.
   absl::StatusOr<Identity> Enter(const char* method, Credentials credentials,
                                  const std::string& request_id, std::unique_ptr<Call>* call,
                                  const std::string& peer = "", uint64_t bytes = 0,
-                                 bool reads_on = false);
+                                 bool is_upload = false);
   // The same of a call that came by the connection that gRPC calls `peer`, whoever calls. Null once
   // this is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
-                              bool reads_on = false);
+                              bool is_upload = false);
   // The answer to a refused call.
   static absl::Status ClosedError();
   // Refuses new calls from now on, and asks those inside to end that last by design, once.
   void Close();
   // Asks all calls to end: the time of a drain is over.
-  void CutOff() { AskAll(EndReason::kCutOff); }
+  void CutOff() { EndAll(EndReason::kCutOff); }
   bool closed() const;
   // True when no call is inside; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline);
   int running() const;
   // Asks calls to end whose callers do not keep their pace, or are no longer who they were. A
   // thread of its own calls it four times a second, once there is a call that can be ended.
-  void Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CheckCalls() ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: callers are not asked who they are.
   Identities* asks_identities() const {
-    return identities_ == nullptr || identities_->asks_nobody() ? nullptr : identities_;
+    return identities_ == nullptr || identities_->accepts_anyone() ? nullptr : identities_;
   }
-  ConnectionLedger& connections() { return connections_; }
+  ConnectionTracker& connections() { return connections_; }
 
  private:
-  struct Taken {
+  struct Usage {
     std::map<std::string, int> of_tenant;  // places; "": not known
     int all = 0;
     uint64_t bytes = 0;
   };
-  void AskAll(EndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndAll(EndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
   // kResourceExhausted: the tenant would have more than its share. Places that belong to no known
   // tenant count as free.
   absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)
@@ -209,17 +209,17 @@ class Admission {
 
   const Recorder recorder_;
   Identities* const identities_;
-  const Identity everybody_;
+  const Identity default_identity_;
   SteadyClock steady_clock_;
   Clock* clock_ = &steady_clock_;
   absl::Duration patience_ = kStreamPatience;
-  ConnectionLedger connections_;
+  ConnectionTracker connections_;
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::list<Call*> calls_ ABSL_GUARDED_BY(mutex_);
-  std::map<absl::string_view, Taken> kinds_ ABSL_GUARDED_BY(mutex_);
-  absl::once_flag looking_;
-  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
+  std::map<absl::string_view, Usage> kinds_ ABSL_GUARDED_BY(mutex_);
+  absl::once_flag checking_;
+  std::unique_ptr<RepeatingThread> checker_;  // last: it uses the others
 };
 
 }  // namespace hearth

@@ -14,12 +14,12 @@ absl::StatusOr<Identity> StreamCall::Enter(Admission* admission, const char* met
   const absl::StatusOr<Identity> caller = admission->Enter(method, *context_, bytes, &call_);
   if (!caller.ok()) return caller;
   call_->EndBy([weak = weak_from_this()](EndReason reason, const absl::Status& why) {
-    if (const auto self = weak.lock()) self->OnAsked(reason, why);
+    if (const auto self = weak.lock()) self->OnEndRequested(reason, why);
   });
   return caller;
 }
 
-void StreamCall::OnAsked(EndReason reason, const absl::Status& why) {
+void StreamCall::OnEndRequested(EndReason reason, const absl::Status& why) {
   if (reason == EndReason::kCutOff) return;
   {
     absl::MutexLock lock(&mutex_);
@@ -42,8 +42,8 @@ void StreamCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   assert(writing_);
   writing_ = false;
-  call_->WaitsForCaller(false);
-  if (ok) call_->Moved(current_.Length());
+  call_->SetWaitingForCaller(false);
+  if (ok) call_->AddTransferred(current_.Length());
   WriteNext();
 }
 
@@ -84,7 +84,7 @@ void StreamCall::AbortLocked(absl::Status status) {
   EndLocked(std::move(status));
   ready_.clear();
   ready_bytes_ = 0;
-  if (writing_) call_->Hurry();
+  if (writing_) call_->BeginFinalWrite();
 }
 
 void StreamCall::PushLocked(grpc::ByteBuffer message) {
@@ -129,7 +129,7 @@ void StreamCall::WriteNext() {
   if (writing_ || state_ == State::kFinished) return;
   if (TakeNext(&current_)) {
     writing_ = true;
-    call_->WaitsForCaller(true);
+    call_->SetWaitingForCaller(true);
     StartWrite(&current_);
     return;
   }

@@ -99,7 +99,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   enum class State { kOpen, kEnded, kFinished };
 
-  void OnAsked(EndReason reason, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEndRequested(EndReason reason, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::shared_ptr<StreamCall> self_;  // held for gRPC
   std::unique_ptr<Admission::Call> call_;

@@ -35,12 +35,12 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       absl::MutexLock lock(&mutex_);
       if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead) return;  // it was ended
     }
-    call_->WaitsForCaller(false);
+    call_->SetWaitingForCaller(false);
     if (ok) {
-      call_->Took(message_.Length());
-      call_->Moved(message_.Length());
+      call_->CountMessage(message_.Length());
+      call_->AddTransferred(message_.Length());
     }
-    const absl::Status status = ok ? OnMessage() : GivenUpOr(OnNoMore());
+    const absl::Status status = ok ? OnMessage() : GivenUpOr(OnUploadEnd());
     if (!status.ok()) End(status);
   }
   // The read, write or work in progress fails then, and ends the call.
@@ -57,7 +57,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, const Limit& limit) {
     self_ = this->shared_from_this();
     const absl::StatusOr<Identity> caller =
-        admission->Enter(method, *context_, 0, &call_, /*reads_on=*/true);
+        admission->Enter(method, *context_, 0, &call_, /*is_upload=*/true);
     if (!caller.ok()) return caller;
     if (absl::Status placed = call_->TakePlace(limit, *caller); !placed.ok()) return placed;
     call_->EndBy([weak = this->weak_from_this()](EndReason reason, const absl::Status& why) {
@@ -70,7 +70,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   // message_ has come. Starts what is next, or returns the error to end with.
   virtual absl::Status OnMessage() = 0;
   // Likewise: the caller has ended its side, or is gone.
-  virtual absl::Status OnNoMore() = 0;
+  virtual absl::Status OnUploadEnd() = 0;
   // Releases everything that must be gone before the caller learns of the end.
   virtual void BeforeFinish() = 0;
 
@@ -86,7 +86,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
       if (given_up.ok()) {
         waits_for_ = waits;
-        call_->WaitsForCaller(true);
+        call_->SetWaitingForCaller(true);
         start();
       }
     }
@@ -95,7 +95,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   void EndWait() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     waits_for_ = Waits::kNothing;
-    call_->WaitsForCaller(false);
+    call_->SetWaitingForCaller(false);
   }
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
     {

@@ -26,9 +26,9 @@ using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 using std::chrono::steady_clock;
 
-constexpr auto kLook = std::chrono::milliseconds(250);
+constexpr auto kCheckPeriod = std::chrono::milliseconds(250);
 // Of an ending server, which waits for its last answers.
-constexpr auto kLastLook = std::chrono::milliseconds(10);
+constexpr auto kDrainCheckPeriod = std::chrono::milliseconds(10);
 // Answers under way when the server goes have so long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
 constexpr int kAcceptsAtOnce = 64;
@@ -64,7 +64,7 @@ void SetSocketOptions(tcp::socket* socket) {
 
 // Whether an error of accept is about one connection; else the process or the machine lacks
 // descriptors or memory, and the next accept would fail at once.
-bool IsOfOneConnection(ErrorCode error) {
+bool IsPerConnectionError(ErrorCode error) {
   return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
          error == asio::error::interrupted || error.value() == EPROTO;
 }
@@ -111,7 +111,7 @@ class HttpServer::Rep {
     Drain();
     asio::post(*io_, [this] {
       finish_by_ = steady_clock::now() + kFinish;
-      Look();
+      CheckConnections();
     });
     thread_.join();
   }
@@ -130,7 +130,7 @@ class HttpServer::Rep {
       acceptors_.back().non_blocking(true);
       Accept(&acceptors_.back());
     }
-    Look();
+    CheckConnections();
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
   }
@@ -182,7 +182,7 @@ class HttpServer::Rep {
   // newcomer would wait behind all of them, so that several are accepted at once.
   void Accept(tcp::acceptor* acceptor) {
     acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
-      if (cancelled || finished_ || rests_) return;
+      if (cancelled || finished_ || is_accept_paused_) return;
       Accept(acceptor);  // first, so that a fault below leaves it
       for (int i = 0; i < kAcceptsAtOnce; ++i) {
         tcp::socket socket(*io_);
@@ -195,18 +195,18 @@ class HttpServer::Rep {
           asio::post(*io_, [this, socket = std::move(socket)]() mutable {
             if (!finished_) Take(std::move(socket));
           });
-        } else if (!IsOfOneConnection(error)) {
-          return Rest(error);
+        } else if (!IsPerConnectionError(error)) {
+          return PauseAccepting(error);
         }
       }
     });
   }
 
   // Without a free descriptor or memory newcomers wait for the next look.
-  void Rest(ErrorCode error) {
+  void PauseAccepting(ErrorCode error) {
     LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
                  {{"error", error.message()}});
-    rests_ = true;
+    is_accept_paused_ = true;
     for (tcp::acceptor& acceptor : acceptors_) acceptor.cancel(error);
   }
 
@@ -267,18 +267,19 @@ class HttpServer::Rep {
     while (!server_.open.empty()) server_.open.begin()->second->Close();
     finished_ = true;
     acceptors_.clear();
-    look_.cancel();
+    check_timer_.cancel();
   }
 
-  void Look() {
+  void CheckConnections() {
     if (finish_by_ != steady_clock::time_point::max()) Finish();
     if (finished_) return;
-    look_.expires_after(finish_by_ == steady_clock::time_point::max() ? kLook : kLastLook);
-    look_.async_wait([this](ErrorCode error) {
+    check_timer_.expires_after(finish_by_ == steady_clock::time_point::max() ? kCheckPeriod
+                                                                             : kDrainCheckPeriod);
+    check_timer_.async_wait([this](ErrorCode error) {
       if (error) return;
-      Look();  // first, so that a fault below leaves it
+      CheckConnections();  // first, so that a fault below leaves it
       if (finished_) return;
-      if (std::exchange(rests_, false)) {
+      if (std::exchange(is_accept_paused_, false)) {
         for (tcp::acceptor& acceptor : acceptors_) Accept(&acceptor);
       }
       const auto open = server_.open;
@@ -305,13 +306,13 @@ class HttpServer::Rep {
   // The thread's.
   HttpConnection::Server server_;
   std::list<tcp::acceptor> acceptors_;
-  asio::steady_timer look_{*io_};
+  asio::steady_timer check_timer_{*io_};
   LogRate accept_failures_;
   steady_clock::time_point finish_by_ = steady_clock::time_point::max();
   steady_clock::time_point trimmed_;
   uint64_t peak_bytes_ = 0;  // of the budget, since trimmed_
   bool finished_ = false;
-  bool rests_ = false;  // from its acceptors, until the next look
+  bool is_accept_paused_ = false;  // from its acceptors, until the next look
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
   std::thread thread_;

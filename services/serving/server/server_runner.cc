@@ -35,19 +35,19 @@ std::string DialAddress(const std::string& listen, int port) {
 
 // The options of the door of a server that is being built, which hands its connections to the
 // server.
-ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
-                               const ConnectionLimits& limits, Admission* admission,
-                               grpc::ServerBuilder* builder,
-                               std::shared_ptr<grpc::ServerCredentials> credentials) {
+ConnectionAcceptor::Options AcceptorOptionsOf(
+    const std::string& listen, bool speaks_tls, const ConnectionLimits& limits,
+    Admission* admission, grpc::ServerBuilder* builder,
+    std::shared_ptr<grpc::ServerCredentials> credentials) {
   using Builder = grpc::ServerBuilder::experimental_type;
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder->experimental().AddExternalConnectionAcceptor(
           Builder::ExternalConnectionType::FROM_FD, std::move(credentials));
   admission->connections().SetLimits(limits);
-  ConnectionDoor::Options options;
+  ConnectionAcceptor::Options options;
   options.listen = listen;
   options.speaks_tls = speaks_tls;
-  options.ledger = &admission->connections();
+  options.tracker = &admission->connections();
   const auto rate = std::make_shared<LogRate>();
   options.on_refused = [rate](const std::string& peer, const std::string& why) {
     LogSometimes(rate.get(), LogLevel::kWarning, "connection refused",
@@ -90,9 +90,9 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   }
   const bool speaks_tls = credentials != nullptr;
   if (!speaks_tls) credentials = grpc::InsecureServerCredentials();
-  auto door = ConnectionDoor::Open(
-      DoorOf(listen, speaks_tls, limits, admission, &builder, std::move(credentials)));
-  if (!door.ok()) return door.status();
+  auto acceptor = ConnectionAcceptor::Open(
+      AcceptorOptionsOf(listen, speaks_tls, limits, admission, &builder, std::move(credentials)));
+  if (!acceptor.ok()) return acceptor.status();
   std::vector<std::string> names;
   for (const NamedService& named : services) {
     builder.RegisterService(named.service);
@@ -102,26 +102,26 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   if (server == nullptr) {
     return absl::UnavailableError(absl::StrCat("listen: gRPC cannot start on ", listen));
   }
-  const std::string address = DialAddress(listen, (*door)->port());
-  std::unique_ptr<ServerRunner> runner(
-      new ServerRunner(*std::move(door), std::move(server), address, std::move(names), admission));
+  const std::string address = DialAddress(listen, (*acceptor)->port());
+  std::unique_ptr<ServerRunner> runner(new ServerRunner(*std::move(acceptor), std::move(server),
+                                                        address, std::move(names), admission));
   runner->SetServing(true);
-  runner->door_->Start();
+  runner->acceptor_->Start();
   return runner;
 }
 
-ServerRunner::ServerRunner(std::unique_ptr<ConnectionDoor> door,
+ServerRunner::ServerRunner(std::unique_ptr<ConnectionAcceptor> acceptor,
                            std::unique_ptr<grpc::Server> server, std::string address,
                            std::vector<std::string> names, Admission* admission)
     : server_(std::move(server)),
-      door_(std::move(door)),
+      acceptor_(std::move(acceptor)),
       address_(std::move(address)),
       names_(std::move(names)),
       admission_(admission) {}
 
 ServerRunner::~ServerRunner() {
   admission_->Close();
-  door_.reset();
+  acceptor_.reset();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
   server_->Wait();
 }

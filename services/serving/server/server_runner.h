@@ -49,12 +49,12 @@ class ServerRunner {
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
-  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<grpc::Server> server,
+  ServerRunner(std::unique_ptr<ConnectionAcceptor> acceptor, std::unique_ptr<grpc::Server> server,
                std::string address, std::vector<std::string> names, Admission* admission);
   void SetServing(bool serving);
 
   const std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
+  std::unique_ptr<ConnectionAcceptor> acceptor_;  // hands connections to server_
   const std::string address_;
   const std::vector<std::string> names_;
   Admission* const admission_;

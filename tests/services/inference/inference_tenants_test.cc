@@ -95,8 +95,8 @@ v1::PromptInput TenantsPrompt() {
 }
 
 // A call's answers, without times and the paths of the model's files.
-std::string Told(const std::string& messages, const grpc::Status& status,
-                 const grpc::ClientContext& context) {
+std::string Transcript(const std::string& messages, const grpc::Status& status,
+                       const grpc::ClientContext& context) {
   static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");
   std::string told = absl::StrCat(std::regex_replace(messages, kTimes, ""), "status ",
                                   status.error_code(), " ", status.error_message());
@@ -115,16 +115,17 @@ std::string Ask(v1::Inference::Stub* stub,
   grpc::ClientContext context;
   Response response;
   const grpc::Status status = (stub->*method)(&context, request, &response);
-  return Told(response.DebugString(), status, context);
+  return Transcript(response.DebugString(), status, context);
 }
 
 // The same of a stream.
 template <typename Message>
-std::string ToldAll(grpc::ClientReader<Message>* reader, const grpc::ClientContext& context) {
+std::string StreamTranscript(grpc::ClientReader<Message>* reader,
+                             const grpc::ClientContext& context) {
   std::string messages;
   Message message;
   while (reader->Read(&message)) messages += message.DebugString();
-  return Told(messages, reader->Finish(), context);
+  return Transcript(messages, reader->Finish(), context);
 }
 
 std::string PrefillOf(v1::Inference::Stub* stub) {
@@ -132,7 +133,7 @@ std::string PrefillOf(v1::Inference::Stub* stub) {
   *request.mutable_prompt() = TenantsPrompt();
   grpc::ClientContext context;
   const auto reader = stub->Prefill(&context, request);
-  return ToldAll(reader.get(), context);
+  return StreamTranscript(reader.get(), context);
 }
 
 std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
@@ -146,7 +147,7 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   grpc::ClientContext context;
   SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);
-  return ToldAll(reader.get(), context);
+  return StreamTranscript(reader.get(), context);
 }
 
 // The state of a request of that id, which each caller gives to its own.
@@ -159,7 +160,7 @@ std::string Save(v1::Inference::Stub* stub) {
   v1::StateChunk chunk;
   while (reader->Read(&chunk)) bytes += chunk.data().size();
   const grpc::Status status = reader->Finish();
-  return Told(absl::StrCat("bytes: ", bytes, "\n"), status, context);
+  return Transcript(absl::StrCat("bytes: ", bytes, "\n"), status, context);
 }
 
 std::string Load(v1::Inference::Stub* stub) {
@@ -171,7 +172,7 @@ std::string Load(v1::Inference::Stub* stub) {
   writer->Write(chunk);
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
-  return Told(response.DebugString(), status, context);
+  return Transcript(response.DebugString(), status, context);
 }
 
 // Every RPC; those that leave nothing behind first, and last the one that does not wait for what it

@@ -94,7 +94,7 @@ TEST_F(WorkerTenantsTest, RemovedIdentityEndsStreams) {
   ASSERT_TRUE(reader->Read(&message));
   folder_.Write("callers.json", R"({"identities":[]})");
   identities_->Reload();
-  server_->admission()->Look();
+  server_->admission()->CheckCalls();
   while (reader->Read(&message)) {
   }
   const grpc::Status generated = reader->Finish();

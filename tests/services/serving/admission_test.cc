@@ -138,15 +138,15 @@ class AdmissionPlacesTest : public testing::Test {
       EXPECT_TRUE(raw->ended.ok()) << "once";
       raw->ended = why;
     });
-    stream->call->WaitsForCaller(true);
+    stream->call->SetWaitingForCaller(true);
     return stream;
   }
   // Time passes, and these move so many bytes in it.
   void Pass(absl::Duration time,
             const std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>& moved = {}) {
-    for (const auto& [stream, bytes] : moved) stream->call->Moved(bytes);
+    for (const auto& [stream, bytes] : moved) stream->call->AddTransferred(bytes);
     clock_.Advance(time);
-    admission_.Look();
+    admission_.CheckCalls();
   }
 
   static constexpr Limit kLimit{"publish", 4, 1000};
@@ -165,9 +165,9 @@ TEST_F(AdmissionPlacesTest, TricklingCallIsEnded) {
 
 TEST_F(AdmissionPlacesTest, ServerTimeIsNotCounted) {
   const auto commits = Enter(Identity());
-  commits->call->WaitsForCaller(false);
+  commits->call->SetWaitingForCaller(false);
   for (int i = 0; i < 10; ++i) Pass(absl::Seconds(50));
-  commits->call->WaitsForCaller(true);
+  commits->call->SetWaitingForCaller(true);
   Pass(absl::Seconds(59));
   EXPECT_TRUE(commits->Ended().ok());
   Pass(absl::Seconds(1));
@@ -176,8 +176,8 @@ TEST_F(AdmissionPlacesTest, ServerTimeIsNotCounted) {
 
 TEST_F(AdmissionPlacesTest, ClosingCallGetsOneSecond) {
   const auto over = Enter(Identity());
-  over->call->Moved(1000000);
-  over->call->Hurry();
+  over->call->AddTransferred(1000000);
+  over->call->BeginFinalWrite();
   Pass(absl::Milliseconds(900));
   EXPECT_TRUE(over->Ended().ok());
   Pass(absl::Milliseconds(100));
@@ -191,7 +191,7 @@ TEST_F(AdmissionPlacesTest, FullLimitRefusesNewCall) {
   EXPECT_EQ(Enter(Tenant("c")), nullptr) << "all are full";
   EXPECT_THAT(std::string(refusal_.message()),
               HasSubstr("publish: limit of 4 open streams reached"));
-  admission_.Look();
+  admission_.CheckCalls();
   for (const auto& stream : {b, slow, slower, worker}) EXPECT_TRUE(stream->Ended().ok());
 }
 
@@ -227,14 +227,14 @@ TEST(Admission, LoudTenantsLeaveRoom) {
 TEST_F(AdmissionPlacesTest, WorkerCallsCountForTenant) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
-  const absl::Status refused = streams[2]->call->BelongsTo("a");
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->ChargeTenant("a").ok());
+  const absl::Status refused = streams[2]->call->ChargeTenant("a");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"a\" has 2 open streams"));
-  EXPECT_TRUE(streams[3]->call->BelongsTo("b").ok());
+  EXPECT_TRUE(streams[3]->call->ChargeTenant("b").ok());
   // All callers of a server without identities are one.
   streams.clear();
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
-  for (const auto& stream : streams) EXPECT_TRUE(stream->call->BelongsTo("default").ok());
+  for (const auto& stream : streams) EXPECT_TRUE(stream->call->ChargeTenant("default").ok());
 }
 
 TEST(Admission, HeavyCallTakesMorePlaces) {

@@ -1,4 +1,4 @@
-// ConnectionDoor on a clock that stands: who says nothing, and who is gone.
+// ConnectionAcceptor on a clock that stands: who says nothing, and who is gone.
 #include "services/serving/access/connection_acceptor.h"
 
 #include <fcntl.h>
@@ -35,14 +35,14 @@ using ::testing::HasSubstr;
 constexpr int kHangS = 120;  // only a hang takes it
 
 // A connection of somebody's. Closed at the end.
-class DoorCaller {
+class TcpCaller {
  public:
-  DoorCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
-  explicit DoorCaller(int port) : DoorCaller() { Connect(port); }
-  ~DoorCaller() { close(fd_); }
+  TcpCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
+  explicit TcpCaller(int port) : TcpCaller() { Connect(port); }
+  ~TcpCaller() { close(fd_); }
   int fd() const { return fd_; }
-  DoorCaller(const DoorCaller&) = delete;
-  DoorCaller& operator=(const DoorCaller&) = delete;
+  TcpCaller(const TcpCaller&) = delete;
+  TcpCaller& operator=(const TcpCaller&) = delete;
 
   void Connect(int port) const {
     sockaddr_in to;
@@ -76,9 +76,9 @@ class DoorCaller {
 class ConnectionAcceptorTest : public testing::Test {
  protected:
   ConnectionAcceptorTest() {
-    ConnectionDoor::Options options;
+    ConnectionAcceptor::Options options;
     options.listen = "127.0.0.1:0";
-    options.ledger = &ledger_;
+    options.tracker = &tracker_;
     options.clock = &clock_;
     options.first_byte = absl::Hours(1);  // so that no other clock will do
     options.on_refused = [this](const std::string&, const std::string& why) {
@@ -93,16 +93,16 @@ class ConnectionAcceptorTest : public testing::Test {
       trims_.Notify();
       may_trim_.WaitForNotification();
     };
-    door_ = *ConnectionDoor::Open(std::move(options));
-    door_->Start();
+    acceptor_ = *ConnectionAcceptor::Open(std::move(options));
+    acceptor_->Start();
   }
   ~ConnectionAcceptorTest() override {
     if (!may_trim_.HasBeenNotified()) may_trim_.Notify();
-    door_.reset();
+    acceptor_.reset();
     absl::MutexLock lock(&mutex_);
     for (const int fd : taken_) close(fd);
   }
-  std::unique_ptr<DoorCaller> Come() { return std::make_unique<DoorCaller>(door_->port()); }
+  std::unique_ptr<TcpCaller> NewCaller() { return std::make_unique<TcpCaller>(acceptor_->port()); }
   void AwaitTaken(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == count; };
@@ -114,7 +114,7 @@ class ConnectionAcceptorTest : public testing::Test {
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
   }
   // Of these so many, of whom none is told anything.
-  static void AwaitClosed(const std::vector<std::unique_ptr<DoorCaller>>& callers, size_t count) {
+  static void AwaitClosed(const std::vector<std::unique_ptr<TcpCaller>>& callers, size_t count) {
     std::vector<pollfd> open;
     for (const auto& caller : callers) open.push_back({caller->fd(), POLLIN, 0});
     for (size_t closed = 0; closed < count;) {
@@ -132,20 +132,20 @@ class ConnectionAcceptorTest : public testing::Test {
   }
 
   FakeClock clock_;
-  ConnectionLedger ledger_;
+  ConnectionTracker tracker_;
   absl::Notification trims_, may_trim_;
   absl::Mutex mutex_;
   std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<ConnectionDoor> door_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
 };
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Of the wall's clock, set back, it would wait for an hour more.
 TEST_F(ConnectionAcceptorTest, SilentCallerTimesOut) {
-  const auto silent = Come();
-  const auto talks = Come();
+  const auto silent = NewCaller();
+  const auto talks = NewCaller();
   talks->Say(kPreface);
   AwaitTaken(1);  // by then the first one was let in as well
   EXPECT_FALSE(silent->IsClosedAlready());
@@ -158,8 +158,8 @@ TEST_F(ConnectionAcceptorTest, AcceptsWhileTrimmingMemory) {
   ConnectionLimits limits;
   limits.each_bytes = 1024;
   limits.second_bytes = 0;
-  ledger_.SetLimits(limits);
-  const auto sends_much = Come();
+  tracker_.SetLimits(limits);
+  const auto sends_much = NewCaller();
   sends_much->Say(kPreface);
   AwaitTaken(1);
   sends_much->Say(std::string(size_t{64} << 10, 'x'));
@@ -169,7 +169,7 @@ TEST_F(ConnectionAcceptorTest, AcceptsWhileTrimmingMemory) {
   }
   clock_.Advance(absl::Seconds(10));
   trims_.WaitForNotification();
-  const auto next = Come();
+  const auto next = NewCaller();
   next->Say(kPreface);
   AwaitTaken(2);
 }
@@ -187,14 +187,14 @@ size_t WatchedDescriptors() {
 // Its end is reported as long as it is watched: the door's thread would do nothing else.
 TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
   const size_t before = WatchedDescriptors();
-  auto dies = Come();
+  auto dies = NewCaller();
   dies->Say(kPreface);
   AwaitTaken(1);
   const linger reset{1, 0};
   setsockopt(dies->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   dies.reset();
-  while (ledger_.connections() > 0) std::this_thread::yield();
-  const auto next = Come();
+  while (tracker_.connections() > 0) std::this_thread::yield();
+  const auto next = NewCaller();
   next->Say(kPreface);
   AwaitTaken(2);  // by the same thread, when it had closed the first
   EXPECT_EQ(WatchedDescriptors(), before + 1);
@@ -226,13 +226,13 @@ class FewDescriptorsLeft {
 
 // Asked again at once, the kernel would say so again, for as long as it lasts.
 TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
-  const auto first = Come();
+  const auto first = NewCaller();
   first->Say(kPreface);
   AwaitTaken(1);  // the door has looked once
-  DoorCaller caller;
+  TcpCaller caller;
   {
     const FewDescriptorsLeft none(0);
-    caller.Connect(door_->port());
+    caller.Connect(acceptor_->port());
     caller.Say(kPreface);
     AwaitRefused(1);
     EXPECT_THAT(refused(), Each(HasSubstr("accept failed: Too many open files")));
@@ -248,13 +248,13 @@ TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
 
 // One is enough to let it in, and gRPC's own is the second.
 TEST_F(ConnectionAcceptorTest, HandoverFailureNamesReason) {
-  const auto first = Come();
+  const auto first = NewCaller();
   first->Say(kPreface);
   AwaitTaken(1);
-  const DoorCaller caller;
+  const TcpCaller caller;
   {
     const FewDescriptorsLeft one(1);
-    caller.Connect(door_->port());
+    caller.Connect(acceptor_->port());
     caller.Say(kPreface);
     EXPECT_TRUE(caller.IsClosed());
     AwaitRefused(1);

@@ -24,26 +24,26 @@ class ConnectionTrackerTest : public testing::Test {
     limits_.slack_bytes = kUnit / 2;
     limits_.call_bytes = 1;
     limits_.second_bytes = 0;
-    ledger_.SetLimits(limits_);
+    tracker_.SetLimits(limits_);
   }
-  std::shared_ptr<Connection> Add(const std::string& peer) { return ledger_.Add(peer, 0, now_); }
+  std::shared_ptr<Connection> Add(const std::string& peer) { return tracker_.Add(peer, 0, now_); }
   // Looks, and says of whom it named why.
-  std::map<std::string, std::string> Judge() {
+  std::map<std::string, std::string> FindExcessive() {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection) {
-      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()]};
+      return ConnectionTracker::KernelBytes{received_[connection.peer()], sent_[connection.peer()]};
     };
-    for (const auto& verdict : ledger_.Judge(now_, counted)) {
-      named[verdict.connection->peer()] = verdict.why;
-      received_.erase(verdict.connection->peer());
-      ledger_.Remove(verdict.connection);
+    for (const auto& excess : tracker_.FindExcessive(now_, counted)) {
+      named[excess.connection->peer()] = excess.why;
+      received_.erase(excess.connection->peer());
+      tracker_.Remove(excess.connection);
     }
     return named;
   }
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
   ConnectionLimits limits_;
-  ConnectionLedger ledger_;
+  ConnectionTracker tracker_;
   std::map<std::string, uint64_t> received_, sent_;
 };
 
@@ -51,22 +51,22 @@ TEST_F(ConnectionTrackerTest, ConsumedBytesAreNotCounted) {
   const auto a = Add("a");
   for (int i = 0; i < 100; ++i) {
     received_["a"] += 9 * kUnit;
-    EXPECT_TRUE(Judge().empty());
-    a->Taken(9 * kUnit);
+    EXPECT_TRUE(FindExcessive().empty());
+    a->AddConsumed(9 * kUnit);
     now_ += absl::Seconds(20);
-    EXPECT_TRUE(Judge().empty());
-    EXPECT_EQ(ledger_.untaken_bytes(), 0u);
+    EXPECT_TRUE(FindExcessive().empty());
+    EXPECT_EQ(tracker_.unconsumed_bytes(), 0u);
   }
 }
 
 TEST_F(ConnectionTrackerTest, StreamsRaiseTheConnectionLimit) {
   const auto a = Add("a");
   received_["a"] = 11 * kUnit;
-  a->CallBegins(/*reads_on=*/true);
-  EXPECT_TRUE(Judge().empty());
-  a->CallEnds(/*reads_on=*/true);
-  EXPECT_THAT(Judge()["a"], HasSubstr("unfinished messages of 11000 bytes"));
-  EXPECT_EQ(ledger_.connections(), 0u);
+  a->CallBegins(/*is_upload=*/true);
+  EXPECT_TRUE(FindExcessive().empty());
+  a->CallEnds(/*is_upload=*/true);
+  EXPECT_THAT(FindExcessive()["a"], HasSubstr("unfinished messages of 11000 bytes"));
+  EXPECT_EQ(tracker_.connections(), 0u);
 }
 
 TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
@@ -74,14 +74,14 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   const auto steady = Add("steady");
   Add("small");
   received_ = {{"slow", kUnit}, {"steady", kUnit}, {"small", kUnit / 4}};
-  EXPECT_TRUE(Judge().empty());
+  EXPECT_TRUE(FindExcessive().empty());
   now_ += limits_.message_time;
   received_["slow"] += kUnit;  // a byte now and then is no help
   received_["steady"] += kUnit;
-  steady->Taken(kUnit);
-  EXPECT_TRUE(Judge().empty());
+  steady->AddConsumed(kUnit);
+  EXPECT_TRUE(FindExcessive().empty());
   now_ += absl::Seconds(1);
-  const auto named = Judge();
+  const auto named = FindExcessive();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_THAT(named.at("slow"), HasSubstr("unfinished after 30s"));
 }
@@ -89,28 +89,28 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
 TEST_F(ConnectionTrackerTest, TotalLimitClosesStrangersFirst) {
   for (const char* peer : {"a", "b", "c", "stranger"}) {
     const auto connection = Add(peer);
-    if (peer != std::string("stranger")) connection->Known();
+    if (peer != std::string("stranger")) connection->MarkAuthenticated();
   }
   received_ = {{"a", 9 * kUnit}, {"b", 10 * kUnit}, {"c", 8 * kUnit}, {"stranger", 7 * kUnit}};
-  auto named = Judge();
+  auto named = FindExcessive();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_THAT(named.at("stranger"), HasSubstr("of all connections"));
-  EXPECT_EQ(ledger_.untaken_bytes(), 27 * kUnit);
-  Add("d")->Known();
+  EXPECT_EQ(tracker_.unconsumed_bytes(), 27 * kUnit);
+  Add("d")->MarkAuthenticated();
   received_["d"] = 5 * kUnit;
-  named = Judge();
+  named = FindExcessive();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("b"), 1u);
 }
 
 TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
   for (const char* peer : {"a", "b", "c", "d"}) {
-    Add(peer)->Known();
+    Add(peer)->MarkAuthenticated();
     received_[peer] = 9 * kUnit;
   }
   Add("stranger");
   received_["stranger"] = limits_.slack_bytes;  // its first call is on the way
-  const auto named = Judge();
+  const auto named = FindExcessive();
   EXPECT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("stranger"), 0u);
 }
@@ -118,66 +118,67 @@ TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
 TEST_F(ConnectionTrackerTest, OverreportGivesNoCredit) {
   const auto a = Add("a");
   received_["a"] = kUnit;
-  a->Taken(100 * kUnit);
-  EXPECT_TRUE(Judge().empty());
+  a->AddConsumed(100 * kUnit);
+  EXPECT_TRUE(FindExcessive().empty());
   received_["a"] += 11 * kUnit;
-  EXPECT_EQ(Judge().size(), 1u);
+  EXPECT_EQ(FindExcessive().size(), 1u);
 }
 
 TEST_F(ConnectionTrackerTest, ControlFramesDoNotAddUp) {
   limits_.second_bytes = 10;
-  ledger_.SetLimits(limits_);
+  tracker_.SetLimits(limits_);
   Add("a");
   for (int i = 0; i < 10000; ++i) {
     received_["a"] += 10;  // a ping
     now_ += absl::Seconds(1);
-    ASSERT_TRUE(Judge().empty());
+    ASSERT_TRUE(FindExcessive().empty());
   }
   for (int i = 0; i < 10000; ++i) {  // window updates, of an answer that goes on
     sent_["a"] += limits_.sent_share * 26 + 5;
     received_["a"] += 26;
-    ASSERT_TRUE(Judge().empty());
+    ASSERT_TRUE(FindExcessive().empty());
   }
-  EXPECT_LT(ledger_.untaken_bytes(), kUnit);
+  EXPECT_LT(tracker_.unconsumed_bytes(), kUnit);
 }
 
 TEST_F(ConnectionTrackerTest, StrangersThenIdleMakeRoom) {
   const auto known = Add("known");
-  known->Known();
+  known->MarkAuthenticated();
   now_ += absl::Seconds(1);
   Add("old stranger");
   now_ += absl::Seconds(1);
   Add("young stranger");
   const auto newcomer = Add("newcomer");
-  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "old stranger");
-  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "young stranger") << "each goes once";
-  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
+  EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_)->peer(), "old stranger");
+  EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_)->peer(), "young stranger")
+      << "each goes once";
+  EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_), nullptr);
   now_ += limits_.idle_time;
-  known->CallBegins(/*reads_on=*/false);
-  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
-  known->CallEnds(/*reads_on=*/false);
-  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "known");
+  known->CallBegins(/*is_upload=*/false);
+  EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_), nullptr);
+  known->CallEnds(/*is_upload=*/false);
+  EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_)->peer(), "known");
 }
 
 TEST_F(ConnectionTrackerTest, ReusedPortIsNewConnection) {
   const auto first = Add("a");
   const auto second = Add("a");
-  ledger_.Remove(first);
-  EXPECT_EQ(ledger_.Find("a"), second);
+  tracker_.Remove(first);
+  EXPECT_EQ(tracker_.Find("a"), second);
 }
 
 TEST(AdmissionConnections, CallsReportConsumedBytes) {
   Admission admission;
   const auto connection = admission.connections().Add("a", 0, absl::Now());
-  const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };
-  admission.connections().Judge(absl::Now(), counted);
-  const uint64_t held = admission.connections().untaken_bytes();
+  const auto counted = [](const Connection&) { return ConnectionTracker::KernelBytes{1000000, 0}; };
+  admission.connections().FindExcessive(absl::Now(), counted);
+  const uint64_t held = admission.connections().unconsumed_bytes();
   auto call = admission.Enter("Fetch", "a", 900000);
-  call->Took(90000);
-  admission.connections().Judge(absl::Now(), counted);
-  EXPECT_LE(admission.connections().untaken_bytes(), held - 990000);
+  call->CountMessage(90000);
+  admission.connections().FindExcessive(absl::Now(), counted);
+  EXPECT_LE(admission.connections().unconsumed_bytes(), held - 990000);
   auto elsewhere = admission.Enter("Fetch", "unix:", 900000);
-  elsewhere->Took(1);
+  elsewhere->CountMessage(1);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// ConnectionDoor on a unix socket, on a clock that stands: its connections are counted, and have to
-// say something.
+// ConnectionAcceptor on a unix socket, on a clock that stands: its connections are counted, and
+// have to say something.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ using ::testing::HasSubstr;
 
 constexpr int kLongS = 120;  // only a hang takes it
 
-class LocalCaller {
+class UnixCaller {
  public:
-  explicit LocalCaller(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+  explicit UnixCaller(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
     sockaddr_un to;
     std::memset(&to, 0, sizeof(to));
     to.sun_family = AF_UNIX;
@@ -42,9 +42,9 @@ class LocalCaller {
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   }
-  ~LocalCaller() { close(fd_); }
-  LocalCaller(const LocalCaller&) = delete;
-  LocalCaller& operator=(const LocalCaller&) = delete;
+  ~UnixCaller() { close(fd_); }
+  UnixCaller(const UnixCaller&) = delete;
+  UnixCaller& operator=(const UnixCaller&) = delete;
 
   int fd() const { return fd_; }
   // In vain where it was turned away.
@@ -69,10 +69,10 @@ class UnixAcceptorTest : public testing::Test {
   UnixAcceptorTest() {
     ConnectionLimits limits;
     limits.connections = 3;
-    ledger_.SetLimits(limits);
-    ConnectionDoor::Options options;
+    tracker_.SetLimits(limits);
+    ConnectionAcceptor::Options options;
     options.listen = "unix:" + path_;
-    options.ledger = &ledger_;
+    options.tracker = &tracker_;
     options.clock = &clock_;
     options.on_refused = [this](const std::string& peer, const std::string& why) {
       absl::MutexLock lock(&mutex_);
@@ -82,11 +82,11 @@ class UnixAcceptorTest : public testing::Test {
       absl::MutexLock lock(&mutex_);
       taken_.push_back(fd);
     };
-    door_ = *ConnectionDoor::Open(std::move(options));
-    door_->Start();
+    acceptor_ = *ConnectionAcceptor::Open(std::move(options));
+    acceptor_->Start();
   }
   ~UnixAcceptorTest() override {
-    door_.reset();
+    acceptor_.reset();
     EndTaken();
   }
   // As gRPC does with what it is done with.
@@ -98,10 +98,10 @@ class UnixAcceptorTest : public testing::Test {
     }
     taken_.clear();
   }
-  std::unique_ptr<LocalCaller> Come() const { return std::make_unique<LocalCaller>(path_); }
+  std::unique_ptr<UnixCaller> NewCaller() const { return std::make_unique<UnixCaller>(path_); }
   // Of whom so many are then gRPC's.
-  std::unique_ptr<LocalCaller> ComeAndSay(size_t taken) {
-    auto caller = Come();
+  std::unique_ptr<UnixCaller> NewAdmittedCaller(size_t taken) {
+    auto caller = NewCaller();
     caller->Say("PRI * HTTP/2.0");
     absl::MutexLock lock(&mutex_);
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == taken; };
@@ -128,16 +128,16 @@ class UnixAcceptorTest : public testing::Test {
   const TestFolder folder_;
   const std::string path_ = folder_.File("socket");
   FakeClock clock_;
-  ConnectionLedger ledger_;
+  ConnectionTracker tracker_;
   absl::Mutex mutex_;
   std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<ConnectionDoor> door_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
 };
 
 TEST_F(UnixAcceptorTest, SilentCallerMakesRoom) {
-  const std::unique_ptr<LocalCaller> silent[] = {Come(), Come(), Come()};
-  const auto newcomer = ComeAndSay(1);
+  const std::unique_ptr<UnixCaller> silent[] = {NewCaller(), NewCaller(), NewCaller()};
+  const auto newcomer = NewAdmittedCaller(1);
   std::vector<pollfd> ends;
   for (const auto& caller : silent) ends.push_back({caller->fd(), POLLIN, 0});
   EXPECT_EQ(poll(ends.data(), ends.size(), kLongS * 1000), 1) << "one made room";
@@ -150,17 +150,17 @@ TEST_F(UnixAcceptorTest, SilentCallerMakesRoom) {
 
 // Whoever was let in may have calls, which nobody can tell: the newcomer goes.
 TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
-  auto first = ComeAndSay(1), second = ComeAndSay(2), third = ComeAndSay(3);
-  const auto too_many = Come();
+  auto first = NewAdmittedCaller(1), second = NewAdmittedCaller(2), third = NewAdmittedCaller(3);
+  const auto too_many = NewCaller();
   EXPECT_TRUE(too_many->IsClosed());
   EXPECT_THAT(refused(), ElementsAre("unix:# limit of 3 connections reached"));
   EXPECT_TRUE(first->IsOpen());
   EndTaken();
   EXPECT_TRUE(third->IsClosed());
   // The door sees it in its time.
-  std::unique_ptr<LocalCaller> next;
+  std::unique_ptr<UnixCaller> next;
   for (size_t decided = 2; taken() == 0; ++decided) {
-    next = Come();
+    next = NewCaller();
     next->Say("PRI * HTTP/2.0");
     AwaitDecided(decided);
   }
@@ -168,7 +168,7 @@ TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
 }
 
 TEST_F(UnixAcceptorTest, TlsCallerGetsAnAlert) {
-  const auto caller = Come();
+  const auto caller = NewCaller();
   caller->Say("\x16\x03\x01");
   EXPECT_FALSE(caller->IsClosed()) << "an alert";
   EXPECT_THAT(refused(), ElementsAre(HasSubstr("the client uses TLS; this server does not")));
@@ -182,7 +182,7 @@ TEST_F(UnixAcceptorTest, SocketFileIsRemovedIfOwn) {
     // A server that died left it: its place is taken.
     Listeners other("unix:" + path_);
     ASSERT_TRUE(other.Open().ok());
-    door_.reset();
+    acceptor_.reset();
     EXPECT_TRUE(std::filesystem::exists(path_));
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
