@@ -22,17 +22,19 @@
 namespace hearth {
 namespace {
 
-// Bytes that come in between two looks exceed the limits: at 2 GB/s, 40 MB.
+// Period of the checks. Bytes that arrive between two checks may exceed the limits: 40 MB at 2
+// GB/s.
 constexpr int kCheckMs = 20;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kTrimPause = absl::Seconds(5);
 
-// TLS: a ClientHello. HTTP/2 in clear text: "PRI * HTTP/2.0".
+// First byte of a TLS connection (a ClientHello). HTTP/2 in clear text begins with "PRI *
+// HTTP/2.0".
 constexpr unsigned char kTlsHandshake = 0x16;
 // The fatal alert protocol_version, which a TLS client understands.
 constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
-// An empty SETTINGS, without which a client reads nothing else; GOAWAY, INADEQUATE_SECURITY, with
-// words for people.
+// Answer to a client without TLS: an empty SETTINGS frame, which a client must receive first, and a
+// GOAWAY frame with INADEQUATE_SECURITY and a text for people.
 constexpr char kThisIsTls[] =
     "\0\0\0\x04\0\0\0\0\0"
     "\0\0\x1e\x07\0\0\0\0\0"
@@ -41,8 +43,8 @@ constexpr char kThisIsTls[] =
     "this server speaks TLS";
 static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
 
-// A connection's other end as gRPC names it, to find the connection of a call:
-// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711".
+// Name of a connection's other end, as gRPC writes it. Admission finds the connection of a call by
+// this name: "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711".
 std::string PeerName(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address.ss_family == AF_INET) {
@@ -59,7 +61,7 @@ std::string PeerName(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
 }
 
-// Bytes received and sent; zeros when it is no TCP socket.
+// Bytes that the kernel received and sent on the socket; zeros if it is not a TCP socket.
 ConnectionTracker::KernelBytes KernelBytesOf(int fd) {
   tcp_info info;
   std::memset(&info, 0, sizeof(info));
@@ -68,16 +70,17 @@ ConnectionTracker::KernelBytes KernelBytesOf(int fd) {
   return {info.tcpi_bytes_received, info.tcpi_bytes_acked};
 }
 
-// Shuts both directions. A duplicate of the descriptor sees the end, and no unread bytes.
+// Shuts down both directions and discards unread bytes. The holder of a duplicate descriptor sees
+// the end of the connection.
 void CutSocket(int fd) {
   shutdown(fd, SHUT_RDWR);
   while (recv(fd, nullptr, size_t{1} << 20, MSG_DONTWAIT | MSG_TRUNC) > 0) {
   }
 }
 
-// Whether an error of accept is about one connection, or none was waiting: then accept may be
-// called again at once. Else the process or the machine lacks descriptors or memory, and the
-// listener stays ready.
+// Returns true if an error of accept concerns one connection, or if none was waiting; accept may
+// then be called again at once. For other errors, the process or the machine has no free
+// descriptors or memory, and the listener stays ready.
 bool IsPerConnectionError(int error) {
   return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
 }
@@ -107,7 +110,7 @@ ConnectionAcceptor::~ConnectionAcceptor() {
     eventfd_write(wake_, 1);
     thread_.join();
   }
-  // Those that were handed over are gRPC's to end.
+  // gRPC ends the connections that were handed over; it has duplicates of their descriptors.
   for (const auto& [fd, entry] : entries_) {
     if (entry.connection != nullptr) options_.tracker->Remove(entry.connection);
     close(fd);
@@ -164,14 +167,14 @@ void ConnectionAcceptor::Accept(int listener) {
   const uint32_t number = ++last_number_;
   std::string peer;
   if (listeners_.is_local()) {
-    peer = absl::StrCat("unix:#", number);  // gRPC calls all of them "unix:"
+    peer = absl::StrCat("unix:#", number);  // gRPC gives all unix connections the name "unix:"
   } else {
     SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
     peer = PeerName(address);
   }
   const std::shared_ptr<Connection> newcomer = options_.tracker->Add(peer, fd, now);
   const bool is_new = entries_.emplace(fd, Entry{newcomer, listener, number, now}).second;
-  assert(is_new);  // one that was closed is no entry
+  assert(is_new);  // Close erases a connection's entry
   if (options_.tracker->connections() > options_.tracker->limits().connections) {
     const std::shared_ptr<Connection> goes = options_.tracker->FindReplaceable(*newcomer, now);
     const std::string why =
@@ -188,7 +191,8 @@ void ConnectionAcceptor::Accept(int listener) {
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForErrno(fd);
 }
 
-// Without a free descriptor or memory newcomers wait for the next look. Listeners stay ready.
+// If there is no free descriptor or memory, new connections wait in the kernel until the next
+// check. The listeners stay ready, so they are not watched until then.
 void ConnectionAcceptor::PauseAccepting() {
   options_.on_refused("", absl::StrCat("accept failed: ", std::strerror(errno)));
   is_accept_paused_ = true;
@@ -204,7 +208,8 @@ void ConnectionAcceptor::Close(int fd) {
   const auto it = entries_.find(fd);
   if (it == entries_.end()) return;
   options_.tracker->Remove(it->second.connection);
-  // gRPC's duplicate keeps the socket open while a call runs, and epoll would go on to tell of it.
+  // While a call runs, gRPC's duplicate keeps the socket open, and epoll would report it again and
+  // again.
   epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
   entries_.erase(it);
@@ -216,9 +221,9 @@ void ConnectionAcceptor::CloseForErrno(int fd) {
 
 void ConnectionAcceptor::OnReady(int fd, uint32_t number, uint32_t events) {
   const auto it = entries_.find(fd);
-  // The descriptor may be another connection's since the events were taken.
+  // The descriptor may belong to another connection since the events were taken.
   if (it == entries_.end() || it->second.number != number) return;
-  // Both ways are shut: gRPC is done with it, or its peer is gone.
+  // Both directions are shut down: gRPC has ended the connection, or the peer is gone.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
   if (it->second.is_closing) return Drain(fd);
   if (it->second.awaits_first_byte) OnFirstByte(fd, &it->second);
@@ -235,21 +240,23 @@ void ConnectionAcceptor::HandOver(int fd, Entry* entry) {
   assert(entry->awaits_first_byte && !entry->is_closing);
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (handed < 0) return CloseForErrno(fd);
-  if (!Watch(fd, 0, false, entry->number)) {  // from now on only its end is waited for
+  if (!Watch(fd, 0, false,
+             entry->number)) {  // only the end of the connection is reported from now on
     CloseForErrno(fd);
     close(handed);
     return;
   }
   entry->awaits_first_byte = false;
   if (listeners_.is_local()) {
-    // Nobody can tell which calls are its: it makes room for nobody.
+    // The calls of a unix connection are not known, so it counts as busy and is never closed to
+    // make room.
     entry->connection->MarkAuthenticated();
     entry->connection->CallBegins(/*is_upload=*/false);
   }
   options_.take(entry->listener, handed);
 }
 
-// One end has TLS and the other not: answers in the client's protocol.
+// One end uses TLS and the other does not: answers in the client's protocol, then closes.
 void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
   const absl::string_view answer = options_.speaks_tls
                                        ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
@@ -259,8 +266,8 @@ void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
                                           : "the client uses TLS; this server does not");
   send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
-  // Closed with something unread, the answer would be lost: the caller goes first, or its time is
-  // up.
+  // If a socket is closed over unread bytes, the kernel discards the answer. So the bytes are read
+  // until the client closes, or until its time is up.
   entry->is_closing = true;
   Drain(fd);
 }
@@ -282,7 +289,7 @@ void ConnectionAcceptor::CheckConnections(absl::Time now) {
   for (const int fd : silent) Close(fd);
   const auto excessive = options_.tracker->FindExcessive(now, [this](const Connection& asked) {
     const auto it = entries_.find(asked.fd());
-    // Of one that waits nothing is gRPC's.
+    // gRPC has no bytes of a connection before its first byte.
     if (it == entries_.end() || it->second.awaits_first_byte)
       return ConnectionTracker::KernelBytes();
     return KernelBytesOf(asked.fd());
@@ -292,11 +299,12 @@ void ConnectionAcceptor::CheckConnections(absl::Time now) {
     CutSocket(excess.connection->fd());
     closed_some_ = true;
   }
-  // gRPC has freed what they held by then, and the allocator keeps it otherwise.
+  // After kTrimPause gRPC has freed the memory of the closed connections; the allocator would keep
+  // it.
   if (!excessive.empty()) trimmed_ = now;
   if (closed_some_ && now - trimmed_ > kTrimPause) {
     closed_some_ = false;
-    // Not on this thread: 150 MiB take 50 to 120 ms on a busy machine.
+    // Runs on another thread: trimming 150 MiB takes 50 to 120 ms on a busy machine.
     trimmer_.TrySchedule(
         0, options_.trim != nullptr ? options_.trim : [] { malloc_trim(0); });
   }

@@ -1,11 +1,11 @@
 // ConnectionAcceptor: accepts a server's connections. Hands a bounded number of them to gRPC, each
-// after its first byte, and closes those that the ledger names. For connections of a unix socket
-// the kernel counts no bytes and gRPC has one name for all: they too are counted and must send a
-// byte, but the ledger names none of them.
+// after its first byte, and closes those that the tracker finds over a limit. Connections of a unix
+// socket are counted too, and must send a first byte; but the kernel counts no bytes for them, and
+// gRPC has one name for all of them, so the tracker never closes one for its bytes.
 //
-// Thread safety: made, started and destroyed by one thread; works on one of its own.
-// Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
-// the door keeps a duplicate, to see its end and to close it.
+// Thread safety: made, started and destroyed by one thread; works on a thread of its own.
+// Ownership: the tracker must outlive it. After the handover gRPC owns the connection's descriptor;
+// the acceptor keeps a duplicate, to see the end of the connection and to close it.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
 
@@ -31,19 +31,20 @@ class ConnectionAcceptor {
     std::string listen;  // "HOST:PORT" or "unix:PATH"
     bool speaks_tls = false;
     ConnectionTracker* tracker = nullptr;
-    // A connection that sends nothing for so long is closed; gRPC never gets it.
+    // A connection that sends no byte for this long is closed and never reaches gRPC.
     absl::Duration first_byte = absl::Seconds(10);
-    Clock* clock = nullptr;  // null: a SteadyClock. Also of the ledger's times
-    // Called for each connection refused or closed, with the reason; from the door's thread.
+    Clock* clock = nullptr;  // null: a SteadyClock. The tracker gets its times from it too
+    // Called on the acceptor's thread for each connection that is refused or closed.
     std::function<void(const std::string& peer, const std::string& why)> on_refused;
-    // Takes a connection over. From the door's thread.
+    // Takes over an accepted connection and its descriptor. Called on the acceptor's thread.
     std::function<void(int listener, int fd)> take;
-    // Hands freed memory back to the system, some seconds after connections were closed for what
-    // they held. On a thread of its own; null: malloc_trim.
+    // Returns freed memory to the system, some seconds after connections over a limit were closed.
+    // Called on a thread of its own; null: malloc_trim.
     std::function<void()> trim;
   };
 
-  // Listens when it returns, but accepts nobody before Start. kUnavailable names the address.
+  // Listens when it returns, but accepts no connection before Start. kUnavailable names the
+  // address.
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Open(Options options);
   ~ConnectionAcceptor();
   ConnectionAcceptor(const ConnectionAcceptor&) = delete;
@@ -58,8 +59,8 @@ class ConnectionAcceptor {
     int listener = -1;
     uint32_t number = 0;
     absl::Time since;
-    bool awaits_first_byte = true;  // for its first byte
-    bool is_closing = false;        // was told why
+    bool awaits_first_byte = true;
+    bool is_closing = false;  // an answer was sent; waits for the client to close
   };
 
   explicit ConnectionAcceptor(Options options);
@@ -72,7 +73,7 @@ class ConnectionAcceptor {
   void RejectTlsMismatch(int fd, Entry* entry);
   void Drain(int fd);
   void Close(int fd);
-  void CloseForErrno(int fd);  // of what errno says
+  void CloseForErrno(int fd);  // errno has the reason
   void Refuse(int fd, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void CheckConnections(absl::Time now);
@@ -82,11 +83,11 @@ class ConnectionAcceptor {
   Clock* const clock_;
   int poll_ = -1, wake_ = -1;
   Listeners listeners_;
-  absl::flat_hash_map<int, Entry> entries_;  // by the descriptor that is the door's
+  absl::flat_hash_map<int, Entry> entries_;  // by the acceptor's own descriptor
   uint32_t last_number_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
-  bool is_accept_paused_ = false;  // from its listeners, until the next look
+  bool is_accept_paused_ = false;  // the listeners are not watched until the next check
   ThreadExecutor trimmer_{/*max_bytes=*/1};
   std::thread thread_;
 };

@@ -31,7 +31,7 @@ std::shared_ptr<Connection> ConnectionTracker::Add(const std::string& peer, int 
 void ConnectionTracker::Remove(const std::shared_ptr<Connection>& connection) {
   absl::MutexLock lock(&mutex_);
   const auto it = open_.find(connection->peer());
-  // A port that was used again is another connection.
+  // If the peer's port was used again, the entry belongs to another connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
 }
 
@@ -58,9 +58,9 @@ void ConnectionTracker::Enter(Connection* connection, const KernelBytes& counted
   }
   const uint64_t sent = std::max(counted.sent, connection->seen_sent_);
   consumed += (sent - connection->seen_sent_) / limits_.sent_share;
-  // A rest that is less than one byte's share is counted the next time.
+  // A remainder below `sent_share` bytes is counted at the next check.
   connection->seen_sent_ = sent - (sent - connection->seen_sent_) % limits_.sent_share;
-  // More than came is no credit for later.
+  // At most what was received: a surplus must not count for later bytes.
   connection->consumed_ = std::min(connection->consumed_ + consumed, connection->received_);
   connection->looked_ = now;
   if (connection->mark_time_ == absl::InfinitePast() ||
@@ -93,10 +93,12 @@ std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Ti
       if (!connection->closed_) all.emplace_back(connection, KernelBytes());
     }
   }
-  for (auto& [connection, counted] : all) counted = count(*connection);  // while calls begin
+  for (auto& [connection, counted] : all)
+    counted = count(*connection);  // without the lock: calls may begin
   std::vector<Excess> excessive;
-  // Strangers are worst, then those with the most. A stranger that holds next to nothing is no
-  // worse than others: closing it gains nothing, and its first call may be on its way.
+  // Close unauthenticated connections first, then those with the most unconsumed bytes. An
+  // unauthenticated connection with at most `slack_bytes` ranks like the others: closing it gains
+  // nothing, and its first call may be on the way.
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   absl::MutexLock lock(&mutex_);
   unconsumed_bytes_ = 0;

@@ -1,14 +1,15 @@
-// ConnectionTracker: counts the bytes that each connection sent and that no call has taken yet.
+// ConnectionTracker: counts, for each connection, the bytes that were received and that no call has
+// consumed yet.
 //
-// gRPC buffers a message until it is whole, however long its sender takes and however long the
-// message is, and has no limit or callback for that (docs/dev/decisions.md, D33). But the kernel
-// counts the bytes that a TCP connection received, and every call reports the bytes that it was
-// given: the difference lies in gRPC's buffers. The ledger names the connections to be closed.
-// Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
-// Invariants: (1) once the connections that FindExcessive named are closed, the others hold at most
-// `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
-// unless it is over a limit of bytes. Calls whose caller sent no message, or gave them up, are not
-// counted: they are a proxy's to bound (docs/security.md).
+// gRPC buffers a message until it is complete, however long the sender takes and however long the
+// message is, and has no limit or callback for it (docs/dev/decisions.md, D33). But the kernel
+// counts the bytes that a TCP connection received, and every call reports the bytes that gRPC gave
+// it. The difference lies in gRPC's buffers. The tracker finds the connections to be closed.
+// Thread safety: all methods from any thread. Ownership: must outlive all calls.
+// Invariants: (1) once the connections that FindExcessive returned are closed, the others hold at
+// most `all_bytes` together; (2) a connection whose bytes are consumed within `message_time` is not
+// returned, unless it is over a limit of bytes. Calls without a message, and calls that their
+// callers cancelled, are not counted: a proxy must limit them (docs/security.md).
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_TRACKER_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_TRACKER_H_
 
@@ -30,36 +31,36 @@ namespace hearth {
 
 struct ConnectionLimits {
   uint32_t connections = 512;
-  // Bytes not yet taken: of one connection, plus for each stream on it that goes on reading; of
-  // all.
+  // Limits of unconsumed bytes: of one connection, in addition for each upload stream on it, and of
+  // all connections together.
   uint64_t each_bytes = uint64_t{16} << 20;
-  uint64_t stream_bytes = uint64_t{3} << 19;  // a piece of a slice and a window
+  uint64_t stream_bytes = uint64_t{3} << 19;  // a piece of a slice and a flow-control window
   uint64_t all_bytes = uint64_t{128} << 20;
-  // A message must be whole within this time, unless it has `slack_bytes` or less.
+  // A message must be complete within this time, unless it has `slack_bytes` or less.
   absl::Duration message_time = absl::Seconds(30);
   absl::Duration idle_time = absl::Seconds(10);
   uint64_t slack_bytes = uint64_t{64} << 10;
-  // Bytes of frames that are no message: for each call, each second, and as a share of the bytes
-  // sent.
+  // Allowance for frames that carry no message: bytes for each call, bytes for each second, and one
+  // byte for each `sent_share` bytes sent.
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
   uint64_t sent_share = 256;
 };
 
-// One connection, and what its calls report about it.
+// One connection, and the bytes that its calls report.
 class Connection {
  public:
-  // `fd` is not used here, only handed back to the owner.
+  // The tracker does not use `fd`; it returns it to the owner.
   Connection(std::string peer, int fd, absl::Time since)
       : peer_(std::move(peer)), fd_(fd), since_(since) {}
   const std::string& peer() const { return peer_; }
   int fd() const { return fd_; }
 
-  // A call was given a message of so many bytes.
+  // A call received a message of `bytes` bytes.
   void AddConsumed(uint64_t bytes) { newly_consumed_.fetch_add(bytes, std::memory_order_relaxed); }
-  // A call on it was authenticated, or none needs to be.
+  // A call on the connection was authenticated, or the server asks for no identity.
   void MarkAuthenticated() { is_authenticated_.store(true, std::memory_order_relaxed); }
-  // `is_upload`: the call goes on reading messages.
+  // `is_upload`: the call reads a stream of messages.
   void CallBegins(bool is_upload) {
     calls_.fetch_add(1, std::memory_order_relaxed);
     streams_.fetch_add(is_upload, std::memory_order_relaxed);
@@ -76,17 +77,18 @@ class Connection {
   const std::string peer_;
   const int fd_;
   const absl::Time since_;
-  std::atomic<uint64_t> newly_consumed_{0};  // since the last FindExcessive
+  std::atomic<uint64_t> newly_consumed_{0};
   std::atomic<bool> is_authenticated_{false};
   std::atomic<uint32_t> calls_{0}, streams_{0};
 
-  // The ledger's, under its mutex.
-  uint64_t received_ = 0, consumed_ = 0;  // consumed: taken, or no message
+  // Used by the tracker under its mutex.
+  uint64_t received_ = 0,
+           consumed_ = 0;  // consumed: reported by calls, or bytes of frames without a message
   uint64_t seen_sent_ = 0;
-  uint64_t mark_ = 0;  // received by mark_time_; to be consumed within message_time
+  uint64_t mark_ = 0;  // bytes received by mark_time_; must be consumed within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
-  absl::Time used_ = absl::InfinitePast();  // when a call was last seen to take bytes
+  absl::Time used_ = absl::InfinitePast();  // last check that saw a call consume bytes
   bool closed_ = false;
 };
 
@@ -95,14 +97,14 @@ class ConnectionTracker {
   void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // `peer`: gRPC's name, "ipv4:127.0.0.1:4711"; for a unix socket, whose bytes the kernel does not
-  // count, a name of our own.
+  // `peer`: gRPC's name of the connection, "ipv4:127.0.0.1:4711"; for a unix socket, a name that
+  // the acceptor made.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
   void Remove(const std::shared_ptr<Connection>& connection);
-  // Null where `peer` is no TCP connection, or was removed.
+  // Returns null if `peer` is not a TCP connection, or was removed.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
-  // The kernel's figures of a connection.
+  // Bytes of a connection, counted by the kernel.
   struct KernelBytes {
     uint64_t received = 0, sent = 0;
   };
@@ -111,13 +113,14 @@ class ConnectionTracker {
     std::string why;
   };
   using Count = absl::FunctionRef<KernelBytes(const Connection& connection)>;
-  // The connections to be closed, the worst first; each is named once.
+  // Returns the connections to be closed, the worst first; each connection is returned once.
   std::vector<Excess> FindExcessive(absl::Time now, Count count);
-  // At the limit of connections: the one to be closed for `newcomer`. The oldest that was not
-  // authenticated, else one without a call for `idle_time`; null when there is neither.
+  // At the limit of connections: returns the connection to close for `newcomer`. This is the oldest
+  // unauthenticated connection, else the authenticated one that is unused for longest and has no
+  // call, if unused for `idle_time`; null if there is neither.
   std::shared_ptr<Connection> FindReplaceable(const Connection& newcomer, absl::Time now);
 
-  uint64_t unconsumed_bytes() const;  // at the last FindExcessive
+  uint64_t unconsumed_bytes() const;
   size_t connections() const;
 
  private:

@@ -21,12 +21,12 @@ namespace hearth {
 
 namespace {
 
-// `error` of the JSON in `file`.
+// `error`, with the name of the file in front.
 absl::Status In(const std::string& file, const absl::Status& error) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", error.message()));
 }
 
-// A text field: not empty.
+// Returns the text of a field, which must not be empty.
 absl::StatusOr<std::string> TextOf(JsonValue value) {
   const absl::StatusOr<absl::string_view> text = value.Text();
   if (!text.ok() || text->empty()) return value.Bad("text");
@@ -41,7 +41,7 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
       absl::StrCat(where, ".role: must be tenant, worker or admin; got ", Quoted(text)));
 }
 
-// Of one file: remembers what entries must not share.
+// Parses one file, and remembers the values that must be unique in it.
 struct Parser {
   absl::StatusOr<std::vector<IdentityEntry>> Parse(const std::string& text);
   absl::StatusOr<IdentityEntry> ParseEntry(JsonValue item, const std::string& where);
@@ -233,10 +233,10 @@ absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& opti
 absl::Status Identities::Load() {
   loading_.AssertHeld();
   if (options_.file.empty()) return absl::OkStatus();
-  stamp_ = FileStampOf(options_.file);  // whatever comes of it: a wrong file is read once
+  stamp_ = FileStampOf(options_.file);  // also of an invalid file, so that it is read only once
   const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
   if (!text.ok()) {
-    stamp_.clear();  // it may be readable the next time, unchanged
+    stamp_.clear();  // the file may be readable at the next attempt, without a change
     return text.status();
   }
   absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
@@ -316,14 +316,14 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<IdentityEnt
     const std::vector<std::string>& names = credentials.certificate_names;
     if (entry.certificate.empty()) continue;
     if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;
-    if (found != nullptr) return Unauthenticated();  // of two names, neither is the one
+    if (found != nullptr) return Unauthenticated();  // two entries match: accept neither
     found = &entry;
   }
   if (found != nullptr) return found->identity;
   if (!options_.certificates || !options_.file.empty() || credentials.certificate_names.empty()) {
     return Unauthenticated();
   }
-  // Without a file a certificate's first name is its tenant.
+  // Without an identities file, the certificate's first name is the tenant.
   Identity identity{credentials.certificate_names[0], Role::kTenant,
                     credentials.certificate_names[0], ""};
   if (!CheckTenantName(identity.tenant).ok()) return Unauthenticated();
@@ -343,7 +343,7 @@ Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
   const auto& metadata = context.client_metadata();
   const auto sent = metadata.equal_range("authorization");
   for (auto it = sent.first; it != sent.second; ++it) {
-    const bool is_second = credentials.token.has_value();  // of two, neither is the one
+    const bool is_second = credentials.token.has_value();  // two authorization headers: reject both
     credentials.token = is_second ? "" : BearerToken({it->second.data(), it->second.size()});
     if (is_second) break;
   }

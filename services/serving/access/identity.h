@@ -1,16 +1,16 @@
-// Identities: decides who a caller is, and which tenants' data it may name.
+// Identities: authenticates callers, and decides which tenants' data a caller may name.
 //
-// A caller proves who it is by a bearer token ("authorization: Bearer ..." in the call's metadata)
-// or by a client certificate that the TLS handshake verified; a token that is sent must be right,
-// certificate or not. The file of --identities-file says what each may do (docs/security.md).
-// With neither file nor client CA there is one tenant, `default`, and no caller is asked for an
-// identity.
+// A caller authenticates with a bearer token ("authorization: Bearer ..." in the call's metadata)
+// or with a client certificate that the TLS handshake verified. If a token is sent, it must be
+// right, with or without a certificate. The file of --identities-file holds each caller's
+// permissions (docs/security.md). Without an identities file and without a client CA there is one
+// tenant, `default`, and callers are not authenticated.
 // Thread safety: all methods from any thread.
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
-// gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
-// (4) a file that changed is read again; one that became invalid changes nothing and is logged
-// once; (5) only callers with that permission in the file write the public namespace, whatever
-// their role.
+// gets its own tenant or an error; (3) comparing tokens takes the same time for all of them; (4) a
+// changed file is read again; an invalid file changes nothing and is logged once; (5) only callers
+// with the permission `publishes_public` in the file write the public namespace, whatever their
+// role.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
 
@@ -38,31 +38,33 @@ namespace hearth {
 inline constexpr char kDefaultTenant[] = "default";
 
 enum class Role {
-  kAnonymous,  // no identities are asked for
+  kAnonymous,  // callers are not authenticated
   kTenant,     // sees and names its own tenant only
-  kWorker,     // asserts the tenant that it authenticated itself
+  kWorker,     // names the tenant that it authenticated itself
   kAdmin,      // any tenant
 };
 
 struct Identity {
   std::string name;
   Role role = Role::kAnonymous;
-  std::string tenant = kDefaultTenant;  // its own
-  // Read beside any tenant's own prefixes; empty: there is none.
+  std::string tenant = kDefaultTenant;  // the caller's own tenant
+  // Tenant whose prefixes every tenant reads in addition to its own; empty: none.
   std::string public_tenant;
-  bool publishes_public = false;  // may publish to it, as to its own tenant
+  bool publishes_public = false;  // may also publish as `public_tenant`
 
-  // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
-  // caller may not name, kInvalidArgument for an invalid name.
+  // Returns the tenant of a request that names `asserted`; empty: the caller's own tenant.
+  // kPermissionDenied for a tenant that this caller may not name, kInvalidArgument for an invalid
+  // name.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
-  // Whether it may be told the tokens of a tenant that it may name. Operators work on others' data
-  // without reading it.
+  // Whether the caller may read the tokens of the tenant `named`. Administrators manage other
+  // tenants' data without reading it.
   bool ReadsPromptsOf(const std::string& named) const {
     return role != Role::kAdmin || named == tenant;
   }
-  // The name under which it takes turns: a worker has one, whatever tenants it names.
+  // Name under which the caller's jobs share pools: the tenant. A worker or administrator has one
+  // share, whatever tenants it names.
   const std::string& ShareName() const { return sees_all() ? name : tenant; }
-  // Whether it may see figures and memory of all tenants together.
+  // Whether the caller may see statistics and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
   bool operator==(const Identity& other) const {
     return name == other.name && role == other.role && tenant == other.tenant &&
@@ -73,7 +75,7 @@ struct Identity {
 // kInvalidArgument for an invalid name.
 absl::Status CheckTenantName(const std::string& tenant);
 
-// An entry of the identities file, with the digest of a token, or a certificate's name, or both.
+// An entry of the identities file, with the digest of a token, the name of a certificate, or both.
 struct IdentityEntry {
   Identity identity;
   std::optional<Digest> token_digest;
@@ -88,34 +90,35 @@ absl::StatusOr<std::vector<IdentityEntry>> ParseIdentities(const std::string& fi
 // The token of "authorization: Bearer TOKEN"; empty for any other scheme.
 std::string BearerToken(absl::string_view header);
 
-// A caller's proofs of who it is.
+// The credentials of a call.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
-  std::optional<std::string> token;            // empty: a header without one; matches nobody
+  std::optional<std::string> token;  // empty: a header without a token, which never matches
 };
 
 class Identities {
  public:
   struct Options {
     std::string file;           // empty: none
-    bool certificates = false;  // a client certificate without an entry is its own tenant
-    absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
+    bool certificates = false;  // without a file, a client certificate's name is its tenant
+    absl::Duration recheck =
+        absl::Seconds(1);  // period of the checks for a changed file; 0: at each call
   };
 
-  // All callers are Role::kAnonymous when `options` name neither. The error names file, entry and
-  // what to do.
+  // If `options` have neither a file nor certificates, all callers are Role::kAnonymous. An error
+  // names the file, the entry and what to do.
   static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
 
-  // kUnauthenticated without saying which part was wrong.
+  // Returns the caller's identity. kUnauthenticated does not say which credential was wrong.
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool has_tokens() const;
-  // All callers are Role::kAnonymous.
+  // Whether all callers are Role::kAnonymous.
   bool accepts_anyone() const { return options_.file.empty() && !options_.certificates; }
-  // Reads the file whether or not it changed.
+  // Reads the file again, changed or not.
   void Reload() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
-  // Whether these are still the credentials of `was`: kUnauthenticated when nobody has them any
-  // more, kPermissionDenied when another has. To be asked again with each generation, the number of
-  // times that the file was taken.
+  // Checks that `credentials` still belong to the identity `was`. kUnauthenticated if no entry has
+  // them any more, kPermissionDenied if the entry has changed or another one has them. Call again
+  // whenever generation(), the number of times that the file was loaded, has changed.
   absl::Status CheckStillIs(const Credentials& credentials, const Identity& was);
   uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_);
   static Credentials CredentialsOf(const grpc::ServerContextBase& context);
@@ -125,7 +128,7 @@ class Identities {
 
   explicit Identities(Options options) : options_(std::move(options)) {}
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loading_) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `logs_again`: also an error that is the last one.
+  // `logs_again`: logs an error even if it equals the last one.
   void LoadAndLog(bool logs_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loading_);
   void Refresh() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -133,14 +136,15 @@ class Identities {
                                          const Credentials& credentials) const;
 
   const Options options_;
-  // While the file is read: SIGHUP and the refresh read one after the other. Before mutex_.
+  // Held while the file is read, so that SIGHUP and the refresh do not read at the same time. Lock
+  // order: before mutex_.
   absl::Mutex loading_;
-  std::string stamp_ ABSL_GUARDED_BY(loading_);  // of the file that was read last
-  absl::Status last_ ABSL_GUARDED_BY(loading_);  // of the last reading
+  std::string stamp_ ABSL_GUARDED_BY(loading_);  // of the latest file
+  absl::Status last_ ABSL_GUARDED_BY(loading_);  // of the latest load
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
+  std::unique_ptr<RepeatingThread> refresher_;  // last member: its thread uses the others
 };
 
 }  // namespace hearth

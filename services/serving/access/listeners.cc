@@ -41,7 +41,7 @@ Listeners::~Listeners() {
 absl::Status Listeners::Open() {
   absl::string_view path = listen_;
   if (absl::ConsumePrefix(&path, "unix:")) {
-    // As a URI it may have an empty host.
+    // The URI form "unix://PATH" is accepted too.
     if (absl::StartsWith(path, "//")) path.remove_prefix(2);
     return OpenLocal(std::string(path));
   }
@@ -99,7 +99,7 @@ absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port
   if (int number = 0; !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
     return Fail(absl::StrCat("\"", port, "\" is not a port"));
   }
-  // All addresses, of both kinds where the machine has both.
+  // Any address: IPv6 and IPv4, if the machine has both.
   const bool is_any = host.empty() || host == "0.0.0.0" || host == "::";
   addrinfo hints;
   std::memset(&hints, 0, sizeof(hints));
@@ -126,7 +126,7 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   sockaddr_storage storage;
   std::memset(&storage, 0, sizeof(storage));
   std::memcpy(&storage, address, std::min(address_bytes, sizeof(storage)));
-  // Of several addresses of a name the first one's free port is everyone's.
+  // If a name has several addresses, the free port of the first is used for all of them.
   auto& at_port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
                                      : reinterpret_cast<sockaddr_in&>(storage).sin_port;
   if (at_port == 0) at_port = htons(static_cast<uint16_t>(port_));

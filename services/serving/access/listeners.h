@@ -1,7 +1,7 @@
-// Listeners: the sockets of a server: all addresses of a HOST:PORT, or a unix socket.
+// Listeners: the listening sockets of a server: all addresses of a HOST:PORT, or a unix socket.
 //
-// Thread safety: one thread at a time. Ownership: the destructor closes them, and removes a unix
-// socket's file unless another server has put its own there. Errors name the address.
+// Thread safety: one thread at a time. Ownership: the destructor closes the sockets, and removes a
+// unix socket's file unless another server has put its own file there. Errors name the address.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_LISTENERS_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_LISTENERS_H_
 
@@ -15,7 +15,7 @@
 
 namespace hearth {
 
-// kUnavailable. `hint`: what to look at, or "".
+// Returns kUnavailable. `hint`: what to check, or "".
 absl::Status CannotListen(const std::string& listen, const std::string& hint,
                           const std::string& why);
 
@@ -29,15 +29,17 @@ class Listeners {
   Listeners(const Listeners&) = delete;
   Listeners& operator=(const Listeners&) = delete;
 
-  // kUnavailable. Replaces a socket's file that a dead server left. To be called once.
+  // Listens. kUnavailable if it cannot. Replaces the socket file that a dead server left. Call
+  // once.
   absl::Status Open();
-  // Instead of Open: only whether somebody listens there now, without listening. Port 0 and unix
-  // sockets are left alone.
+  // Instead of Open: returns kUnavailable if the port is in use, without listening. Port 0 and unix
+  // sockets are not checked.
   absl::Status Check();
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // 0: a unix socket
-  // Only this host can connect, and the kernel counts no bytes of its connections.
+  // Whether this is a unix socket: only this host can connect, and the kernel counts no bytes of
+  // its connections.
   bool is_local() const { return !path_.empty(); }
 
  private:
@@ -51,7 +53,7 @@ class Listeners {
   std::vector<int> fds_;
   int port_ = 0;
   std::string path_;  // of a unix socket
-  dev_t device_ = 0;  // and the file that it was then
+  dev_t device_ = 0;  // identity of the socket's file when it was made
   ino_t inode_ = 0;
 };
 

@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// A caller without a certificate gets through the handshake: health answers it, the services refuse
-// it, and a token may do instead. Null: no TLS.
+// Callers without a certificate pass the handshake: health checks are answered, and the other
+// services refuse the caller unless it sends a token. Returns null if TLS is off.
 absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessFlags& flags) {
   if (flags.tls_cert.empty() != flags.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");

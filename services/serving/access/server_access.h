@@ -1,6 +1,7 @@
-// ServerAccess: a server's demands on its callers, from its flags: TLS, and identities.
+// ServerAccess: how a server authenticates itself and its callers, from its flags: TLS certificates
+// and identities.
 //
-// Thread safety: called from main. Ownership: the caller's; identities outlive the services.
+// Thread safety: called from main. Ownership: the caller's; identities must outlive the services.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_SERVER_ACCESS_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_SERVER_ACCESS_H_
 
@@ -18,16 +19,16 @@ namespace hearth {
 
 struct ServerAccess {
   std::unique_ptr<ServerCertificates> certificates;      // null: no TLS
-  std::shared_ptr<grpc::ServerCredentials> credentials;  // of those; null: no TLS
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // of `certificates`; null: no TLS
   std::unique_ptr<Identities> identities;
 
-  // Reads all files again; an invalid one is logged and changes nothing. From any thread.
+  // Reads all files again; an invalid file is logged and changes nothing. From any thread.
   void Reload() const;
 };
 
-// The error names the flag and what to do: half of a pair, a file that is unreadable or of the
-// wrong kind, tokens that would cross a network in clear text.
-// `http_listen`: where tokens come by HTTP; empty: nowhere.
+// An error names the flag and what to do: one flag of a pair is missing, a file is unreadable or of
+// the wrong kind, or tokens would cross a network in clear text. `http_listen`: address on which
+// HTTP callers send tokens; empty: none.
 absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen,
                                         const std::string& http_listen = "");
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr absl::Duration kWarnEvery = absl::Hours(24);
 
-// gRPC's C++ credentials keep the files that they were made with; those of its core ask at each
-// handshake.
+// gRPC's C++ credentials keep the files that they were made with. The credentials of gRPC's core
+// ask for the current files at each handshake, so they are wrapped here.
 class AskingCredentials final : public grpc::ServerCredentials {
  public:
   AskingCredentials(bool asks_clients, grpc_ssl_server_certificate_config_callback ask, void* self)
@@ -28,7 +28,7 @@ class AskingCredentials final : public grpc::ServerCredentials {
   ~AskingCredentials() override { grpc_server_credentials_release(credentials_); }
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
-    assert(false);  // callers are identified by services/identity
+    assert(false);  // Identities authenticates callers
   }
 
  private:
@@ -74,7 +74,8 @@ grpc_ssl_certificate_config_reload_status ServerCertificates::Fetch(
   }
   const TlsTexts& texts = *certificates->texts_;
   const grpc_ssl_pem_key_cert_pair pair = {texts.key.c_str(), texts.certificate.c_str()};
-  // gRPC insists on roots; where no client is asked for a certificate they are never looked at.
+  // gRPC requires root certificates. If clients are not asked for certificates, they are never
+  // used.
   const std::string& roots = texts.authority.empty() ? texts.certificate : texts.authority;
   *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

@@ -1,9 +1,9 @@
-// ServerCertificates: a server's certificates and authorities for TLS, which can be replaced while
-// it runs.
+// ServerCertificates: a server's TLS certificates and authorities, which can be replaced while the
+// server runs.
 //
 // Thread safety: all methods from any thread; gRPC asks for the current files at each handshake.
-// Ownership: outlives the server that has its credentials. Invariants: (1) invalid files change
-// nothing; (2) open connections stay as they are.
+// Ownership: must outlive the server that uses its credentials. Invariants: (1) invalid files
+// change nothing; (2) open connections keep their certificates.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_SERVER_CERTIFICATES_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_SERVER_CERTIFICATES_H_
 
@@ -23,14 +23,14 @@ namespace hearth {
 
 class ServerCertificates {
  public:
-  // Reads the files; an error names the flag and the file. Logs which certificates have expired or
-  // are about to, now and once a day. Without an authority clients are not asked for certificates.
+  // Reads the files; an error names the flag and the file. Logs certificates that have expired or
+  // soon will, now and once a day. Without an authority, clients are not asked for certificates.
   static absl::StatusOr<std::unique_ptr<ServerCertificates>> Open(const TlsFiles& files);
 
-  // Reads the same files again, for later handshakes.
+  // Reads the same files again; later handshakes use them.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<grpc::ServerCredentials> credentials();
-  // The same pointer until they are read anew.
+  // Returns the same pointer until the files are read again.
   std::shared_ptr<const TlsTexts> texts() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return texts_;
@@ -45,8 +45,8 @@ class ServerCertificates {
   const TlsFiles files_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
-  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has not got it yet
-  std::unique_ptr<RepeatingThread> warner_;      // last: it uses the others
+  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has not taken texts_ yet
+  std::unique_ptr<RepeatingThread> warner_;      // last member: its thread uses the others
 };
 
 }  // namespace hearth

@@ -12,9 +12,9 @@
 namespace hearth {
 namespace {
 
-// How often paces and identities are looked at.
+// Period of the checks of paces and identities.
 constexpr absl::Duration kCheckPeriod = absl::Milliseconds(250);
-// For the message that is on its way when its call is over.
+// Time for the message that is being written when a call is over.
 constexpr absl::Duration kFinalWriteTime = absl::Seconds(1);
 
 }  // namespace
@@ -148,7 +148,7 @@ void Admission::Call::EndBy(EndCall end) {
     end_ = end;
     if (!admission_->closed_) return;
   }
-  end(EndReason::kDrain, ClosedError());  // Close did not know of it
+  end(EndReason::kDrain, ClosedError());  // Close ran before end_ was set
 }
 
 absl::Status Admission::Call::CheckPace(absl::Time now) {
@@ -206,7 +206,7 @@ absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials creden
                                           const std::string& request_id,
                                           std::unique_ptr<Call>* call, const std::string& peer,
                                           uint64_t bytes, bool is_upload) {
-  // Before the credentials are compared: a file that is read meanwhile is noticed.
+  // Read before the credentials are compared, so that a file loaded meanwhile is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
       identities_ == nullptr ? default_identity_ : identities_->Identify(credentials);

@@ -1,16 +1,17 @@
-// Admission: decides which calls a server takes, and what each may hold: a place of its kind,
-// bytes, and the time of a caller that does not keep its pace.
+// Admission: decides which calls a server accepts, and limits what each may hold: places of its
+// kind, bytes, and the time of a slow caller.
 //
 // Every RPC enters here first, after its connection was accepted (access/). Tenants have equal
-// shares of a kind's places (fair_share.h). A call that has a place keeps it, whichever tenant
-// wants one; but a call that waits for its caller keeps a pace: in each window of `patience` it
-// must move its kind's least number of bytes, or it is ended. The last call to leave lets a drain
-// end.
+// shares of a kind's places (fair_share.h). A call keeps its place even if another tenant has none.
+// But a call that waits for its caller must keep a pace: in each window of `patience` it must
+// transfer its kind's least number of bytes, or it is ended. A drain ends when the last call has
+// left.
 //
-// Thread safety: all methods from any thread, those of a Call too, but one thread at a time takes
-// and gives up what it holds. Ownership: an Admission outlives its Calls, and the identities it.
-// Invariants: (1) no more places of a kind are taken than its Limit says; (2) a call's end function
-// is called under no lock of this class's.
+// Thread safety: all methods from any thread, also those of a Call; but only one thread at a time
+// may take or release what a Call holds. Ownership: an Admission must outlive its Calls, and the
+// identities must outlive the Admission.
+// Invariants: (1) no more places of a kind are taken than its Limit has; (2) a call's end function
+// is called without any lock of this class.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 #define HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 
@@ -37,27 +38,27 @@
 
 namespace hearth {
 
-// The time in which a call that waits for its caller must move its least number of bytes.
+// Window in which a call that waits for its caller must transfer its kind's least number of bytes.
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 
-// The most that calls of one kind may have at a time; 0: any number.
+// Limits of all calls of one kind together; 0: no limit.
 struct Limit {
-  absl::string_view kind;            // "publish"; a literal
+  absl::string_view kind;            // name in errors, "publish"; must be a literal
   int all = 0;                       // places
-  uint64_t least_bytes = 1;          // that a call moves in each window; 1: a message
-  uint64_t bytes = 0;                // that they reserve, all together
-  absl::string_view bytes_are = "";  // where that number comes from, for people
+  uint64_t least_bytes = 1;          // least transfer of a call in each window; 1: any message
+  uint64_t bytes = 0;                // most bytes that the calls reserve together
+  absl::string_view bytes_are = "";  // where `bytes` comes from, for error messages
 };
 
-// The subject of a call, for the log.
+// Details of a call, for the log.
 struct CallNote {
   std::string request_id;
   std::string tenant;
-  uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
+  uint64_t tokens = 0, hit_tokens = 0;  // of the prompt: all, and restored or stored
   uint64_t generated = 0;               // tokens
   std::string tier;
-  // Of a worker: the choice between loading and computing, and the estimates behind it (below 0:
-  // unknown). Empty: there was no choice.
+  // A worker's choice between loading and computing, and its estimates (below 0: unknown). `load`
+  // empty: there was no choice.
   std::string load;
   double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
 };
@@ -69,58 +70,60 @@ struct CallRecord {
   CallNote note;
 };
 
-// Why a call is asked to end: the server drains, and what lasts by design is to leave; its caller
-// is no longer who it was; its caller does not keep the pace.
-// kCutOff: the time of a drain is over; gRPC's server ends its own calls then.
+// Reason for which a call is asked to end.
+// kDrain: the server drains, and calls that last by design must end. kIdentity: the caller's
+// identity has changed. kPace: the caller is too slow. kCutOff: the time of the drain is over;
+// gRPC's server ends its own calls then.
 enum class EndReason { kDrain, kIdentity, kPace, kCutOff };
 
 class Admission {
  public:
-  // Told of each finished call; called under no lock.
+  // Called for each finished call, without a lock.
   using Recorder = std::function<void(const CallRecord&)>;
-  // May be called again, from any thread, and outlives the call.
+  // May be called more than once, from any thread, and after the call's end.
   using EndCall = std::function<void(EndReason reason, const absl::Status& why)>;
 
-  // One RPC. Its destruction is the RPC's end.
+  // One RPC. Destroying the Call ends the RPC.
   class Call {
    public:
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    // Gives up the place and the bytes, notes the outcome for the record, and hands it back for the
-    // return statement.
+    // Releases the places and the bytes, stores the outcome for the record, and returns `status`
+    // for the return statement.
     absl::Status Finish(absl::Status status);
-    // It received one more message.
+    // Counts one more received message, of `bytes` bytes.
     void CountMessage(uint64_t bytes);
     CallNote* note() { return &note_; }
-    // The RPC goes on, but the rest is not its work: its time ends here.
+    // Ends the measured time; the RPC continues, but what follows is not work of the server.
     void StopClock() { end_time_ = SteadyClock().Now(); }
 
-    // Takes a place, or `weight` places. kResourceExhausted names the limit. Workers and
-    // administrators, and all callers of a server without identities, have no share of their own.
+    // Takes `weight` places. kResourceExhausted names the limit. Workers, administrators, and
+    // callers of a server without identities have no share of their own.
     absl::Status TakePlace(const Limit& limit, const Identity& caller, int weight = 1);
-    // The tenant that a worker names later. kResourceExhausted when that tenant has its share.
+    // Counts the places of a worker's call for `tenant`, once it is known. kResourceExhausted if
+    // the tenant has its share already.
     absl::Status ChargeTenant(const std::string& tenant);
-    // It has so many bytes of its limit from now on, where there is room for as many and for
-    // `most`, which nobody keeps for it. kResourceExhausted changes nothing.
+    // Sets the bytes that the call reserves. There must be room for `most` bytes too, but only
+    // `bytes` are reserved. kResourceExhausted changes nothing.
     absl::Status Reserve(uint64_t bytes, uint64_t most = 0);
 
-    // Asks it to end by this function. To be called once, before the two below. It is called also
-    // when the caller's credentials are not the same identity's any more: with kUnauthenticated if
-    // they belong to no identity, kPermissionDenied if to another one.
+    // Sets the function that asks the call to end. Call once, before SetWaitingForCaller and
+    // AddTransferred. It is also called if the caller's credentials no longer have the same
+    // identity: with kUnauthenticated if they have none, kPermissionDenied if they have another.
     void EndBy(EndCall end);
-    // Only while it waits for the caller does its lack of progress count.
+    // The pace is checked only while the call waits for its caller.
     void SetWaitingForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
     void AddTransferred(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
-    // It is over but for a wait for the caller, which is to take a second at most.
+    // Only the last write is pending; allow it one second.
     void BeginFinalWrite() { is_final_write_.store(true, std::memory_order_relaxed); }
 
    private:
     friend class Admission;
     Call(Admission* admission, const char* method);
     void AttachConnection(const std::string& peer, uint64_t bytes, bool is_upload);
-    // Under the mutex of the admission, as all fields from `at_` on are.
+    // REQUIRES: the admission's mutex is held, as for all fields from `at_` on.
     absl::Status CheckPace(absl::Time now);
     void ReleaseAll();
 
@@ -129,67 +132,67 @@ class Admission {
     const absl::Time start_;
     absl::Time end_time_ = absl::InfiniteFuture();
     absl::StatusCode code_ = absl::StatusCode::kOk;
-    std::shared_ptr<Connection> connection_;  // null: not of TCP
+    std::shared_ptr<Connection> connection_;  // null: not a TCP connection
     bool is_upload_ = false;
     CallNote note_;
     std::atomic<uint64_t> moved_{0};
     std::atomic<bool> waits_{false}, is_final_write_{false};
 
     std::list<Call*>::iterator at_;
-    EndCall end_;  // null: it cannot be ended
+    EndCall end_;  // null: the call cannot be ended early
     Limit limit_;
-    int weight_ = 0;          // places that it has
-    bool is_worker_ = false;  // names others' tenants
-    std::string tenant_;      // whose places they are; empty: not known
+    int weight_ = 0;          // places that the call holds
+    bool is_worker_ = false;  // the caller may name other tenants
+    std::string tenant_;      // owner of the places; empty: not known
     uint64_t bytes_ = 0;
-    absl::Time since_;                        // when its window began
-    uint64_t moved_before_ = 0;               // that
-    bool is_slow_ = false;                    // and got an error
-    std::optional<Credentials> credentials_;  // of a caller with an identity, `was_`
+    absl::Time since_;                        // start of the pace window
+    uint64_t moved_before_ = 0;               // moved_ at since_
+    bool is_slow_ = false;                    // the call was asked to end
+    std::optional<Credentials> credentials_;  // of a caller with the identity `was_`
     Identity was_;
-    uint64_t generation_ = 0;  // of the identities when it was last compared with them
+    uint64_t generation_ = 0;  // generation of the identities at the last comparison
   };
 
-  // `identities` null: every caller is `default_identity`.
+  // If `identities` is null, every caller is `default_identity`.
   explicit Admission(Recorder recorder = nullptr, Identities* identities = nullptr,
                      Identity default_identity = {});
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
-  // The clock of paces, and their window. Before any call.
+  // Clock and window of the paces. REQUIRES: no call has entered.
   void SetClock(Clock* clock) { clock_ = clock; }
   void SetPatience(absl::Duration patience) { patience_ = patience; }
 
-  // Begins a call, with a message of `bytes`. Returns the caller, or the error to answer; `*call`
-  // is null once this is closed. `is_upload`: it goes on reading messages, and says the size of
-  // each. `method` must be a literal.
+  // Begins a call, with a first message of `bytes`. Returns the caller, or the error to answer;
+  // `*call` is null once the admission is closed. `is_upload`: the call reads more messages, and
+  // reports each with CountMessage. `method` must be a literal.
   absl::StatusOr<Identity> Enter(const char* method, const grpc::ServerContextBase& context,
                                  uint64_t bytes, std::unique_ptr<Call>* call,
                                  bool is_upload = false);
-  // The same of a caller with these credentials. Connections of HTTP, without a `peer`, are counted
-  // elsewhere.
+  // The same for a caller with these credentials. HTTP connections have no `peer`: the HTTP server
+  // counts them.
   absl::StatusOr<Identity> Enter(const char* method, Credentials credentials,
                                  const std::string& request_id, std::unique_ptr<Call>* call,
                                  const std::string& peer = "", uint64_t bytes = 0,
                                  bool is_upload = false);
-  // The same of a call that came by the connection that gRPC calls `peer`, whoever calls. Null once
-  // this is closed.
+  // The same for a call on the connection that gRPC calls `peer`, without authentication. Returns
+  // null once the admission is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
                               bool is_upload = false);
   // The answer to a refused call.
   static absl::Status ClosedError();
-  // Refuses new calls from now on, and asks those inside to end that last by design, once.
+  // Refuses new calls from now on, and asks running calls that last by design to end, once.
   void Close();
-  // Asks all calls to end: the time of a drain is over.
+  // Asks all calls to end, because the time of the drain is over.
   void CutOff() { EndAll(EndReason::kCutOff); }
   bool closed() const;
-  // True when no call is inside; false when `deadline` came first.
+  // Waits until no call runs. Returns false if `deadline` came first.
   bool WaitIdle(absl::Time deadline);
   int running() const;
-  // Asks calls to end whose callers do not keep their pace, or are no longer who they were. A
-  // thread of its own calls it four times a second, once there is a call that can be ended.
+  // Asks calls to end whose callers are too slow or have lost their identity. Once a call can be
+  // ended, a thread calls this four times a second.
   void CheckCalls() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: callers are not asked who they are.
+  // Returns null if callers are not authenticated.
   Identities* asks_identities() const {
     return identities_ == nullptr || identities_->accepts_anyone() ? nullptr : identities_;
   }
@@ -197,13 +200,13 @@ class Admission {
 
  private:
   struct Usage {
-    std::map<std::string, int> of_tenant;  // places; "": not known
+    std::map<std::string, int> of_tenant;  // places by tenant; "": tenant not known
     int all = 0;
     uint64_t bytes = 0;
   };
   void EndAll(EndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
-  // kResourceExhausted: the tenant would have more than its share. Places that belong to no known
-  // tenant count as free.
+  // kResourceExhausted if the tenant would have more than its share. Places without a known tenant
+  // count as free.
   absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -219,7 +222,7 @@ class Admission {
   std::list<Call*> calls_ ABSL_GUARDED_BY(mutex_);
   std::map<absl::string_view, Usage> kinds_ ABSL_GUARDED_BY(mutex_);
   absl::once_flag checking_;
-  std::unique_ptr<RepeatingThread> checker_;  // last: it uses the others
+  std::unique_ptr<RepeatingThread> checker_;  // last member: its thread uses the others
 };
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ FairPool::~FairPool() {
   }
   for (std::thread& thread : threads_) thread.join();
   absl::MutexLock lock(&mutex_);
-  assert(tenants_.empty() && waiting_ == 0 && bytes_ == 0);  // all that was accepted ran
+  assert(tenants_.empty() && waiting_ == 0 && bytes_ == 0);  // all accepted jobs ran
 }
 
 absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) const {
@@ -36,7 +36,7 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
   if (!IsFairShare(own, 1, waiting_, options_.max_waiting)) {
     return refuse("tenant \"", tenant, "\" has ", own, " waiting requests, its share");
   }
-  // A job that is too large by itself is let in alone.
+  // A job above the limit by itself is accepted if no other job holds bytes.
   if (bytes_ > 0 && bytes_ + bytes > options_.max_bytes) {
     return refuse("requests of ", bytes_, " bytes wait; the limit is ", options_.max_bytes);
   }
@@ -75,8 +75,8 @@ size_t FairPool::waiting() const {
   return waiting_;
 }
 
-// The tenant whose turn it is: of those that may run one more, the one with the fewest running
-// jobs; of several, the one whose last turn was first.
+// Returns the tenant that runs next: among the tenants whose share allows one more job, the tenant
+// with the fewest running jobs; among equals, the one whose last turn is longest ago.
 FairPool::Tenants::iterator FairPool::Next() {
   mutex_.AssertHeld();
   auto next = tenants_.end();
@@ -112,7 +112,7 @@ void FairPool::Work() {
       tenant.last_turn = ++turns_;
     }
     turn.job();
-    turn.job = nullptr;  // what it holds goes before its place does
+    turn.job = nullptr;  // free what the job holds before its place
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);
     assert(it != tenants_.end() && it->second.running > 0);

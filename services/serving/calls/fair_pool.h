@@ -1,12 +1,12 @@
-// FairPool: a few threads for work that is too long for gRPC's own threads.
+// FairPool: a few threads for work that would block gRPC's own threads too long.
 //
-// gRPC answers health checks on the same few threads as everything else, so work of more than a
+// gRPC answers health checks on the same few threads as all other calls, so work of more than a
 // millisecond runs here. Tenants have equal shares of the threads, of the queue and of the bytes
 // (fair_share.h). The tenant with the fewest running jobs is next.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
-// Invariants: (1) an accepted job runs once; (2) a job is accepted only while fewer than
-// max_waiting jobs wait (jobs of Continue always are), and jobs that wait or run keep at most
-// max_bytes alive, unless it is one job.
+// Invariants: (1) an accepted job runs once; (2) Submit accepts a job only while fewer than
+// max_waiting jobs wait, and while waiting and running jobs keep at most max_bytes alive; a single
+// job may keep more; Continue accepts every job.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 
@@ -26,9 +26,9 @@
 namespace hearth {
 
 struct FairPoolOptions {
-  int threads = 6;  // at least 2; one tenant has half of them
+  int threads = 6;  // at least 2; a single tenant gets half
   size_t max_waiting = 256;
-  // A message of 3 MiB has up to 12 MiB once it is parsed.
+  // A message of 3 MiB takes up to 12 MiB once it is parsed.
   uint64_t max_bytes = uint64_t{128} << 20;
 };
 
@@ -38,17 +38,19 @@ class FairPool {
 
   // `kind` names the work in errors: "prompts".
   explicit FairPool(std::string kind, const FairPoolOptions& options = {});
-  ~FairPool();  // runs what was accepted
+  ~FairPool();  // runs all accepted jobs
   FairPool(const FairPool&) = delete;
   FairPool& operator=(const FairPool&) = delete;
 
-  // `bytes`: what the job keeps alive. kResourceExhausted names the limit; it is then not run.
+  // `bytes`: memory that the job keeps alive. If the job is refused, kResourceExhausted names the
+  // limit.
   absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for work on `bytes` of a request. Without bytes the job runs at once: many calls may
-  // end before their message is whole, and would take others' places.
+  // The same for work on a request of `bytes`. If `bytes` is 0 the job runs at once: many calls may
+  // end before their message is complete, and would take the places of others.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
-  // Work of a call that was accepted before: never refused, and the tenant's next.
+  // Continues a call whose earlier job was accepted: the job is never refused, and is the tenant's
+  // next.
   void Continue(const std::string& tenant, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -59,7 +61,7 @@ class FairPool {
   };
   struct Tenant {
     std::deque<Waiting> waiting;
-    uint64_t bytes = 0;  // of these, and of those that run
+    uint64_t bytes = 0;  // of waiting and running jobs
     int running = 0;
     uint64_t last_turn = 0;
   };
@@ -76,7 +78,7 @@ class FairPool {
   const std::string kind_;
   const FairPoolOptions options_;
   mutable absl::Mutex mutex_;
-  Tenants tenants_ ABSL_GUARDED_BY(mutex_);  // those with a job, waiting or running
+  Tenants tenants_ ABSL_GUARDED_BY(mutex_);  // tenants with a waiting or running job
   size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;

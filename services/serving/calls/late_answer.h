@@ -1,7 +1,7 @@
 // LateAnswer: a unary call that is answered later, by the thread that did its work.
 //
-// Thread safety: Finish once, from any thread. Ownership: shared by those who may answer; the
-// call's request and response live until then.
+// Thread safety: Finish once, from any thread. Ownership: shared by all who may answer; the call's
+// request and response live until then.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
 
@@ -31,13 +31,13 @@ class LateAnswer {
 
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
-  Admission::Call* call() { return call_.get(); }  // once it was entered
+  Admission::Call* call() { return call_.get(); }  // null if the server drains
 
   void Finish(absl::Status status) {
     assert(!finished_);
     finished_ = true;
     if (call_ != nullptr) status = call_->Finish(std::move(status));
-    call_.reset();  // before the caller has its answer
+    call_.reset();  // before the caller receives the answer
     reactor_->Finish(ToGrpcStatus(status, context_));
   }
 
@@ -48,9 +48,9 @@ class LateAnswer {
   bool finished_ = false;
 };
 
-// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the server
-// drains or the caller is unknown: it answers, or hands the answer on. An error that it returns is
-// the answer. `method` must be a literal.
+// Begins a unary call with a request of `bytes`. Calls `begin` at once, unless the server drains or
+// the caller is not authenticated. `begin` answers, or keeps the LateAnswer for later; if it
+// returns an error, the error is the answer. `method` must be a literal.
 inline grpc::ServerUnaryReactor* AnswerLater(
     Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
@@ -64,9 +64,9 @@ inline grpc::ServerUnaryReactor* AnswerLater(
   return reactor;
 }
 
-// A unary call whose answer `work` makes from the parsed request, on a pool, in the caller's turn;
-// not if the caller is gone by then. `admit` is called at once and submits the job; an error that
-// it returns is the answer.
+// A unary call that `work` answers from the parsed request, on a pool, in the caller's turn; if the
+// caller has left by then, `work` does not run. `admit` is called at once and submits the job; if
+// it returns an error, the error is the answer.
 template <typename Request, typename Response, typename Admit, typename Work>
 grpc::ServerUnaryReactor* AnswerOnPool(Admission* admission, const char* method,
                                        grpc::CallbackServerContext* context,

@@ -1,15 +1,15 @@
 // StreamCall: a server's call that answers with a stream: one write at a time, then Finish once.
 //
-// Messages wait in a queue. OnGone is called when the caller goes away, by cancelling or during a
-// write, and when it does not take a write: the call is then cancelled (admission.h).
+// Messages wait in a queue. OnGone is called when the caller leaves (by cancelling, or during a
+// write), and when the caller does not read: Admission then cancels the call (admission.h).
 // Thread safety: gRPC calls the reactor from its threads, senders from their own; mutex_ guards the
 // shared fields.
 // Ownership: made by make_shared; keeps itself, and the handles given to KeepUntilDone, from Enter
-// until OnDone. A thread that holds the last reference after that finds nothing of the service in
-// it.
-// Invariants: (1) one write is in progress at most; (2) Finish is called once: when the call has
-// ended, all ready messages are written and nobody holds it; (3) no message becomes ready after the
-// end; (4) the admission counts the call until all handles are released.
+// until OnDone. A thread that holds the last reference after OnDone can no longer reach the service
+// through it.
+// Invariants: (1) at most one write is in progress; (2) Finish is called once: when the call has
+// ended, all ready messages are written and no thread holds the call; (3) no message becomes ready
+// after the end; (4) the admission counts the call until all handles are released.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
@@ -38,10 +38,11 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   explicit StreamCall(grpc::CallbackServerContext* context) : context_(context) {}
 
-  // Begins the stream with a request of `bytes`. Returns the caller, or the error to End with.
+  // Begins the stream with a request of `bytes`. Returns the caller, or the error to pass to End.
   // `method` must be a literal.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
-  // Ends the call with `status`, unless it ended before, once all ready messages are written.
+  // Ends the call with `status` once all ready messages are written. Does nothing if the call has
+  // ended already.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null when the server drains.
   Admission::Call* call() const { return call_.get(); }
@@ -51,27 +52,28 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() final;
 
  protected:
-  // The caller receives nothing any more. May be called twice; the call is not done during it.
+  // Called when the caller has left, possibly twice. The call is not done meanwhile.
   virtual void OnGone() { Abort(CallerGone()); }
-  // The server drains: what would go on for long is to end.
+  // Called when the server drains: a long call must end.
   virtual void OnDrain(const absl::Status&) {}
-  // The next message, if one is ready: the first of the queue.
+  // Takes the next ready message: the first of the queue. Returns false if there is none.
   virtual bool TakeNext(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Releases everything that must be gone before the caller learns of the end.
+  // Releases everything that must be freed before the caller learns of the end.
   virtual void BeforeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
-  // As End, but drops the queue, also of a call that ended before.
+  // Like End, but drops the queue, also if the call has ended already.
   void Abort(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(grpc::ByteBuffer message) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same without WriteNext, which must be called before the mutex is released.
+  // The same without WriteNext. REQUIRES: call WriteNext before releasing the mutex.
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Holds the call while `submit` hands work to a pool, whose job must call Release; an error of
-  // `submit` ends the call.
+  // Holds the call, then calls `submit`, which hands work to a pool. The job must call Release. If
+  // `submit` returns an error, the call ends with it.
   void Delegate(absl::FunctionRef<absl::Status()> submit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The call does not finish, and its context stays valid, until as many calls of Release.
+  // Until Release was called as often as Hold, the call does not finish and its context stays
+  // valid.
   void Hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++holds_; }
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kOpen; }
@@ -107,7 +109,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   int holds_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // of the end
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // to finish with
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   grpc::ByteBuffer current_;  // read by gRPC while writing_

@@ -1,10 +1,11 @@
-// UploadCall: a server's call whose caller sends many messages: reads one at a time, at a pace.
+// UploadCall: a server's call whose caller sends many messages: reads one message at a time, and
+// checks the caller's pace.
 //
-// Thread safety: gRPC calls the reactor from its threads; of reads, writes and what a message gives
-// to do one is in progress at a time. Ownership: made by make_shared; keeps itself from Enter until
+// Thread safety: gRPC calls the reactor from its threads; at most one read, one write, or the work
+// on one message is in progress. Ownership: made by make_shared; keeps itself from Enter until
 // OnDone.
-// Invariants: (1) Finish is called once; (2) a call whose caller does not keep its pace, or is no
-// longer the same identity (admission.h), ends before it reads on.
+// Invariants: (1) Finish is called once; (2) a call whose caller is too slow, or whose identity has
+// changed (admission.h), ends before it reads again.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
 
@@ -33,7 +34,8 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   void OnReadDone(bool ok) final {
     {
       absl::MutexLock lock(&mutex_);
-      if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead) return;  // it was ended
+      if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead)
+        return;  // the call was given up
     }
     call_->SetWaitingForCaller(false);
     if (ok) {
@@ -43,17 +45,17 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     const absl::Status status = ok ? OnMessage() : GivenUpOr(OnUploadEnd());
     if (!status.ok()) End(status);
   }
-  // The read, write or work in progress fails then, and ends the call.
+  // The read, write or work in progress fails, and that ends the call.
   void OnCancel() final {}
   void OnDone() final {
     call_.reset();
-    const std::shared_ptr<UploadCall> last = std::move(self_);  // maybe the last reference
+    const std::shared_ptr<UploadCall> last = std::move(self_);  // may be the last reference
   }
 
  protected:
   enum class Waits { kNothing, kRead, kWrite };
 
-  // A caller, with a place, or the error to End with.
+  // Returns the caller, with a place taken, or the error to pass to End.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, const Limit& limit) {
     self_ = this->shared_from_this();
     const absl::StatusOr<Identity> caller =
@@ -67,23 +69,23 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     });
     return caller;
   }
-  // message_ has come. Starts what is next, or returns the error to end with.
+  // Called when message_ has arrived. Starts the next operation, or returns the error to end with.
   virtual absl::Status OnMessage() = 0;
-  // Likewise: the caller has ended its side, or is gone.
+  // The same, when the caller has ended its side or has left.
   virtual absl::Status OnUploadEnd() = 0;
-  // Releases everything that must be gone before the caller learns of the end.
+  // Releases everything that must be freed before the caller learns of the end.
   virtual void BeforeFinish() = 0;
 
   void Read() {
     BeginWait(Waits::kRead, [this] { this->StartRead(&message_); });
   }
-  // Begins a read or a write, unless the call was given up, and then ends it.
+  // Starts a read or a write; if the call was given up, ends it instead.
   void BeginWait(Waits waits, absl::FunctionRef<void()> start) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Status given_up;
     {
       absl::MutexLock lock(&mutex_);
       given_up = given_up_;
-      // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
+      // Started under the lock: a thread that sees the read may end the call and free it.
       if (given_up.ok()) {
         waits_for_ = waits;
         call_->SetWaitingForCaller(true);
@@ -107,7 +109,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
     this->Finish(ToGrpcStatus(noted, context_));
   }
-  // Why it was given up, or else `other`.
+  // Returns the reason for giving up, or `other` if the call was not given up.
   absl::Status GivenUpOr(absl::Status other) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return given_up_.ok() ? other : given_up_;
@@ -123,9 +125,10 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       absl::MutexLock lock(&mutex_);
       if (ended_ || !given_up_.ok()) return;
       given_up_ = why;
-      // A write that is not taken ends no other way; the call is there until End, which waits here.
+      // Only a cancel ends a write that the caller does not read. The call exists until End, which
+      // waits for this lock.
       if (waits_for_ == Waits::kWrite) context_->TryCancel();
-      if (waits_for_ != Waits::kRead) return;  // it ends before it reads on
+      if (waits_for_ != Waits::kRead) return;  // the call ends before its next read
       waits_for_ = Waits::kNothing;
     }
     End(why);  // the read in progress fails
