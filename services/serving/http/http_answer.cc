@@ -96,7 +96,7 @@ void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, 
     if (ended_ || gone_) return;
     begun_ = true;
     assert(held_ >= held);
-    held_ -= held;  // it is the piece's from now on
+    held_ -= held;  // counted for the piece from now on
   }
   std::string head = Head(status, headers, static_cast<int64_t>(body.size()));
   uint64_t counted = head.size() + std::max<uint64_t>(held, is_head_ ? 0 : body.size());
@@ -126,7 +126,8 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
   }
   account_->SetStreaming(true);
   Put(Head(status, headers, -1), Part::kHead);
-  // After the head: the connection's thread writes it when it looks for a caller who is gone.
+  // Set after the head: the connection's thread writes `when_silent_` when it checks for a caller
+  // that has left.
   absl::MutexLock lock(&mutex_);
   when_silent_ = when_silent;
 }
@@ -153,7 +154,8 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
   bool is_first = false;
   {
     absl::MutexLock lock(&mutex_);
-    // After TakeBack there is no stream, but another thread may still write its head or a part.
+    // After TakeBack there is no stream, but another thread may still be writing its head or a
+    // part.
     if (ended_ || gone_ || (!is_stream_ && part != Part::kLast)) {
       if (fits) account_->Shrink(size);
       return false;
@@ -168,7 +170,7 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
     begun_ = !waits_;
     is_first = !waits_ && !std::exchange(is_poked_, true);
   }
-  // A poke during a write does nothing, except for an answer that lost its memory.
+  // During a write a poke does nothing, except for an answer that lost its memory.
   if (is_first || !fits) poke_();
   return fits;
 }
@@ -188,7 +190,7 @@ void HttpAnswer::Fail() {
     }
     return;
   } catch (...) {
-    // A lack of memory may be why it fails, and then there is none for the 500 either.
+    // Missing memory may be the cause, and then there is none for the 500 either.
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -199,7 +201,7 @@ void HttpAnswer::Fail() {
   try {
     poke_();
   } catch (...) {
-    // The connection looks at its answer again when it has been silent.
+    // The connection checks its answer again after HttpLimits::silence.
   }
 }
 
@@ -216,7 +218,7 @@ bool HttpAnswer::Hold(uint64_t bytes) {
 
 void HttpAnswer::Release(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
-  if (ended_) return;  // all was released
+  if (ended_) return;  // everything was released
   assert(held_ >= bytes);
   held_ -= bytes;
   account_->Shrink(bytes);

@@ -1,9 +1,9 @@
 // HttpAnswer: the answer to one HttpRequest.
 //
 //   handler's threads --> HttpAnswer <-- HttpConnection, on the server's thread
-// The answer's maker adds pieces and calls `poke`, upon which the connection takes them.
+// The maker adds pieces and calls `poke`; the connection then takes the pieces.
 // Thread safety: all methods from any thread, except where only the connection calls them.
-// Ownership: shared by its maker and the connection; the last one frees it.
+// Ownership: shared by the maker and the connection; the last of the two frees it.
 // Invariants: (1) after `ended_` nothing is added to `ready_`; (2) after `gone_` nothing is ready;
 // (3) `held_` and the counted pieces are counted in `account_`; (4) after `ended_` or `gone_` there
 // is no `request_`.
@@ -44,9 +44,9 @@ struct HttpRequest {
 // The answer to one request: whole, or a stream.
 class HttpAnswer {
  public:
-  // `headers`: of the answer, besides its maker's. `held`: bytes of `account` that are the
-  // request's; they stay counted until the answer ends or Release. `poke` tells the connection, on
-  // any thread.
+  // `headers`: sent in addition to the maker's headers. `held`: bytes of `account` that the request
+  // holds; they stay counted until the answer ends or Release. `poke` notifies the connection; it
+  // is called on any thread.
   HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers, uint64_t held,
              std::shared_ptr<HttpBudget::Account> account, std::function<void()> poke)
       : is_head_(is_head),
@@ -59,50 +59,52 @@ class HttpAnswer {
   ~HttpAnswer();
   HttpAnswer(const HttpAnswer&) = delete;
   HttpAnswer& operator=(const HttpAnswer&) = delete;
-  // The maker's reference. If it is let go before the end, the caller gets 500, or a stream that
-  // breaks off.
+  // Returns the maker's reference. If it is released before the end, the caller gets 500, or a
+  // stream that breaks off.
   static std::shared_ptr<HttpAnswer> ForMaker(std::shared_ptr<HttpAnswer> answer);
 
-  // Length, date, connection and, for 429 and 503, when to try again are added to `headers`. If the
-  // server's budget has no room for the answer, 503 is sent instead. `held`: the part of what Hold
-  // counted that is the body's; it stays counted until the body is sent.
+  // Sends a whole answer. Adds length, date, connection and, for 429 and 503, the time to retry to
+  // `headers`. If the server's budget has no room for the answer, 503 is sent instead. `held`:
+  // bytes counted by Hold that belong to `body`; they stay counted until the body is sent.
   void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Begins a stream; a second call does nothing. The head waits for the first part. `when_silent`
-  // is sent if nothing else was for HttpLimits::silence, also as the first part; empty: nothing.
+  // Begins a stream; a second call does nothing. The head is sent with the first part.
+  // `when_silent` is sent whenever nothing was sent for HttpLimits::silence, also as the first
+  // part; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "")
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes a stream back whose head still waits: Send must follow. Returns false if it was sent.
+  // Cancels a stream whose head was not sent yet; Send must follow. Returns false if the head was
+  // sent.
   bool TakeBack() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns false if the caller is gone, or the server's budget has no room: then the connection is
-  // closed, and nothing is sent any more.
+  // Returns false if the caller is gone, or if the server's budget has no room; in this case the
+  // connection is closed and nothing more is sent.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
   // the answer ends. Returns false if the server's budget has no room: answer 503.
   bool Hold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts `bytes` of Hold no more, because the maker has freed them.
+  // Stops counting `bytes` of Hold, because the maker has freed them.
   void Release(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
-  // the server took the answer's memory back.
+  // Calls `gone` once if the caller hangs up before the end, or if the server takes back the
+  // answer's memory; at once if that has happened already.
   void OnGone(std::function<void()> gone) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends an answer that its maker cannot make: 500, or a stream that breaks off.
+  // Ends an answer that the maker cannot complete: 500, or a stream that breaks off.
   void Fail() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For the handler's job: keeps the request until it begins.
+  // Keeps the request for the handler's job, until the job begins.
   void KeepRequest(HttpRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nullopt: the caller gets no answer to it any more.
+  // Returns nullopt if the caller gets no answer any more.
   std::optional<HttpRequest> TakeRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing of it is sent any more. Returns the function to call, or null.
+  // Drops the answer: nothing of it is sent any more. Returns the OnGone function to call, or null.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class HttpConnection;
-  // Bytes to send, and how many the budget counts for them.
+  // Bytes to send, and the bytes counted for them in the budget.
   struct Piece {
     std::string bytes;
     size_t counted = 0;
@@ -115,7 +117,7 @@ class HttpAnswer {
   bool Put(std::string bytes, Part part) ABSL_LOCKS_EXCLUDED(mutex_);
   void Append(Piece piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the connection closed at once; allocates nothing.
+  // Makes the connection close at once. Allocates nothing.
   void Lose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -126,21 +128,21 @@ class HttpAnswer {
   absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stream_ ABSL_GUARDED_BY(mutex_) = false;
-  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // a stream's head is ready, but not to be sent
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // a stream's head is ready but must not be sent yet
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;       // nothing of it is sent any more
-  bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;    // close at once: there is no memory for it
+  bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;    // close at once: no memory for the answer
   bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;  // close once all that is ready is sent
   bool is_poked_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<HttpRequest> request_ ABSL_GUARDED_BY(mutex_);  // until its handler begins
   std::deque<Piece> ready_ ABSL_GUARDED_BY(mutex_);
-  uint64_t held_ ABSL_GUARDED_BY(mutex_);  // of the request and its maker, until the end
+  uint64_t held_ ABSL_GUARDED_BY(mutex_);  // counted for request and maker, until the end
   std::string when_silent_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_gone_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Bytes that the maker of an answer holds for less than the time of its answer. Thread safety:
-// none. Ownership: the answer must outlive the hold.
+// Bytes that an answer's maker holds for a shorter time than the answer lasts. Thread safety: none.
+// Ownership: the answer must outlive the hold.
 class HttpHold {
  public:
   explicit HttpHold(HttpAnswer* answer) : answer_(answer) {}
@@ -158,11 +160,10 @@ class HttpHold {
 // The message of a 503 for lack of memory.
 inline constexpr char kNoHttpMemory[] =
     "the server has no memory left for this request or its answer; try again later or send less";
-// The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
-// Without a `code` the status may say it.
+// If `code` is empty, the status decides: 401 and 429 have a code.
 std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "",
                           absl::string_view code = "");
-// The headers of a page that must not be framed or kept, and loads nothing from elsewhere.
+// Headers of a page that must not be framed or cached, and loads nothing from other sites.
 HttpHeaders PageHeaders(const std::string& content_type);
 
 }  // namespace hearth

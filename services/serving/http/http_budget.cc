@@ -77,7 +77,7 @@ bool HttpBudget::Account::Grow(uint64_t bytes) {
     absl::MutexLock lock(&budget_->mutex_);
     if (evicted_) return false;
     assert(budget_->held_bytes_ <= budget_->limit_bytes_);
-    // Each turn evicts an account that holds bytes, so that there is an end.
+    // Ends, because each turn evicts an account that holds bytes.
     for (;;) {
       fits = bytes <= budget_->limit_bytes_ - budget_->held_bytes_;
       if (fits) break;

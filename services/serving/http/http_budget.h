@@ -1,10 +1,10 @@
 // HttpBudget: one limit of bytes for all connections of an HTTP server: partially received
 // requests, the memory of their handlers, and answers that are not sent yet.
 //
-// If new bytes do not fit, the caller with the most bytes gives way (with its largest account): an
-// attacker who fills the budget loses its own connections, even if each of them is small, and a
-// small request is never refused. A caller's begun streams that hold at most a 16th of the limit
-// give way after its other accounts.
+// If new bytes do not fit, the caller with the most bytes loses its largest account: an attacker
+// who fills the budget loses its own connections, even if each of them is small, and a small
+// request is never refused. A caller's streams that have begun and hold at most a 16th of the limit
+// are evicted after its other accounts.
 // Thread safety: all methods from any thread.
 // Ownership: each account keeps its budget alive.
 // Invariants: (1) the accounts together hold at most `limit_bytes`; (2) an evicted account holds
@@ -42,7 +42,7 @@ class HttpBudget {
     absl::flat_hash_set<Account*> accounts;
   };
 
-  // Returns the account that gives way for `bytes` more of `grows`; it may be `grows` itself.
+  // Returns the account to evict for `bytes` more of `grows`; it may be `grows` itself.
   Account* FindVictim(Account* grows, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict(Account* account, std::vector<std::function<void()>>* on_evict)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -65,13 +65,13 @@ class HttpBudget::Account {
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // Counts `bytes` more. If the budget has no room, the caller with the most bytes (these included)
-  // gives way. Returns false if that is this account, or if this one was evicted before; then
-  // nothing is counted.
+  // Counts `bytes` more. If the budget has no room, the largest account of the caller with the most
+  // bytes (these included) is evicted. Returns false and counts nothing if that is this account, or
+  // if this account was evicted before.
   bool Grow(uint64_t bytes);
   // REQUIRES: `bytes` were counted. Does nothing after an eviction.
   void Shrink(uint64_t bytes);
-  // Whether a stream has begun: it goes after the caller's other accounts.
+  // Sets whether a stream has begun; a small stream is evicted after the caller's other accounts.
   void SetStreaming(bool is_streaming);
 
  private:
@@ -79,7 +79,7 @@ class HttpBudget::Account {
 
   const std::shared_ptr<HttpBudget> budget_;
   const std::string name_;  // the caller's
-  // The budget's, under its mutex.
+  // Used by the budget under its mutex.
   Caller* caller_ = nullptr;
   std::function<void()> on_evict_;
   uint64_t bytes_ = 0;

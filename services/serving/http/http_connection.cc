@@ -19,27 +19,29 @@ using asio::ip::tcp;
 using ErrorCode = HttpConnection::ErrorCode;
 using Clock = HttpConnection::Clock;
 
-// A read while a body comes, while headers come, and in between, where only a hang-up is expected:
-// idle connections are many.
+// Size of a read: while a body is received, while headers are received, and otherwise, when only a
+// hang-up is expected. Idle connections are many.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
 // A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
-// and then four, an assertion fails, which ends the process.
+// and then four, an assertion fails and ends the process.
 constexpr size_t kLastChunkBytes = 5;
 // OpenSSL and Asio hold this much for a connection: two records each, and the session.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
-// Dropped bytes beyond a body's are read at one read for each CheckTimeouts: a caller may send its
-// whole body before it reads why the body was refused, but a flood must not keep the thread busy.
+// Dropped bytes above the size of a body are read at the rate of one read for each CheckTimeouts: a
+// caller may send its whole body before it reads why the body was refused, but a flood must not
+// keep the thread busy.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 // A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
 constexpr uint64_t kFieldBytes = 200;
 
-// Beast itself has no such limit, and does not give this error while it parses.
+// Error for too many header fields. Beast has no such limit, and does not return this error while
+// it parses.
 constexpr auto kTooManyFields = http::error::buffer_overflow;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr char kHealth[] = "/health";
 
-// Headers of which a request has at most one: a proxy may take the other one.
+// Headers that a request may have only once: with two of them, a proxy might use the other one.
 constexpr std::array<absl::string_view, 8> kSingle = {
     "host",         "authorization", "x-api-key", "content-length",
     "content-type", "origin",        "expect",    "transfer-encoding"};
@@ -52,7 +54,7 @@ HttpRefusal Refusal(int status, absl::string_view why) {
   return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
 }
 
-// The fault that makes the headers ambiguous; empty: none.
+// Returns why the headers are ambiguous; empty: they are not.
 std::string FaultOf(const HttpRequest& request, bool is_http11) {
   for (const absl::string_view name : kSingle) {
     const auto names = [name](const auto& header) { return header.first == name; };
@@ -75,7 +77,7 @@ std::string FaultOf(const HttpRequest& request, bool is_http11) {
   return "";
 }
 
-// Calls a handler; what it throws ends its answer, not the process.
+// Calls a handler. An exception ends the handler's answer, not the process.
 void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpRequest request,
                  const std::shared_ptr<HttpAnswer>& answer) {
   const std::string what =
@@ -96,8 +98,8 @@ void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpReques
 std::unique_ptr<FairPool> MakeLane(const HttpLimits& limits, const char* kind) {
   if (limits.body_bytes == 0) return nullptr;
   FairPoolOptions options;
-  // One thread for each of two addresses. Each connection has one request at most, and the budget
-  // counts their bytes: one address may have a request on all connections.
+  // Two threads, one for each of two addresses. Each connection has at most one request, and the
+  // budget counts the bytes of requests: one address may have a request on every connection.
   options.threads = 2;
   options.max_waiting = 2 * limits.connections + 1;
   return std::make_unique<FairPool>(kind, options);
@@ -180,7 +182,7 @@ void HttpConnection::CheckTimeouts(Clock::time_point now) {
   if (!writing_ && now - written_ > absl::ToChronoNanoseconds(limits.silence)) Probe();
 }
 
-// The time of the stage is over.
+// Called when the time of the stage is over.
 void HttpConnection::OnLate() {
   const HttpLimits& limits = server_->options.limits;
   const bool has_begun = header_bytes_ > 0 || !pending_.empty();
@@ -206,7 +208,7 @@ void HttpConnection::Probe() {
     ended = answer_->ended_;
     if (!ended) due = answer_->when_silent_;
   }
-  if (ended) return Poke();  // its own poke may have failed
+  if (ended) return Poke();  // the poke at its end may have failed
   if (!due.empty()) {
     answer_->Write(due);
   } else if (input_ended_ && is_http11_ && !begun && !has_sent_some_) {
@@ -223,7 +225,7 @@ void HttpConnection::Close() {
   server_->open.erase(this);
   ErrorCode ignored;
   socket_.close(ignored);
-  // The memory is freed with the connection, once its operations have ended.
+  // The connection frees the memory when its operations have ended.
   if (account_ == nullptr) return;  // Open has failed
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
                    std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
@@ -260,8 +262,8 @@ void HttpConnection::Read() {
 }
 
 void HttpConnection::StartRead(asio::mutable_buffer into) {
-  // A new connection's request is often there already: it need not wait until all other
-  // connections had their turn.
+  // The request of a new connection has often arrived already: read it now, before the turns of all
+  // other connections.
   if (std::exchange(is_new_, false) && !tls_.has_value()) {
     ErrorCode error;
     socket_.non_blocking(true, error);
@@ -303,10 +305,10 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   Read();
 }
 
-// The caller has closed its sending half: it may wait for its answer, or be gone.
+// The caller has closed its sending half: it may wait for its answer, or it may be gone.
 void HttpConnection::OnInputEnd() {
   input_ended_ = true;
-  // A TLS caller says that it ends: nothing can be sent to it any more.
+  // A TLS caller that ends cannot receive anything any more.
   if (stage_ != Stage::kAnswer || tls_.has_value()) return Close();
   socket_.async_wait(tcp::socket::wait_error,
                      [this, self = shared_from_this()](ErrorCode) { Guarded([&] { Close(); }); });
@@ -381,7 +383,7 @@ bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
   return true;
 }
 
-// Bounds what is not parsed: the rest of a header or of a chunk's header, or later requests.
+// Limits unparsed bytes: the rest of a header or of a chunk's header, or later requests.
 void HttpConnection::CheckPending() {
   const HttpLimits& limits = server_->options.limits;
   const std::string over = absl::StrCat(" must be at most ", limits.header_bytes, " bytes");
@@ -396,7 +398,7 @@ void HttpConnection::CheckPending() {
   }
 }
 
-// No later request is answered: only the caller's end is waited for.
+// Drops later requests; from now on only the caller's end matters.
 void HttpConnection::DropPending() {
   drops_input_ = true;
   keeps_alive_ = false;
@@ -407,7 +409,7 @@ bool HttpConnection::ReserveBody(size_t more) {
   BodyBytes& body = parser_->get().body();
   const uint64_t wanted = body.size() + more;
   if (wanted <= counted_body_) return true;
-  // A chunked body doubles up to a block: its first byte must not take all of one.
+  // A chunked body doubles up to one block, so that its first byte does not take a whole block.
   const uint64_t most = parser_->content_length().value_or(2 * counted_body_);
   const uint64_t to = BodyBytes::CapacityFor(wanted, most);
   if (to <= counted_body_) return true;
@@ -441,7 +443,7 @@ void HttpConnection::TakeHead() {
     request_.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
                                   std::string(field.value()));
   }
-  message.clear();  // the parser itself knows how the body comes
+  message.clear();  // the parser keeps the encoding of the body
   request_.peer = caller_.peer;
   if (server_->options.answer_headers) answer_headers_ = server_->options.answer_headers(request_);
 }
@@ -470,7 +472,7 @@ void HttpConnection::OnHead() {
   }
 }
 
-// Why a request is answered without its handler.
+// Returns the refusal of a request that its handler must not see, or nullopt.
 std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   const HttpServer::Options& options = server_->options;
   if (caller_.is_extra && request_.path != kHealth) {
@@ -510,11 +512,11 @@ void HttpConnection::Handle() {
   const uint64_t counted = counted_header_ + counted_body_;
   BeginAnswer(is_head, is_http11_);
   Dispatch(std::exchange(request_, {}), counted);
-  // An answer that is ready by now need not wait until all other connections had their turn.
+  // If the answer is ready already, send it now, before the turns of all other connections.
   Poke();
 }
 
-// `counted`: what the answer holds for the request, until its handler returns.
+// `counted`: bytes counted for the request, until its handler returns.
 void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   const std::shared_ptr<HttpAnswer> answer = HttpAnswer::ForMaker(answer_);
   if (request.body_bytes.empty()) {
@@ -538,7 +540,7 @@ void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   answer->Send(refusal.status, refusal.headers, std::move(refusal.body));
 }
 
-// Answers a request that cannot be read, and closes.
+// Answers a request that cannot be read, and closes the connection.
 void HttpConnection::RefuseFault(ErrorCode error) {
   const HttpLimits& limits = server_->options.limits;
   if (stage_ == Stage::kHeader) TakeHead();
@@ -567,14 +569,14 @@ void HttpConnection::Refuse(HttpRefusal refusal, bool closes) {
   answer_->Send(refusal.status, refusal.headers, std::move(refusal.body));
 }
 
-// Frees what was received of a request.
+// Frees the received part of a request.
 void HttpConnection::ForgetRequest() {
   parser_.reset();
   request_ = {};
   account_->Shrink(std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
 }
 
-// The budget took this connection's bytes back: 503 in place of an answer, unless a part was sent.
+// The budget has evicted this connection: answers 503, unless a part of the answer was sent.
 void HttpConnection::OnEvicted() {
   if (stage_ == Stage::kAnswer && !has_sent_some_) {
     if (const std::function<void()> gone = answer_->Abandon()) gone();
@@ -606,7 +608,7 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
       std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 
-// The answer has something ready, or has ended.
+// Called when the answer has a piece ready, or has ended.
 void HttpConnection::Poke() {
   if (stage_ != Stage::kAnswer) return;
   bool is_done = false, is_broken = false, is_lost = false;

@@ -1,10 +1,11 @@
-// HttpConnection: one connection of an HttpServer: reads a request, has it answered, and so on.
+// HttpConnection: one connection of an HttpServer: reads a request, has it answered, then reads the
+// next.
 //
 //   kHeader -> kBody -> kAnswer -> kIdle -> kHeader ...      kLinger: the last answer is sent, and
 //        \________________/   \--> kLinger -> kClosed        what the caller still sends is dropped
 //
-// A read is under way in each stage until the caller's end, so that a hang-up is noticed.
-// Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
+// A read is in progress in each stage until the caller ends, so that a hang-up is noticed.
+// Bytes that arrive while an answer is in progress wait in `pending_`, up to the size of a header.
 // Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
 // Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the header
 // fields and the capacity of body and buffers are counted in `account_`; (3) after Close no
@@ -36,7 +37,8 @@
 
 namespace hearth {
 
-// A body that grows as its bytes come: Beast's own allocates Content-Length before the first byte.
+// A body that grows as its bytes arrive; Beast's own body would allocate Content-Length before the
+// first byte.
 struct HttpBody {
   using value_type = BodyBytes;
   class reader {
@@ -79,14 +81,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
     bool draining = false;
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
-    // The open connections that give way, by their address; addresses without any have no entry.
+    // Open connections that may be closed to make room, by their address; addresses without any
+    // have no entry.
     std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
     size_t extras = 0;  // of `open`
   };
   struct Caller {
     std::string peer;     // address and port
     std::string address;  // CallerOfAddress
-    std::string share;    // whose part of memory and threads it takes: address; a proxy's: peer
+    std::string share;  // name under which memory and threads are shared: the address; for a proxy,
+                        // the peer
     bool is_trusted = false;
     bool is_extra = false;  // only /health is answered
   };
@@ -98,16 +102,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Begins to read. REQUIRES: Server::open has it.
   void Open();
-  // Ends what took too long; sends what is due in silence.
+  // Closes the connection if it is too slow; sends `when_silent` if it is due.
   void CheckTimeouts(Clock::time_point now);
   void Close();
 
   const Caller& caller() const { return caller_; }
   bool is_idle() const { return stage_ == Stage::kIdle; }
   bool is_answering() const { return stage_ == Stage::kAnswer; }
-  // Whether it may be closed to make room. An extra connection would make none.
+  // Whether it may be closed to make room; closing an extra connection would make none.
   bool gives_way() const { return !caller_.is_trusted && !is_authenticated_ && !caller_.is_extra; }
-  // The caller has not taken a byte of its answer for HttpLimits::stall_time.
+  // Whether the caller has taken no byte of its answer for HttpLimits::stall_time.
   bool is_stalled(Clock::time_point now) const;
   Clock::time_point since() const { return since_; }
   Clock::time_point deadline() const { return deadline_; }
@@ -173,12 +177,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<HttpBudget::Account> account_;  // set by Open
   Stage stage_ = Stage::kHeader;
   Clock::time_point deadline_;    // of the stage
-  Clock::time_point linger_end_;  // of kLinger, whatever still comes
+  Clock::time_point linger_end_;  // end of kLinger, even if bytes still arrive
   bool is_authenticated_ = false;
   bool is_in_share_ = false;
 
   // Input.
-  std::vector<char> incoming_;  // of the read that is under way
+  std::vector<char> incoming_;  // of the read in progress
   std::string pending_;         // not parsed yet
   uint64_t counted_tls_ = 0, counted_buffers_ = 0;
   uint64_t counted_header_ = 0, counted_body_ = 0;
@@ -192,7 +196,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpRequest request_;
   size_t header_bytes_ = 0, header_lines_ = 0;
   uint64_t overhead_bytes_ = 0;  // of chunks
-  bool is_folded_ = false;       // a header goes over several lines
+  bool is_folded_ = false;       // a header has several lines
   bool is_http11_ = true, keeps_alive_ = true;
 
   // The answer.
@@ -202,7 +206,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   size_t sent_ = 0;
   bool writing_ = false;
   bool has_sent_some_ = false;  // of the answer
-  Clock::time_point written_;   // when a byte was taken last
+  Clock::time_point written_;   // when the caller last took a byte
   Clock::time_point window_start_;
   uint64_t window_bytes_ = 0;  // taken since window_start_
 };

@@ -1,7 +1,5 @@
-// The names and addresses of an HTTP server and of its callers: which Host a request may name, and
-// which addresses are one caller.
-//
-// Thread safety: all functions and const methods from any thread.
+// Names and addresses of an HTTP server and of its callers: which Host a request may name, and
+// which addresses count as one caller.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_NAMES_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_NAMES_H_
 
@@ -31,20 +29,20 @@ class Cidr {
   int bits_ = 128;
 };
 
-// The caller that an address belongs to, for limits per address: an IPv4 address; an IPv6 network
-// of 64 bits, because one host can use all of its addresses.
+// Returns the caller of an address, for limits per caller: an IPv4 address, or an IPv6 network of
+// 64 bits, because one host can use all of its addresses.
 std::string CallerOfAddress(absl::string_view address);
 
 // "localhost:8000" without its port; "[::1]:80" without port and brackets; in lower case.
 std::string HostOf(absl::string_view authority);
 
-// Which Host a request may name: a page of another site whose name leads to this server (DNS
-// rebinding) names that site.
+// Which Host a request may name. A page of another site whose name was pointed at this server (DNS
+// rebinding) sends the name of its own site.
 class HostRule {
  public:
   // `listen`: HOST:PORT of the server. `hosts`: more names; "*": all.
   HostRule(absl::string_view listen, std::vector<std::string> hosts);
-  // localhost, an address, the host of `listen`, and `hosts`.
+  // Allows localhost, every IP address, the host of `listen`, and `hosts`.
   bool Allows(absl::string_view authority) const;
 
  private:

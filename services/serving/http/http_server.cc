@@ -27,15 +27,15 @@ using ErrorCode = boost::system::error_code;
 using std::chrono::steady_clock;
 
 constexpr auto kCheckPeriod = std::chrono::milliseconds(250);
-// Of an ending server, which waits for its last answers.
+// Period of the checks while an ending server waits for its last answers.
 constexpr auto kDrainCheckPeriod = std::chrono::milliseconds(10);
-// Answers under way when the server goes have so long to reach their callers.
+// When the server is destroyed, answers in progress have this long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
 constexpr int kAcceptsAtOnce = 64;
 constexpr auto kTrimPause = std::chrono::seconds(5);
 constexpr uint64_t kTrimBytes = uint64_t{32} << 20;
-// A caller whose host is gone, or that hung up after it closed its sending half, is found by the
-// system: after 3 probes, or once its system has forgotten the connection (60 s on Linux).
+// TCP keepalive finds callers whose host is gone, or that hung up after they closed their sending
+// half: after 3 probes, or when the caller's system has forgotten the connection (60 s on Linux).
 constexpr int kKeepAliveS = 5, kKeepAliveProbes = 3;
 
 absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& texts) {
@@ -62,17 +62,17 @@ void SetSocketOptions(tcp::socket* socket) {
   set(TCP_KEEPCNT, kKeepAliveProbes);
 }
 
-// Whether an error of accept is about one connection; else the process or the machine lacks
-// descriptors or memory, and the next accept would fail at once.
+// Returns true if an error of accept concerns one connection. For other errors the process or the
+// machine has no free descriptors or memory, and the next accept would fail at once.
 bool IsPerConnectionError(ErrorCode error) {
   return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
          error == asio::error::interrupted || error.value() == EPROTO;
 }
 
-// The connection to close for a newcomer of `address`, or null. Only callers that have not proved
-// an identity give way: first the address with the most of them, and of its connections first those
-// that take no byte, then those without an answer under way (the one whose time ends first), then
-// the oldest. An answer under way does not end for a newcomer of the same address.
+// Returns the connection to close for a newcomer of `address`, or null. Only connections of callers
+// that are not authenticated are closed: those of the address with the most connections; among them
+// first those that take no byte, then those without an answer in progress (the one whose time ends
+// first), then the oldest. An answer in progress is not ended for a newcomer of the same address.
 HttpConnection* FindVictim(const HttpConnection::Server& server, const std::string& address,
                            steady_clock::time_point now) {
   size_t most = 0;
@@ -167,7 +167,7 @@ class HttpServer::Rep {
                  {{"error", why}});
   }
 
-  // If the new certificate is invalid, the one before stays.
+  // Loads a changed certificate; an invalid one is not used.
   absl::Status RefreshContext() {
     const std::shared_ptr<const TlsTexts> texts = server_.options.tls();
     if (texts == texts_) return absl::OkStatus();
@@ -178,8 +178,8 @@ class HttpServer::Rep {
     return absl::OkStatus();
   }
 
-  // Between two waits each busy connection has a turn: if callers connect faster than that, a
-  // newcomer would wait behind all of them, so that several are accepted at once.
+  // Each busy connection has a turn between two waits. If callers connect faster than that, a
+  // newcomer would wait for all of them; so several connections are accepted at once.
   void Accept(tcp::acceptor* acceptor) {
     acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
       if (cancelled || finished_ || is_accept_paused_) return;
@@ -190,8 +190,9 @@ class HttpServer::Rep {
         acceptor->accept(socket, error);
         if (error == asio::error::would_block) return;
         if (!error) {
-          // Not here: a connection that this loop took may have been answered already, but would
-          // count as busy, as the end of its write waits for this loop to end.
+          // Posted, not called here: a connection accepted by this loop may have been answered
+          // already, but would count as busy, because the end of its write waits for the end of
+          // this loop.
           asio::post(*io_, [this, socket = std::move(socket)]() mutable {
             if (!finished_) Take(std::move(socket));
           });
@@ -202,7 +203,7 @@ class HttpServer::Rep {
     });
   }
 
-  // Without a free descriptor or memory newcomers wait for the next look.
+  // If there is no free descriptor or memory, new connections wait until the next check.
   void PauseAccepting(ErrorCode error) {
     LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
                  {{"error", error.message()}});
@@ -231,7 +232,7 @@ class HttpServer::Rep {
     connection->Open();
   }
 
-  // Returns false if there is none.
+  // Makes room for a new connection, or marks it as extra. Returns false if there is no room.
   bool MakeRoom(HttpConnection::Caller* caller) {
     const HttpLimits& limits = server_.options.limits;
     caller->is_extra = server_.draining;
@@ -254,8 +255,8 @@ class HttpServer::Rep {
     return goes != nullptr;
   }
 
-  // Ends once no answer is under way, or it is time. Refusals of connections that came after the
-  // drain began do not count: callers who connect again and again would have no end.
+  // Ends the server once no answer is in progress, or at finish_by_. Extra connections do not
+  // count: callers that reconnect again and again would delay the end for ever.
   void Finish() {
     const auto answers = [](const auto& entry) {
       return entry.second->is_answering() && !entry.second->caller().is_extra;
@@ -289,8 +290,8 @@ class HttpServer::Rep {
     });
   }
 
-  // Hands freed memory back to the system after much of the budget was in use; the allocator keeps
-  // it otherwise. Not on this thread: 150 MiB take 50 to 120 ms on a busy machine.
+  // Returns freed memory to the system after much of the budget was in use; the allocator would
+  // keep it. Runs on the pool: trimming 150 MiB takes 50 to 120 ms on a busy machine.
   void Trim(steady_clock::time_point now) {
     const uint64_t held = held_bytes();
     peak_bytes_ = std::max(peak_bytes_, server_.budget->TakePeakBytes());
@@ -303,7 +304,7 @@ class HttpServer::Rep {
 
   Listeners listeners_;
   const std::shared_ptr<asio::io_context> io_;
-  // The thread's.
+  // Used by the server's thread.
   HttpConnection::Server server_;
   std::list<tcp::acceptor> acceptors_;
   asio::steady_timer check_timer_{*io_};
@@ -312,7 +313,7 @@ class HttpServer::Rep {
   steady_clock::time_point trimmed_;
   uint64_t peak_bytes_ = 0;  // of the budget, since trimmed_
   bool finished_ = false;
-  bool is_accept_paused_ = false;  // from its acceptors, until the next look
+  bool is_accept_paused_ = false;  // new connections wait until the next check
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
   std::thread thread_;

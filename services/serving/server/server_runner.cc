@@ -22,10 +22,10 @@
 namespace hearth {
 namespace {
 
-// After the drain: what still runs gets this long to notice that it is cancelled.
+// After the drain, calls that still run get this long to notice that they are cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
-// A unix socket's connection without a call for so long is ended; its client connects again for the
-// next.
+// A unix socket's connection without a call for this long is ended; its client connects again for
+// the next call.
 constexpr int kLocalIdleMs = 10 * 60 * 1000;
 
 std::string DialAddress(const std::string& listen, int port) {
@@ -33,8 +33,8 @@ std::string DialAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
-// The options of the door of a server that is being built, which hands its connections to the
-// server.
+// Returns the options of an acceptor that hands its connections to the server that `builder`
+// builds.
 ConnectionAcceptor::Options AcceptorOptionsOf(
     const std::string& listen, bool speaks_tls, const ConnectionLimits& limits,
     Admission* admission, grpc::ServerBuilder* builder,
@@ -62,9 +62,9 @@ ConnectionAcceptor::Options AcceptorOptionsOf(
   return options;
 }
 
-// A server without a port that lives as long as the process. gRPC 1.51 ends its queue of callbacks
-// with the last server and channel that have callbacks, and now and then aborts as it does so
-// ("ref_counted.h: assertion failed: prior > 0"): one stop in some hundreds of a loaded machine.
+// Keeps a server without a port for the life of the process. gRPC 1.51 ends its callback queue with
+// the last server and channel that have callbacks, and sometimes aborts then ("ref_counted.h:
+// assertion failed: prior > 0"): one stop in some hundreds on a loaded machine.
 void KeepCallbackQueue() {
   static const grpc::Server* const kept = [] {
     grpc::ServerBuilder builder;
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   grpc::ServerBuilder builder;
   TuneServerTransport(&builder, limits.all_bytes);
   if (absl::StartsWith(listen, "unix:")) {
-    // Of these connections the door does not know which have calls.
+    // The acceptor does not know which of these connections have calls.
     builder.AddChannelArgument("grpc.max_connection_idle_ms", kLocalIdleMs);
   }
   const bool speaks_tls = credentials != nullptr;
@@ -139,7 +139,7 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
   admission_->Close();
   const bool is_idle = admission_->WaitIdle(absl::Now() + drain_timeout);
   const int cut_off = is_idle ? 0 : admission_->running();
-  // The flush waits for publishes, and would wait for these.
+  // The flush waits for publishes, and would also wait for the calls that are cut off.
   if (cut_off > 0) server_->Shutdown(absl::ToChronoTime(absl::Now()));
   if (flush) flush(absl::Now() + kFlushTimeout);
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
@@ -149,7 +149,8 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
 absl::Status WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   const std::string line = text + "\n";
-  // A new file: the folder may be everyone's, and a link there may lead to a file of this user.
+  // Creates a new file: other users may write to the folder, and a link there may lead to a file of
+  // this user.
   unlink(temporary.c_str());
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file >= 0) {

@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// Publishes of finished requests have this long to reach the store.
+// Time for publishes of finished requests to reach the store.
 inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
 
 struct NamedService {
@@ -32,20 +32,20 @@ struct NamedService {
 
 class ServerRunner {
  public:
-  // Serves when it returns. kUnavailable names the address that cannot be listened on.
-  // `credentials` null: no TLS. `limits`: of connections; for a unix socket only their number.
+  // Serves when it returns. kUnavailable names the address if listening fails. `credentials` null:
+  // no TLS. `limits`: limits of connections; for a unix socket only their number applies.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
       const std::string& listen, const std::vector<NamedService>& services, Admission* admission,
       std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
       const ConnectionLimits& limits = ConnectionLimits());
   ~ServerRunner();
 
-  // As clients dial it: "127.0.0.1:41237", "unix:PATH".
+  // The address for clients:
   const std::string& address() const { return address_; }
 
-  // Health says NOT_SERVING, new calls are refused, running ones may finish until `drain_timeout`
-  // and are cancelled then; `flush`, called when no call runs, may take kFlushTimeout. Returns the
-  // number of calls that were cut off.
+  // Reports NOT_SERVING to health checks, and refuses new calls. Running calls may finish until
+  // `drain_timeout` and are then cancelled. `flush` is called when no call runs, and may take
+  // kFlushTimeout. Returns the number of cancelled calls.
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
@@ -60,7 +60,7 @@ class ServerRunner {
   Admission* const admission_;
 };
 
-// Writes `text` and a newline atomically: a reader sees nothing or all of it.
+// Writes `text` and a newline atomically: a reader sees the old file or all of the new one.
 absl::Status WriteFileWhole(const std::string& path, const std::string& text);
 
 }  // namespace hearth

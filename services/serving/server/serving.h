@@ -21,9 +21,9 @@
 
 namespace hearth {
 
-// StoppedLine: the log's last line, written when a server has given back all that it had.
+// StoppedLine: the last line of the log, written when a server has released everything.
 //
-// The first local of a server's main, so that its destructor is the last.
+// Must be the first local variable of a server's main, so that its destructor runs last.
 // Thread safety: none.
 class StoppedLine {
  public:
@@ -38,7 +38,7 @@ class StoppedLine {
   StoppedLine(const StoppedLine&) = delete;
   StoppedLine& operator=(const StoppedLine&) = delete;
 
-  // The last call has ended; what is left is to close the store, or the model.
+  // Call when the last call has ended; closing the store or the model follows.
   void SetDrained(absl::Duration took, int cut_off_calls) {
     drained_ = took;
     cut_off_calls_ = cut_off_calls;
@@ -51,19 +51,19 @@ class StoppedLine {
   absl::Time closing_since_;
 };
 
-// The process's signals, allocator, open files and log. REQUIRES: after BlockSignal, and before any
+// Sets up signals, allocator, open files and log. REQUIRES: called after BlockSignal and before any
 // other thread starts.
 void SetUpServer(const ServerFlags& flags);
 
-// Whether the fixed ports of a server's addresses are free, before a model is loaded or a store
-// opened. kUnavailable names the flag and the address.
+// Checks that the fixed ports of a server's addresses are free, before a model is loaded or a store
+// is opened. kUnavailable names the flag and the address.
 absl::Status CheckPorts(const ServerFlags& flags);
-// `prefix`: of the flag, before "listen".
+// `prefix`: part of the flag's name before "listen".
 absl::Status CheckPort(const char* prefix, const std::string& listen);
 
-// Returns after a drain with OK, or with the reason why the server could not start. `drain` is
-// called when the drain begins (null: nothing else drains), `flush` when no call is running any
-// more. `stopped` logs the stop when the caller has ended.
+// Serves until a stop signal. Returns OK after a drain, or the reason why the server could not
+// start. `drain` is called when the drain begins (null: nothing else drains), `flush` when no call
+// runs any more. `stopped` logs the stop when main ends.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped,
