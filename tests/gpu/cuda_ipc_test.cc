@@ -22,7 +22,7 @@ std::vector<std::byte> Pattern() {
   return bytes;
 }
 
-TEST(CudaIpc, AnotherProcessReadsWhatThisOneExported) {
+TEST(CudaIpc, ExportedMemoryReadByOtherProcess) {
   const auto memory = OpenCudaMemory(0, kBytes);
   if (absl::IsFailedPrecondition(memory.status())) GTEST_SKIP() << memory.status().message();
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -45,7 +45,7 @@ TEST(CudaIpc, AnotherProcessReadsWhatThisOneExported) {
 
 TEST(CudaIpc, DISABLED_Reader) {
   const char* hex = std::getenv(kHandle);
-  ASSERT_NE(hex, nullptr) << "started by AnotherProcessReadsWhatThisOneExported";
+  ASSERT_NE(hex, nullptr) << "started by ExportedMemoryReadByOtherProcess";
   const std::string bytes = absl::HexStringToBytes(hex);
   DeviceMemoryHandle handle;
   ASSERT_EQ(bytes.size(), sizeof(handle));

@@ -29,21 +29,21 @@ std::shared_ptr<DeviceMemory> Device(std::string* why) {
   return nullptr;
 }
 
-TEST(CudaMemory, AMachineWithoutADeviceIsToldInOneLine) {
+TEST(CudaMemory, NoDeviceErrorIsOneLine) {
   std::string why;
   if (Device(&why) != nullptr) GTEST_SKIP() << "there is a device";
   EXPECT_EQ(why.substr(0, 14), "no CUDA device");
   EXPECT_EQ(why.find('\n'), std::string::npos);
 }
 
-TEST(CudaMemory, ADeviceThatIsNotThereIsNamed) {
+TEST(CudaMemory, MissingDeviceIsRefused) {
   std::string why;
   if (Device(&why) == nullptr) GTEST_SKIP() << why;
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenCudaMemory(4096, kMiB).status()));
   EXPECT_TRUE(absl::IsResourceExhausted(OpenCudaMemory(0, uint64_t{1} << 60).status()));
 }
 
-TEST(CudaMemory, CopiedBytesComeOutAgain) {
+TEST(CudaMemory, CopiedBytesReadBack) {
   std::string why;
   const auto memory = Device(&why);
   if (memory == nullptr) GTEST_SKIP() << why;
@@ -61,7 +61,7 @@ TEST(CudaMemory, CopiedBytesComeOutAgain) {
   EXPECT_EQ(back, first);
 }
 
-TEST(CudaMemory, CarriesAGpuTierThroughEvictions) {
+TEST(CudaMemory, GpuTierSurvivesEvictions) {
   std::string why;
   const auto memory = Device(&why);
   if (memory == nullptr) GTEST_SKIP() << why;

@@ -26,11 +26,11 @@ absl::Status CheckRunning(FingerprintField changed) {
                          Fingerprint::Create(fields).value());
 }
 
-TEST(CheckRestorableTest, AcceptsTheModelThatSavedIt) {
+TEST(CheckRestorableTest, SavingModelIsAccepted) {
   EXPECT_TRUE(CheckChanged([](Manifest*) {}).ok());
 }
 
-TEST(CheckRestorableTest, NamesWhatDiffersBeforeTheDigestsThatFollowFromIt) {
+TEST(CheckRestorableTest, ConfigDifferencePrecedesDigest) {
   std::vector<FingerprintField> saved = TinyFields(), running = TinyFields();
   saved.push_back({"canary_sha256", std::string("aa")});
   running.push_back({"canary_sha256", std::string("bb")});
@@ -44,7 +44,7 @@ TEST(CheckRestorableTest, NamesWhatDiffersBeforeTheDigestsThatFollowFromIt) {
   EXPECT_EQ(differences[1].field, "canary_sha256");
 }
 
-TEST(CheckRestorableTest, AModelOfRowsRefusesPagesByTheirLayout) {
+TEST(CheckRestorableTest, RowModelRefusesPageSnapshot) {
   const absl::Status refused =
       CheckRestorable(ParseSnapshotHeader(PageFile()).value(), TinyFingerprint());
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
@@ -52,7 +52,7 @@ TEST(CheckRestorableTest, AModelOfRowsRefusesPagesByTheirLayout) {
             "cannot restore: model config field object_layout differs: saved \"2\", running \"1\"");
 }
 
-TEST(CheckRestorableTest, NamesEachOfTheSixPartsWithBothValues) {
+TEST(CheckRestorableTest, MismatchNamesBothValues) {
   const absl::Status count = CheckChanged([](Manifest* m) { m->token_count = 19; });
   EXPECT_EQ(count.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(count.message(), AllOf(HasSubstr("token count"), HasSubstr("19"), HasSubstr("20")));
@@ -74,7 +74,7 @@ TEST(CheckRestorableTest, NamesEachOfTheSixPartsWithBothValues) {
                                      HasSubstr("saved \"8\""), HasSubstr("running \"9\"")));
 }
 
-TEST(CheckRestorableTest, ADtypeChangeUnderTheSameModelIsNamed) {
+TEST(CheckRestorableTest, ChangedDtypeIsNamed) {
   EXPECT_THAT(CheckRunning({"kv_dtype", std::string("bfloat16")}).message(),
               AllOf(HasSubstr("kv_dtype"), HasSubstr("float16"), HasSubstr("bfloat16")));
 }

@@ -28,7 +28,7 @@ bool UpperHalvesAreInUse() {
   return (low & (1u << 2 | 1u << 6)) != 0;
 }
 
-TEST(CleanVectors, AreLeftByDigestsOfSlices) {
+TEST(VectorRegisters, DigestsLeaveUpperHalvesUnused) {
   if (!TellsWhatIsInUse()) GTEST_SKIP() << "this CPU does not say which registers are in use";
   const std::vector<char> bytes(1 << 16, 'x');
   const uint64_t whole = SliceDigest(bytes.data(), bytes.size());

@@ -28,13 +28,13 @@ std::string LayoutError(FingerprintField changed,
       Fingerprint::Create(With(fields, std::move(changed)))->Layout().status().message());
 }
 
-TEST(FingerprintTest, TheOrderOfFieldsDoesNotMatter) {
+TEST(FingerprintTest, FieldOrderKeepsDigest) {
   std::vector<FingerprintField> reversed = TinyFields();
   std::reverse(reversed.begin(), reversed.end());
   EXPECT_EQ(Fingerprint::Create(reversed)->digest(), TinyFingerprint().digest());
 }
 
-TEST(FingerprintTest, EveryFieldAndItsTypeChangeTheDigest) {
+TEST(FingerprintTest, FieldValueAndTypeChangeDigest) {
   for (const FingerprintField& field : TinyFields()) {
     FingerprintField changed = field;
     changed.value = std::string("other");
@@ -45,7 +45,7 @@ TEST(FingerprintTest, EveryFieldAndItsTypeChangeTheDigest) {
             Fingerprint::Create(With({"norm_epsilon", 0.0}))->digest());
 }
 
-TEST(FingerprintTest, RefusesWhatHasNoCanonicalForm) {
+TEST(FingerprintTest, NonCanonicalFieldsRefused) {
   EXPECT_THAT(CreateError({}), HasSubstr("1 to 64 fields"));
   EXPECT_THAT(CreateError({{"Upper", uint64_t{1}}}), HasSubstr("[a-z0-9_.]"));
   EXPECT_THAT(CreateError({{"", uint64_t{1}}}), HasSubstr("[a-z0-9_.]"));
@@ -55,14 +55,14 @@ TEST(FingerprintTest, RefusesWhatHasNoCanonicalForm) {
   EXPECT_THAT(CreateError({{"a", std::string(4097, 'x')}}), HasSubstr("limit is 4096"));
 }
 
-TEST(FingerprintTest, SerializesAndParsesBack) {
+TEST(FingerprintTest, SerializedFingerprintParsesBack) {
   auto parsed = Fingerprint::Parse(TinyFingerprint().Serialize());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->digest(), TinyFingerprint().digest());
   EXPECT_THAT(Compare(*parsed, TinyFingerprint()), IsEmpty());
 }
 
-TEST(FingerprintTest, ReadsTheLayout) {
+TEST(FingerprintTest, LayoutIsReadFromFields) {
   const KvLayout layout = TinyFingerprint().Layout().value();
   EXPECT_EQ(layout.chunk_tokens, 16u);
   EXPECT_EQ(layout.window, 8u);
@@ -70,7 +70,7 @@ TEST(FingerprintTest, ReadsTheLayout) {
   EXPECT_EQ(layout.layers, (std::vector<LayerGroup>{LayerGroup::kLocal, LayerGroup::kGlobal}));
 }
 
-TEST(FingerprintTest, LayoutNamesTheMissingOrBadField) {
+TEST(FingerprintTest, LayoutErrorNamesField) {
   EXPECT_THAT(LayoutError({"window", uint64_t{1} << 40}), HasSubstr("window is 1099511627776"));
   EXPECT_THAT(LayoutError({"window", std::string("8")}), HasSubstr("window is not an integer"));
   EXPECT_THAT(LayoutError({"kv_dtype", std::string("int4")}), HasSubstr("kv_dtype is \"int4\""));
@@ -83,7 +83,7 @@ TEST(FingerprintTest, LayoutNamesTheMissingOrBadField) {
               HasSubstr("chunk_tokens is missing"));
 }
 
-TEST(FingerprintTest, PagesHaveTheSizeThatTheFieldsSayAndNothingElse) {
+TEST(FingerprintTest, PageBytesFieldSetsSliceSize) {
   const KvLayout layout = PageFingerprint().Layout().value();
   EXPECT_EQ(layout.SliceBytes(16), 72u);
   EXPECT_EQ(layout.ObjectBytes(16, LayerGroup::kLocal), 72u);
@@ -97,7 +97,7 @@ TEST(FingerprintTest, PagesHaveTheSizeThatTheFieldsSayAndNothingElse) {
             TinyFingerprint().Layout()->SliceBytes(16));
 }
 
-TEST(FingerprintTest, PagesOfAHostileSizeAreRefusedByTheirField) {
+TEST(FingerprintTest, HostilePageSizeNamesField) {
   const auto error = [](FingerprintField changed) {
     return LayoutError(std::move(changed), PageFields());
   };
@@ -135,14 +135,14 @@ TEST(FingerprintTest, ComparisonNamesEveryDifference) {
   EXPECT_EQ(differences[2].theirs, "9");
 }
 
-TEST(FingerprintTest, NumbersReadAsTheShortestDecimal) {
+TEST(FingerprintTest, NumbersPrintAsShortestDecimal) {
   EXPECT_EQ((FingerprintField{"a", 1e-6}).ValueText(), "1e-06");
   EXPECT_EQ((FingerprintField{"a", 0.1}).ValueText(), "0.1");
   EXPECT_EQ((FingerprintField{"a", 10000.0}).ValueText(), "1e+04");
   EXPECT_EQ((FingerprintField{"a", uint64_t{512}}).ValueText(), "512");
 }
 
-TEST(DigestTest, AStreamHasTheDigestOfAllItsBytesSoFar) {
+TEST(DigestTest, StreamDigestCoversBytesSoFar) {
   Sha256Stream stream;
   EXPECT_EQ(stream.SoFar(), Sha256(""));
   stream.Add("ab");
@@ -152,7 +152,7 @@ TEST(DigestTest, AStreamHasTheDigestOfAllItsBytesSoFar) {
   EXPECT_EQ(stream.SoFar(), Sha256("abc"));
 }
 
-TEST(DigestTest, HexAndBytesGoBothWaysAndBadOnesAreRefused) {
+TEST(DigestTest, HexRoundTripsBadHexRefused) {
   const Digest digest = Sha256("abc");
   EXPECT_EQ(DigestHex(digest), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(DigestFromHex(DigestHex(digest)).value(), digest);

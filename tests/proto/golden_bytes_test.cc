@@ -43,7 +43,7 @@ FingerprintField FieldOf(const Json& json) {
   return field;
 }
 
-TEST(GoldenBytesTest, FingerprintsHaveThePublishedBytesAndDigests) {
+TEST(GoldenBytesTest, FingerprintsMatchPublishedVectors) {
   const Json vectors = Vectors();
   ASSERT_GE(vectors.at("fingerprints").size(), 3u);
   EXPECT_EQ(vectors.at("fingerprints").at(2).at("digest"), DigestHex(PageFingerprint().digest()));
@@ -57,7 +57,7 @@ TEST(GoldenBytesTest, FingerprintsHaveThePublishedBytesAndDigests) {
   }
 }
 
-TEST(GoldenBytesTest, KeysAreThePublishedOnes) {
+TEST(GoldenBytesTest, KeysMatchPublishedVectors) {
   const Json vectors = Vectors();
   ASSERT_GE(vectors.at("roots").size(), 2u);
   for (const Json& vector : vectors.at("roots")) {
@@ -85,14 +85,14 @@ TEST(GoldenBytesTest, SliceDigestsArePlainXxh3) {
   }
 }
 
-TEST(GoldenBytesTest, TheManifestHasThePublishedBytes) {
+TEST(GoldenBytesTest, ManifestMatchesPublishedBytes) {
   EXPECT_EQ(absl::BytesToHexString(SerializeManifest(TinyManifest())),
             Vectors().at("manifest_hex"));
   EXPECT_EQ(absl::BytesToHexString(SerializeManifest(PageManifest())),
             Vectors().at("pages_manifest_hex"));
 }
 
-TEST(GoldenBytesTest, TheSnapshotFileHasThePublishedBytes) {
+TEST(GoldenBytesTest, SnapshotMatchesPublishedFile) {
   const std::string golden = ReadGolden("tiny.snapshot");
   EXPECT_EQ(absl::BytesToHexString(TinyFile()), absl::BytesToHexString(golden));
   EXPECT_TRUE(VerifySnapshotFile(golden).ok());
@@ -101,7 +101,7 @@ TEST(GoldenBytesTest, TheSnapshotFileHasThePublishedBytes) {
   EXPECT_TRUE(VerifySnapshotFile(pages).ok());
 }
 
-TEST(GoldenBytesTest, ValuesOnDiskAndWireAreFixed) {
+TEST(GoldenBytesTest, StoredEnumValuesAreFixed) {
   EXPECT_EQ(static_cast<int>(LayerGroup::kGlobal), 0);
   EXPECT_EQ(static_cast<int>(LayerGroup::kLocal), 1);
   EXPECT_EQ(static_cast<int>(KvDtype::kFloat32), 0);

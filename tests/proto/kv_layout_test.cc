@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 KvLayout Good() { return TinyFingerprint().Layout().value(); }
 
-TEST(KvLayoutTest, NamesTheFieldThatIsOutOfRange) {
+TEST(KvLayoutTest, OutOfRangeFieldIsNamed) {
   EXPECT_TRUE(Good().Validate().ok());
   const auto message = [](void (*change)(KvLayout*)) {
     KvLayout layout = Good();
@@ -29,14 +29,14 @@ TEST(KvLayoutTest, NamesTheFieldThatIsOutOfRange) {
   EXPECT_THAT(message([](KvLayout* l) { l->window = 0; }), HasSubstr("window is 0"));
 }
 
-TEST(KvLayoutTest, AModelWithoutLocalLayersNeedsNoWindow) {
+TEST(KvLayoutTest, NoLocalLayersNeedNoWindow) {
   KvLayout layout = Good();
   layout.layers = {LayerGroup::kGlobal};
   layout.window = 0;
   EXPECT_TRUE(layout.Validate().ok());
 }
 
-TEST(KvLayoutTest, SizesFollowFromTheGeometryOfThe27B) {
+TEST(KvLayoutTest, SizesMatchGemma27B) {
   KvLayout layout;
   layout.window = 1024;
   layout.kv_heads = 16;
@@ -52,14 +52,14 @@ TEST(KvLayoutTest, SizesFollowFromTheGeometryOfThe27B) {
   EXPECT_EQ(layout.ObjectBytes(128, LayerGroup::kLocal), 52u << 20);
 }
 
-TEST(KvLayoutTest, GroupsListTheirLayersInModelOrder) {
+TEST(KvLayoutTest, GroupLayersKeepModelOrder) {
   KvLayout layout = Good();
   layout.layers = {LayerGroup::kLocal, LayerGroup::kGlobal, LayerGroup::kLocal};
   EXPECT_THAT(layout.LayersOf(LayerGroup::kLocal), ElementsAre(0, 2));
   EXPECT_THAT(layout.LayersOf(LayerGroup::kGlobal), ElementsAre(1));
 }
 
-TEST(KvLayoutTest, NamesAreTheOnesUsersSee) {
+TEST(KvLayoutTest, EnumNamesAreFixed) {
   EXPECT_STREQ(TierName(Tier::kNone), "none");
   EXPECT_STREQ(TierName(Tier::kWorker), "worker");
   EXPECT_STREQ(TierName(Tier::kGpu), "gpu");

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(KvQuantization, ReadsWhatPeopleTypeAndTakesDefaultsForTheRest) {
+TEST(KvQuantization, OmittedOptionsTakeDefaults) {
   uint32_t residual = 7;
   const auto none = ParseKvQuantization("", &residual);
   ASSERT_TRUE(none.ok()) << none.status();
@@ -24,7 +24,7 @@ TEST(KvQuantization, ReadsWhatPeopleTypeAndTakesDefaultsForTheRest) {
   EXPECT_EQ(residual, 128u);
 }
 
-TEST(KvQuantization, NamesTheOptionThatIsWrong) {
+TEST(KvQuantization, ErrorNamesWrongOption) {
   const auto error = [](const char* text) {
     uint32_t residual = 0;
     return std::string(ParseKvQuantization(text, &residual).status().message());
@@ -38,7 +38,7 @@ TEST(KvQuantization, NamesTheOptionThatIsWrong) {
   EXPECT_THAT(error("residual=0"), HasSubstr("above 0"));
 }
 
-TEST(KvQuantization, ChecksThatGroupsFitTheirAxis) {
+TEST(KvQuantization, GroupMustDivideItsAxis) {
   KvQuantization quantization;
   quantization.bits = 4;
   EXPECT_TRUE(quantization.Check(128, 256).ok());
@@ -49,7 +49,7 @@ TEST(KvQuantization, ChecksThatGroupsFitTheirAxis) {
   EXPECT_FALSE(quantization.Check(128, 256).ok());
 }
 
-TEST(KvQuantization, ChunksAreSmallerByTheBarsAndShorterObjectsAreNot) {
+TEST(KvQuantization, OnlyWholeChunksShrink) {
   KvLayout layout;
   layout.kv_heads = 1;
   layout.head_dim = 256;
@@ -85,7 +85,7 @@ std::vector<FingerprintField> Fields(const std::string& codec) {
           {"codec", codec}};
 }
 
-TEST(KvQuantization, IsInTheFingerprintAndReadFromIt) {
+TEST(KvQuantization, CodecRoundTripsThroughFingerprint) {
   KvQuantization quantization;
   quantization.bits = 8;
   quantization.axis_key = -1;

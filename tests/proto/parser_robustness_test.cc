@@ -19,7 +19,7 @@ std::string Resealed(std::string bytes) {
   return bytes;
 }
 
-TEST(ParserRobustnessTest, ATruncatedManifestIsDataLossAtEveryLength) {
+TEST(ParserRobustnessTest, TruncatedManifestIsDataLoss) {
   const std::string whole = SerializeManifest(TinyManifest());
   for (size_t length = 0; length < whole.size(); ++length) {
     const std::string part = whole.substr(0, length);
@@ -29,7 +29,7 @@ TEST(ParserRobustnessTest, ATruncatedManifestIsDataLossAtEveryLength) {
   }
 }
 
-TEST(ParserRobustnessTest, AFlippedBitInAManifestIsDataLoss) {
+TEST(ParserRobustnessTest, FlippedManifestBitIsDataLoss) {
   const std::string whole = SerializeManifest(TinyManifest());
   for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
     std::string bad = whole;
@@ -38,7 +38,7 @@ TEST(ParserRobustnessTest, AFlippedBitInAManifestIsDataLoss) {
   }
 }
 
-TEST(ParserRobustnessTest, AForgedManifestParsesToItsOwnBytesOrNotAtAll) {
+TEST(ParserRobustnessTest, ForgedManifestReserializesOrFails) {
   const std::string whole = SerializeManifest(TinyManifest());
   int refused = 0;
   for (size_t bit = 0; bit < (whole.size() - 8) * 8; ++bit) {
@@ -56,7 +56,7 @@ TEST(ParserRobustnessTest, AForgedManifestParsesToItsOwnBytesOrNotAtAll) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(ParserRobustnessTest, ATruncatedFileIsDataLossAtEveryLength) {
+TEST(ParserRobustnessTest, TruncatedFileIsDataLoss) {
   const std::string whole = TinyFile();
   const uint64_t payload = ParseSnapshotHeader(whole)->payload_offset;
   for (size_t length = 0; length < whole.size(); ++length) {
@@ -67,7 +67,7 @@ TEST(ParserRobustnessTest, ATruncatedFileIsDataLossAtEveryLength) {
   EXPECT_EQ(VerifySnapshotFile(whole + "x").code(), absl::StatusCode::kDataLoss);
 }
 
-TEST(ParserRobustnessTest, AFlippedByteAnywhereInAFileIsDataLossPaddingIncluded) {
+TEST(ParserRobustnessTest, FlippedFileByteIsDataLoss) {
   const std::string whole = TinyFile();
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string bad = whole;
@@ -76,7 +76,7 @@ TEST(ParserRobustnessTest, AFlippedByteAnywhereInAFileIsDataLossPaddingIncluded)
   }
 }
 
-TEST(ParserRobustnessTest, AForgedFileHeaderNeverCrashesAndNeverPlacesSlicesOutside) {
+TEST(ParserRobustnessTest, ForgedHeaderKeepsSlicesInside) {
   const std::string whole = TinyFile();
   const std::string fingerprint = TinyFingerprint().Serialize();
   const std::string manifest = SerializeManifest(TinyManifest());
@@ -96,7 +96,7 @@ TEST(ParserRobustnessTest, AForgedFileHeaderNeverCrashesAndNeverPlacesSlicesOuts
   }
 }
 
-TEST(ParserRobustnessTest, AFingerprintHasOneEncodingOnly) {
+TEST(ParserRobustnessTest, FingerprintHasOneEncoding) {
   const std::string whole = TinyFingerprint().Serialize();
   for (size_t length = 0; length < whole.size(); ++length) {
     ASSERT_FALSE(Fingerprint::Parse(whole.substr(0, length)).ok()) << length;

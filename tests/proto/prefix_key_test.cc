@@ -9,7 +9,7 @@ namespace {
 
 using Ids = std::vector<uint32_t>;
 
-TEST(PrefixKeyTest, RootDependsOnModelTenantSecretAndDropNumber) {
+TEST(PrefixKeyTest, RootKeyDependsOnEveryInput) {
   const Digest a = Sha256("a"), b = Sha256("b");
   const std::set<Digest> keys = {
       RootKey(a, "t", "s"), RootKey(b, "t", "s"), RootKey(a, "u", "s"),    RootKey(a, "t", "r"),
@@ -18,7 +18,7 @@ TEST(PrefixKeyTest, RootDependsOnModelTenantSecretAndDropNumber) {
   EXPECT_EQ(RootKey(a, "t", "s", 0), RootKey(a, "t", "s"));
 }
 
-TEST(PrefixKeyTest, SegmentsDependOnAllThatCameBefore) {
+TEST(PrefixKeyTest, SegmentKeyDependsOnParent) {
   const Digest root = RootKey(Sha256("a"), "t", "s");
   const Digest first = SegmentKey(root, Ids{1, 2, 3}, Ids{});
   EXPECT_NE(SegmentKey(first, Ids{4}, Ids{}), SegmentKey(root, Ids{4}, Ids{}));
@@ -26,13 +26,13 @@ TEST(PrefixKeyTest, SegmentsDependOnAllThatCameBefore) {
   EXPECT_EQ(first, SegmentKey(root, Ids{1, 2, 3}, Ids{}));
 }
 
-TEST(PrefixKeyTest, TokensAndCutsNeverRunIntoEachOther) {
+TEST(PrefixKeyTest, TokensAndCutsNeverCollide) {
   const Digest root = RootKey(Sha256("a"), "t", "s");
   EXPECT_NE(SegmentKey(root, Ids{1, 2, 3}, Ids{}), SegmentKey(root, Ids{1, 2}, Ids{3}));
   EXPECT_NE(SegmentKey(root, Ids{1, 2, 3}, Ids{1}), SegmentKey(root, Ids{1, 2, 3}, Ids{2}));
 }
 
-TEST(PrefixKeyTest, AChunksNumberIsPositiveWithASignOrWithoutAndNeverNone) {
+TEST(PrefixKeyTest, ChunkIdIsPositiveAsInt64) {
   for (const Digest& key : {Digest{}, Sha256("a"), RootKey(Sha256("b"), "t", "s")}) {
     EXPECT_GE(ChunkId(key), uint64_t{1} << 62);
     EXPECT_LT(ChunkId(key), uint64_t{1} << 63);

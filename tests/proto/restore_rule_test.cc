@@ -38,7 +38,7 @@ std::vector<int> Coverage(const std::vector<ObjectId>& objects, LayerGroup group
   return covered;
 }
 
-TEST(NeededObjectsTest, CoverEveryGlobalTokenAndExactlyTheTailForAllBoundariesWindowsAndChunks) {
+TEST(NeededObjectsTest, GlobalTokensAndLocalTailCovered) {
   for (uint32_t chunk : {16u, 32u, 128u}) {
     for (uint32_t window : {1u, 2u, 8u, 15u, 16u, 17u, 18u, 33u, 100u, 129u, 512u, 600u}) {
       const KvLayout layout = LayoutOf(chunk, window);
@@ -63,7 +63,7 @@ TEST(NeededObjectsTest, CoverEveryGlobalTokenAndExactlyTheTailForAllBoundariesWi
   }
 }
 
-TEST(NeededObjectsTest, AKeptBoundarysObjectsAreFoundAgainAndLoadWhole) {
+TEST(NeededObjectsTest, KeptBoundaryLoadsCompletely) {
   for (uint32_t chunk : {16u, 32u}) {
     for (uint32_t window : {1u, 7u, 16u, 17u, 40u, 200u}) {
       const KvLayout layout = LayoutOf(chunk, window);
@@ -96,7 +96,7 @@ TEST(NeededObjectsTest, AKeptBoundarysObjectsAreFoundAgainAndLoadWhole) {
   }
 }
 
-TEST(NeededObjectsTest, AGroupWithoutLayersNeedsNothing) {
+TEST(NeededObjectsTest, EmptyGroupNeedsNoObjects) {
   KvLayout layout = LayoutOf(16, 8);
   layout.layers = {LayerGroup::kGlobal};
   for (const ObjectId& id : NeededObjects(layout, 40)) EXPECT_EQ(id.group, LayerGroup::kGlobal);
@@ -104,7 +104,7 @@ TEST(NeededObjectsTest, AGroupWithoutLayersNeedsNothing) {
   EXPECT_THAT(NeededObjects(layout, 40), ElementsAre(ObjectId{32, 8, LayerGroup::kLocal}));
 }
 
-TEST(NeededObjectsTest, ATailOfOneTokenMoreTakesOneObjectMore) {
+TEST(NeededObjectsTest, LongerTailNeedsOneMoreObject) {
   // W - 1 = 16: the tail of boundary 32 begins at 16; with W - 1 = 17 it begins at 15.
   const std::vector<ObjectId> short_tail = NeededObjects(LayoutOf(16, 17), 32);
   const std::vector<ObjectId> long_tail = NeededObjects(LayoutOf(16, 18), 32);
@@ -114,14 +114,14 @@ TEST(NeededObjectsTest, ATailOfOneTokenMoreTakesOneObjectMore) {
   EXPECT_EQ(long_tail.size(), 4u);
 }
 
-TEST(StepEndsTest, CutAtChunksBreakpointsAndTheEnd) {
+TEST(StepEndsTest, StepsEndAtChunksAndBreakpoints) {
   EXPECT_THAT(StepEnds(300, Positions{100, 256, 260}, 128), ElementsAre(100, 128, 256, 260, 300));
   EXPECT_THAT(StepEnds(128, Positions{}, 128), ElementsAre(128));
   EXPECT_THAT(StepEnds(1, Positions{}, 128), ElementsAre(1));
   EXPECT_THAT(StepEnds(0, Positions{}, 128), IsEmpty());
 }
 
-TEST(StepEndsTest, AgreeUpToABoundaryWhateverFollowsIt) {
+TEST(StepEndsTest, StepsBeforeBoundaryIgnoreSuffix) {
   // A warm request computes only what is past its restore point, in the cold run's steps.
   for (uint32_t boundary : {100u, 128u, 256u}) {
     Positions cold = StepEnds(500, Positions{100, 256}, 128);
@@ -133,12 +133,12 @@ TEST(StepEndsTest, AgreeUpToABoundaryWhateverFollowsIt) {
   }
 }
 
-TEST(RestoreCandidatesTest, NeverPassTheHighestBoundary) {
+TEST(RestoreCandidatesTest, NoneAboveHighestBoundary) {
   EXPECT_THAT(RestoreCandidates(255, Positions{100, 256}, 128), ElementsAre(100, 128));
   EXPECT_THAT(RestoreCandidates(99, Positions{100}, 128), IsEmpty());
 }
 
-TEST(CutsInsideTest, AreOffsetsStrictlyBetweenTheEnds) {
+TEST(CutsInsideTest, CutsAreOffsetsInsideChunk) {
   const Positions cuts = {100, 128, 130, 200, 256};
   EXPECT_THAT(CutsInside({0, 128}, cuts, Exactness::kExact), ElementsAre(100));
   EXPECT_THAT(CutsInside({128, 128}, cuts, Exactness::kExact), ElementsAre(2, 72));
@@ -146,33 +146,33 @@ TEST(CutsInsideTest, AreOffsetsStrictlyBetweenTheEnds) {
   EXPECT_THAT(CutsInside({128, 128}, cuts, Exactness::kPortable), IsEmpty());
 }
 
-TEST(KeptBoundariesTest, APromptThatEndsOnAChunkKeepsItsEndAndTheChunkBefore) {
+TEST(KeptBoundariesTest, WholeChunksKeepLastTwoEnds) {
   EXPECT_THAT(KeptBoundaries(2048, Positions{}, 0, 0, 128), ElementsAre(1920, 2048));
 }
 
-TEST(KeptBoundariesTest, APromptThatEndsInsideAChunkKeepsTheLastWholeOne) {
+TEST(KeptBoundariesTest, PartialChunkKeepsPreviousEnd) {
   EXPECT_THAT(KeptBoundaries(2112, Positions{}, 0, 0, 128), ElementsAre(2048));
 }
 
-TEST(KeptBoundariesTest, ABreakpointIsKeptBesideTheLastWholeChunk) {
+TEST(KeptBoundariesTest, BreakpointAndLastChunkKept) {
   EXPECT_THAT(KeptBoundaries(300, Positions{100}, 0, 0, 128), ElementsAre(100, 256));
   EXPECT_THAT(KeptBoundaries(300, Positions{100, 300}, 0, 0, 128), ElementsAre(100, 256, 300));
 }
 
-TEST(KeptBoundariesTest, ASecondContinuationIsKeptWhereThePromptsPart) {
+TEST(KeptBoundariesTest, DivergencePointIsKept) {
   EXPECT_THAT(KeptBoundaries(3000, Positions{}, 1000, 0, 128), ElementsAre(896, 2944));
   EXPECT_THAT(KeptBoundaries(3000, Positions{}, 1000, 896, 128), ElementsAre(2944));
   // The store may know more tokens than this prompt has.
   EXPECT_THAT(KeptBoundaries(256, Positions{}, 4096, 128, 128), ElementsAre(256));
 }
 
-TEST(KeptBoundariesTest, BoundariesUpToTheRestoredPointAreNotKeptAgain) {
+TEST(KeptBoundariesTest, RestoredBoundariesAreSkipped) {
   EXPECT_THAT(KeptBoundaries(2112, Positions{100, 2048}, 2112, 2048, 128), IsEmpty());
   EXPECT_THAT(KeptBoundaries(100, Positions{}, 0, 0, 128), IsEmpty());
   EXPECT_THAT(KeptBoundaries(0, Positions{}, 0, 0, 128), IsEmpty());
 }
 
-TEST(KeptBoundariesTest, AreAlwaysStepEnds) {
+TEST(KeptBoundariesTest, KeptBoundariesAreStepEnds) {
   for (uint32_t tokens = 1; tokens < 200; ++tokens) {
     for (uint32_t matched : {0u, 15u, 16u, 40u, tokens}) {
       const Positions cuts = {(tokens + 1) / 2};
@@ -184,7 +184,7 @@ TEST(KeptBoundariesTest, AreAlwaysStepEnds) {
   }
 }
 
-TEST(ValidateCutsTest, HasALimitAndNamesIt) {
+TEST(ValidateCutsTest, TooManyCutsNameLimit) {
   Positions cuts(kMaxCuts);
   std::iota(cuts.begin(), cuts.end(), 1);
   EXPECT_TRUE(ValidateCuts(cuts, kMaxPromptTokens).ok());
@@ -193,7 +193,7 @@ TEST(ValidateCutsTest, HasALimitAndNamesIt) {
               HasSubstr("65537 of them; the limit is 65536"));
 }
 
-TEST(ValidateCutsTest, NamesTheBadCut) {
+TEST(ValidateCutsTest, ErrorNamesBadCut) {
   EXPECT_TRUE(ValidateCuts(Positions{1, 5, 10}, 10).ok());
   EXPECT_TRUE(ValidateCuts(Positions{}, 0).ok());
   EXPECT_THAT(ValidateCuts(Positions{0}, 10).message(), HasSubstr("cuts[0] is 0"));

@@ -17,7 +17,7 @@ SegmentLayout ThreeMiB() {
   return layout;
 }
 
-TEST(SegmentFormat, TheHeaderHasThePublishedBytes) {
+TEST(SegmentFormat, HeaderMatchesPublishedBytes) {
   const std::string header = EncodeSegmentHeader(ThreeMiB());
   ASSERT_EQ(header.size(), 4096u);
   EXPECT_EQ(absl::BytesToHexString(header.substr(0, 56)),
@@ -32,7 +32,7 @@ TEST(SegmentFormat, TheHeaderHasThePublishedBytes) {
   EXPECT_EQ(header.substr(56), std::string(4096 - 56, '\0'));
 }
 
-TEST(SegmentFormat, TheHeaderIsReadBack) {
+TEST(SegmentFormat, HeaderRoundTrips) {
   const SegmentLayout layout = ThreeMiB();
   const auto read = ParseSegmentHeader(EncodeSegmentHeader(layout), layout.file_bytes());
   ASSERT_TRUE(read.ok()) << read.status();
@@ -41,7 +41,7 @@ TEST(SegmentFormat, TheHeaderIsReadBack) {
   EXPECT_EQ(read->data_offset(), layout.data_offset());
 }
 
-TEST(SegmentFormat, DataOnADeviceIsNamedInTheHeaderAndNotInTheFile) {
+TEST(SegmentFormat, DeviceHandleReplacesFileData) {
   SegmentLayout layout = ThreeMiB();
   DeviceMemoryHandle& handle = layout.device.emplace();
   std::iota(handle.device.begin(), handle.device.end(), uint8_t{0x40});
@@ -62,7 +62,7 @@ TEST(SegmentFormat, DataOnADeviceIsNamedInTheHeaderAndNotInTheFile) {
   EXPECT_FALSE(ParseSegmentHeader(header.substr(0, 100), layout.file_bytes()).ok());
 }
 
-TEST(SegmentFormat, TheTableOfGenerationsFitsBeforeTheData) {
+TEST(SegmentFormat, GenerationTableFitsBeforeData) {
   for (const uint64_t data_bytes : {uint64_t{4096}, uint64_t{1} << 30, uint64_t{1} << 40}) {
     SegmentLayout layout;
     layout.data_bytes = data_bytes;
@@ -71,7 +71,7 @@ TEST(SegmentFormat, TheTableOfGenerationsFitsBeforeTheData) {
   }
 }
 
-TEST(SegmentFormat, OtherFilesAreRefused) {
+TEST(SegmentFormat, ForeignSegmentFileRefused) {
   const SegmentLayout layout = ThreeMiB();
   const std::string good = EncodeSegmentHeader(layout);
   const auto refused = [&](std::string header, uint64_t bytes, const char* why) {

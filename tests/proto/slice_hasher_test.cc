@@ -16,7 +16,7 @@ std::string Bytes(size_t size) {
   return bytes;
 }
 
-TEST(SliceHasherTest, IsTheDigestOfTheWholeHoweverItIsCut) {
+TEST(SliceHasherTest, AnyPartsGiveWholeDigest) {
   SliceHasher hasher;
   for (const size_t size : {size_t{0}, size_t{1}, size_t{300}, 3 * kHashBlockBytes + 17}) {
     const std::string bytes = Bytes(size);
@@ -31,7 +31,7 @@ TEST(SliceHasherTest, IsTheDigestOfTheWholeHoweverItIsCut) {
   }
 }
 
-TEST(SliceHasherTest, CopiesWhatItAdds) {
+TEST(SliceHasherTest, AddCopyCopiesAndHashes) {
   SliceHasher hasher;
   const std::string bytes = Bytes(2 * kHashBlockBytes + 100);
   std::string copy(bytes.size(), 'x');

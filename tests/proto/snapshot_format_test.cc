@@ -18,7 +18,7 @@ std::string ValidateError(void (*change)(Manifest*)) {
   return std::string(ValidateManifest(manifest, TinyLayout()).message());
 }
 
-TEST(ManifestTest, GoesThroughItsBytesUnchanged) {
+TEST(ManifestTest, ManifestRoundTrips) {
   const Manifest manifest = TinyManifest();
   auto parsed = ParseManifest(SerializeManifest(manifest));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -32,7 +32,7 @@ TEST(ManifestTest, GoesThroughItsBytesUnchanged) {
   EXPECT_EQ(parsed->objects[3].slice_digests, manifest.objects[3].slice_digests);
 }
 
-TEST(ManifestTest, IsRefusedWithTheReasonWhenItBreaksTheRule) {
+TEST(ManifestTest, InvalidManifestErrorNamesReason) {
   EXPECT_EQ(ValidateError([](Manifest*) {}), "");
   EXPECT_THAT(ValidateError([](Manifest* m) { m->token_count = 0; }), HasSubstr("token_count"));
   EXPECT_THAT(ValidateError([](Manifest* m) { m->token_ids.pop_back(); }), HasSubstr("19 token"));
@@ -50,14 +50,14 @@ TEST(ManifestTest, IsRefusedWithTheReasonWhenItBreaksTheRule) {
 }
 
 // Small as they are in the file, they take more memory than it.
-TEST(ManifestTest, NamesNoMoreObjectsThanItsTokensHave) {
+TEST(ManifestTest, TooManyObjectsAreRefused) {
   Manifest manifest = TinyManifest();
   manifest.objects.assign(1000, ManifestObject());
   EXPECT_THAT(std::string(ParseManifest(SerializeManifest(manifest)).status().message()),
               ::testing::HasSubstr("names 1000 objects"));
 }
 
-TEST(SnapshotFileTest, HeaderTellsWhereEverySliceIs) {
+TEST(SnapshotFileTest, HeaderHasSliceOffsets) {
   const std::string file = TinyFile();
   auto header = ParseSnapshotHeader(file);
   ASSERT_TRUE(header.ok()) << header.status();
@@ -72,7 +72,7 @@ TEST(SnapshotFileTest, HeaderTellsWhereEverySliceIs) {
   EXPECT_TRUE(VerifySnapshotFile(file).ok()) << VerifySnapshotFile(file);
 }
 
-TEST(SnapshotFileTest, PagesAreWholeBlocksAndTailsOfTheWindow) {
+TEST(SnapshotFileTest, PagesMustBeWholeBlocks) {
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(PageFile());
   ASSERT_TRUE(header.ok()) << header.status();
   ASSERT_EQ(header->manifest.objects.size(), 5u) << "the window's tail is two of three blocks";
@@ -86,14 +86,14 @@ TEST(SnapshotFileTest, PagesAreWholeBlocksAndTailsOfTheWindow) {
   EXPECT_FALSE(BuildSnapshotHeader(PageFingerprint(), divided).ok());
 }
 
-TEST(SnapshotFileTest, HeaderAloneIsEnoughToParse) {
+TEST(SnapshotFileTest, HeaderParsesWithoutSlices) {
   const std::string file = TinyFile();
   const uint64_t payload = ParseSnapshotHeader(file)->payload_offset;
   EXPECT_TRUE(ParseSnapshotHeader(file.substr(0, payload)).ok());
   EXPECT_FALSE(ParseSnapshotHeader(file.substr(0, payload - 1)).ok());
 }
 
-TEST(SnapshotFileTest, ACorruptSliceIsNamed) {
+TEST(SnapshotFileTest, CorruptSliceIsNamed) {
   std::string file = TinyFile();
   file[file.size() - 1] ^= 1;
   const absl::Status status = VerifySnapshotFile(file);
@@ -101,7 +101,7 @@ TEST(SnapshotFileTest, ACorruptSliceIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("local object [16, 20), layer 0, offset"));
 }
 
-TEST(SnapshotFileTest, IsNotBuiltFromAManifestOfAnotherModel) {
+TEST(SnapshotFileTest, ManifestOfOtherModelRefused) {
   std::vector<FingerprintField> fields = TinyFields();
   fields.push_back({"weights_digest", std::string("other")});
   auto header = BuildSnapshotHeader(Fingerprint::Create(fields).value(), TinyManifest());

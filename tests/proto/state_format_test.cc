@@ -41,7 +41,7 @@ absl::Status ParsedAs(void (*change)(SavedState*)) {
   return ParseStateFile(file).status();
 }
 
-TEST(StateFormatTest, GivesBackWhatWasWritten) {
+TEST(StateFormatTest, WrittenStateIsReadBack) {
   const std::string file = TinyStateFile();
   const auto parsed = ParseStateFile(file);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -62,7 +62,7 @@ TEST(StateFormatTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(prelude->snapshot_offset % 64, 0u);
 }
 
-TEST(StateFormatTest, HasItsVersionByItsRules) {
+TEST(StateFormatTest, RulesSelectStateVersion) {
   SavedState state = TinyState();
   state.rules.min_p = 0.25;
   state.rules.repetition_penalty = 1.5;
@@ -89,7 +89,7 @@ TEST(StateFormatTest, HasItsVersionByItsRules) {
   EXPECT_FALSE(BuildStateHeader(state, 1).ok());
 }
 
-TEST(StateFormatTest, RefusesTokensThatAreNotTheSnapshotsByName) {
+TEST(StateFormatTest, MismatchedTokensAreNamed) {
   const absl::Status token = ParsedAs([](SavedState* state) { state->token_ids[5] = 9; });
   EXPECT_EQ(token.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(token.message()),
@@ -100,7 +100,7 @@ TEST(StateFormatTest, RefusesTokensThatAreNotTheSnapshotsByName) {
               AllOf(HasSubstr("token count differs"), HasSubstr("21"), HasSubstr("20")));
 }
 
-TEST(StateFormatTest, WritesNoStateThatCannotBe) {
+TEST(StateFormatTest, ImpossibleStateIsRefused) {
   const auto refused = [](void (*change)(SavedState*)) {
     EXPECT_EQ(ParsedAs(change).code(), absl::StatusCode::kInvalidArgument);
   };
@@ -112,7 +112,7 @@ TEST(StateFormatTest, WritesNoStateThatCannotBe) {
   refused([](SavedState* state) { state->top_p = std::numeric_limits<double>::infinity(); });
 }
 
-TEST(StateFormatTest, ATruncatedFileIsDataLossAtEveryLength) {
+TEST(StateFormatTest, TruncatedFileIsDataLoss) {
   const std::string whole = TinyStateFile();
   for (size_t length = 0; length < whole.size(); ++length) {
     const std::string part = whole.substr(0, length);
@@ -122,7 +122,7 @@ TEST(StateFormatTest, ATruncatedFileIsDataLossAtEveryLength) {
   EXPECT_EQ(ParseStateFile(whole + "x").status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST(StateFormatTest, AFlippedBitBeforeTheSnapshotIsDataLoss) {
+TEST(StateFormatTest, FlippedHeaderBitIsDataLoss) {
   const std::string whole = TinyStateFile();
   const size_t end = ParseStatePrelude(whole)->snapshot_offset;
   for (size_t bit = 0; bit < end * 8; ++bit) {
@@ -132,7 +132,7 @@ TEST(StateFormatTest, AFlippedBitBeforeTheSnapshotIsDataLoss) {
   }
 }
 
-TEST(StateFormatTest, AForgedFileParsesToItsOwnBytesOrNotAtAll) {
+TEST(StateFormatTest, ForgedStateReserializesOrFails) {
   const std::string whole = TinyStateFile();
   const size_t end = DigestAt(whole);
   int refused = 0;
@@ -153,7 +153,7 @@ TEST(StateFormatTest, AForgedFileParsesToItsOwnBytesOrNotAtAll) {
 }
 
 // They are sent on as text.
-TEST(StateFormat, NamesAreOfLettersAndDigits) {
+TEST(StateFormat, InvalidStateNamesRefused) {
   for (const char* name : {"\xff\xfe", "a b", "a\nb"}) {
     SavedState state = TinyState();
     state.request_id = name;

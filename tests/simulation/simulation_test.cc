@@ -114,7 +114,7 @@ TEST(Simulation, NoInvariantIsViolated) {
 
 // The same seed gives the same history, but for what RocksDB's own threads do under a disk that
 // breaks: this one's does not.
-TEST(Simulation, AHistoryIsItsSeeds) {
+TEST(Simulation, SameSeedGivesSameHistory) {
   if (kIsSanitized) GTEST_SKIP() << "nothing for a sanitizer that other seeds lack";
   uint64_t digests[2];
   for (uint64_t& digest : digests) {

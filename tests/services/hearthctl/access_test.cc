@@ -60,14 +60,14 @@ class AccessTest : public ::testing::Test {
   std::string tiny_;
 };
 
-TEST_F(AccessTest, AnIdentitiesFileThatCannotBeReadIsNamedWithItsFlag) {
+TEST_F(AccessTest, UnreadableIdentitiesFileIsNamed) {
   access_.identities_file = "/nonexistent";
   const absl::Status status = OpenAccess(access_, "127.0.0.1:0").status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("--identities-file"), HasSubstr("/nonexistent")));
 }
 
-TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
+TEST_F(AccessTest, CredentialsSelectOwnTenant) {
   EXPECT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u);
   EXPECT_EQ(Run({"ls"}, Certificate("caller-b")).objects.size(), 0u);
@@ -84,7 +84,7 @@ TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
   EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u) << "what is a's stays";
 }
 
-TEST_F(AccessTest, WhoeverMayNotIsToldSo) {
+TEST_F(AccessTest, UnauthorizedCallsAreRefused) {
   const CliResult stranger = Run({"ls"}, Token("token-of-nobody"));
   EXPECT_EQ(stranger.code, kExitFailed);
   EXPECT_THAT(stranger.err, HasSubstr("no valid identity"));
@@ -96,7 +96,7 @@ TEST_F(AccessTest, WhoeverMayNotIsToldSo) {
   EXPECT_EQ(Run({"ls", "--tenant", "b"}, Token("token-ops")).code, kExitOk);
 }
 
-TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
+TEST_F(AccessTest, AdminListNamesTenants) {
   ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   ASSERT_EQ(Run({"import", tiny_}, Certificate("caller-b")).code, kExitOk);
   EXPECT_THAT(Run({"ls"}, Token("token-ops"), false).out,
@@ -117,7 +117,7 @@ TEST_F(AccessTest, AListNamesItsTenantToAnAdministratorWhoMayListAll) {
               HasSubstr("means all tenants"));
 }
 
-TEST_F(AccessTest, WithoutIdentitiesAListOfAllHasNoOtherTenantsPoints) {
+TEST_F(AccessTest, ListAllWithoutIdentitiesHidesTenants) {
   const StoreOptions options = StoreServer::SmallStore(folder_.File("data"));
   server_ = std::make_unique<StoreServer>(options, access_);
   ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
@@ -132,13 +132,13 @@ TEST_F(AccessTest, WithoutIdentitiesAListOfAllHasNoOtherTenantsPoints) {
   EXPECT_EQ(Run({"ls", "--tenant", "*"}, Token("token-ops")).objects.size(), 1u);
 }
 
-TEST_F(AccessTest, AnAdministratorPublishesForAll) {
+TEST_F(AccessTest, AdminPublishesToPublicTenant) {
   ASSERT_EQ(Run({"import", tiny_, "--tenant", "public"}, Token("token-ops")).code, kExitOk);
   EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-ops")).objects.size(), 1u);
   EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-a")).code, kExitFailed);
 }
 
-TEST_F(AccessTest, TlsAtOneEndOnlyIsSaid) {
+TEST_F(AccessTest, TlsMismatchIsExplained) {
   const CliResult without = RunCli({"stats", "--store", server_->address()});
   EXPECT_EQ(without.code, kExitUnreachable);
   EXPECT_THAT(without.err, HasSubstr("if it uses TLS, pass --tls-ca"));

@@ -32,7 +32,7 @@ TEST(ChatFileTest, ReadsStringsAndParts) {
   EXPECT_TRUE(chat->messages(1).parts(1).cache_breakpoint());
 }
 
-TEST(ChatFileTest, AMessagesBreakpointIsAtItsEnd) {
+TEST(ChatFileTest, MessageBreakpointMarksItsEnd) {
   auto chat = ParseChat(R"([{"role": "system", "content": "a", "cache_breakpoint": true},
                             {"role": "user", "content": "b", "cache_breakpoint": false},
                             {"role": "model", "content": [{"text": "c"}, {"text": "d"}],
@@ -44,7 +44,7 @@ TEST(ChatFileTest, AMessagesBreakpointIsAtItsEnd) {
   EXPECT_TRUE(chat->messages(2).parts(1).cache_breakpoint());
 }
 
-TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
+TEST(ChatFileTest, ErrorNamesWrongMessage) {
   EXPECT_THAT(ErrorOf("{"), HasSubstr("must be JSON; at byte 1"));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("the chat must be a list"));
   EXPECT_THAT(ErrorOf("[1]"), HasSubstr("messages[0] must be an object"));
@@ -62,7 +62,7 @@ TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
               HasSubstr("messages[0] has the unknown field \"cache_brakpoint\""));
 }
 
-TEST(ReadTextFileTest, ReadsAnEmptyFile) {
+TEST(ReadTextFileTest, EmptyFileIsRead) {
   TestFolder folder;
   const auto text = ReadTextFile(folder.Write("empty", ""));
   ASSERT_TRUE(text.ok()) << text.status();
@@ -70,7 +70,7 @@ TEST(ReadTextFileTest, ReadsAnEmptyFile) {
 }
 
 // The borders of the well-formed sequences, Unicode table 3-7.
-TEST(CheckUtf8Test, FindsTheFirstIllFormedSequence) {
+TEST(CheckUtf8Test, FirstInvalidSequenceIsNamed) {
   for (const char* good : {"", "a\n\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF",
                            "\xEE\x80\x80\xEF\xBF\xBF", "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"}) {
     EXPECT_TRUE(CheckUtf8(good, "text").ok()) << good;
@@ -84,20 +84,20 @@ TEST(CheckUtf8Test, FindsTheFirstIllFormedSequence) {
   }
 }
 
-TEST(ReadTextFileTest, AFolderIsNoText) {
+TEST(ReadTextFileTest, FolderIsRefused) {
   TestFolder folder;
   const absl::Status status = ReadTextFile(folder.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), AllOf(HasSubstr(folder.path()), HasSubstr("is a folder")));
 }
 
-TEST(ReadTextFileTest, AReadErrorIsNoEnd) {
+TEST(ReadTextFileTest, ReadErrorIsReported) {
   // Opens, and answers EIO at offset 0, where nothing is mapped.
   const absl::Status status = ReadTextFile("/proc/self/mem").status();
   EXPECT_THAT(status.message(), HasSubstr("cannot read /proc/self/mem"));
 }
 
-TEST(ReadTextFileTest, AReadErrorOfStandardInputIsNoEnd) {
+TEST(ReadTextFileTest, StandardInputErrorIsReported) {
   TestFolder folder;
   const int saved = ::dup(STDIN_FILENO);
   const int unreadable = ::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY);
@@ -112,12 +112,12 @@ TEST(ReadTextFileTest, AReadErrorOfStandardInputIsNoEnd) {
   EXPECT_THAT(status.message(), HasSubstr("cannot read standard input"));
 }
 
-TEST(ReadTextFileTest, AnEndlessFileIsRefusedAtTheLimit) {
+TEST(ReadTextFileTest, EndlessFileRefusedAtLimit) {
   EXPECT_THAT(ReadTextFile("/dev/zero").status().message(),
               AllOf(HasSubstr("/dev/zero"), HasSubstr("the limit is 12582912")));
 }
 
-TEST(ReadTextFileTest, AMissingFileIsNamed) {
+TEST(ReadTextFileTest, MissingFileIsNamed) {
   const absl::Status status = ReadTextFile("/nonexistent/chat.json").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("/nonexistent/chat.json"));

@@ -46,7 +46,7 @@ class CommandLineTest : public ::testing::Test {
   int ran_ = 0;  // what the command returned
 };
 
-TEST_F(CommandLineTest, TheCommandThatWasGivenRunsWithItsFlags) {
+TEST_F(CommandLineTest, ChosenCommandRunsWithFlags) {
   paint_->add_option("wall", added_.second->wall);
   EXPECT_EQ(Parse({"wash"}), std::nullopt);
   EXPECT_EQ(ran_, 8);
@@ -56,7 +56,7 @@ TEST_F(CommandLineTest, TheCommandThatWasGivenRunsWithItsFlags) {
   EXPECT_THAT(line_.names(), ElementsAre("paint", "wash"));
 }
 
-TEST_F(CommandLineTest, HelpAndVersionEndWithZero) {
+TEST_F(CommandLineTest, HelpAndVersionExitZero) {
   EXPECT_EQ(Parse({"--help"}), kExitOk);
   EXPECT_THAT(out_, AllOf(HasSubstr("What it is for."), HasSubstr("Put colour on it"),
                           HasSubstr("The end.")));
@@ -67,14 +67,14 @@ TEST_F(CommandLineTest, HelpAndVersionEndWithZero) {
   EXPECT_THAT(err_, IsEmpty());
 }
 
-TEST_F(CommandLineTest, AWrongLineEndsWithTwoAndSaysWhy) {
+TEST_F(CommandLineTest, WrongUsageExitsTwo) {
   EXPECT_EQ(Parse({}), kExitUsage);
   EXPECT_EQ(Parse({"paint", "--thick"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--thick"));
   EXPECT_THAT(out_, IsEmpty());
 }
 
-TEST_F(CommandLineTest, AChoiceIsOneOfItsWordsAndARefusalNamesThem) {
+TEST_F(CommandLineTest, UnknownChoiceErrorListsChoices) {
   int chosen = 0;
   AddChoice(
       paint_, "--size", {{"small", 1}, {"large", 9}}, [&chosen](int size) { chosen = size; },
@@ -89,7 +89,7 @@ TEST_F(CommandLineTest, AChoiceIsOneOfItsWordsAndARefusalNamesThem) {
   EXPECT_EQ(chosen, 9);
 }
 
-TEST_F(CommandLineTest, DurationsHaveUnitsOrAreSeconds) {
+TEST_F(CommandLineTest, DurationWithoutUnitIsSeconds) {
   absl::Duration wait;
   AddDuration(
       paint_, "--wait", [&wait](absl::Duration given) { wait = given; }, "");

@@ -44,28 +44,28 @@ setopt extended_glob
 class Offers:
     """What each shell must offer for the last word; completed(WORD...) asks it."""
 
-    def test_commands_come_first(self):
+    def test_first_word_offers_commands(self):
         self.assertEqual(self.completed("ex"), ["explain", "export"])
         self.assertIn("generate", self.completed(""))
         self.assertIn("--version", self.completed("--v"))
 
-    def test_flags_of_the_command_follow(self):
+    def test_command_offers_its_flags(self):
         self.assertEqual(self.completed("ls", "--ten"), ["--tenant"])
         self.assertIn("--worker", self.completed("generate", "--prompt", "a", "--w"))
         self.assertNotIn("--tenant", self.completed("generate", "--t"))
 
-    def test_words_of_a_choice_follow_its_flag(self):
+    def test_choice_flag_offers_its_values(self):
         self.assertEqual(sorted(self.completed("generate", "--cache", "")),
                          ["default", "off", "read", "write"])
 
-    def test_words_of_a_choice_without_a_flag(self):
+    def test_positional_choice_offers_values(self):
         self.assertEqual(self.completed("completion", "z"), ["zsh"])
 
-    def test_a_flag_that_may_be_repeated_is_offered_again(self):
+    def test_repeatable_flag_offered_again(self):
         self.assertEqual(self.completed("generate", "--stop", "a", "--sto"),
                          ["--stop", "--stop-token-id"])
 
-    def test_commands_of_two_words(self):
+    def test_two_word_command_completes(self):
         self.assertEqual(sorted(self.completed("state", "")), ["load", "save"])
         self.assertIn("--force", self.completed("state", "save", "--f"))
 
@@ -78,7 +78,7 @@ class Bash(Offers, unittest.TestCase):
         self.assertEqual(run.stderr, "")
         return run.stdout.split()
 
-    def test_files_follow_a_flag_without_words_of_its_own(self):
+    def test_plain_flag_offers_files(self):
         self.assertEqual(self.completed("generate", "--prompt", ""), [], "files, by bash's default")
 
 
@@ -103,13 +103,13 @@ class Zsh(Offers, unittest.TestCase):
                 os.close(terminal)
             return offered.read_text().split()
 
-    def test_files_follow_a_flag_without_words_of_its_own(self):
+    def test_plain_flag_offers_files(self):
         self.assertEqual(self.completed("generate", "--prompt", "file_"), ["file_of_home"])
 
 
 class Shells(unittest.TestCase):
 
-    def test_an_unknown_shell_is_refused_and_zsh_is_known(self):
+    def test_unknown_shell_is_refused(self):
         refused = subprocess.run([HEARTHCTL, "completion", "fish"], capture_output=True, text=True)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("bash, zsh", refused.stderr)
@@ -129,7 +129,7 @@ class ManPages(unittest.TestCase):
             yield "8", subprocess.run([server, "--man"], capture_output=True, text=True,
                                       check=True).stdout
 
-    def test_each_has_a_name_and_every_flag_and_no_mistake(self):
+    def test_man_page_is_valid(self):
         for section, page in self.pages():
             self.assertRegex(page, rf"^\.TH HEARTH\S* {section} ")
             self.assertIn(".SH NAME\nhearth", page)
@@ -139,7 +139,7 @@ class ManPages(unittest.TestCase):
                                      capture_output=True, text=True, check=True)
                 self.assertEqual(run.stderr, "")
 
-    def test_the_commands_and_their_examples_are_on_hearthctls(self):
+    def test_man_page_lists_commands(self):
         page = next(self.pages())[1]
         self.assertIn('.SS "hearthctl generate"', page)
         self.assertIn('.SS "hearthctl state save"', page)

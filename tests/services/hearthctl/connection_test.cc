@@ -48,7 +48,7 @@ class HangUp {
   const int fd_;
 };
 
-TEST(ConnectionTest, WaitsForAServerThatStartsLater) {
+TEST(ConnectionTest, WaitFlagReachesLateServer) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";
   HangUp early(path);
@@ -62,7 +62,7 @@ TEST(ConnectionTest, WaitsForAServerThatStartsLater) {
   EXPECT_EQ(result.code, kExitOk) << result.err;
 }
 
-TEST(ConnectionTest, GivesUpAtTheFirstRefusalWhenNotToldToWait) {
+TEST(ConnectionTest, WithoutWaitFirstRefusalFails) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";
   HangUp early(path);
@@ -75,7 +75,7 @@ TEST(ConnectionTest, GivesUpAtTheFirstRefusalWhenNotToldToWait) {
 }
 
 // As one on a busy machine does; a cache would have given up by then.
-TEST(ConnectionTest, BearsAServerThatAnswersLate) {
+TEST(ConnectionTest, SlowServerIsNotAbandoned) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";
   HangUp late(path);

@@ -30,7 +30,7 @@ std::string Shown(const std::string& text) {
   return out.str();
 }
 
-TEST(SafeStreamTest, ControlCharactersAreShownAsText) {
+TEST(SafeStreamTest, ControlCharactersAreEscaped) {
   EXPECT_EQ(Shown("a\tb\n"), "a\tb\n");
   EXPECT_EQ(Shown("\x1b[2Ja\r\b\x07\x7f"), "\\x1b[2Ja\\x0d\\x08\\x07\\x7f");
   EXPECT_EQ(Shown(std::string(1, '\0')), "\\x00");
@@ -44,7 +44,7 @@ TEST(SafeStreamTest, ControlCharactersAreShownAsText) {
   }
 }
 
-TEST(SafeStreamTest, ACharacterMayComeInPieces) {
+TEST(SafeStreamTest, SplitCharacterIsJoined) {
   std::ostringstream out;
   SafeStream stream(&out);
   stream << "\xe2" << std::flush << "\x80" << std::flush << "\xae" << '\xc3' << '\xa9'
@@ -52,7 +52,7 @@ TEST(SafeStreamTest, ACharacterMayComeInPieces) {
   EXPECT_EQ(out.str(), "\\u202e\xc3\xa9");
 }
 
-TEST(SafeStreamTest, RawTextIsNotChanged) {
+TEST(SafeStreamTest, RawTextIsUnchanged) {
   std::ostringstream out;
   SafeStream(&out) << Raw{"\x1b[K"} << "\x1b";
   EXPECT_EQ(out.str(), "\x1b[K\\x1b");
@@ -61,14 +61,14 @@ TEST(SafeStreamTest, RawTextIsNotChanged) {
   EXPECT_EQ(plain.str(), "\x1b[K");
 }
 
-TEST(SafeStreamTest, AnErrorOfAServerSteersNoTerminal) {
+TEST(SafeStreamTest, ServerErrorIsEscaped) {
   FakeWorker worker;
   worker.failure = grpc::Status(grpc::StatusCode::INTERNAL, "\x1b]0;owned\x07");
   const CliResult result = RunCli({"generate", "a", "--worker", worker.address()});
   EXPECT_THAT(result.err, AllOf(HasSubstr("\\x1b]0;owned\\x07"), Not(HasSubstr("\x1b"))));
 }
 
-TEST(SafeStreamTest, AnAnswerIntoAFileIsAsItIs) {
+TEST(SafeStreamTest, AnswerToFileIsUnchanged) {
   FakeWorker worker;
   worker.first_word = "\x1b[31m";
   const CliResult text = RunCli({"generate", "a", "--worker", worker.address()});
@@ -87,7 +87,7 @@ std::pair<int, std::string> RunInto(std::ostream& out, std::vector<const char*> 
   return {code, err.str()};
 }
 
-TEST(LostOutputTest, AFullDiskEndsWithOneAndSaysSo) {
+TEST(LostOutputTest, FullDiskExitsOneWithMessage) {
   __gnu_cxx::stdio_filebuf<char> full(::open("/dev/full", O_WRONLY), std::ios::out);
   for (const char* flag : {"", "--json"}) {
     std::ostream out(&full);
@@ -99,7 +99,7 @@ TEST(LostOutputTest, AFullDiskEndsWithOneAndSaysSo) {
   }
 }
 
-TEST(LostOutputTest, AReaderThatGoesAwayEndsTheCallWithoutAMessage) {
+TEST(LostOutputTest, ClosedPipeEndsCallSilently) {
   std::signal(SIGPIPE, SIG_IGN);
   FakeWorker worker;
   absl::Notification ended;

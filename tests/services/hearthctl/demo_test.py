@@ -19,25 +19,25 @@ def row(**changes):
 
 
 class Verdict(unittest.TestCase):
-    def test_a_warm_row_must_reuse_be_equal_and_be_five_times_sooner(self):
+    def test_bad_warm_row_fails(self):
         self.assertTrue(demo.good(row(), 5))
         for change in ({"cached_tokens": 0}, {"text_equal": False}, {"logits_equal": False},
                        {"speedup": 4.99}):
             self.assertFalse(demo.good(row(**change), 5), change)
 
-    def test_a_cold_row_that_reused_something_is_no_reference(self):
+    def test_cold_row_with_reuse_fails(self):
         cold = row(expected="cold", cached_tokens=0, speedup=1.0)
         self.assertTrue(demo.good(cold, 5))
         self.assertFalse(demo.good({**cold, "cached_tokens": 128}, 5))
 
-    def test_the_closing_sentence_names_what_failed(self):
+    def test_closing_sentence_names_failed_row(self):
         rows = [row(expected="cold", cached_tokens=0), row(), row(name="Worker 3", speedup=2.0)]
         self.assertIn("Worker 3", demo.closing(rows, 2048, False, 5))
         self.assertIn("bit for bit", demo.closing(rows[:2], 2048, True, 5))
 
 
 class Picture(unittest.TestCase):
-    def test_it_is_well_formed_and_shows_every_row(self):
+    def test_picture_shows_every_row(self):
         rows = [row(name="a < b", expected="cold", source_tier="none", ttft_ms=4100.0), row(),
                 row(name="Worker 3", source_tier="disk", logits_equal=False)]
         root = xml.etree.ElementTree.fromstring(demo_picture.draw(rows, 2048))

@@ -37,7 +37,7 @@ std::string Changed(const std::vector<FingerprintField>& fields, uint32_t first_
   return file;
 }
 
-TEST(DiffCommand, NamesTheFieldTheTokenAndTheSliceThatDiffer) {
+TEST(DiffCommand, DifferingFieldTokenAndSliceNamed) {
   TestFolder folder;
   const std::string a = folder.Write("a", TinyFile());
   std::vector<FingerprintField> fields = TinyFields();

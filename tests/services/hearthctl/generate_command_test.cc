@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(GenerateCommandTest, ARequestThatIsTooLongIsRefusedWithTheLimit) {
+TEST(GenerateCommandTest, TooLongRequestNamesLimit) {
   FakeWorker worker;
   const TestFolder folder;
   const std::string path = folder.Write("long.txt", std::string(10'000'000, 'a'));
@@ -19,7 +19,7 @@ TEST(GenerateCommandTest, ARequestThatIsTooLongIsRefusedWithTheLimit) {
   EXPECT_THAT(result.err, HasSubstr("the request is too large: a worker takes at most 3 MiB"));
 }
 
-TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {
+TEST(GenerateCommandTest, DeadlineFlagSetsRpcDeadline) {
   FakeWorker worker;
   const std::vector<std::pair<std::string, absl::Duration>> deadlines = {
       {"600s", absl::Seconds(600)},

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-TEST(InterruptTest, DuringAnAnswerItRunsTheAction) {
+TEST(InterruptTest, SignalDuringAnswerRunsAction) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -25,7 +25,7 @@ TEST(InterruptTest, DuringAnAnswerItRunsTheAction) {
       ::testing::ExitedWithCode(7), "");
 }
 
-TEST(InterruptTest, OtherwiseItEndsTheProgramAsInterrupted) {
+TEST(InterruptTest, SignalWithoutActionExits130) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -36,7 +36,7 @@ TEST(InterruptTest, OtherwiseItEndsTheProgramAsInterrupted) {
       ::testing::ExitedWithCode(130), "");
 }
 
-TEST(InterruptTest, LeavesTheSignalMaskAsItWas) {
+TEST(InterruptTest, DestructorRestoresSignalMask) {
   { Interrupt interrupt; }
   sigset_t mask;
   ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &mask), 0);

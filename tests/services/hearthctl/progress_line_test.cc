@@ -21,7 +21,7 @@ class ProgressLineTest : public ::testing::Test {
   const absl::Time start_ = absl::FromUnixSeconds(1000);
 };
 
-TEST_F(ProgressLineTest, IsWrittenOverAndTakenAway) {
+TEST_F(ProgressLineTest, LineIsOverwrittenAndCleared) {
   console_.progress = true;
   {
     ProgressLine line(&console_);
@@ -40,7 +40,7 @@ TEST_F(ProgressLineTest, IsWrittenOverAndTakenAway) {
   EXPECT_EQ(Said(), "\r\x1b[K") << "nothing of it stays";
 }
 
-TEST_F(ProgressLineTest, ALineThatNobodySeesIsNotWritten) {
+TEST_F(ProgressLineTest, HiddenLineWritesNothing) {
   {
     ProgressLine line(&console_);
     line.Show(1, 2, start_);
@@ -49,7 +49,7 @@ TEST_F(ProgressLineTest, ALineThatNobodySeesIsNotWritten) {
   EXPECT_EQ(Said(), "");
 }
 
-TEST_F(ProgressLineTest, NumbersThatCannotBeBreakNothing) {
+TEST_F(ProgressLineTest, ImpossibleNumbersAreHarmless) {
   console_.progress = true;
   ProgressLine line(&console_);
   line.Show(0, 0, start_);

@@ -9,13 +9,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(ParseTokenIdsTest, ReadsCommasSpacesLinesAndJsonLists) {
+TEST(ParseTokenIdsTest, SeparatorsAndJsonAreAccepted) {
   EXPECT_THAT(ParseTokenIds("2,3,4").value(), ElementsAre(2, 3, 4));
   EXPECT_THAT(ParseTokenIds(" 2 3\n4\n").value(), ElementsAre(2, 3, 4));
   EXPECT_THAT(ParseTokenIds("[2, 3]").value(), ElementsAre(2, 3));
 }
 
-TEST(ParseTokenIdsTest, NamesTheItemThatIsNoId) {
+TEST(ParseTokenIdsTest, ErrorNamesInvalidId) {
   EXPECT_THAT(ParseTokenIds("2,x").status().message(),
               HasSubstr("token_ids[1] must be a token id; got \"x\""));
   EXPECT_THAT(ParseTokenIds("2,-1").status().message(), HasSubstr("\"-1\""));

@@ -14,7 +14,7 @@ absl::Status WriteTiny(SnapshotWriter* writer, size_t object, const std::string&
   return writer->WriteSlice(object, object % 2 == 0 ? 1 : 0, offset, data);
 }
 
-TEST(SnapshotWriterTest, PiecesInAnyOrderMakeTheGoldenFile) {
+TEST(SnapshotWriterTest, PiecesInAnyOrderMatchGolden) {
   TestFolder folder;
   auto writer =
       SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);
@@ -29,7 +29,7 @@ TEST(SnapshotWriterTest, PiecesInAnyOrderMakeTheGoldenFile) {
   EXPECT_EQ(folder.Files(), 1u);
 }
 
-TEST(SnapshotWriterTest, AFileThatIsNotWholeNeverAppears) {
+TEST(SnapshotWriterTest, IncompleteFileNeverAppears) {
   TestFolder folder;
   {
     auto writer =
@@ -41,7 +41,7 @@ TEST(SnapshotWriterTest, AFileThatIsNotWholeNeverAppears) {
   EXPECT_EQ(folder.Files(), 0u);
 }
 
-TEST(SnapshotWriterTest, ASliceWithoutAPlaceIsRefused) {
+TEST(SnapshotWriterTest, SliceOutsideManifestRefused) {
   TestFolder folder;
   auto writer =
       SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);

@@ -35,7 +35,7 @@ class StoreCommandsTest : public ::testing::Test {
   StoreServer server_;
 };
 
-TEST_F(StoreCommandsTest, AnExportIsCountedAsOneAndNotAsAHit) {
+TEST_F(StoreCommandsTest, ExportIsNotCountedAsHit) {
   const std::string id = ImportTiny();
   for (int i = 0; i < 3; ++i) Run({"export", id, "--out", folder_.File("out"), "--force"});
   const Json stats = Run({"stats"}).last();
@@ -45,7 +45,7 @@ TEST_F(StoreCommandsTest, AnExportIsCountedAsOneAndNotAsAHit) {
   EXPECT_EQ(Run({"ls"}).last()["hits"], 0);
 }
 
-TEST_F(StoreCommandsTest, TheLastScrubIsATimeThatAPersonCanRead) {
+TEST_F(StoreCommandsTest, LastScrubTimeIsReadable) {
   // The first pass begins with the store, and there is nothing to read.
   while (Run({"stats"}).last()["counters"]["last_full_scrub_unix_s"] == 0) {
   }
@@ -54,7 +54,7 @@ TEST_F(StoreCommandsTest, TheLastScrubIsATimeThatAPersonCanRead) {
   EXPECT_THAT(human.out, Not(HasSubstr("unix_s")));
 }
 
-TEST_F(StoreCommandsTest, AListShowsWhatPublishersHinted) {
+TEST_F(StoreCommandsTest, ListShowsPublishHints) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 33), {}};
   PublishSpec spec = KitSpec(model, prompt, {32});
@@ -70,7 +70,7 @@ TEST_F(StoreCommandsTest, AListShowsWhatPublishersHinted) {
   EXPECT_THAT(human.out, ContainsRegex("left +kept +priority .*\n.* -  +[0-9.]+ min +-3 "));
 }
 
-TEST_F(StoreCommandsTest, StatsCountWhatIsStored) {
+TEST_F(StoreCommandsTest, StatsCountStoredObjects) {
   ImportTiny();
   const Json stats = Run({"stats"}).last();
   EXPECT_EQ(stats["restore_points"], 1);

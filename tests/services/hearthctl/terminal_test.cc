@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::EndsWith;
 
-TEST(TerminalTest, CtrlCInAnAnswerLeavesALineEndAndTheSignalsExit) {
+TEST(TerminalTest, InterruptedGenerateExitsBySignal) {
   FakeWorker worker;
   absl::Notification go_on;
   worker.between_words = [&go_on] { go_on.WaitForNotification(); };
@@ -32,7 +32,7 @@ TEST(TerminalTest, CtrlCInAnAnswerLeavesALineEndAndTheSignalsExit) {
   EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
 }
 
-TEST(TerminalTest, AnAnswerDoesNotSteerTheTerminal) {
+TEST(TerminalTest, AnswerEscapesControlSequences) {
   FakeWorker worker;
   worker.first_word = "\x1b[31m\xe2\x80\xae";
   Terminal terminal({"generate", "--worker", worker.address(), "a"}, {{"TERM", "dumb"}});
@@ -51,7 +51,7 @@ std::string LastQuestion(const FakeWorker& worker) {
   return chat.messages(chat.messages_size() - 1).parts(0).text();
 }
 
-TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
+TEST(TerminalTest, ChatLineEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -68,7 +68,7 @@ TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-TEST(TerminalTest, APasteIsOneTurn) {
+TEST(TerminalTest, PasteIsOneTurn) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -89,7 +89,7 @@ TEST(TerminalTest, APasteIsOneTurn) {
   EXPECT_EQ(LastQuestion(worker), "int a;\tb\x15");
 }
 
-TEST(TerminalTest, APasteCanBeEditedAndBroughtBack) {
+TEST(TerminalTest, PasteEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -103,7 +103,7 @@ TEST(TerminalTest, APasteCanBeEditedAndBroughtBack) {
   EXPECT_EQ(LastQuestion(worker), "one\nto!");
 }
 
-TEST(TerminalTest, APasteIsReadWholeWhateverItsSize) {
+TEST(TerminalTest, LargePasteIsReadWhole) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   const std::string line = "a line of a long paste\n";
@@ -119,7 +119,7 @@ TEST(TerminalTest, APasteIsReadWholeWhateverItsSize) {
   }
 }
 
-TEST(TerminalTest, APasteThatNoRequestTakesIsLeftOut) {
+TEST(TerminalTest, UnsendablePasteIsReplaced) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -133,7 +133,7 @@ TEST(TerminalTest, APasteThatNoRequestTakesIsLeftOut) {
   EXPECT_EQ(LastQuestion(worker), "a[a paste that is not UTF-8 was ignored]b");
 }
 
-TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {
+TEST(TerminalTest, InterruptAtPromptRestoresTerminal) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -145,7 +145,7 @@ TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {
   EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
 }
 
-TEST(TerminalTest, InAnAnswerCtrlCStopsItAndTheChatGoesOn) {
+TEST(TerminalTest, InterruptDuringAnswerKeepsChat) {
   FakeWorker worker;
   absl::Notification go_on;
   worker.between_words = [&] { go_on.WaitForNotification(); };
@@ -161,7 +161,7 @@ TEST(TerminalTest, InAnAnswerCtrlCStopsItAndTheChatGoesOn) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-TEST(TerminalTest, TheLastLineIsDimmedUnlessColourIsRefused) {
+TEST(TerminalTest, NoColorDisablesDimmedLine) {
   FakeWorker worker;
   for (const char* refused : {"", "1"}) {
     Terminal terminal({"chat", "--worker", worker.address()}, {{"NO_COLOR", refused}});
@@ -173,7 +173,7 @@ TEST(TerminalTest, TheLastLineIsDimmedUnlessColourIsRefused) {
   }
 }
 
-TEST(TerminalTest, WithoutAWorkerTheConversationIsKept) {
+TEST(TerminalTest, LostWorkerKeepsConversation) {
   TestFolder folder;
   auto worker = std::make_unique<FakeWorker>();
   Terminal terminal({"chat", "--worker", worker->address()});

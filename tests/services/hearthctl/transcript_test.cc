@@ -227,7 +227,7 @@ std::string Case::Setting(const std::vector<std::string>& words) {
 
 class TranscriptTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(TranscriptTest, EachCommandPrintsWhatItsTranscriptSays) {
+TEST_P(TranscriptTest, OutputMatchesTranscript) {
   const std::string path = absl::StrCat(HEARTHCTL_TRANSCRIPTS, "/", GetParam(), ".txt");
   const std::string expected = Slurp(path);
   ASSERT_FALSE(expected.empty()) << path;

@@ -19,7 +19,7 @@ CliResult Simulate(const std::vector<std::string>& arguments) {
   return RunCli(arguments, "", false, RunSimulator);
 }
 
-TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
+TEST(UsageTest, HelpShowsExamplesAndExitsZero) {
   for (const char* command :
        {"generate", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin", "drop",
         "model", "export", "import", "verify", "diff"}) {
@@ -40,13 +40,13 @@ TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
   EXPECT_EQ(RunCli({"--version"}).code, kExitOk);
 }
 
-TEST(UsageTest, AProgramWithoutCommandsHasItsManualPage) {
+TEST(UsageTest, ProgramWithoutCommandsHasManPage) {
   const CliResult page = Simulate({"--man"});
   EXPECT_EQ(page.code, kExitOk);
   EXPECT_THAT(page.out, AllOf(HasSubstr(".TH HEARTH\\-SIMULATE 1"), HasSubstr("capacity")));
 }
 
-TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {
+TEST(UsageTest, MistypedVariableIsNamed) {
   ASSERT_EQ(::setenv("HEARTHCTL_STOR", "a", 1), 0);
   const CliResult mistyped = RunCli({"verify", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   ::unsetenv("HEARTHCTL_STOR");
@@ -59,7 +59,7 @@ TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {
   EXPECT_EQ(right.err, "");
 }
 
-TEST(UsageTest, HelpIsACommandToo) {
+TEST(UsageTest, HelpCommandEqualsHelpFlag) {
   const CliResult all = RunCli({"help"});
   EXPECT_EQ(all.code, kExitOk);
   EXPECT_EQ(all.out, RunCli({"--help"}).out);
@@ -67,7 +67,7 @@ TEST(UsageTest, HelpIsACommandToo) {
   EXPECT_EQ(RunCli({"help", "frobnicate"}).code, kExitUsage);
 }
 
-TEST(UsageTest, AHostThatNobodyIsCalledIsNotToBeStarted) {
+TEST(UsageTest, UnknownHostNameIsReported) {
   // RFC 6761: never resolves.
   const CliResult result = RunCli({"ls", "--store", "store.invalid:7080"});
   EXPECT_EQ(result.code, kExitUnreachable);
@@ -75,7 +75,7 @@ TEST(UsageTest, AHostThatNobodyIsCalledIsNotToBeStarted) {
                                 Not(HasSubstr("hearth-store --data-dir"))));
 }
 
-TEST(UsageTest, APipeOrAnEmptyFileIsNamedAndNotWaitedFor) {
+TEST(UsageTest, PipeOrEmptyFileIsRefused) {
   TestFolder folder;
   ASSERT_EQ(::mkfifo(folder.File("pipe").c_str(), 0600), 0);
   ASSERT_EQ(::mkdir(folder.File("folder").c_str(), 0700), 0);

@@ -66,7 +66,7 @@ prompts:
   - {name: long, text: "forty characters, more than two chunks..", breakpoints: [5], pin: true}
 )";
 
-TEST_F(WarmCommandTest, APinHoldsEveryBoundaryThatIsWorthKeeping) {
+TEST_F(WarmCommandTest, PinHoldsEveryKeptBoundary) {
   PinStore store;
   const CliResult result = Warm(kPinned, {"--store", store.address()});
   EXPECT_EQ(result.code, kExitOk) << result.err;
@@ -77,7 +77,7 @@ TEST_F(WarmCommandTest, APinHoldsEveryBoundaryThatIsWorthKeeping) {
   EXPECT_EQ(result.last()["failed"], 0);
 }
 
-TEST_F(WarmCommandTest, ABoundaryThatCannotBePinnedFailsTheRunAndTheOthersArePinned) {
+TEST_F(WarmCommandTest, OnePinFailureKeepsOtherPins) {
   PinStore store;
   store.refused = {FakeWorker::RestorePointId(5)};
   const CliResult refused = Warm(kPinned, {"--store", store.address()});

@@ -15,7 +15,7 @@ std::string ErrorOf(const std::string& yaml) {
   return std::string(ParseWarmFile(yaml, ".").status().message());
 }
 
-TEST(WarmFileTest, ReadsPromptsAndChatsWithBreakpointsAndPins) {
+TEST(WarmFileTest, PromptsAndChatsAreParsed) {
   TestFolder folder;
   folder.Write("book.txt", "A book.");
   auto entries = ParseWarmFile(R"(
@@ -55,7 +55,7 @@ chats:
   EXPECT_FALSE(chat.messages(1).parts(1).cache_breakpoint());
 }
 
-TEST(WarmFileTest, SaysWhatIsWrongInWhichLine) {
+TEST(WarmFileTest, ErrorNamesLineAndReason) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("empty"));
   EXPECT_THAT(ErrorOf("a: [1"), HasSubstr("line"));
   EXPECT_THAT(ErrorOf("prompts: []"), HasSubstr("no prompts and no chats"));

@@ -129,7 +129,7 @@ class OpenAiDoorTest : public ::testing::Test {
 const char kChatBody[] = R"({"model": "tiny", "temperature": 0, "max_tokens": 6,
     "messages": [{"role": "user", "content": "the keeper of the lamp"}])";
 
-TEST_F(OpenAiDoorTest, ChatsOfAnotherTemplateAreRefusedWithTheWayOut) {
+TEST_F(OpenAiDoorTest, ForeignTemplateRefusesChatsOnly) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.why_no_chats = "DIR/chat_template.jinja is not Gemma's; start with --chat-template gemma";
   Serve(options);
@@ -140,7 +140,7 @@ TEST_F(OpenAiDoorTest, ChatsOfAnotherTemplateAreRefusedWithTheWayOut) {
   EXPECT_EQ(text.status, 200) << text.body;
 }
 
-TEST_F(OpenAiDoorTest, AnswersAChatAsGenerateDoes) {
+TEST_F(OpenAiDoorTest, ChatAnswerEqualsGenerate) {
   const Reply reply = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   ASSERT_EQ(reply.status, 200) << reply.body;
   v1::GenerateRequest request;
@@ -158,7 +158,7 @@ TEST_F(OpenAiDoorTest, AnswersAChatAsGenerateDoes) {
   EXPECT_THAT(reply.head, HasSubstr("X-Request-Id: "));
 }
 
-TEST_F(OpenAiDoorTest, LaterTurnOfAChatInAnyOrderFindsTheEarlierOne) {
+TEST_F(OpenAiDoorTest, AnyRoleOrderReusesEarlierTurn) {
   json chat = {{"temperature", 0}, {"max_tokens", 6}, {"messages", json::array()}};
   const auto add = [&](const char* role, const json& content) {
     chat["messages"].push_back({{"role", role}, {"content", content}});
@@ -182,7 +182,7 @@ TEST_F(OpenAiDoorTest, LaterTurnOfAChatInAnyOrderFindsTheEarlierOne) {
   EXPECT_EQ(tokens["count"], usage["prompt_tokens"]);
 }
 
-TEST_F(OpenAiDoorTest, StreamsTheSameText) {
+TEST_F(OpenAiDoorTest, StreamedTextEqualsWholeText) {
   const Reply whole = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   const Reply stream = Post(
       "/v1/chat/completions",
@@ -208,7 +208,7 @@ TEST_F(OpenAiDoorTest, StreamsTheSameText) {
   EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
 }
 
-TEST_F(OpenAiDoorTest, CompletesSeveralPromptsWithLogprobs) {
+TEST_F(OpenAiDoorTest, SeveralPromptsHaveLogprobs) {
   const Reply reply = Post("/v1/completions",
                            R"({"prompt": ["the keeper", "a lamp"], "n": 2, "max_tokens": 3,
                                "temperature": 0, "logprobs": 2, "ignore_eos": true})");
@@ -224,7 +224,7 @@ TEST_F(OpenAiDoorTest, CompletesSeveralPromptsWithLogprobs) {
   EXPECT_EQ(made["usage"]["completion_tokens"], 12);
 }
 
-TEST_F(OpenAiDoorTest, AlternativesOfOneTextHaveKeysOfTheirOwn) {
+TEST_F(OpenAiDoorTest, ByteTokensHaveDistinctLogprobKeys) {
   const auto flat_of = [&](const char* piece) {
     const int32_t id = options_.generator->options().tokenizer->FindPiece(piece).value();
     const json body = {{"prompt", "the keeper"}, {"max_tokens", 8},
@@ -248,7 +248,7 @@ TEST_F(OpenAiDoorTest, AlternativesOfOneTextHaveKeysOfTheirOwn) {
   }
 }
 
-TEST_F(OpenAiDoorTest, EchoesAPromptWithItsLogprobsAndReadsNoCacheForThem) {
+TEST_F(OpenAiDoorTest, EchoedLogprobsBypassCache) {
   const std::string body = R"({"prompt": "the keeper of the lamp", "max_tokens": 1, "echo": true,
                                "temperature": 0, "logprobs": 1, "ignore_eos": true)";
   for (int round = 0; round < 2; ++round) {
@@ -291,7 +291,7 @@ TEST_F(OpenAiDoorTest, EchoesAPromptWithItsLogprobsAndReadsNoCacheForThem) {
 }
 
 // lm-eval's scoring of a prompt.
-TEST_F(OpenAiDoorTest, EchoWithoutTokensHasThePromptAlone) {
+TEST_F(OpenAiDoorTest, EchoOfZeroTokensReturnsPrompt) {
   const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
                                 "temperature": 0, "logprobs": 1, "max_tokens": )";
   const json more = Post("/v1/completions", begin + "1}").parsed();
@@ -321,7 +321,7 @@ TEST_F(OpenAiDoorTest, EchoWithoutTokensHasThePromptAlone) {
   EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 0})").status, 400);
 }
 
-TEST_F(OpenAiDoorTest, BadWordsAreNotDrawn) {
+TEST_F(OpenAiDoorTest, BadWordsAreNeverSampled) {
   const std::string begin =
       R"({"prompt": "the keeper", "max_tokens": 8, "temperature": 0, "ignore_eos": true)";
   const auto ids_of = [&](const std::string& text) {
@@ -358,7 +358,7 @@ TEST_F(OpenAiDoorTest, BadWordsAreNotDrawn) {
   }
 }
 
-TEST_F(OpenAiDoorTest, PromptWithoutBosIsAsItsTokens) {
+TEST_F(OpenAiDoorTest, PromptWithoutBosEqualsItsTokens) {
   const std::string more = R"(, "max_tokens": 6, "temperature": 0, "ignore_eos": true})";
   const json made =
       Post("/v1/completions", R"({"prompt": "the keeper", "add_special_tokens": false)" + more)
@@ -376,7 +376,7 @@ TEST_F(OpenAiDoorTest, PromptWithoutBosIsAsItsTokens) {
             Post("/tokenize", R"({"prompt": "the"})").parsed()["tokens"]);
 }
 
-TEST_F(OpenAiDoorTest, ContinuedAnswerIsItsTextWithoutAnEnd) {
+TEST_F(OpenAiDoorTest, ContinuedAnswerOmitsEndOfTurn) {
   const auto tokens = [&](const std::string& more) {
     return Post("/tokenize",
                 R"({"messages": [{"role": "user", "content": "the keeper"},
@@ -394,7 +394,7 @@ TEST_F(OpenAiDoorTest, ContinuedAnswerIsItsTextWithoutAnEnd) {
   EXPECT_EQ(open, closed);
 }
 
-TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
+TEST_F(OpenAiDoorTest, ReturnedSeedReproducesText) {
   const std::string open = R"({"prompt": "the keeper", "max_tokens": 12, "ignore_eos": true)";
   const json drawn = Post("/v1/completions", open + "}").parsed();
   ASSERT_TRUE(drawn["seed"].is_number()) << drawn;
@@ -404,7 +404,7 @@ TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
   EXPECT_FALSE(Post("/v1/completions", open + R"(, "temperature": 0})").parsed().contains("seed"));
 }
 
-TEST(DefaultSampling, IsReadAndRefusedByWord) {
+TEST(DefaultSampling, ParsesPairsNamesBadPair) {
   const auto said = ParseDefaultSampling("temperature=0.5, top_k=7");
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->temperature, 0.5F);
@@ -419,7 +419,7 @@ TEST(DefaultSampling, IsReadAndRefusedByWord) {
   EXPECT_THAT(refusal("top_p=2"), StartsWith("sampling.top_p: is 2"));
 }
 
-TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
+TEST_F(OpenAiDoorTest, UsageReportsCacheWriteTokens) {
   cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
   server_->SetCache(cache_.get());
   const std::string body =
@@ -444,7 +444,7 @@ TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
 }
 
 // The answer's prefix goes out beside the prompt's, and may have the prompt's chunks first.
-TEST_F(OpenAiDoorTest, SaysSoWhicheverPublishTheStoreHearsFirst) {
+TEST_F(OpenAiDoorTest, CacheWriteTokensIgnorePublishOrder) {
   class AnswerFirst final : public MemoryPrefixCache {
    public:
     using MemoryPrefixCache::MemoryPrefixCache;
@@ -468,7 +468,7 @@ TEST_F(OpenAiDoorTest, SaysSoWhicheverPublishTheStoreHearsFirst) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cache_write_tokens"], usage["prompt_tokens"]) << usage;
 }
 
-TEST_F(OpenAiDoorTest, WaitsNoLongerForWhatTheStoreSaysThanItMay) {
+TEST_F(OpenAiDoorTest, SlowPublishReportsZeroWriteTokens) {
   WorkerServer::Options hasty = WorkerServer::Invariant();
   hasty.plan_wait = absl::Milliseconds(1);
   Serve(hasty);
@@ -484,7 +484,7 @@ TEST_F(OpenAiDoorTest, WaitsNoLongerForWhatTheStoreSaysThanItMay) {
   EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), 0u);
 }
 
-TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {
+TEST_F(OpenAiDoorTest, PrewarmGeneratesNoTokens) {
   const Reply reply =
       Post("/v1/chat/completions",
            std::string(kChatBody) + R"(, "prompt_cache_options": {"prewarm": true}})");
@@ -493,7 +493,7 @@ TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {
   EXPECT_GT(reply.parsed()["usage"]["prompt_tokens"], 0);
 }
 
-TEST_F(OpenAiDoorTest, ErrorsHaveTheCodesAndPathsOfOpenAi) {
+TEST_F(OpenAiDoorTest, ErrorsNameParamAndCode) {
   const auto chat = [](const std::string& message) {
     return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}, )", message, "]}");
   };
@@ -552,7 +552,7 @@ TEST_F(OpenAiDoorTest, ErrorsHaveTheCodesAndPathsOfOpenAi) {
   }
 }
 
-TEST_F(OpenAiDoorTest, WrongKeyHasTheCodeOfOpenAi) {
+TEST_F(OpenAiDoorTest, WrongKeyReturnsInvalidApiKey) {
   ServeWithToken();
   for (const char* token : {"X-Api-Key: wrong\r\n", "Authorization: Bearer wrong\r\n", ""}) {
     const Reply reply = Ask("GET /v1/models", absl::StrCat("Host: localhost\r\n", token));
@@ -561,7 +561,7 @@ TEST_F(OpenAiDoorTest, WrongKeyHasTheCodeOfOpenAi) {
   }
 }
 
-TEST_F(OpenAiDoorTest, PathThatHasNotV1OnceSaysSo) {
+TEST_F(OpenAiDoorTest, WrongV1PrefixNamesBaseUrl) {
   for (const char* path : {"/chat/completions", "/completions", "/models", "/models/tiny",
                            "/v1/v1/chat/completions", "/v1/v1/models"}) {
     for (const Reply& reply : {Get(path), Post(path, "{}")}) {
@@ -573,7 +573,7 @@ TEST_F(OpenAiDoorTest, PathThatHasNotV1OnceSaysSo) {
   EXPECT_THAT(Get("/v1/nothing").body, Not(HasSubstr("base URL")));
 }
 
-TEST_F(OpenAiDoorTest, NameOfAModelMayBeEscaped) {
+TEST_F(OpenAiDoorTest, EscapedModelNameIsDecoded) {
   options_.model = "google/gemma 3%";
   for (const char* path : {"google%2Fgemma%203%25", "google/gemma%203%", "google%2fgemma%203%25"}) {
     EXPECT_EQ(Get(absl::StrCat("/v1/models/", path)).parsed()["id"], options_.model) << path;
@@ -585,7 +585,7 @@ TEST_F(OpenAiDoorTest, NameOfAModelMayBeEscaped) {
   EXPECT_THAT(other.body, HasSubstr("google/other"));
 }
 
-TEST_F(OpenAiDoorTest, UnknownPathsAndMethodsHaveAStatus) {
+TEST_F(OpenAiDoorTest, WrongPathMethodAndTypeRefused) {
   EXPECT_EQ(Post("/v1/nothing", "{}").status, 404);
   EXPECT_EQ(Get("/v1/chat/completions").status, 405);
   EXPECT_EQ(
@@ -593,7 +593,7 @@ TEST_F(OpenAiDoorTest, UnknownPathsAndMethodsHaveAStatus) {
       415);
 }
 
-TEST_F(OpenAiDoorTest, QueuedStreamBeginsBeforeItsPlaceIsFree) {
+TEST_F(OpenAiDoorTest, QueuedStreamSendsHeadersAtOnce) {
   WorkerServer::Options options = ForOneLongRequest();
   options.engine.max_queued = 1;
   Serve(options);
@@ -613,7 +613,7 @@ TEST_F(OpenAiDoorTest, QueuedStreamBeginsBeforeItsPlaceIsFree) {
   ExpectStreamFails(&queued, "the server is shutting down");
 }
 
-TEST_F(OpenAiDoorTest, SaysWhenToAskAgainWhereTheQueueIsFull) {
+TEST_F(OpenAiDoorTest, FullQueueSendsRetryAfter) {
   ServeOneLongRequest();
   HttpCaller first(door_->address());
   first.Say(LongRequest(/*streams=*/true));
@@ -627,7 +627,7 @@ TEST_F(OpenAiDoorTest, SaysWhenToAskAgainWhereTheQueueIsFull) {
   EXPECT_TRUE(reply.parsed()["error"]["param"].is_null()) << reply.body;
 }
 
-TEST_F(OpenAiDoorTest, RefusesARequestDuringADrain) {
+TEST_F(OpenAiDoorTest, DrainRefusesNewRequest) {
   server_->admission()->Close();
   const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(reply.status, 503) << reply.body;
@@ -635,7 +635,7 @@ TEST_F(OpenAiDoorTest, RefusesARequestDuringADrain) {
 }
 
 // A call that begins after the server's shutdown would end the process.
-TEST_F(OpenAiDoorTest, BodyInParsingIsRefusedByADrain) {
+TEST_F(OpenAiDoorTest, DrainRefusesBodyBeingParsed) {
   std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
   while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
   const std::string body = begin + "]}";
@@ -666,7 +666,7 @@ TEST_F(OpenAiDoorTest, BodyInParsingIsRefusedByADrain) {
   }
 }
 
-TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
+TEST_F(OpenAiDoorTest, ClientDisconnectCancelsCall) {
   ServeOneLongRequest();
   const auto count = [&](const char* name) { return server_->engine()->Stats().counters.at(name); };
   uint64_t rounds = 0;
@@ -685,7 +685,7 @@ TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
   }
 }
 
-TEST_F(OpenAiDoorTest, FirstErrorEndsAllPrompts) {
+TEST_F(OpenAiDoorTest, FirstErrorCancelsOtherPrompts) {
   ServeOneLongRequest();
   const Reply reply = Post("/v1/completions", R"({"prompt": [[3], [999999]], "ignore_eos": true,
                                                   "max_tokens": 150000})");
@@ -705,7 +705,7 @@ TEST_F(OpenAiDoorTest, RevokedTokenEndsItsStream) {
   ExpectStreamFails(&caller, "no valid identity");
 }
 
-TEST_F(OpenAiDoorTest, EndOfADrainTellsTheCallerOfAStream) {
+TEST_F(OpenAiDoorTest, CutOffStreamEndsWithError) {
   ServeOneLongRequest();
   HttpCaller caller(door_->address());
   caller.Say(LongRequest(/*streams=*/true));
@@ -715,7 +715,7 @@ TEST_F(OpenAiDoorTest, EndOfADrainTellsTheCallerOfAStream) {
   ExpectStreamFails(&caller, "the server is shutting down");
 }
 
-TEST_F(OpenAiDoorTest, RecordsItsCallsAsThoseOverGrpc) {
+TEST_F(OpenAiDoorTest, HttpCallsRecordGrpcMethodNames) {
   absl::Mutex mutex;
   std::vector<CallRecord> records;
   WorkerServer::Options options = WorkerServer::Invariant();
@@ -755,7 +755,7 @@ TEST_F(OpenAiDoorTest, RecordsItsCallsAsThoseOverGrpc) {
   server_ = nullptr;
 }
 
-TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
+TEST_F(OpenAiDoorTest, ForeignHostOrOriginIsForbidden) {
   options_.http.hosts = {"models.example.com"};
   options_.origins = {"https://chat.example.com"};
   const auto status = [&](const std::string& headers) {
@@ -774,7 +774,7 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
 constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
 
 // The headers that Chromium sends before a chat of OpenAI's JavaScript client.
-TEST_F(OpenAiDoorTest, BrowserMayAskForAllThatAClientSends) {
+TEST_F(OpenAiDoorTest, PreflightAllowsClientHeaders) {
   options_.origins = {"https://chat.example.com"};
   const std::string asked =
       "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os,"
@@ -802,7 +802,7 @@ TEST_F(OpenAiDoorTest, BrowserMayAskForAllThatAClientSends) {
   }
 }
 
-TEST_F(OpenAiDoorTest, ListedPageMayReadEachKindOfAnswer) {
+TEST_F(OpenAiDoorTest, ListedOriginMayReadEveryAnswer) {
   options_.origins = {"https://chat.example.com"};
   options_.http.limits.body_bytes = 1 << 10;
   ServeWithToken();
@@ -840,7 +840,7 @@ TEST_F(OpenAiDoorTest, ListedPageMayReadEachKindOfAnswer) {
               Not(HasSubstr("Access-Control-")));
 }
 
-TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
+TEST_F(OpenAiDoorTest, ServerWithoutIdentitiesIgnoresTokens) {
   for (const char* token : {"not needed", "caf\xC3\xA9", ""}) {
     const std::string headers = absl::StrCat("Host: localhost\r\nX-Api-Key: ", token, "\r\n",
                                              "Content-Type: application/json\r\n");
@@ -852,7 +852,7 @@ TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
   }
 }
 
-TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
+TEST_F(OpenAiDoorTest, ModelsNeedTokenHealthDoesNot) {
   ServeWithToken();
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: right\r\n").status, 200);
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nAuthorization: Bearer wrong\r\n").status,
@@ -861,7 +861,7 @@ TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
   EXPECT_EQ(Ask("GET /health", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 200);
 }
 
-TEST_F(OpenAiDoorTest, TokenWithAnotherByteIs401) {
+TEST_F(OpenAiDoorTest, IllFormedTokenIs401) {
   ServeWithToken();
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
     for (const char* token : {"caf\xC3\xA9", "\xFF", "a\tb", "a b", "a\x01"}) {
@@ -884,7 +884,7 @@ TEST_F(OpenAiDoorTest, TokenWithAnotherByteIs401) {
             200);
 }
 
-TEST_F(OpenAiDoorTest, RequestIdWithAnotherByteIsReplaced) {
+TEST_F(OpenAiDoorTest, NonAsciiRequestIdIsReplaced) {
   const Reply reply = Ask("POST /v1/completions",
                           "Host: localhost\r\nContent-Type: application/json\r\n"
                           "X-Request-Id: caf\xC3\xA9\r\n",
@@ -893,7 +893,7 @@ TEST_F(OpenAiDoorTest, RequestIdWithAnotherByteIsReplaced) {
   EXPECT_EQ(reply.head.find("caf"), reply.head.npos);
 }
 
-TEST_F(OpenAiDoorTest, KeyAndTokenMustBeTheSame) {
+TEST_F(OpenAiDoorTest, ConflictingKeyAndTokenRefused) {
   const auto status = [&](const std::string& headers) {
     return Ask("GET /v1/models", "Host: localhost\r\n" + headers).status;
   };
@@ -904,7 +904,7 @@ TEST_F(OpenAiDoorTest, KeyAndTokenMustBeTheSame) {
 }
 
 // The head alone is sent: no body is waited for.
-TEST_F(OpenAiDoorTest, WrongTokenIsRefusedBeforeTheBody) {
+TEST_F(OpenAiDoorTest, WrongTokenRefusedBeforeBody) {
   ServeWithToken();
   Open();
   HttpCaller caller(door_->address());
@@ -928,7 +928,7 @@ TEST_F(OpenAiDoorTest, ErrorsQuoteAtMost200Bytes) {
   }
 }
 
-TEST_F(OpenAiDoorTest, AnswerOverTheBudgetIs503) {
+TEST_F(OpenAiDoorTest, AnswerOverBudgetIs503) {
   options_.http.budget_bytes = 1 << 20;
   const std::string ids = absl::StrCat("[", absl::StrJoin(std::vector<int>(60000, 10), ","), "]");
   const Reply tokens = Post("/detokenize", "{\"tokens\": " + ids + "}");
@@ -942,7 +942,7 @@ TEST_F(OpenAiDoorTest, AnswerOverTheBudgetIs503) {
   EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
 }
 
-TEST_F(OpenAiDoorTest, DetokenizeGivesTheTextBack) {
+TEST_F(OpenAiDoorTest, DetokenizeReturnsOriginalText) {
   const json tokens = Post("/tokenize", R"({"prompt": "the \"lamp\"\n"})").parsed()["tokens"];
   const Reply reply = Post("/detokenize", json{{"tokens", tokens}}.dump());
   EXPECT_THAT(reply.parsed()["prompt"].get<std::string>(), EndsWith("the \"lamp\"\n"));
@@ -951,7 +951,7 @@ TEST_F(OpenAiDoorTest, DetokenizeGivesTheTextBack) {
   }
 }
 
-TEST(HttpStatusOf, HasTheListedStatusesOnly) {
+TEST(HttpStatusOf, OnlyServerFaultsAre500) {
   const std::set<int> listed = {400, 401, 403, 404, 429, 503};
   const std::set<absl::StatusCode> faults = {
       absl::StatusCode::kInternal, absl::StatusCode::kUnknown, absl::StatusCode::kDataLoss,
@@ -962,7 +962,7 @@ TEST(HttpStatusOf, HasTheListedStatusesOnly) {
   }
 }
 
-TEST_F(OpenAiDoorTest, SpeaksOfItselfAndItsModels) {
+TEST_F(OpenAiDoorTest, InformationPathsAnswer) {
   EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
   EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"],
             server_->engine()->config().max_position_embeddings);

@@ -167,7 +167,7 @@ std::string Read(const FieldsJson& json, uint16_t place) {
   return request.ok() ? StateOf(*request) : absl::StrCat("error: ", request.status().message());
 }
 
-TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
+TEST(OpenAiFields, TableHasEveryKnownField) {
   const std::vector<KnownField> known = KnownFields();
   EXPECT_GT(known.size(), 300u);
   for (const KnownField& field : known) {
@@ -176,7 +176,7 @@ TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
   }
 }
 
-TEST(OpenAiFields, EveryRowIsFoundByItsName) {
+TEST(OpenAiFields, EveryRowIsFoundByName) {
   for (const OpenAiField& row : OpenAiFieldTable()) {
     for (uint16_t bit = 1; bit <= kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
       if ((row.places & bit) != 0) {
@@ -189,7 +189,7 @@ TEST(OpenAiFields, EveryRowIsFoundByItsName) {
   }
 }
 
-TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
+TEST(OpenAiFields, ParsedFieldsFollowTable) {
   // Served, but without a trace in what was read: checks of other fields, or the default.
   const std::map<std::string, uint16_t> traceless = {
       {"best_of", kInChat | kInCompletion},  {"response_format", kInChat | kInCompletion},
@@ -227,7 +227,7 @@ TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
   }
 }
 
-TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
+TEST(OpenAiFields, NeutralValuesCountAsAbsent) {
   const std::vector<std::pair<const char*, const char*>> values = {
       {"max_tokens", "-1"},
       {"max_tokens", "null"},
@@ -290,7 +290,7 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
 }
 
 // For these the empty value asks for something.
-TEST(OpenAiFields, EmptyValuesThatAskAreRefused) {
+TEST(OpenAiFields, UnsupportedValuesAreRefused) {
   for (const char* body :
        {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
         R"({"chat_template_kwargs": {"custom_instructions": true}})", R"({"n_probs": 1})",
@@ -306,7 +306,7 @@ TEST(OpenAiFields, EmptyValuesThatAskAreRefused) {
   }
 }
 
-TEST(UnknownFields, NamesAreBoundedAndSafe) {
+TEST(UnknownFields, NamesTruncatedAndSanitized) {
   UnknownFields unknown;
   unknown.Add(kInChat, "a\r\nSet-Cookie: b");
   unknown.Add(kInPart, std::string(5000, 'x'));
@@ -350,7 +350,7 @@ class FieldsDoorTest : public ::testing::Test {
   std::unique_ptr<OpenAiDoor> door_;
 };
 
-TEST_F(FieldsDoorTest, EveryKnownFieldIsAnsweredAsTheTableSays) {
+TEST_F(FieldsDoorTest, AnswersFollowFieldTable) {
   std::set<std::string> done;
   for (const KnownField& field : KnownFields()) {
     if (!done.insert(absl::StrCat(field.place, field.name)).second) continue;
@@ -372,7 +372,7 @@ TEST_F(FieldsDoorTest, EveryKnownFieldIsAnsweredAsTheTableSays) {
   }
 }
 
-TEST_F(FieldsDoorTest, UnknownFieldsAreListedInAHeader) {
+TEST_F(FieldsDoorTest, HeaderListsUnknownFields) {
   const FieldsJson chat = {{"max_tokens", 1},
                            {"nobody\r\nX-Evil: 1", 1},
                            {"messages", {{{"role", "user"}, {"content", "a"}, {"colour", "red"}}}}};
@@ -388,7 +388,7 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreListedInAHeader) {
   EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
 }
 
-TEST_F(FieldsDoorTest, UnknownFieldsAreLoggedOnceAndAtMost256) {
+TEST_F(FieldsDoorTest, UnknownFieldLoggedOnceUpTo256) {
   testing::internal::CaptureStderr();
   for (size_t i = 0; i < 2 * OpenAiDoor::kMaxLoggedFields / UnknownFields::kMaxNames; ++i) {
     FieldsJson body = {{"tokens", {4}}, {"colour", "red"}};
@@ -402,7 +402,7 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreLoggedOnceAndAtMost256) {
   EXPECT_EQ(std::count_if(parts.begin(), parts.end(), is_colour), 1);
 }
 
-TEST_F(FieldsDoorTest, EchoOfAFullContextSaysWhatToSend) {
+TEST_F(FieldsDoorTest, FullContextEchoAsksShorterPrompt) {
   FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
               testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("shorten it by one token")));
@@ -410,7 +410,7 @@ TEST_F(FieldsDoorTest, EchoOfAFullContextSaysWhatToSend) {
   EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(FieldsDoorTest, TokensOfAnotherModelAre404) {
+TEST_F(FieldsDoorTest, TokenizeWithOtherModelIs404) {
   for (const auto& [path, field] : std::map<std::string, FieldsJson>{
            {"/tokenize", {{"prompt", "a"}}}, {"/detokenize", {{"tokens", {4}}}}}) {
     FieldsJson body = field;
@@ -504,7 +504,7 @@ class FieldsPage {
   }
 };
 
-TEST(FieldsPage, PageIsWhatTheTableSays) {
+TEST(FieldsPage, PageMatchesTable) {
   const std::string path =
       absl::StrCat(HEARTH_TEST_DATA_DIR, "/../../docs/reference/http-fields.md");
   const std::string text = FieldsPage::Text();

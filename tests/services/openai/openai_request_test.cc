@@ -34,7 +34,7 @@ std::string ChatError(const std::string& fields) {
   return std::string(ParseChat(body->root()).status().message());
 }
 
-TEST(OpenAiRequest, ReadsAChatWithWhatItLeavesOpen) {
+TEST(OpenAiRequest, OmittedChatFieldsTakeDefaults) {
   const OpenAiRequest request = Chat(
       R"({"model": "m", "messages": [{"role": "user", "content": "hello"}], "nobody": {"knows": 1},
           "tools": [], "tool_choice": "none", "presence_penalty": 0, "user": "x"})");
@@ -52,7 +52,7 @@ TEST(OpenAiRequest, ReadsAChatWithWhatItLeavesOpen) {
   EXPECT_EQ(request.prompts[0].chat().messages(0).parts(0).text(), "hello");
 }
 
-TEST(OpenAiRequest, ReadsWhatAChatSays) {
+TEST(OpenAiRequest, ChatFieldsAreParsed) {
   const OpenAiRequest request = Chat(
       R"({"messages": [{"role": "developer", "content": "s"}, {"role": "user", "content": "a"}],
           "stream": true, "stream_options": {"include_usage": true}, "n": 2, "seed": 3,
@@ -83,14 +83,14 @@ TEST(OpenAiRequest, ReadsWhatAChatSays) {
   EXPECT_EQ(request.prompts[0].chat().messages(0).role(), "system");
 }
 
-TEST(OpenAiRequest, TakesAllTokensForATopKOfMinusOne) {
+TEST(OpenAiRequest, TopKMinusOneMeansAll) {
   const OpenAiRequest request =
       Chat(R"({"messages": [{"role": "user", "content": "a"}], "top_k": -1})");
   EXPECT_TRUE(request.common.sampling().has_top_k());
   EXPECT_EQ(request.common.sampling().top_k(), 0u);
 }
 
-TEST(OpenAiRequest, KeepsTheEndOfTheSystemTextUnlessBreakpointsAreSaid) {
+TEST(OpenAiRequest, SystemTextGetsDefaultBreakpoint) {
   const std::string system = R"({"role": "system", "content": "s"})";
   const std::string plain = R"({"role": "user", "content": "a"})";
   const std::string marked = R"({"role": "user", "content": [{"type": "text", "text": "doc",
@@ -116,7 +116,7 @@ TEST(OpenAiRequest, KeepsTheEndOfTheSystemTextUnlessBreakpointsAreSaid) {
   EXPECT_EQ(of(plain, R"(, "prompt_cache_key": "k")").cache_key, "k");
 }
 
-TEST(OpenAiRequest, KeepsTheEndOfTheLastSystemMessageBeforeTheOthers) {
+TEST(OpenAiRequest, LastLeadingSystemMessageGetsBreakpoint) {
   const OpenAiRequest request = Chat(
       R"({"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "t"},
           {"role": "user", "content": "a"}, {"role": "system", "content": "u"}]})");
@@ -126,7 +126,7 @@ TEST(OpenAiRequest, KeepsTheEndOfTheLastSystemMessageBeforeTheOthers) {
   }
 }
 
-TEST(OpenAiRequest, OnlyAnAnswerMayBeWithoutContent) {
+TEST(OpenAiRequest, OnlyAssistantMayOmitContent) {
   for (const char* answer : {R"("content": null)", R"("refusal": null)", R"("content": [])"}) {
     const OpenAiRequest request =
         Chat(absl::StrCat(R"({"messages": [{"role": "user", "content": "a"},
@@ -144,7 +144,7 @@ TEST(OpenAiRequest, OnlyAnAnswerMayBeWithoutContent) {
             "messages[1].role: must be system, developer, user or assistant; got \"tool\"");
 }
 
-TEST(OpenAiRequest, ReadsLifetimes) {
+TEST(OpenAiRequest, CacheTtlFormsAreParsed) {
   const auto read = [](const std::string& json) {
     return ParseCacheTtl(JsonDocument::Parse(json, "ttl")->root());
   };
@@ -159,7 +159,7 @@ TEST(OpenAiRequest, ReadsLifetimes) {
   }
 }
 
-TEST(OpenAiRequest, ReadsPromptsOfAllForms) {
+TEST(OpenAiRequest, PromptFormsAreParsed) {
   const auto read = [](const std::string& prompt) {
     const auto body = ParseBody(R"({"prompt": )" + prompt + "}");
     return ParseCompletion(body->root(), 4);
@@ -176,7 +176,7 @@ TEST(OpenAiRequest, ReadsPromptsOfAllForms) {
             "prompt[1]: must be a token id below 4294967296; got \"a\"");
 }
 
-TEST(OpenAiRequest, TakesSixtyFourListsOfTheContext) {
+TEST(OpenAiRequest, SixtyFourFullPromptsAreAccepted) {
   const std::string ids = "[" + absl::StrJoin(std::vector<int>(20000, 7), ",") + "]";
   const std::string lists = absl::StrJoin(std::vector<std::string>(64, ids), ",");
   const auto body = ParseBody(absl::StrCat("{\"prompt\":[", lists, "]}"));
@@ -187,7 +187,7 @@ TEST(OpenAiRequest, TakesSixtyFourListsOfTheContext) {
             "the prompt is too long");
 }
 
-TEST(OpenAiRequest, HasTheLimitsOfTheGrpcApi) {
+TEST(OpenAiRequest, ListsOverGrpcLimitsRefused) {
   const auto list = [](size_t count, const std::string& item) {
     return "[" + absl::StrJoin(std::vector<std::string>(count, item), ",") + "]";
   };
@@ -213,7 +213,7 @@ TEST(OpenAiRequest, HasTheLimitsOfTheGrpcApi) {
 }
 
 // Before, 1 MB of objects took 114 s: the parser's callback walks the parent at each object's end.
-TEST(OpenAiRequest, ReadsAnyBodyInHalfASecond) {
+TEST(OpenAiRequest, HostileBodyParsedInHalfSecond) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr double kMostSeconds = 10;
 #else
@@ -255,7 +255,7 @@ TEST(OpenAiRequest, ReadsAnyBodyInHalfASecond) {
   }
 }
 
-TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
+TEST(OpenAiRequest, UnsupportedFeatureRefusedByName) {
   EXPECT_THAT(ChatError(R"("tools": [{"type": "function"}])"), StartsWith("tools: "));
   EXPECT_THAT(ChatError(R"("response_format": {"type": "json_object"})"),
               StartsWith("response_format: "));
@@ -264,7 +264,7 @@ TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
               StartsWith("messages[0].content[0]: must be a part of type \"text\", the only"));
 }
 
-TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
+TEST(OpenAiRequest, BreakpointAliasesAreEqual) {
   const std::string text = R"({"role": "user", "content": [{"type": "text", "text": "a")";
   for (const std::string& message :
        {text + R"(, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})",
@@ -281,7 +281,7 @@ TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
             v1::CACHE_MODE_OFF);
 }
 
-TEST(OpenAiRequest, PromptsOfTokenIdsAreCut) {
+TEST(OpenAiRequest, TokenPromptsAreTruncated) {
   const auto read = [](const std::string& more) {
     const auto body =
         ParseBody(R"({"prompt": [[1, 2, 3, 4, 5, 6], [7]], "max_tokens": 3, )" + more + "}");
@@ -310,7 +310,7 @@ TEST(OpenAiRequest, PromptsOfTokenIdsAreCut) {
             "truncate_prompt_tokens: needs a prompt of token ids");
 }
 
-TEST(OpenAiRequest, BiasesMayBePairs) {
+TEST(OpenAiRequest, LogitBiasAcceptsPairs) {
   const OpenAiRequest request = Chat(
       R"({"messages": [{"role": "user", "content": "a"}], "logit_bias": [[7, 1.5], [8, false]]})");
   EXPECT_EQ(request.common.sampling().logit_bias().at(7), 1.5f);
@@ -321,7 +321,7 @@ TEST(OpenAiRequest, BiasesMayBePairs) {
   }
 }
 
-TEST(OpenAiRequest, LastAnswerIsContinued) {
+TEST(OpenAiRequest, ContinueFinalMessageIsParsed) {
   const std::string begin =
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
   EXPECT_TRUE(Chat(begin + R"(, "continue_final_message": true})")
@@ -338,7 +338,7 @@ TEST(OpenAiRequest, LastAnswerIsContinued) {
               StartsWith("continue_final_message: must be false, unless"));
 }
 
-TEST(OpenAiRequest, EchoWithoutTokensDrawsOneAndLeavesItOut) {
+TEST(OpenAiRequest, EchoOfZeroTokensRequestsOne) {
   const auto body = ParseBody(R"({"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0,
                                   "min_tokens": 3})");
   const auto request = ParseCompletion(body->root());
@@ -349,7 +349,7 @@ TEST(OpenAiRequest, EchoWithoutTokensDrawsOneAndLeavesItOut) {
   EXPECT_EQ(request->common.sampling().min_tokens(), 0u);
 }
 
-TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
+TEST(OpenAiRequest, ErrorNamesWrongField) {
   EXPECT_THAT(ChatError(R"("temperature": "hot")"), StartsWith("temperature: "));
   EXPECT_THAT(ChatError(R"("n": 1.5)"),
               StartsWith("n: must be a whole number from 1 to 16; got 1.5"));
@@ -401,7 +401,7 @@ TEST(OpenAiRequest, ResponseFormatMustBeText) {
   }
 }
 
-TEST(OpenAiRequest, RefusesABodyThatIsNoObject) {
+TEST(OpenAiRequest, InvalidBodyIsRefused) {
   for (const std::string& wrong :
        {std::string(), std::string("[]"), std::string("{"), std::string("{\"a\": \"\xff\"}"),
         std::string(1 << 20, '['),
