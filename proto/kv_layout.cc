@@ -99,7 +99,7 @@ std::string ObjectName(const ObjectId& id) {
 }
 
 uint64_t SliceDigest(const void* data, size_t bytes) {
-  const CleanVectors clean;
+  const ScopedVzeroupper clean;
   return XXH3_64bits(data, bytes);
 }
 

@@ -21,7 +21,7 @@ void SliceHasher::Begin() {
 }
 
 void SliceHasher::Add(const void* data, size_t bytes) {
-  const CleanVectors clean;
+  const ScopedVzeroupper clean;
   XXH3_64bits_update(state_.get(), data, bytes);
   bytes_ += bytes;
 }
@@ -37,7 +37,7 @@ void SliceHasher::AddCopy(void* to, const void* from, size_t bytes) {
 }
 
 uint64_t SliceHasher::digest() const {
-  const CleanVectors clean;
+  const ScopedVzeroupper clean;
   return XXH3_64bits_digest(state_.get());
 }
 

@@ -1,7 +1,7 @@
 // XXH3 in the widest vectors that the CPU has: twice as fast as SSE2's. For the two files that
 // compute slice digests.
 //
-// CleanVectors: leaves the vector registers as other code expects them. Debian's libxxhash ends
+// ScopedVzeroupper: leaves the vector registers as other code expects them. Debian's libxxhash ends
 // with values in their upper halves; until something clears these, an AVX-512 CPU runs code that
 // mixes SSE with AVX, a call of std::fma for one, fifty times slower on that thread (Intel's
 // optimization manual, "Mixing AVX code with SSE code"). Around each call that hashes. Thread
@@ -16,10 +16,10 @@
 
 namespace hearth {
 
-class CleanVectors {
+class ScopedVzeroupper {
  public:
-  CleanVectors() {}  // not defaulted: a variable of it is not unused
-  ~CleanVectors() {
+  ScopedVzeroupper() {}  // not defaulted: a variable of it is not unused
+  ~ScopedVzeroupper() {
 #if defined(__x86_64__)
     static const bool has_avx = __builtin_cpu_supports("avx") != 0;
     if (!has_avx) return;
@@ -28,8 +28,8 @@ class CleanVectors {
                        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
 #endif
   }
-  CleanVectors(const CleanVectors&) = delete;
-  CleanVectors& operator=(const CleanVectors&) = delete;
+  ScopedVzeroupper(const ScopedVzeroupper&) = delete;
+  ScopedVzeroupper& operator=(const ScopedVzeroupper&) = delete;
 };
 
 }  // namespace hearth

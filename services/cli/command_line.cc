@@ -139,13 +139,13 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
       if (page_.empty()) app_->exit(error, console.out, console.err);
       return kExitOk;
     }
-    return FailUsage(console, WhatIsWrong(error.what()));
+    return FailUsage(console, DescribeError(error.what()));
   }
   return std::nullopt;
 }
 
 // Unknown flags come first, then unknown words: other errors may follow from them.
-std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
+std::string CommandLine::DescribeError(const std::string& parser_message) const {
   const CLI::App* command = app_.get();
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   std::string extra;

@@ -86,7 +86,7 @@ class CommandLine {
   using Runner = std::function<int(Console&)>;
   CLI::App* AddCommand(const std::string& name, const std::string& what,
                        const std::string& examples, Runner run);
-  std::string WhatIsWrong(const std::string& parser_message) const;
+  std::string DescribeError(const std::string& parser_message) const;
 
   const std::unique_ptr<CLI::App> app_;
   std::vector<std::pair<const CLI::App*, Runner>> runners_;

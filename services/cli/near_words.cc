@@ -33,7 +33,7 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }
 
 // HEARTH_STORE_SERVICE_HOST, HEARTH_STORE_PORT_7080_TCP_ADDR: of every service that a pod sees.
-bool IsOfKubernetes(const std::string& name) {
+bool IsKubernetesVariable(const std::string& name) {
   if (absl::EndsWith(name, "_SERVICE_HOST") || absl::EndsWith(name, "_PORT")) return true;
   if (absl::StrContains(name, "_SERVICE_PORT")) return true;
   const size_t port = name.find("_PORT_");
@@ -80,7 +80,7 @@ std::vector<std::string> MistypedVariables(const char* const* environment,
     const std::pair<std::string, std::string> variable =
         absl::StrSplit(*environment, absl::MaxSplits('=', 1));
     const std::string& name = variable.first;
-    if (!absl::StartsWith(name, "HEARTH") || IsOfKubernetes(name)) continue;
+    if (!absl::StartsWith(name, "HEARTH") || IsKubernetesVariable(name)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const bool is_near = std::any_of(known.begin(), known.end(), [&name](const std::string& one) {
       return EditDistance(name, one) <= kNearVariable;

@@ -9,7 +9,7 @@ namespace {
 
 // Ctrl-C ends an answer in the middle of a line; the shell's prompt begins a new one. The exit is
 // that of the signal, as shells and scripts expect it.
-void EndLineAndDie(int signal) {
+void EndLineAndRaise(int signal) {
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     if (isatty(stream) == 1 && write(stream, "\n", 1) == 1) break;
   }
@@ -20,7 +20,7 @@ void EndLineAndDie(int signal) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGINT, EndLineAndDie);
+  std::signal(SIGINT, EndLineAndRaise);
   hearth::KeepLibrariesQuiet();
   hearth::Console console = hearth::ProcessConsole("hearthctl");
   return hearth::RunHearthctl(argc, argv, console);

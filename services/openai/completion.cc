@@ -44,7 +44,7 @@ struct Echo {
 };
 
 // The message names a field of the gRPC API first. Returns it with the field's path in the body.
-std::string InWordsOfTheBody(absl::string_view message) {
+std::string WithBodyFieldPath(absl::string_view message) {
   constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
       {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};
   constexpr absl::string_view kParts = "].parts[";
@@ -61,7 +61,7 @@ std::string InWordsOfTheBody(absl::string_view message) {
 
 std::string ErrorBody(const absl::Status& status) {
   const int http = HttpStatusOf(status.code());
-  const std::string message = InWordsOfTheBody(status.message());
+  const std::string message = WithBodyFieldPath(status.message());
   const bool is_about_field = http == 400 || http == 404;
   return HttpErrorBody(http, message, is_about_field ? FieldOf(message) : "", ReasonOf(status));
 }

@@ -257,7 +257,7 @@ absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* 
   return fields->status();
 }
 
-void AskLogprobs(uint64_t alternatives, OpenAiRequest* request) {
+void RequestLogprobs(uint64_t alternatives, OpenAiRequest* request) {
   request->logprobs = true;
   request->common.mutable_sampling()->set_report_logprobs(true);
   request->common.mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
@@ -521,7 +521,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
     return fields.Find("top_logprobs")->Refuse("needs \"logprobs\": true");
   }
   if (!fields.status().ok()) return fields.status();
-  if (logprobs) AskLogprobs(alternatives, &request);
+  if (logprobs) RequestLogprobs(alternatives, &request);
   if (absl::Status s = AddChat(&fields, !is_explicit, &request); !s.ok()) return s;
   return request;
 }
@@ -536,7 +536,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
   fields.Add(ReadCommon(&fields, kCompletionTokens, &request));
   fields.Add(ReadCacheOptions(&fields, &is_explicit, &request));
   if (fields.Count("logprobs", 0, kMaxTopLogprobs, &alternatives)) {
-    AskLogprobs(alternatives, &request);
+    RequestLogprobs(alternatives, &request);
   }
   if (!fields.status().ok()) return fields.status();
   if (request.echo && request.logprobs) {

@@ -17,7 +17,7 @@
 #include "services/inference/inference_service.h"
 #include "services/inference/worker_metrics.h"
 #include "services/inference/worker_status.h"
-#include "services/openai/openai_door.h"
+#include "services/openai/openai_server.h"
 #include "services/programs/store_link.h"
 #include "services/serving/access/server_access.h"
 #include "services/serving/calls/admission.h"
@@ -306,9 +306,9 @@ std::vector<std::string> Words(const std::string& list) {
 }
 
 // Null: --http-listen is empty.
-absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenHttp(const WorkerFlags& flags, Generator* generator,
-                                                     Admission* admission,
-                                                     const ServerAccess& access) {
+absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
+                                                       Generator* generator, Admission* admission,
+                                                       const ServerAccess& access) {
   if (flags.http_listen.empty()) return nullptr;
   OpenAiOptions options;
   options.http.listen = flags.http_listen;
@@ -323,7 +323,7 @@ absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenHttp(const WorkerFlags& flags, G
   options.model = flags.http_model.empty() ? NameOf(flags.engine.model_dir) : flags.http_model;
   options.version = kVersion;
   options.origins = Words(flags.http_origins);
-  auto door = OpenAiDoor::Open(std::move(options));
+  auto door = OpenAiServer::Open(std::move(options));
   if (!door.ok()) return door.status();
   Log(LogLevel::kInfo, "serving OpenAI's API", {{"address", (*door)->address()}});
   if (flags.http_address_file.empty()) return door;

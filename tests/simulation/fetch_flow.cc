@@ -49,7 +49,7 @@ class FetchFlow final : public Flow {
 
   void SendSlice(size_t number) {
     if (!is_served_) return;
-    if (number == slices_.size()) return NodeGone();
+    if (number == slices_.size()) return StopServing();
     const auto [object, layer] = slices_[number];
     const absl::StatusOr<SliceView> slice = SliceAt(object, layer);
     if (!slice.ok()) {
@@ -89,7 +89,7 @@ class FetchFlow final : public Flow {
     ToWorker([this, object, layer, offset, bytes = std::move(bytes)] {
       if (!builder_.has_value()) return;
       const absl::Status added = builder_->Add(object, layer, offset, bytes);
-      if (!added.ok()) return TakeRotten(added);
+      if (!added.ok()) return OnDamagedSlice(added);
       if (builder_->complete()) Finish();
     });
   }
@@ -118,12 +118,12 @@ class FetchFlow final : public Flow {
     return ref.group() == v1::LAYER_GROUP_LOCAL ? LayerGroup::kLocal : LayerGroup::kGlobal;
   }
 
-  void TakeRotten(const absl::Status& why) {
+  void OnDamagedSlice(const absl::Status& why) {
     builder_.reset();
     if (is_again_) return Fail(why);
     is_again_ = true;
-    peer_->time->Note(absl::StrCat(Who(), ": rotten, once more"));
-    LetGo();
+    peer_->time->Note(absl::StrCat(CallName(), ": rotten, once more"));
+    ReleaseAtNode();
     ToNode([self = shared_from_this(), this] {
       slices_.clear();
       Enter();
@@ -165,7 +165,7 @@ class FetchFlow final : public Flow {
     copies_.clear();
     session_.reset();
   }
-  void Give(const absl::Status& error) override {
+  void SetFailure(const absl::Status& error) override {
     call_->fetched = FetchOutcome();
     call_->fetched.note = std::string(error.message());
   }

@@ -18,7 +18,7 @@ std::shared_ptr<Flow> Flow::Make(Peer* peer, std::shared_ptr<CacheCall> call, Di
   return MakePublishFlow(peer, std::move(call), dice);
 }
 
-std::string Flow::Who() const {
+std::string Flow::CallName() const {
   return absl::StrCat(KindName(call_->kind), " ", call_->prefix.request_id);
 }
 
@@ -79,13 +79,13 @@ void Flow::ToWorker(std::function<void()> then) {
 }
 
 void Flow::FailAtNode(const absl::Status& status) {
-  NodeGone();
+  StopServing();
   ToWorker([this, status] { Fail(status); });
 }
 
 void Flow::Fail(const absl::Status& status) {
   if (is_over_) return;
-  Give(status);
+  SetFailure(status);
   Answer(absl::StrCat("failed: ", absl::StatusCodeToString(status.code())));
 }
 
@@ -93,18 +93,18 @@ void Flow::Fail(const absl::Status& status) {
 void Flow::Answer(const std::string& what) {
   if (is_over_) return;
   is_over_ = true;
-  peer_->time->Note(absl::StrCat(Who(), ": ", what));
+  peer_->time->Note(absl::StrCat(CallName(), ": ", what));
   const absl::Duration took = peer_->time->now() - began_;
   if (took > Budget() + call_->terms.wait + absl::Seconds(1)) {
-    peer_->time->Violated(16, absl::StrCat(Who(), " took ", absl::FormatDuration(took)));
+    peer_->time->Violated(16, absl::StrCat(CallName(), " took ", absl::FormatDuration(took)));
   }
-  if (!GoesOn()) LetGo();
+  if (!KeepsServing()) ReleaseAtNode();
   peer_->worker->Answer(call_.get());
 }
 
-void Flow::LetGo() {
+void Flow::ReleaseAtNode() {
   peer_->link->Send(&last_to_node_, absl::ZeroDuration(), &dice_,
-                    [self = shared_from_this()] { self->NodeGone(); });
+                    [self = shared_from_this()] { self->StopServing(); });
 }
 
 }  // namespace hearth

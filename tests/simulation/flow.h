@@ -35,7 +35,7 @@ struct Peer {
   std::map<std::string, size_t> prompts;
 };
 
-class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
+class Flow : public ServedCall, public std::enable_shared_from_this<Flow> {
  public:
   static std::shared_ptr<Flow> Make(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
 
@@ -47,13 +47,13 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   void Cancel() { Fail(absl::CancelledError("cancelled")); }
   void WorkerDied() { is_over_ = is_worker_dead_ = true; }
   // The node learns that the connection is lost.
-  void NodeGone() override {
+  void StopServing() override {
     if (is_served_) EndServing();
     is_served_ = false;
   }
   bool is_served() const override { return is_served_; }
   // After the engine came to rest.
-  virtual void Look() {}
+  virtual void OnEngineRest() {}
   // Nothing more comes of it at the worker.
   virtual bool is_done() const { return is_over_; }
 
@@ -61,13 +61,14 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   Flow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
       : peer_(peer), call_(std::move(call)), dice_(dice) {}
 
-  void Enter();                                      // at the node
-  virtual void Begin() = 0;                          // likewise
-  virtual void EndServing() = 0;                     // releases objects of the store
-  virtual void Give(const absl::Status& error) = 0;  // fills in the answer to a call that failed
+  void Enter();                   // at the node
+  virtual void Begin() = 0;       // likewise
+  virtual void EndServing() = 0;  // releases objects of the store
+  virtual void SetFailure(
+      const absl::Status& error) = 0;  // fills in the answer to a call that failed
   virtual absl::Duration Budget() const = 0;
   // The answer is used at the node, too: a lease.
-  virtual bool GoesOn() const { return false; }
+  virtual bool KeepsServing() const { return false; }
 
   // `then` runs at the other end when the message has come, unless that end is gone.
   void ToNode(std::function<void()> then);
@@ -76,12 +77,12 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   // The worker has its answer.
   void Answer(const std::string& what);
   void Fail(const absl::Status& status);
-  void LetGo();
+  void ReleaseAtNode();
   void SetDeadline(absl::Duration budget);
 
   Ledger* ledger() const { return peer_->node->ledger(); }
   Store* store() const { return peer_->node->store(); }
-  std::string Who() const;
+  std::string CallName() const;
   // Whether the disk may have failed this.
   bool MayFail() const { return peer_->node->is_damaged() || peer_->node->was_struck(); }
   PrefixQuery Query() const;

@@ -14,20 +14,20 @@ class LeaseFlow final : public Flow {
   ~LeaseFlow() override { turn_ = ClaimDecision(); }
 
   // The engine lets go of it some time; the node hears of it then.
-  void Look() override {
+  void OnEngineRest() override {
     if (!holds_ || !*released_ || has_let_go_ || is_worker_dead_) return;
     has_let_go_ = true;
-    LetGo();
+    ReleaseAtNode();
   }
   bool is_done() const override { return Flow::is_done() && (!holds_ || has_let_go_); }
 
   // Whoever waits computes, and a lease is of no use any more.
-  void NodeDrains() override {
+  void OnNodeDrain() override {
     if (!is_served_) return;
     if (turn_.role != ClaimRole::kCompute) {
       ToWorker([this] { AnswerTurn(ClaimRole::kNone, 0, 0); });
     }
-    NodeGone();
+    StopServing();
   }
 
   Turn turn() const override {
@@ -74,7 +74,7 @@ class LeaseFlow final : public Flow {
     const uint64_t round = ++round_;
     before.ticket.reset();
     if (!is_served_) return;
-    if (peer_->node->is_draining()) return NodeDrains();
+    if (peer_->node->is_draining()) return OnNodeDrain();
     absl::StatusOr<ClaimDecision> turn = store()->Claim(Query(), ask_);
     if (!turn.ok()) {
       if (!MayFail() && !(gives_up_ && absl::IsCancelled(turn.status()))) {
@@ -91,7 +91,7 @@ class LeaseFlow final : public Flow {
     } else {
       ToWorker([this, role = turn_.role, usable = turn_.usable_tokens,
                 matched = turn_.matched_tokens] { AnswerTurn(role, usable, matched); });
-      if (turn_.role == ClaimRole::kNone) return NodeGone();
+      if (turn_.role == ClaimRole::kNone) return StopServing();
     }
     const absl::Duration left = turn_.until - peer_->time->store_clock()->Now();
     peer_->time->After(std::max(left, absl::ZeroDuration()),
@@ -100,7 +100,7 @@ class LeaseFlow final : public Flow {
 
   void OnAlarm(uint64_t round) {
     if (!is_served_ || round != round_ || is_woken_) return;
-    if (turn_.role == ClaimRole::kCompute) return NodeGone();
+    if (turn_.role == ClaimRole::kCompute) return StopServing();
     Ask();
   }
 
@@ -123,9 +123,9 @@ class LeaseFlow final : public Flow {
     ++round_;
     is_served_ = false;
   }
-  void Give(const absl::Status&) override { call_->turn = LeaseOutcome(); }
+  void SetFailure(const absl::Status&) override { call_->turn = LeaseOutcome(); }
   absl::Duration Budget() const override { return kFetchBudget; }
-  bool GoesOn() const override { return holds_; }
+  bool KeepsServing() const override { return holds_; }
 
   // At the node.
   ClaimRequest ask_;

@@ -93,7 +93,7 @@ void Ledger::CommitFailed(const PublishSpec& spec) {
 
 void Ledger::Learn(const std::string& name, const Digest& id) {
   Point& point = points_[name];
-  if (!point.has_id) time_->Aside(absl::StrCat(Hex(id), " is ", name));
+  if (!point.has_id) time_->LogOnly(absl::StrCat(Hex(id), " is ", name));
   point.has_id = true;
   point.id = id;
   names_[id] = name;
@@ -103,9 +103,9 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
   const RestorePoint& told = event.restore_point;
   const auto it = names_.find(told.id);
   Point* const point = it == names_.end() ? nullptr : &points_[it->second];
-  if (event.kind == StoreEvent::Kind::kPinned) told_pinned_.insert(told.id);
+  if (event.kind == StoreEvent::Kind::kPinned) reported_pinned_.insert(told.id);
   if (event.kind == StoreEvent::Kind::kUnpinned || event.removed.has_value()) {
-    told_pinned_.erase(told.id);
+    reported_pinned_.erase(told.id);
   }
   if (point != nullptr && event.kind == StoreEvent::Kind::kPinned) {
     point->was_pinned = true;
@@ -143,15 +143,15 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
 }
 
 void Ledger::BeginPins(const std::vector<RestorePoint>& listed) {
-  told_pinned_.clear();
+  reported_pinned_.clear();
   for (const RestorePoint& point : listed) {
-    if (point.pinned) told_pinned_.insert(point.id);
+    if (point.pinned) reported_pinned_.insert(point.id);
   }
 }
 
 void Ledger::CheckPins(const std::vector<RestorePoint>& listed) {
   for (const RestorePoint& point : listed) {
-    if (point.pinned == (told_pinned_.count(point.id) > 0)) continue;
+    if (point.pinned == (reported_pinned_.count(point.id) > 0)) continue;
     time_->Violated(20, absl::StrCat(point.pinned ? "pinned" : "not pinned",
                                      ", and told otherwise: ", Hex(point.id)));
   }
@@ -213,7 +213,7 @@ void Ledger::CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const Look
   }
 }
 
-bool Ledger::MustBeThere(const Point& point) const {
+bool Ledger::MustExist(const Point& point) const {
   if (!point.has_id || point.promised < Durability::kDisk) return false;
   return point.is_pinned || point.earliest_end[0] > time_->store_clock()->Now() + kSecond;
 }
@@ -239,7 +239,7 @@ std::vector<std::string> Ledger::Missing(const std::vector<RestorePoint>& listed
   for (const RestorePoint& point : listed) there.insert(point.id);
   std::vector<std::string> missing;
   for (const auto& [name, point] : points_) {
-    if (MustBeThere(point) && there.count(point.id) == 0) {
+    if (MustExist(point) && there.count(point.id) == 0) {
       missing.push_back(
           absl::StrCat(name, " (", Hex(point.id), ", ", DurabilityName(point.promised), ")"));
     }
@@ -273,7 +273,7 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage) 
 std::map<Digest, absl::Time> Ledger::Promised() const {
   std::map<Digest, absl::Time> promised;
   for (const auto& [name, point] : points_) {
-    if (!MustBeThere(point)) continue;
+    if (!MustExist(point)) continue;
     // A pin of a moment later is in the copy or not.
     promised[point.id] = point.earliest_end[LevelOf(Durability::kDisk)];
   }

@@ -82,7 +82,7 @@ class Ledger {
     Digest id{};
   };
 
-  bool MustBeThere(const Point& point) const;
+  bool MustExist(const Point& point) const;
   void Forget(Point* point);
 
   Timeline* const time_;
@@ -92,7 +92,7 @@ class Ledger {
   std::map<Digest, std::string> names_;                   // of points, by id
   std::map<std::string, std::set<std::string>> objects_;  // and the points that name them
   std::set<std::string> quarantined_;
-  std::set<Digest> told_pinned_;
+  std::set<Digest> reported_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
   // There before a start that found damage: a missing part (a fingerprint) may be published again.
   std::set<Digest> missed_;

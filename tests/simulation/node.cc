@@ -78,7 +78,7 @@ void Node::Open() {
   if (!opened.ok()) {
     // Whoever watches over it tries again.
     time_->Note("the store does not start");
-    time_->Aside(opened.status().ToString());
+    time_->LogOnly(opened.status().ToString());
     // A full disk alone does not keep it from starting; where it was damaged too, there may be no
     // room to mend it.
     const bool is_only_full = absl::IsResourceExhausted(opened.status()) && !is_damaged_;
@@ -107,7 +107,7 @@ void Node::CheckStart() {
   TakeEvents();
   ledger_.BeginPins(listed);
   const std::vector<std::string> missing = ledger_.Missing(listed);
-  if (is_damaged_ && !missing.empty() && !SaidSomething()) {
+  if (is_damaged_ && !missing.empty() && !ReportedDamage()) {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
   }
   ledger_.Reopened(listed, is_damaged_);
@@ -121,7 +121,7 @@ void Node::TakeEvents() {
     from.sequence = events_seen_[tenant];
     from.snapshot = false;
     const WatchStart start = store()->Subscribe(tenant, from, [](const StoreEvent&) {});
-    if (!start.resumed) time_->Aside(absl::StrCat("events of ", tenant, " were lost"));
+    if (!start.resumed) time_->LogOnly(absl::StrCat("events of ", tenant, " were lost"));
     events_seen_[tenant] = start.sequence;
     const bool may_evict = !is_roomy_ || options_.quotas.Of(tenant).has_ceiling();
     for (const StoreEvent& event : start.missed) {
@@ -130,25 +130,25 @@ void Node::TakeEvents() {
   }
 }
 
-void Node::Enter(const std::shared_ptr<NodeGuest>& guest) {
-  guests_.erase(std::remove_if(guests_.begin(), guests_.end(),
-                               [](const auto& other) { return other.expired(); }),
-                guests_.end());
-  guests_.push_back(guest);
+void Node::Enter(const std::shared_ptr<ServedCall>& call) {
+  served_calls_.erase(std::remove_if(served_calls_.begin(), served_calls_.end(),
+                                     [](const auto& other) { return other.expired(); }),
+                      served_calls_.end());
+  served_calls_.push_back(call);
 }
 
 void Node::Drain() {
   time_->Note("the store drains");
   is_draining_ = true;
   // The claims that they give up wake others, which find it draining.
-  for (const auto& guest : std::vector<std::weak_ptr<NodeGuest>>(guests_)) {
-    if (const auto held = guest.lock()) held->NodeDrains();
+  for (const auto& call : std::vector<std::weak_ptr<ServedCall>>(served_calls_)) {
+    if (const auto held = call.lock()) held->OnNodeDrain();
   }
 }
 
 bool Node::is_idle() const {
-  return std::none_of(guests_.begin(), guests_.end(), [](const auto& guest) {
-    const auto held = guest.lock();
+  return std::none_of(served_calls_.begin(), served_calls_.end(), [](const auto& call) {
+    const auto held = call.lock();
     return held != nullptr && held->is_served();
   });
 }
@@ -158,8 +158,8 @@ void Node::Die(Ledger::Death death) {
   const char* const names[] = {"is closed", "is killed", "goes down with its machine"};
   time_->Note(absl::StrCat("the store ", names[static_cast<int>(death)]));
   if (death == Ledger::Death::kClose) {
-    for (const auto& guest : guests_) {
-      if (const auto held = guest.lock()) held->NodeGone();
+    for (const auto& call : served_calls_) {
+      if (const auto held = call.lock()) held->StopServing();
     }
     RunJobs();
   }
@@ -168,10 +168,10 @@ void Node::Die(Ledger::Death death) {
   TakeEvents();
   ledger_.CheckPins(listed);
   if (death != Ledger::Death::kClose) disk_.Die();
-  for (const auto& guest : guests_) {
-    if (const auto held = guest.lock()) held->NodeGone();
+  for (const auto& call : served_calls_) {
+    if (const auto held = call.lock()) held->StopServing();
   }
-  guests_.clear();
+  served_calls_.clear();
   const int struck = disk_.struck();
   // A database that damage closed takes no erases: the next start finds what was given up.
   const bool is_failing = is_damaged_ && store_->Stats().Of(Counter::kTierErrors) > 0;
@@ -195,7 +195,7 @@ void Node::Scrub(int steps) {
 }
 
 // Of what it lost: a line, or a counter.
-bool Node::SaidSomething() { return *warnings_ - warnings_at_opening_ + CountedDamage() > 0; }
+bool Node::ReportedDamage() { return *warnings_ - warnings_at_opening_ + CountedDamage() > 0; }
 
 uint64_t Node::CountedDamage() {
   uint64_t counted = 0;
@@ -221,17 +221,17 @@ std::vector<RestorePoint> Node::List() {
 // Whoever waits, waits for someone who computes.
 void Node::CheckWaits() {
   std::set<std::string> promised;
-  std::vector<NodeGuest::Turn> waits;
+  std::vector<ServedCall::Turn> waits;
   const absl::Time now = time_->store_clock()->Now();
-  for (const auto& guest : guests_) {
-    const auto held = guest.lock();
+  for (const auto& call : served_calls_) {
+    const auto held = call.lock();
     if (held == nullptr) continue;
-    NodeGuest::Turn turn = held->turn();
+    ServedCall::Turn turn = held->turn();
     if (turn.role == ClaimRole::kWait) waits.push_back(std::move(turn));
     if (turn.role == ClaimRole::kCompute)
       promised.insert(turn.promised.begin(), turn.promised.end());
   }
-  for (const NodeGuest::Turn& wait : waits) {
+  for (const ServedCall::Turn& wait : waits) {
     if (promised.count(wait.waited_for) > 0 || wait.until <= now) continue;
     time_->Violated(16, absl::StrCat("waits for nobody: ", wait.waited_for));
   }

@@ -25,14 +25,14 @@
 
 namespace hearth {
 
-// NodeGuest: the server's half of a call, which lives as long as the node does.
-class NodeGuest {
+// ServedCall: the server's half of a call, which lives as long as the node does.
+class ServedCall {
  public:
-  virtual ~NodeGuest() = default;
+  virtual ~ServedCall() = default;
   // Releases all objects of the store.
-  virtual void NodeGone() = 0;
+  virtual void StopServing() = 0;
   // It ends once the node is done with it; sooner where it would only wait.
-  virtual void NodeDrains() {}
+  virtual void OnNodeDrain() {}
   virtual bool is_served() const = 0;
   // The boundaries that a Lease call waits for, or promises.
   struct Turn {
@@ -67,7 +67,7 @@ class Node {
   void SetRoom(uint64_t bytes) { disk_.SetRoom(bytes); }
   const std::string& folder() const { return folder_.path(); }
   const StoreOptions& options() const { return options_; }
-  void Enter(const std::shared_ptr<NodeGuest>& guest);
+  void Enter(const std::shared_ptr<ServedCall>& call);
 
   // Background work.
   void RunJob();
@@ -122,7 +122,7 @@ class Node {
   void ChooseOptions();
   void CheckStart();
   void CheckWaits();
-  bool SaidSomething();
+  bool ReportedDamage();
   uint64_t CountedDamage();  // by this start
 
   Timeline* const time_;
@@ -141,7 +141,7 @@ class Node {
   uint64_t warnings_at_opening_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
-  std::vector<std::weak_ptr<NodeGuest>> guests_;
+  std::vector<std::weak_ptr<ServedCall>> served_calls_;
   std::unique_ptr<TieredStore> store_;
 };
 

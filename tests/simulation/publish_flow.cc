@@ -40,8 +40,9 @@ class PublishFlow final : public Flow {
 
   // Refusals are part of life; some words would mean a bug.
   void Refuse(const absl::Status& status) {
-    peer_->time->Note(absl::StrCat(Who(), ": refused: ", absl::StatusCodeToString(status.code())));
-    peer_->time->Aside(std::string(status.message()));
+    peer_->time->Note(
+        absl::StrCat(CallName(), ": refused: ", absl::StatusCodeToString(status.code())));
+    peer_->time->LogOnly(std::string(status.message()));
     const bool is_bug = absl::IsAborted(status) || absl::IsInvalidArgument(status) ||
                         absl::IsInternal(status) || absl::IsFailedPrecondition(status);
     if (is_bug) peer_->time->Violated(1, absl::StrCat("a publish: ", status.ToString()));
@@ -88,9 +89,9 @@ class PublishFlow final : public Flow {
     }
     ledger()->Committed(spec_, *result);
     Learn(*result);
-    peer_->time->Note(absl::StrCat(Who(), ": {", absl::StrJoin(result->boundaries, " "), "} ",
+    peer_->time->Note(absl::StrCat(CallName(), ": {", absl::StrJoin(result->boundaries, " "), "} ",
                                    DurabilityName(result->durable)));
-    NodeGone();
+    StopServing();
     v1::PublishAck ack;
     ResultToProto(*result, &ack);
     ToWorker([this, ack] {
@@ -115,7 +116,7 @@ class PublishFlow final : public Flow {
   }
 
   void EndServing() override { session_.reset(); }
-  void Give(const absl::Status& error) override {
+  void SetFailure(const absl::Status& error) override {
     call_->published = PublishOutcome();
     call_->published.note = std::string(error.message());
   }

@@ -54,7 +54,7 @@ void SimWorker::Drain() {
   drainer_ = std::thread([this] { engine_->Drain(absl::InfiniteFuture()); });
 }
 
-void SimWorker::BeginAnew() {
+void SimWorker::RestartEngine() {
   Stop();
   Start();
 }

@@ -77,7 +77,7 @@ class SimWorker : public PrefixCache {
   // REQUIRES: nothing is submitted before it has begun anew.
   void Drain();
   // REQUIRES: it drains, and is not busy any more.
-  void BeginAnew() ABSL_LOCKS_EXCLUDED(mu_);
+  void RestartEngine() ABSL_LOCKS_EXCLUDED(mu_);
   bool is_draining() const { return drainer_.joinable(); }
   EngineStats Stats() const { return engine_->Stats(); }
 

@@ -48,7 +48,7 @@ uint64_t SimEnvironment(const char* name, uint64_t otherwise) {
 // The one that runs, for a library's assertion that ends the process in the midst of it.
 std::atomic<const Timeline*> g_running{nullptr};
 
-void TellAndAbort(int signal) {
+void PrintHistoryAndAbort(int signal) {
   if (const Timeline* time = g_running.exchange(nullptr)) {
     std::fprintf(stderr, "what happened last:\n%s", time->History().c_str());
   }
@@ -60,7 +60,7 @@ World::Figures RunSeed(uint64_t seed, bool tells) {
   World world(seed, SimEnvironment("HEARTH_SIM_LINES", 60));
   const Timeline& time = world.time();
   g_running = &time;
-  std::signal(SIGABRT, TellAndAbort);
+  std::signal(SIGABRT, PrintHistoryAndAbort);
   world.Run();
   g_running = nullptr;
   if (time.failed()) {

@@ -39,10 +39,10 @@ bool Timeline::RunNext() {
 
 void Timeline::Note(const std::string& line) {
   digest_ = Fold(Fold(digest_, line), "\n");
-  Aside(line);
+  LogOnly(line);
 }
 
-void Timeline::Aside(const std::string& line) {
+void Timeline::LogOnly(const std::string& line) {
   ++lines_;
   history_.push_back(
       absl::StrFormat("%10.3f  %s", absl::ToDoubleSeconds(now_ - absl::UnixEpoch()), line));
@@ -50,7 +50,7 @@ void Timeline::Aside(const std::string& line) {
 }
 
 void Timeline::Violated(int invariant, const std::string& what) {
-  Aside(absl::StrCat("INVARIANT ", invariant, ": ", what));
+  LogOnly(absl::StrCat("INVARIANT ", invariant, ": ", what));
   if (violation_.empty()) violation_ = absl::StrCat("invariant ", invariant, ": ", what);
 }
 

@@ -60,7 +60,7 @@ class Timeline {
   // One line of the history, which the digest covers and a violation shows the last of.
   void Note(const std::string& line);
   // The same without the digest, for lines that may differ from run to run.
-  void Aside(const std::string& line);
+  void LogOnly(const std::string& line);
   // `invariant`: its number in docs/dev/invariants.md. The first one counts: the world stops at it.
   void Violated(int invariant, const std::string& what);
   bool failed() const { return !violation_.empty(); }

@@ -65,10 +65,10 @@ void World::Run() {
     Pump();
     node_.Check();
   }
-  if (!time_.failed()) Mend();
+  if (!time_.failed()) EndFaults();
   if (!time_.failed()) CheckAll();
   for (Place& place : places_) {
-    for (const auto& flow : place.flows) flow->NodeGone();
+    for (const auto& flow : place.flows) flow->StopServing();
     place.worker.reset();
   }
   figures_.promises = node_.ledger()->promises();
@@ -136,10 +136,10 @@ void World::PumpWorker(Place* place) {
     for (const auto& [id, asked] : place->asked) {
       time_.Violated(8, absl::StrCat(id, " was let in and not answered"));
     }
-    place->worker->BeginAnew();
+    place->worker->RestartEngine();
   }
   auto& flows = place->flows;
-  for (size_t i = 0; i < flows.size(); ++i) flows[i]->Look();
+  for (size_t i = 0; i < flows.size(); ++i) flows[i]->OnEngineRest();
   flows.erase(
       std::remove_if(flows.begin(), flows.end(), [](const auto& flow) { return flow->is_done(); }),
       flows.end());
@@ -167,7 +167,7 @@ void World::TakeResult(Place* place, const WorkerResult& result) {
 }
 
 // The end: the disk works, the network too, nothing is lost any more.
-void World::Mend() {
+void World::EndFaults() {
   time_.Note("everything is mended");
   for (Place& place : places_) {
     place.link->Heal();

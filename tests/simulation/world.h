@@ -59,7 +59,7 @@ class World {
   // Calls `act` again and again, after `least` to `most`, until the horizon.
   void Every(const std::string& name, absl::Duration least, absl::Duration most,
              std::function<void(Dice*)> act);
-  void Mend();
+  void EndFaults();
   void CheckAll();
 
   // world_checks.cc
@@ -74,7 +74,7 @@ class World {
 
   // world_faults.cc
   void StartFaults();
-  void KeepHouse(Dice* dice);
+  void RunHousekeeping(Dice* dice);
   void BreakNetwork(Dice* dice);
   void BreakDisk(Dice* dice);
   void BreakDevice(Dice* dice);
@@ -84,7 +84,7 @@ class World {
   void KillWorker(Dice* dice);
   void EndWorker(Place* place, bool is_silent);
   void JumpClock(Dice* dice);
-  void PassTheNight(Dice* dice);
+  void PassNight(Dice* dice);
   void LoseConnections(Place* place, bool is_silent, bool at_node_too);
 
   // world_operator.cc

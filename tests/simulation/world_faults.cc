@@ -15,7 +15,7 @@ constexpr absl::Duration kKeepalive = absl::Seconds(20);
 
 void World::StartFaults() {
   Every("housekeeping", absl::Milliseconds(5), absl::Milliseconds(500),
-        [this](Dice* dice) { KeepHouse(dice); });
+        [this](Dice* dice) { RunHousekeeping(dice); });
   Every("operator", absl::Milliseconds(500), absl::Seconds(4),
         [this](Dice* dice) { Operate(dice); });
   // Not all of it in every world: what breaks all the time is never anywhere else.
@@ -44,20 +44,19 @@ void World::StartFaults() {
   }
   has_days_ = time_.DiceOf("days").Chance(35);
   if (has_days_) {
-    Every("nights", absl::Seconds(3), absl::Seconds(25),
-          [this](Dice* dice) { PassTheNight(dice); });
+    Every("nights", absl::Seconds(3), absl::Seconds(25), [this](Dice* dice) { PassNight(dice); });
   }
 }
 
 // 26 and 32: most of what has a time to live is over in the morning, whether the store was up or
 // down meanwhile, and nothing that is over is missed.
-void World::PassTheNight(Dice* dice) {
+void World::PassNight(Dice* dice) {
   const absl::Duration night = dice->Between(absl::Hours(1), absl::Hours(60));
   time_.Note(absl::StrCat("a night of ", absl::FormatDuration(night)));
   time_.Jump(night);
 }
 
-void World::KeepHouse(Dice* dice) {
+void World::RunHousekeeping(Dice* dice) {
   const uint64_t what = dice->Roll(10);
   if (!node_.is_up()) return;
   if (what < 5) {
@@ -73,7 +72,7 @@ void World::KeepHouse(Dice* dice) {
 void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
   place->link->Break();
   for (const auto& flow : place->flows) {
-    if (at_node_too) flow->NodeGone();
+    if (at_node_too) flow->StopServing();
     if (!is_silent) time_.After(absl::Milliseconds(1), [flow] { flow->ConnectionLost(); });
   }
 }
@@ -205,7 +204,7 @@ void World::EndWorker(Place* place, bool is_silent) {
   place->link->Break();
   for (const auto& flow : flows) flow->WorkerDied();
   time_.After(is_silent ? kKeepalive : absl::Milliseconds(1), [flows] {
-    for (const auto& flow : flows) flow->NodeGone();
+    for (const auto& flow : flows) flow->StopServing();
   });
   place->asked.clear();
   place->worker->Crash();

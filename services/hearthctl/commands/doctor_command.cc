@@ -209,7 +209,7 @@ absl::StatusOr<GenerationResult> AskProbe(const Worker& worker,
   return result;
 }
 
-void JudgeRestore(const Worker& first, const GenerationResult& stored, const Worker& next,
+void CheckRestore(const Worker& first, const GenerationResult& stored, const Worker& next,
                   const GenerationResult& restored, Findings* findings) {
   const v1::Load& load = restored.started.load();
   const std::string who =
@@ -276,7 +276,7 @@ void Probe(const std::vector<Worker>& workers, const v1::GenerateRequest& reques
     if (!restored.ok()) {
       findings->Bad("probe", std::string(restored.status().message()), "");
     } else {
-      JudgeRestore(workers[0], *stored, workers[i], *restored, findings);
+      CheckRestore(workers[0], *stored, workers[i], *restored, findings);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Generator: the one way from a caller's request to the engine, over gRPC and over HTTP.
 //
 //   InferenceService -> GenerateCall --+--> Generator -> Engine -> GenerationSink (either call)
-//   OpenAiDoor -> Completion ----------+
+//   OpenAiServer -> Completion --------+
 //
 // It fills in what the request leaves to the server, makes the prompt, and submits both to the
 // engine. What the engine says of the request goes to the request's sink.

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/openai/openai_door.h"
+#include "services/openai/openai_server.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
 
@@ -178,7 +178,7 @@ class FieldTypesTest : public testing::Test {
     options.generator = server_.generator();
     options.admission = server_.admission();
     options.model = "tiny";
-    door_ = OpenAiDoor::Open(options).value();
+    openai_ = OpenAiServer::Open(options).value();
   }
   static WorkerServer::Options Options() {
     WorkerServer::Options options = WorkerServer::Invariant();
@@ -186,7 +186,7 @@ class FieldTypesTest : public testing::Test {
     return options;
   }
   int StatusOf(const std::string& path, const std::string& body) {
-    HttpCaller caller(door_->address());
+    HttpCaller caller(openai_->address());
     caller.Say(absl::StrCat("POST ", path,
                             " HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                             "Content-Length: ",
@@ -196,7 +196,7 @@ class FieldTypesTest : public testing::Test {
   }
 
   WorkerServer server_{Options()};
-  std::unique_ptr<OpenAiDoor> door_;
+  std::unique_ptr<OpenAiServer> openai_;
 };
 
 TEST_F(FieldTypesTest, EveryFieldTypeGetsAnswer) {

@@ -21,8 +21,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
-#include "services/openai/openai_door.h"
 #include "services/openai/openai_request.h"
+#include "services/openai/openai_server.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
 
@@ -196,7 +196,7 @@ TEST(OpenAiFields, ParsedFieldsFollowTable) {
       {"type", kInPart | kInResponseFormat}, {"role", kInMessage},
       {"truncation_side", kInCompletion},    {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
-    if (field.place == kInDetokenize) continue;  // the door reads it
+    if (field.place == kInDetokenize) continue;  // the openai reads it
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
                               field.asks.dump()));
     const OpenAiField& row = *FindOpenAiField(field.name, field.place);
@@ -320,15 +320,15 @@ TEST(UnknownFields, NamesTruncatedAndSanitized) {
   EXPECT_THAT(unknown.Text(), testing::EndsWith("messages[].name_4, ..."));
 }
 
-class FieldsDoorTest : public ::testing::Test {
+class FieldsServerTest : public ::testing::Test {
  protected:
-  FieldsDoorTest() {
+  FieldsServerTest() {
     OpenAiOptions options;
     options.http.listen = "127.0.0.1:0";
     options.generator = server_.generator();
     options.admission = server_.admission();
     options.model = "tiny";
-    door_ = OpenAiDoor::Open(options).value();
+    openai_ = OpenAiServer::Open(options).value();
   }
   static WorkerServer::Options Options() {
     WorkerServer::Options options = WorkerServer::Invariant();
@@ -338,7 +338,7 @@ class FieldsDoorTest : public ::testing::Test {
   // The whole answer, its head included.
   std::string Post(const std::string& path, const FieldsJson& body) {
     const std::string text = body.dump();
-    HttpCaller caller(door_->address());
+    HttpCaller caller(openai_->address());
     caller.Say(absl::StrCat("POST ", path,
                             " HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                             "Content-Length: ",
@@ -347,10 +347,10 @@ class FieldsDoorTest : public ::testing::Test {
   }
 
   WorkerServer server_{Options()};
-  std::unique_ptr<OpenAiDoor> door_;
+  std::unique_ptr<OpenAiServer> openai_;
 };
 
-TEST_F(FieldsDoorTest, AnswersFollowFieldTable) {
+TEST_F(FieldsServerTest, AnswersFollowFieldTable) {
   std::set<std::string> done;
   for (const KnownField& field : KnownFields()) {
     if (!done.insert(absl::StrCat(field.place, field.name)).second) continue;
@@ -372,7 +372,7 @@ TEST_F(FieldsDoorTest, AnswersFollowFieldTable) {
   }
 }
 
-TEST_F(FieldsDoorTest, HeaderListsUnknownFields) {
+TEST_F(FieldsServerTest, HeaderListsUnknownFields) {
   const FieldsJson chat = {{"max_tokens", 1},
                            {"nobody\r\nX-Evil: 1", 1},
                            {"messages", {{{"role", "user"}, {"content", "a"}, {"colour", "red"}}}}};
@@ -388,21 +388,21 @@ TEST_F(FieldsDoorTest, HeaderListsUnknownFields) {
   EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
 }
 
-TEST_F(FieldsDoorTest, UnknownFieldLoggedOnceUpTo256) {
+TEST_F(FieldsServerTest, UnknownFieldLoggedOnceUpTo256) {
   testing::internal::CaptureStderr();
-  for (size_t i = 0; i < 2 * OpenAiDoor::kMaxLoggedFields / UnknownFields::kMaxNames; ++i) {
+  for (size_t i = 0; i < 2 * OpenAiServer::kMaxLoggedFields / UnknownFields::kMaxNames; ++i) {
     FieldsJson body = {{"tokens", {4}}, {"colour", "red"}};
     for (size_t k = 1; k < UnknownFields::kMaxNames; ++k) body[absl::StrCat("c", i, "_", k)] = 1;
     Post("/detokenize", body);
   }
   const std::vector<std::string> parts =
       absl::StrSplit(testing::internal::GetCapturedStderr(), "an unknown request field");
-  EXPECT_EQ(parts.size() - 1, OpenAiDoor::kMaxLoggedFields);
+  EXPECT_EQ(parts.size() - 1, OpenAiServer::kMaxLoggedFields);
   const auto is_colour = [](const std::string& part) { return absl::StrContains(part, "colour"); };
   EXPECT_EQ(std::count_if(parts.begin(), parts.end(), is_colour), 1);
 }
 
-TEST_F(FieldsDoorTest, FullContextEchoAsksShorterPrompt) {
+TEST_F(FieldsServerTest, FullContextEchoAsksShorterPrompt) {
   FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
               testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("shorten it by one token")));
@@ -410,7 +410,7 @@ TEST_F(FieldsDoorTest, FullContextEchoAsksShorterPrompt) {
   EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(FieldsDoorTest, TokenizeWithOtherModelIs404) {
+TEST_F(FieldsServerTest, TokenizeWithOtherModelIs404) {
   for (const auto& [path, field] : std::map<std::string, FieldsJson>{
            {"/tokenize", {{"prompt", "a"}}}, {"/detokenize", {{"tokens", {4}}}}}) {
     FieldsJson body = field;

@@ -1,5 +1,5 @@
 // OpenAI's API over a worker whose forward pass is a stand-in.
-#include "services/openai/openai_door.h"
+#include "services/openai/openai_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,9 +44,9 @@ struct Reply {
   }
 };
 
-class OpenAiDoorTest : public ::testing::Test {
+class OpenAiServerTest : public ::testing::Test {
  protected:
-  OpenAiDoorTest() {
+  OpenAiServerTest() {
     Serve(WorkerServer::Invariant());
     options_.http.listen = "127.0.0.1:0";
     options_.model = "tiny";
@@ -99,13 +99,13 @@ class OpenAiDoorTest : public ::testing::Test {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
   }
   void Open() {
-    auto door = OpenAiDoor::Open(options_);
-    ASSERT_TRUE(door.ok()) << door.status();
-    door_ = *std::move(door);
+    auto openai = OpenAiServer::Open(options_);
+    ASSERT_TRUE(openai.ok()) << openai.status();
+    openai_ = *std::move(openai);
   }
   Reply Ask(const std::string& line, const std::string& headers, const std::string& body = "") {
-    if (door_ == nullptr) Open();
-    HttpCaller caller(door_->address());
+    if (openai_ == nullptr) Open();
+    HttpCaller caller(openai_->address());
     caller.Say(absl::StrCat(line, " HTTP/1.0\r\n", headers, "Content-Length: ", body.size(),
                             "\r\n\r\n", body));
     const std::string all = caller.HearAll();
@@ -123,13 +123,13 @@ class OpenAiDoorTest : public ::testing::Test {
   std::unique_ptr<MemoryPrefixCache> cache_;  // outlives the engine
   std::unique_ptr<WorkerServer> server_;
   OpenAiOptions options_;
-  std::unique_ptr<OpenAiDoor> door_;
+  std::unique_ptr<OpenAiServer> openai_;
 };
 
 const char kChatBody[] = R"({"model": "tiny", "temperature": 0, "max_tokens": 6,
     "messages": [{"role": "user", "content": "the keeper of the lamp"}])";
 
-TEST_F(OpenAiDoorTest, ForeignTemplateRefusesChatsOnly) {
+TEST_F(OpenAiServerTest, ForeignTemplateRefusesChatsOnly) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.why_no_chats = "DIR/chat_template.jinja is not Gemma's; start with --chat-template gemma";
   Serve(options);
@@ -140,7 +140,7 @@ TEST_F(OpenAiDoorTest, ForeignTemplateRefusesChatsOnly) {
   EXPECT_EQ(text.status, 200) << text.body;
 }
 
-TEST_F(OpenAiDoorTest, ChatAnswerEqualsGenerate) {
+TEST_F(OpenAiServerTest, ChatAnswerEqualsGenerate) {
   const Reply reply = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   ASSERT_EQ(reply.status, 200) << reply.body;
   v1::GenerateRequest request;
@@ -158,7 +158,7 @@ TEST_F(OpenAiDoorTest, ChatAnswerEqualsGenerate) {
   EXPECT_THAT(reply.head, HasSubstr("X-Request-Id: "));
 }
 
-TEST_F(OpenAiDoorTest, AnyRoleOrderReusesEarlierTurn) {
+TEST_F(OpenAiServerTest, AnyRoleOrderReusesEarlierTurn) {
   json chat = {{"temperature", 0}, {"max_tokens", 6}, {"messages", json::array()}};
   const auto add = [&](const char* role, const json& content) {
     chat["messages"].push_back({{"role", role}, {"content", content}});
@@ -182,7 +182,7 @@ TEST_F(OpenAiDoorTest, AnyRoleOrderReusesEarlierTurn) {
   EXPECT_EQ(tokens["count"], usage["prompt_tokens"]);
 }
 
-TEST_F(OpenAiDoorTest, StreamedTextEqualsWholeText) {
+TEST_F(OpenAiServerTest, StreamedTextEqualsWholeText) {
   const Reply whole = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   const Reply stream = Post(
       "/v1/chat/completions",
@@ -208,7 +208,7 @@ TEST_F(OpenAiDoorTest, StreamedTextEqualsWholeText) {
   EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
 }
 
-TEST_F(OpenAiDoorTest, SeveralPromptsHaveLogprobs) {
+TEST_F(OpenAiServerTest, SeveralPromptsHaveLogprobs) {
   const Reply reply = Post("/v1/completions",
                            R"({"prompt": ["the keeper", "a lamp"], "n": 2, "max_tokens": 3,
                                "temperature": 0, "logprobs": 2, "ignore_eos": true})");
@@ -224,7 +224,7 @@ TEST_F(OpenAiDoorTest, SeveralPromptsHaveLogprobs) {
   EXPECT_EQ(made["usage"]["completion_tokens"], 12);
 }
 
-TEST_F(OpenAiDoorTest, ByteTokensHaveDistinctLogprobKeys) {
+TEST_F(OpenAiServerTest, ByteTokensHaveDistinctLogprobKeys) {
   const auto flat_of = [&](const char* piece) {
     const int32_t id = options_.generator->options().tokenizer->FindPiece(piece).value();
     const json body = {{"prompt", "the keeper"}, {"max_tokens", 8},
@@ -248,7 +248,7 @@ TEST_F(OpenAiDoorTest, ByteTokensHaveDistinctLogprobKeys) {
   }
 }
 
-TEST_F(OpenAiDoorTest, EchoedLogprobsBypassCache) {
+TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
   const std::string body = R"({"prompt": "the keeper of the lamp", "max_tokens": 1, "echo": true,
                                "temperature": 0, "logprobs": 1, "ignore_eos": true)";
   for (int round = 0; round < 2; ++round) {
@@ -291,7 +291,7 @@ TEST_F(OpenAiDoorTest, EchoedLogprobsBypassCache) {
 }
 
 // lm-eval's scoring of a prompt.
-TEST_F(OpenAiDoorTest, EchoOfZeroTokensReturnsPrompt) {
+TEST_F(OpenAiServerTest, EchoOfZeroTokensReturnsPrompt) {
   const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
                                 "temperature": 0, "logprobs": 1, "max_tokens": )";
   const json more = Post("/v1/completions", begin + "1}").parsed();
@@ -321,7 +321,7 @@ TEST_F(OpenAiDoorTest, EchoOfZeroTokensReturnsPrompt) {
   EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 0})").status, 400);
 }
 
-TEST_F(OpenAiDoorTest, BadWordsAreNeverSampled) {
+TEST_F(OpenAiServerTest, BadWordsAreNeverSampled) {
   const std::string begin =
       R"({"prompt": "the keeper", "max_tokens": 8, "temperature": 0, "ignore_eos": true)";
   const auto ids_of = [&](const std::string& text) {
@@ -358,7 +358,7 @@ TEST_F(OpenAiDoorTest, BadWordsAreNeverSampled) {
   }
 }
 
-TEST_F(OpenAiDoorTest, PromptWithoutBosEqualsItsTokens) {
+TEST_F(OpenAiServerTest, PromptWithoutBosEqualsItsTokens) {
   const std::string more = R"(, "max_tokens": 6, "temperature": 0, "ignore_eos": true})";
   const json made =
       Post("/v1/completions", R"({"prompt": "the keeper", "add_special_tokens": false)" + more)
@@ -376,7 +376,7 @@ TEST_F(OpenAiDoorTest, PromptWithoutBosEqualsItsTokens) {
             Post("/tokenize", R"({"prompt": "the"})").parsed()["tokens"]);
 }
 
-TEST_F(OpenAiDoorTest, ContinuedAnswerOmitsEndOfTurn) {
+TEST_F(OpenAiServerTest, ContinuedAnswerOmitsEndOfTurn) {
   const auto tokens = [&](const std::string& more) {
     return Post("/tokenize",
                 R"({"messages": [{"role": "user", "content": "the keeper"},
@@ -394,7 +394,7 @@ TEST_F(OpenAiDoorTest, ContinuedAnswerOmitsEndOfTurn) {
   EXPECT_EQ(open, closed);
 }
 
-TEST_F(OpenAiDoorTest, ReturnedSeedReproducesText) {
+TEST_F(OpenAiServerTest, ReturnedSeedReproducesText) {
   const std::string open = R"({"prompt": "the keeper", "max_tokens": 12, "ignore_eos": true)";
   const json drawn = Post("/v1/completions", open + "}").parsed();
   ASSERT_TRUE(drawn["seed"].is_number()) << drawn;
@@ -419,7 +419,7 @@ TEST(DefaultSampling, ParsesPairsNamesBadPair) {
   EXPECT_THAT(refusal("top_p=2"), StartsWith("sampling.top_p: is 2"));
 }
 
-TEST_F(OpenAiDoorTest, UsageReportsCacheWriteTokens) {
+TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
   cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
   server_->SetCache(cache_.get());
   const std::string body =
@@ -444,7 +444,7 @@ TEST_F(OpenAiDoorTest, UsageReportsCacheWriteTokens) {
 }
 
 // The answer's prefix goes out beside the prompt's, and may have the prompt's chunks first.
-TEST_F(OpenAiDoorTest, CacheWriteTokensIgnorePublishOrder) {
+TEST_F(OpenAiServerTest, CacheWriteTokensIgnorePublishOrder) {
   class AnswerFirst final : public MemoryPrefixCache {
    public:
     using MemoryPrefixCache::MemoryPrefixCache;
@@ -468,7 +468,7 @@ TEST_F(OpenAiDoorTest, CacheWriteTokensIgnorePublishOrder) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cache_write_tokens"], usage["prompt_tokens"]) << usage;
 }
 
-TEST_F(OpenAiDoorTest, SlowPublishReportsZeroWriteTokens) {
+TEST_F(OpenAiServerTest, SlowPublishReportsZeroWriteTokens) {
   WorkerServer::Options hasty = WorkerServer::Invariant();
   hasty.plan_wait = absl::Milliseconds(1);
   Serve(hasty);
@@ -484,7 +484,7 @@ TEST_F(OpenAiDoorTest, SlowPublishReportsZeroWriteTokens) {
   EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), 0u);
 }
 
-TEST_F(OpenAiDoorTest, PrewarmGeneratesNoTokens) {
+TEST_F(OpenAiServerTest, PrewarmGeneratesNoTokens) {
   const Reply reply =
       Post("/v1/chat/completions",
            std::string(kChatBody) + R"(, "prompt_cache_options": {"prewarm": true}})");
@@ -493,7 +493,7 @@ TEST_F(OpenAiDoorTest, PrewarmGeneratesNoTokens) {
   EXPECT_GT(reply.parsed()["usage"]["prompt_tokens"], 0);
 }
 
-TEST_F(OpenAiDoorTest, ErrorsNameParamAndCode) {
+TEST_F(OpenAiServerTest, ErrorsNameParamAndCode) {
   const auto chat = [](const std::string& message) {
     return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}, )", message, "]}");
   };
@@ -552,7 +552,7 @@ TEST_F(OpenAiDoorTest, ErrorsNameParamAndCode) {
   }
 }
 
-TEST_F(OpenAiDoorTest, WrongKeyReturnsInvalidApiKey) {
+TEST_F(OpenAiServerTest, WrongKeyReturnsInvalidApiKey) {
   ServeWithToken();
   for (const char* token : {"X-Api-Key: wrong\r\n", "Authorization: Bearer wrong\r\n", ""}) {
     const Reply reply = Ask("GET /v1/models", absl::StrCat("Host: localhost\r\n", token));
@@ -561,7 +561,7 @@ TEST_F(OpenAiDoorTest, WrongKeyReturnsInvalidApiKey) {
   }
 }
 
-TEST_F(OpenAiDoorTest, WrongV1PrefixNamesBaseUrl) {
+TEST_F(OpenAiServerTest, WrongV1PrefixNamesBaseUrl) {
   for (const char* path : {"/chat/completions", "/completions", "/models", "/models/tiny",
                            "/v1/v1/chat/completions", "/v1/v1/models"}) {
     for (const Reply& reply : {Get(path), Post(path, "{}")}) {
@@ -573,7 +573,7 @@ TEST_F(OpenAiDoorTest, WrongV1PrefixNamesBaseUrl) {
   EXPECT_THAT(Get("/v1/nothing").body, Not(HasSubstr("base URL")));
 }
 
-TEST_F(OpenAiDoorTest, EscapedModelNameIsDecoded) {
+TEST_F(OpenAiServerTest, EscapedModelNameIsDecoded) {
   options_.model = "google/gemma 3%";
   for (const char* path : {"google%2Fgemma%203%25", "google/gemma%203%", "google%2fgemma%203%25"}) {
     EXPECT_EQ(Get(absl::StrCat("/v1/models/", path)).parsed()["id"], options_.model) << path;
@@ -585,7 +585,7 @@ TEST_F(OpenAiDoorTest, EscapedModelNameIsDecoded) {
   EXPECT_THAT(other.body, HasSubstr("google/other"));
 }
 
-TEST_F(OpenAiDoorTest, WrongPathMethodAndTypeRefused) {
+TEST_F(OpenAiServerTest, WrongPathMethodAndTypeRefused) {
   EXPECT_EQ(Post("/v1/nothing", "{}").status, 404);
   EXPECT_EQ(Get("/v1/chat/completions").status, 405);
   EXPECT_EQ(
@@ -593,12 +593,12 @@ TEST_F(OpenAiDoorTest, WrongPathMethodAndTypeRefused) {
       415);
 }
 
-TEST_F(OpenAiDoorTest, QueuedStreamSendsHeadersAtOnce) {
+TEST_F(OpenAiServerTest, QueuedStreamSendsHeadersAtOnce) {
   WorkerServer::Options options = ForOneLongRequest();
   options.engine.max_queued = 1;
   Serve(options);
   Open();
-  HttpCaller running(door_->address()), queued(door_->address()), refused(door_->address());
+  HttpCaller running(openai_->address()), queued(openai_->address()), refused(openai_->address());
   running.Say(LongRequest(/*streams=*/true));
   EXPECT_THAT(running.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   queued.Say(LongRequest(/*streams=*/true));
@@ -613,9 +613,9 @@ TEST_F(OpenAiDoorTest, QueuedStreamSendsHeadersAtOnce) {
   ExpectStreamFails(&queued, "the server is shutting down");
 }
 
-TEST_F(OpenAiDoorTest, FullQueueSendsRetryAfter) {
+TEST_F(OpenAiServerTest, FullQueueSendsRetryAfter) {
   ServeOneLongRequest();
-  HttpCaller first(door_->address());
+  HttpCaller first(openai_->address());
   first.Say(LongRequest(/*streams=*/true));
   EXPECT_THAT(first.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
@@ -627,7 +627,7 @@ TEST_F(OpenAiDoorTest, FullQueueSendsRetryAfter) {
   EXPECT_TRUE(reply.parsed()["error"]["param"].is_null()) << reply.body;
 }
 
-TEST_F(OpenAiDoorTest, DrainRefusesNewRequest) {
+TEST_F(OpenAiServerTest, DrainRefusesNewRequest) {
   server_->admission()->Close();
   const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(reply.status, 503) << reply.body;
@@ -635,7 +635,7 @@ TEST_F(OpenAiDoorTest, DrainRefusesNewRequest) {
 }
 
 // A call that begins after the server's shutdown would end the process.
-TEST_F(OpenAiDoorTest, DrainRefusesBodyBeingParsed) {
+TEST_F(OpenAiServerTest, DrainRefusesBodyBeingParsed) {
   std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
   while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
   const std::string body = begin + "]}";
@@ -647,31 +647,31 @@ TEST_F(OpenAiDoorTest, DrainRefusesBodyBeingParsed) {
     Open();
     std::vector<std::unique_ptr<HttpCaller>> callers;
     for (size_t i = 0; i < kCallers; ++i) {
-      callers.push_back(std::make_unique<HttpCaller>(door_->address()));
+      callers.push_back(std::make_unique<HttpCaller>(openai_->address()));
       callers.back()->Say(absl::StrCat(
           "POST ", path, " HTTP/1.1\r\nHost: localhost\r\n",
           "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
     }
     HttpCaller& last = *callers.back();
-    while (door_->held_bytes() < kCallers * body.size() + (size_t{1} << 20)) {
+    while (openai_->held_bytes() < kCallers * body.size() + (size_t{1} << 20)) {
       ASSERT_FALSE(last.HasNews()) << "every body was parsed before the drain";
       Get("/version");
     }
-    door_->Drain();
+    openai_->Drain();
     server_->runner()->Drain(absl::ZeroDuration(), nullptr);
     const std::string all = last.HearAll();
     EXPECT_THAT(all, StartsWith("HTTP/1.1 503")) << path;
     EXPECT_THAT(all, HasSubstr("the server is draining")) << path;
-    door_ = nullptr;
+    openai_ = nullptr;
   }
 }
 
-TEST_F(OpenAiDoorTest, ClientDisconnectCancelsCall) {
+TEST_F(OpenAiServerTest, ClientDisconnectCancelsCall) {
   ServeOneLongRequest();
   const auto count = [&](const char* name) { return server_->engine()->Stats().counters.at(name); };
   uint64_t rounds = 0;
   for (const bool streams : {false, true}) {
-    HttpCaller caller(door_->address());
+    HttpCaller caller(openai_->address());
     caller.Say(LongRequest(streams));
     if (streams) {
       EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
@@ -685,7 +685,7 @@ TEST_F(OpenAiDoorTest, ClientDisconnectCancelsCall) {
   }
 }
 
-TEST_F(OpenAiDoorTest, FirstErrorCancelsOtherPrompts) {
+TEST_F(OpenAiServerTest, FirstErrorCancelsOtherPrompts) {
   ServeOneLongRequest();
   const Reply reply = Post("/v1/completions", R"({"prompt": [[3], [999999]], "ignore_eos": true,
                                                   "max_tokens": 150000})");
@@ -695,19 +695,19 @@ TEST_F(OpenAiDoorTest, FirstErrorCancelsOtherPrompts) {
   EXPECT_EQ(server_->engine()->Stats().counters.at("requests_finished"), 0u);
 }
 
-TEST_F(OpenAiDoorTest, RevokedTokenEndsItsStream) {
+TEST_F(OpenAiServerTest, RevokedTokenEndsItsStream) {
   ServeWithToken(ForOneLongRequest());
   Open();
-  HttpCaller caller(door_->address());
+  HttpCaller caller(openai_->address());
   caller.Say(LongRequest(/*streams=*/true));
   EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   WriteIdentity("another");
   ExpectStreamFails(&caller, "no valid identity");
 }
 
-TEST_F(OpenAiDoorTest, CutOffStreamEndsWithError) {
+TEST_F(OpenAiServerTest, CutOffStreamEndsWithError) {
   ServeOneLongRequest();
-  HttpCaller caller(door_->address());
+  HttpCaller caller(openai_->address());
   caller.Say(LongRequest(/*streams=*/true));
   EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
   server_->admission()->Close();
@@ -715,7 +715,7 @@ TEST_F(OpenAiDoorTest, CutOffStreamEndsWithError) {
   ExpectStreamFails(&caller, "the server is shutting down");
 }
 
-TEST_F(OpenAiDoorTest, HttpCallsRecordGrpcMethodNames) {
+TEST_F(OpenAiServerTest, HttpCallsRecordGrpcMethodNames) {
   absl::Mutex mutex;
   std::vector<CallRecord> records;
   WorkerServer::Options options = WorkerServer::Invariant();
@@ -739,7 +739,7 @@ TEST_F(OpenAiDoorTest, HttpCallsRecordGrpcMethodNames) {
             200);
   EXPECT_EQ(post("/tokenize", R"({"prompt": "a"})"), 200);
   EXPECT_EQ(post("/v1/completions", R"({"prompt": [999999]})"), 400);
-  door_ = nullptr;
+  openai_ = nullptr;
   absl::MutexLock lock(&mutex);
   ASSERT_EQ(records.size(), 4u);
   const char* const methods[] = {"Generate", "Prefill", "Tokenize", "Generate"};
@@ -755,7 +755,7 @@ TEST_F(OpenAiDoorTest, HttpCallsRecordGrpcMethodNames) {
   server_ = nullptr;
 }
 
-TEST_F(OpenAiDoorTest, ForeignHostOrOriginIsForbidden) {
+TEST_F(OpenAiServerTest, ForeignHostOrOriginIsForbidden) {
   options_.http.hosts = {"models.example.com"};
   options_.origins = {"https://chat.example.com"};
   const auto status = [&](const std::string& headers) {
@@ -774,7 +774,7 @@ TEST_F(OpenAiDoorTest, ForeignHostOrOriginIsForbidden) {
 constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
 
 // The headers that Chromium sends before a chat of OpenAI's JavaScript client.
-TEST_F(OpenAiDoorTest, PreflightAllowsClientHeaders) {
+TEST_F(OpenAiServerTest, PreflightAllowsClientHeaders) {
   options_.origins = {"https://chat.example.com"};
   const std::string asked =
       "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os,"
@@ -802,7 +802,7 @@ TEST_F(OpenAiDoorTest, PreflightAllowsClientHeaders) {
   }
 }
 
-TEST_F(OpenAiDoorTest, ListedOriginMayReadEveryAnswer) {
+TEST_F(OpenAiServerTest, ListedOriginMayReadEveryAnswer) {
   options_.origins = {"https://chat.example.com"};
   options_.http.limits.body_bytes = 1 << 10;
   ServeWithToken();
@@ -831,16 +831,16 @@ TEST_F(OpenAiDoorTest, ListedOriginMayReadEveryAnswer) {
     }
   }
   options_.origins = {"*"};
-  door_ = nullptr;
+  openai_ = nullptr;
   EXPECT_THAT(Ask("GET /v1/models", kListedOrigin + json).head,
               HasSubstr("Access-Control-Allow-Origin: *\r\n"));
   options_.origins.clear();
-  door_ = nullptr;
+  openai_ = nullptr;
   EXPECT_THAT(Ask("GET /v1/models", "Host: localhost\r\nOrigin: http://localhost\r\n" + json).head,
               Not(HasSubstr("Access-Control-")));
 }
 
-TEST_F(OpenAiDoorTest, ServerWithoutIdentitiesIgnoresTokens) {
+TEST_F(OpenAiServerTest, ServerWithoutIdentitiesIgnoresTokens) {
   for (const char* token : {"not needed", "caf\xC3\xA9", ""}) {
     const std::string headers = absl::StrCat("Host: localhost\r\nX-Api-Key: ", token, "\r\n",
                                              "Content-Type: application/json\r\n");
@@ -852,7 +852,7 @@ TEST_F(OpenAiDoorTest, ServerWithoutIdentitiesIgnoresTokens) {
   }
 }
 
-TEST_F(OpenAiDoorTest, ModelsNeedTokenHealthDoesNot) {
+TEST_F(OpenAiServerTest, ModelsNeedTokenHealthDoesNot) {
   ServeWithToken();
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: right\r\n").status, 200);
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nAuthorization: Bearer wrong\r\n").status,
@@ -861,7 +861,7 @@ TEST_F(OpenAiDoorTest, ModelsNeedTokenHealthDoesNot) {
   EXPECT_EQ(Ask("GET /health", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 200);
 }
 
-TEST_F(OpenAiDoorTest, IllFormedTokenIs401) {
+TEST_F(OpenAiServerTest, IllFormedTokenIs401) {
   ServeWithToken();
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
     for (const char* token : {"caf\xC3\xA9", "\xFF", "a\tb", "a b", "a\x01"}) {
@@ -884,7 +884,7 @@ TEST_F(OpenAiDoorTest, IllFormedTokenIs401) {
             200);
 }
 
-TEST_F(OpenAiDoorTest, NonAsciiRequestIdIsReplaced) {
+TEST_F(OpenAiServerTest, NonAsciiRequestIdIsReplaced) {
   const Reply reply = Ask("POST /v1/completions",
                           "Host: localhost\r\nContent-Type: application/json\r\n"
                           "X-Request-Id: caf\xC3\xA9\r\n",
@@ -893,7 +893,7 @@ TEST_F(OpenAiDoorTest, NonAsciiRequestIdIsReplaced) {
   EXPECT_EQ(reply.head.find("caf"), reply.head.npos);
 }
 
-TEST_F(OpenAiDoorTest, ConflictingKeyAndTokenRefused) {
+TEST_F(OpenAiServerTest, ConflictingKeyAndTokenRefused) {
   const auto status = [&](const std::string& headers) {
     return Ask("GET /v1/models", "Host: localhost\r\n" + headers).status;
   };
@@ -904,17 +904,17 @@ TEST_F(OpenAiDoorTest, ConflictingKeyAndTokenRefused) {
 }
 
 // The head alone is sent: no body is waited for.
-TEST_F(OpenAiDoorTest, WrongTokenRefusedBeforeBody) {
+TEST_F(OpenAiServerTest, WrongTokenRefusedBeforeBody) {
   ServeWithToken();
   Open();
-  HttpCaller caller(door_->address());
+  HttpCaller caller(openai_->address());
   caller.Say(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: wrong\r\n"
       "Content-Type: application/json\r\nContent-Length: 3000000\r\n\r\n");
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 401 "));
 }
 
-TEST_F(OpenAiDoorTest, ErrorsQuoteAtMost200Bytes) {
+TEST_F(OpenAiServerTest, ErrorsQuoteAtMost200Bytes) {
   const std::string huge(1 << 20, 'm'), path(8000, 'p');
   const Reply model = Post("/v1/completions", R"({"prompt": "a", "model": ")" + huge + "\"}");
   EXPECT_EQ(model.status, 404);
@@ -928,7 +928,7 @@ TEST_F(OpenAiDoorTest, ErrorsQuoteAtMost200Bytes) {
   }
 }
 
-TEST_F(OpenAiDoorTest, AnswerOverBudgetIs503) {
+TEST_F(OpenAiServerTest, AnswerOverBudgetIs503) {
   options_.http.budget_bytes = 1 << 20;
   const std::string ids = absl::StrCat("[", absl::StrJoin(std::vector<int>(60000, 10), ","), "]");
   const Reply tokens = Post("/detokenize", "{\"tokens\": " + ids + "}");
@@ -942,7 +942,7 @@ TEST_F(OpenAiDoorTest, AnswerOverBudgetIs503) {
   EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
 }
 
-TEST_F(OpenAiDoorTest, DetokenizeReturnsOriginalText) {
+TEST_F(OpenAiServerTest, DetokenizeReturnsOriginalText) {
   const json tokens = Post("/tokenize", R"({"prompt": "the \"lamp\"\n"})").parsed()["tokens"];
   const Reply reply = Post("/detokenize", json{{"tokens", tokens}}.dump());
   EXPECT_THAT(reply.parsed()["prompt"].get<std::string>(), EndsWith("the \"lamp\"\n"));
@@ -962,7 +962,7 @@ TEST(HttpStatusOf, OnlyServerFaultsAre500) {
   }
 }
 
-TEST_F(OpenAiDoorTest, InformationPathsAnswer) {
+TEST_F(OpenAiServerTest, InformationPathsAnswer) {
   EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
   EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"],
             server_->engine()->config().max_position_embeddings);
@@ -978,7 +978,7 @@ TEST_F(OpenAiDoorTest, InformationPathsAnswer) {
             plain);
   EXPECT_EQ(Get("/tokenizer_info").status, 200);
   EXPECT_EQ(Get("/health").status, 200);
-  door_->Drain();
+  openai_->Drain();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// OpenAiDoor: serves a worker's model over HTTP, as clients of OpenAI's API know it.
+// OpenAiServer: serves a worker's model over HTTP, as clients of OpenAI's API know it.
 //
 // Its requests go to the Generator, as those over gRPC do (completion.h). A web page of
 // another site must not reach a model on its reader's machine: HttpServer checks Host, the door
@@ -7,8 +7,8 @@
 // and destroyed by one thread; HttpServer calls it from several. Ownership: the objects that the
 // options point to must outlive the door. Invariant: once it is destroyed, no request of its is
 // counted by Admission; jobs of the Generator's pool may be left.
-#ifndef HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
-#define HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
+#ifndef HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_
+#define HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_
 
 #include <atomic>
 #include <memory>
@@ -40,11 +40,11 @@ struct OpenAiOptions {
   std::vector<std::string> origins;  // pages of these sites may call; "*": all
 };
 
-class OpenAiDoor {
+class OpenAiServer {
  public:
   static constexpr size_t kMaxLoggedFields = 256;
 
-  static absl::StatusOr<std::unique_ptr<OpenAiDoor>> Open(OpenAiOptions options);
+  static absl::StatusOr<std::unique_ptr<OpenAiServer>> Open(OpenAiOptions options);
 
   const std::string& address() const { return server_->address(); }
   // Answers that are under way may end; /health says that no more are taken. A body that is still
@@ -54,7 +54,7 @@ class OpenAiDoor {
   uint64_t held_bytes() const { return server_->held_bytes(); }
 
  private:
-  explicit OpenAiDoor(OpenAiOptions options);
+  explicit OpenAiServer(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
   HttpVerdict CheckHead(const HttpRequest& head) const;
   // Empty where callers are not asked for tokens.
@@ -77,7 +77,7 @@ class OpenAiDoor {
   void Detokenize(const HttpRequest& request, const Answer& answer) const;
   // Lists unknown fields in a header of the answer, and each once in the log. Names come from
   // callers: at most kMaxLoggedFields of them are logged.
-  void NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const
+  void ReportUnknown(const UnknownFields& unknown, HttpHeaders* headers) const
       ABSL_LOCKS_EXCLUDED(unknown_mutex_);
   Json TokenizerInfo() const;
   std::string Models(absl::string_view only) const;
@@ -95,4 +95,4 @@ class OpenAiDoor {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
+#endif  // HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_

@@ -15,7 +15,7 @@ namespace {
 
 #if defined(__x86_64__)
 // Whether the CPU says which registers are in use (XGETBV with ECX = 1).
-bool TellsWhatIsInUse() {
+bool ReportsRegistersInUse() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool has_xgetbv = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_OSXSAVE) != 0;
   return has_xgetbv && __get_cpuid_count(0xD, 1, &a, &b, &c, &d) != 0 && (a & 4) != 0;
@@ -29,7 +29,7 @@ bool UpperHalvesAreInUse() {
 }
 
 TEST(VectorRegisters, DigestsLeaveUpperHalvesUnused) {
-  if (!TellsWhatIsInUse()) GTEST_SKIP() << "this CPU does not say which registers are in use";
+  if (!ReportsRegistersInUse()) GTEST_SKIP() << "this CPU does not say which registers are in use";
   const std::vector<char> bytes(1 << 16, 'x');
   const uint64_t whole = SliceDigest(bytes.data(), bytes.size());
   EXPECT_FALSE(UpperHalvesAreInUse());

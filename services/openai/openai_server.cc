@@ -1,4 +1,4 @@
-#include "services/openai/openai_door.h"
+#include "services/openai/openai_server.h"
 
 #include <algorithm>
 #include <utility>
@@ -112,7 +112,7 @@ void SendJson(const Json& value, HttpAnswer* answer) {
 }
 
 // Answers a browser's preflight request. CheckHead has refused pages that may not call.
-void AllowWhatIsAsked(const HttpRequest& request, HttpAnswer* answer) {
+void AnswerPreflight(const HttpRequest& request, HttpAnswer* answer) {
   HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
                          {"Access-Control-Max-Age", "7200"}};
   const std::string* asked = request.Header("access-control-request-headers");
@@ -140,7 +140,7 @@ void SendTokens(const absl::StatusOr<Prompt>& prompt, uint32_t context_tokens,
 
 }  // namespace
 
-OpenAiDoor::OpenAiDoor(OpenAiOptions options)
+OpenAiServer::OpenAiServer(OpenAiOptions options)
     : options_(std::move(options)),
       identities_(options_.admission->asks_identities()),
       tokenizer_(options_.generator->options().tokenizer),
@@ -148,31 +148,31 @@ OpenAiDoor::OpenAiDoor(OpenAiOptions options)
           static_cast<uint32_t>(options_.generator->engine()->config().max_position_embeddings)),
       start_(absl::ToUnixSeconds(absl::Now())) {}
 
-absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions options) {
-  std::unique_ptr<OpenAiDoor> door(new OpenAiDoor(std::move(options)));
-  HttpServer::Options http = door->options_.http;
-  http.check_head = [raw = door.get()](const HttpRequest& head) { return raw->CheckHead(head); };
-  http.answer_headers = [raw = door.get()](const HttpRequest& head) {
+absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenAiServer::Open(OpenAiOptions options) {
+  std::unique_ptr<OpenAiServer> openai(new OpenAiServer(std::move(options)));
+  HttpServer::Options http = openai->options_.http;
+  http.check_head = [raw = openai.get()](const HttpRequest& head) { return raw->CheckHead(head); };
+  http.answer_headers = [raw = openai.get()](const HttpRequest& head) {
     return raw->OriginHeaders(head);
   };
   auto server = HttpServer::Start(
       http,
-      [raw = door.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+      [raw = openai.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
         raw->Handle(request, answer);
       });
   if (!server.ok()) {
     return absl::Status(server.status().code(), absl::StrCat("http-", server.status().message()));
   }
-  door->server_ = *std::move(server);
-  return door;
+  openai->server_ = *std::move(server);
+  return openai;
 }
 
-void OpenAiDoor::Drain() {
+void OpenAiServer::Drain() {
   draining_ = true;
   server_->Drain();
 }
 
-bool OpenAiDoor::IsListed(const std::string& origin) const {
+bool OpenAiServer::IsListed(const std::string& origin) const {
   const auto has = [&](const std::string& one) {
     return std::find(options_.origins.begin(), options_.origins.end(), one) !=
            options_.origins.end();
@@ -180,7 +180,7 @@ bool OpenAiDoor::IsListed(const std::string& origin) const {
   return has(origin) || has("*");
 }
 
-HttpHeaders OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
+HttpHeaders OpenAiServer::OriginHeaders(const HttpRequest& head) const {
   if (options_.origins.empty()) return {};
   const std::string* origin = head.Header("origin");
   if (origin == nullptr || !IsListed(*origin)) return {{"Vary", "Origin"}};
@@ -190,7 +190,7 @@ HttpHeaders OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
           {"Vary", "Origin"}};
 }
 
-HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
+HttpVerdict OpenAiServer::CheckHead(const HttpRequest& head) const {
   HttpVerdict verdict;
   const auto refuse = [&](int status, absl::string_view why) {
     verdict.refusal = {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
@@ -223,21 +223,21 @@ HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
   return verdict;
 }
 
-Credentials OpenAiDoor::CredentialsOf(const HttpRequest& request) const {
+Credentials OpenAiServer::CredentialsOf(const HttpRequest& request) const {
   Credentials credentials;
   const std::string token = identities_ == nullptr ? "" : TokenOf(request).value_or("");
   if (!token.empty()) credentials.token = token;
   return credentials;
 }
 
-void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
+void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
   const bool gets = request.method == "GET" || request.method == "HEAD";
   const bool posts = request.method == "POST";
   const std::string& path = request.path;
   const auto error = [&](int status, absl::string_view why) {
     answer->Send(status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why));
   };
-  if (request.method == "OPTIONS") return AllowWhatIsAsked(request, answer.get());
+  if (request.method == "OPTIONS") return AnswerPreflight(request, answer.get());
   if (gets && path == "/") {
     return answer->Send(200, PageHeaders("text/html; charset=utf-8"), kChatPage);
   }
@@ -268,7 +268,7 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
 }
 
 // What lm-eval asks of a server whose tokenizer it uses.
-Json OpenAiDoor::TokenizerInfo() const {
+Json OpenAiServer::TokenizerInfo() const {
   if (tokenizer_ == nullptr) return Json::object();
   return {{"tokenizer_class", "GemmaTokenizer"},
           {"model_max_length", context_tokens_},
@@ -277,7 +277,7 @@ Json OpenAiDoor::TokenizerInfo() const {
           {"pad_token", "<pad>"}};
 }
 
-std::string OpenAiDoor::Models(absl::string_view only) const {
+std::string OpenAiServer::Models(absl::string_view only) const {
   Json list = Json::array();
   std::vector<std::string> names = {options_.model};
   for (const AdapterInfo& adapter : options_.generator->engine()->adapters()) {
@@ -293,16 +293,17 @@ std::string OpenAiDoor::Models(absl::string_view only) const {
   return only.empty() ? JsonLine({{"object", "list"}, {"data", list}}) : "";
 }
 
-absl::StatusOr<JsonDocument> OpenAiDoor::ReadBody(const HttpRequest& request,
-                                                  HttpHold* hold) const {
+absl::StatusOr<JsonDocument> OpenAiServer::ReadBody(const HttpRequest& request,
+                                                    HttpHold* hold) const {
   absl::StatusOr<JsonDocument> body =
       ParseBody(request.body(), [&](uint64_t bytes) { return !draining_ && hold->Add(bytes); });
   if (draining_) return Draining();
   return body;
 }
 
-absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, BodyParser parse,
-                                                      const Answer& answer) const {
+absl::StatusOr<OpenAiRequest> OpenAiServer::ReadRequest(const HttpRequest& request,
+                                                        BodyParser parse,
+                                                        const Answer& answer) const {
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
@@ -313,7 +314,7 @@ absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request
   return read;
 }
 
-absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) const {
+absl::StatusOr<std::string> OpenAiServer::AdapterOf(const std::string& model) const {
   const std::string& name = model.empty() ? options_.model : model;
   for (const AdapterInfo& adapter : options_.generator->engine()->adapters()) {
     if (adapter.name == name) return name;
@@ -322,7 +323,7 @@ absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) cons
   return NoModel(name);
 }
 
-void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {
+void OpenAiServer::ReportUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {
   if (unknown.names().empty()) return;
   headers->emplace_back("X-Hearth-Unknown-Fields", unknown.Text());
   for (const std::string& name : unknown.names()) {
@@ -334,14 +335,14 @@ void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers)
   }
 }
 
-void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
+void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
   const auto parse = [&](JsonValue body) {
     return is_chat ? ParseChat(body) : ParseCompletion(body, context_tokens_);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
-  if (parsed.ok()) NoteUnknown(parsed->unknown, &terms.headers);
+  if (parsed.ok()) ReportUnknown(parsed->unknown, &terms.headers);
   HttpHeaders headers = terms.headers;
   headers.insert(headers.end(),
                  {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
@@ -359,13 +360,13 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const
 }
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
-void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
+void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
   const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
   HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (status.ok()) {
-    NoteUnknown(read->unknown, &headers);
+    ReportUnknown(read->unknown, &headers);
     status = AdapterOf(read->model).status();
   }
   if (!status.ok()) return SendError(status, headers, answer.get());
@@ -393,7 +394,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
   SendError(status, headers, answer.get());
 }
 
-void OpenAiDoor::Detokenize(const HttpRequest& request, const Answer& answer) const {
+void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) const {
   HttpHeaders headers = {{"Content-Type", "application/json"}};
   const auto refuse = [&](const absl::Status& status) { SendError(status, headers, answer.get()); };
   const Tokenizer* const tokenizer = tokenizer_;
@@ -407,7 +408,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, const Answer& answer) co
   UnknownFields unknown;
   absl::Status status = CheckOpenAiFields(body->root(), kInDetokenize, &unknown);
   if (!status.ok()) return refuse(status);
-  NoteUnknown(unknown, &headers);
+  ReportUnknown(unknown, &headers);
   std::string model;
   JsonFields fields(body->root());
   fields.Text("model", &model);
