@@ -25,25 +25,25 @@
 namespace hearth {
 namespace {
 
-// Log probabilities are counted in steps of this size.
+// Memory of a growing answer is counted in steps of this size.
 constexpr uint64_t kHoldStepBytes = uint64_t{64} << 10;
 
-// One answer to one prompt, so far. A stream keeps neither its text nor its tokens.
+// One answer to one prompt, so far. A streamed answer keeps neither text nor tokens.
 struct Choice {
   std::string text;
-  size_t text_bytes = 0;  // of the prompt's echo and the answer
+  size_t text_bytes = 0;  // echoed prompt plus answer
   TokenLog log;
   const char* finish_reason = nullptr;
 };
 
-// A prompt that is given back before each of its answers.
+// A prompt that is echoed before each of its answers.
 struct Echo {
   std::string text;
   TokenLog log;
-  size_t logged_bytes = 0;  // of the text of its tokens so far
+  size_t logged_bytes = 0;  // bytes of text of the tokens logged so far
 };
 
-// The message names a field of the gRPC API first. Returns it with the field's path in the body.
+// Replaces the gRPC API's field path at the start of a message by the path in the JSON body.
 std::string WithBodyFieldPath(absl::string_view message) {
   constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
       {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};
@@ -87,7 +87,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void Start();
 
  private:
-  // The answers to one prompt.
+  // Receives the answers to one prompt.
   struct Part final : GenerationSink {
     Part(Completion* owner, size_t prompt) : owner(owner), prompt(prompt) {}
     void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) override;
@@ -99,10 +99,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
     Completion* const owner;
     const size_t prompt;
-    std::unique_ptr<Admission::Call> call;  // guarded by the owner's mutex; null: not in progress
+    std::unique_ptr<Admission::Call> call;  // guarded by the owner's mutex; null: no running call
   };
 
-  // Runs one step. If it throws, such as for lack of memory, the answer fails.
+  // Runs `step`. If it throws, for example because memory is exhausted, the answer fails.
   template <typename Step>
   void Try(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     try {
@@ -112,7 +112,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
       Cancel();
     }
   }
-  // The same unless the answer is over, with the mutex. Returns false if the answer is over.
+  // Runs `step` under the mutex, unless the answer has ended. Returns false if it has ended.
   template <typename Step>
   bool Guarded(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     bool is_on = false;
@@ -124,64 +124,66 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return is_on;
   }
   void StartPart(Part* part) ABSL_LOCKS_EXCLUDED(mutex_);
-  // On the pool.
+  // Runs on the pool: submits the prompt to the Generator.
   absl::Status Begin(Part* part, const std::string& tenant);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Cancels all prompts and frees the answers: the engine keeps this until its last event.
+  // Cancels all prompts and frees the collected answers. The engine keeps this object until its
+  // last event.
   void Abandon(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False: there is no memory for the prompts' text.
+  // Returns false if the memory budget has no room for the prompts' text.
   bool MakeEchoes() ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Counts memory that was just allocated; the request fails if there is none left.
+  // Counts newly allocated memory; the request fails if the budget is exhausted.
   void Count(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The JSON of `logprobs`.
+  // Writes the JSON value of `logprobs`.
   void WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const;
 
   HttpHeaders Headers(const char* type) const;
-  // The beginning of the answer's object, up to its choices.
+  // The start of the answer's JSON object, up to "choices".
   std::string Envelope(std::optional<uint64_t> seed) const;
   Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The headers of a stream. They are sent when the caller has waited for a while: until then an
-  // error has a status.
+  // Starts a streamed answer: HttpAnswer sends the headers only after the caller has waited for a
+  // while. Until then an error can still be sent with its HTTP status.
   void BeginAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An event about one choice. `said`: the JSON of what it adds.
+  // Sends an event about one choice. `said`: JSON of the added text or delta.
   void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
                  const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `last`: the JSON of the last event; empty: none.
+  // `last`: JSON of the last event; empty: no such event.
   void EndStream(const std::string& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The request has failed: its other prompts end, too.
+  // Fails the request and cancels its other prompts.
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // On the pool: it may take as long as the answer is large.
+  // Runs on the pool, because the time grows with the size of the answer.
   void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
 
   Generator* const generator_;
   Admission* const admission_;
-  OpenAiRequest request_;  // each part's job takes its prompt
+  OpenAiRequest request_;  // each part's job moves its prompt out
   const CompletionTerms terms_;
-  const Tokenizer* const tokenizer_;  // null: no text
+  const Tokenizer* const tokenizer_;  // null: the model has no tokenizer
   const int64_t created_;
   const std::shared_ptr<HttpAnswer> answer_;
-  const size_t n_;          // answers to a prompt
-  std::deque<Part> parts_;  // one for each prompt
+  const size_t n_;          // answers per prompt
+  std::deque<Part> parts_;  // one per prompt
 
   absl::Mutex mutex_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // of each prompt
+  std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // one per prompt
   uint64_t uncounted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t open_ ABSL_GUARDED_BY(mutex_);           // parts without an end
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // no event changes the answer any more
+  size_t open_ ABSL_GUARDED_BY(mutex_);           // parts that have not ended
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // later events are ignored
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
   std::string tenant_ ABSL_GUARDED_BY(mutex_);
-  // A drain waits for the call of the prompt that ended last until the answer is sent.
+  // The call of the prompt that ended last. A drain waits for it, so it is kept until the answer is
+  // sent.
   std::unique_ptr<Admission::Call> last_call_ ABSL_GUARDED_BY(mutex_);
-  std::string envelope_ ABSL_GUARDED_BY(mutex_);  // once a part has started
+  std::string envelope_ ABSL_GUARDED_BY(mutex_);  // set when the first part starts
   uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t written_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -313,7 +315,7 @@ bool Completion::Part::OnTokens(const TokenDelta& delta) {
     const size_t index = prompt * owner->n_ + delta.sample;
     if (!owner->request_.only_echo && delta.sample < owner->n_) owner->AddTokens(index, delta);
   });
-  return true;  // a caller who is gone cancels the request
+  return true;  // OnGone cancels the request if the caller disconnects
 }
 
 void Completion::Part::OnPrefill(const v1::PrefillResponse& message) {
@@ -354,7 +356,8 @@ void Completion::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldTex
   out->Append("],\"refusal\":null}");
 }
 
-// The prompt's tokens come before the answer's, for all answers to it at once.
+// Logs tokens of a prompt, for all answers to the prompt. The engine reports them before the tokens
+// of the answers.
 void Completion::AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first) {
   mutex_.AssertHeld();
   Echo& echo = echoes_[prompt];
@@ -411,7 +414,7 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
     last_call_ = std::move(call);
     return Finish();
   }
-  // A token is computed that an echo alone does not show.
+  // With only_echo one token is still generated, so the prompt must leave room for it.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
   Fail(is_full ? WithReason(absl::InvalidArgumentError(
                                 "prompt: fills the model's context, but max_tokens 0 needs room "
@@ -577,7 +580,7 @@ int HttpStatusOf(absl::StatusCode code) {
       return 404;
     case absl::StatusCode::kResourceExhausted:
       return 429;
-    // A deadline is the server's own, so the caller may try again.
+    // Deadlines are the server's, not the caller's: the caller may retry.
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kAborted:

@@ -1,11 +1,12 @@
-// Completion: the answer to one request of OpenAI's API, in which each prompt is a request of the
-// Generator's: a GenerationSink takes the answer to one prompt.
+// Completion: computes the answer to one request of OpenAI's API. Each prompt of the request
+// becomes one request to the Generator, whose events a GenerationSink receives.
 //
-// A refusal before the first event is an HTTP error; later it is the last event of the stream.
-// Thread safety: called by threads of the pool, the engine and the HTTP server.
-// Ownership: kept by the jobs of its prompts and the engine's callbacks.
-// Invariants: (1) a caller who hangs up, and the first error, cancel all prompts at once; (2) after
-// that, neither Admission nor the pool is used.
+// An error before the first event becomes an HTTP error; a later error becomes the last event of
+// the stream.
+// Thread safety: threads of the pool, the engine and the HTTP server call it.
+// Ownership: shared by the jobs of its prompts and the engine's callbacks.
+// Invariants: (1) if the caller disconnects or a prompt fails, all prompts are cancelled at once;
+// (2) after that, Admission and the pool are not used.
 #ifndef HEARTH_SERVICES_OPENAI_COMPLETION_H_
 #define HEARTH_SERVICES_OPENAI_COMPLETION_H_
 
@@ -20,22 +21,22 @@
 
 namespace hearth {
 
-// What a completion says of itself and its tokens.
+// Parameters of a completion besides the parsed request.
 struct CompletionTerms {
   std::string id;     // "chatcmpl-..."
-  std::string model;  // as the caller named it
+  std::string model;  // the name in the request
   Credentials credentials;
   std::string request_id;
   std::string adapter;
-  HttpHeaders headers;  // of the answer, besides its own
+  HttpHeaders headers;  // headers to add to the answer
 };
 
 void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
               CompletionTerms terms, std::shared_ptr<HttpAnswer> answer);
 
-// Only 400, 401, 403, 404, 429, 503 and, for a fault of the server, 500.
+// Returns 400, 401, 403, 404, 429 or 503, and 500 for a fault of the server.
 int HttpStatusOf(absl::StatusCode code);
-// The answer to a call that failed: status and body.
+// Answers a failed call with the HTTP status and an error body.
 void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer);
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
-// HeldText: an answer's text, counted against the memory for HTTP before it grows.
+// HeldText: text of an answer. Each growth is first counted against the memory budget for HTTP.
 //
 // Thread safety: none. Ownership: the answer must outlive it. The bytes stay counted until the
-// answer ends, or by Send until it is sent. Without an answer nothing is counted: for an event,
-// which HttpAnswer::Write counts.
+// answer ends; after Send, until the answer is sent. Without an answer nothing is counted: use it
+// so for an event, since HttpAnswer::Write counts events.
 #ifndef HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 #define HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 
@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// The error of an answer that does not fit.
+// The error if an answer does not fit into the memory budget.
 inline absl::Status NoAnswerMemory() {
   return absl::UnavailableError(
       "the server has no memory left for this answer now; try again later, or ask for fewer "
@@ -30,7 +30,7 @@ class HeldText {
  public:
   explicit HeldText(HttpAnswer* answer = nullptr) : answer_(answer) {}
 
-  // If the text does not fit, it is dropped, and fits() is false from then on.
+  // If the budget has no room for the text, drops all text; fits() is false from then on.
   void Append(absl::string_view text) {
     if (!fits_) return;
     const size_t size = text_.size() + text.size();
@@ -43,7 +43,7 @@ class HeldText {
     }
     text_.append(text.data(), text.size());
   }
-  // As a JSON string, in parts: what does not fit is never made.
+  // Appends `text` as a JSON string, in parts of 4 KiB: parts that do not fit are never escaped.
   void AppendString(absl::string_view text) {
     constexpr size_t kPartBytes = 4096;
     Append("\"");
@@ -68,7 +68,7 @@ class HeldText {
   bool fits() const { return fits_; }
   // REQUIRES: fits().
   std::string Take() { return std::move(text_); }
-  // REQUIRES: fits(); it has an answer. Answers 200.
+  // Answers 200 with the text. REQUIRES: fits(), and an answer was given to the constructor.
   void Send(const HttpHeaders& headers) {
     answer_->Send(200, headers, std::move(text_), std::exchange(held_, 0));
   }

@@ -22,16 +22,16 @@ namespace {
 constexpr uint32_t kMaxTtlS = 366 * 24 * 3600;
 constexpr uint32_t kMaxAnswers = 16;
 constexpr double kMaxBias = 100;
-// Of a request that does not say: of completions as OpenAI's API has it; of chats what a long
-// answer takes, for memory is set aside for all of them.
+// Defaults of max_tokens. OpenAI's API has 16 for completions. For chats: the length of a long
+// answer, because memory is reserved for all of these tokens.
 constexpr uint32_t kCompletionTokens = 16, kChatTokens = 4096;
 
-// The fields of an object that stands in `place`.
+// Reads fields of an object; values that ask for nothing in `place` count as absent.
 JsonFields FieldsOf(JsonValue object, FieldPlace place) {
   return JsonFields(object, CountsAsAbsent, place);
 }
 
-// A string, or a list of at most `most` of them, of which empty ones ask for nothing.
+// Reads a string, or a list of at most `most` strings. Empty strings of the list are skipped.
 absl::Status ReadTexts(std::optional<JsonValue> texts, size_t most,
                        const std::function<void(std::string)>& add) {
   if (!texts.has_value()) return absl::OkStatus();
@@ -92,7 +92,7 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   return inner.status();
 }
 
-// At most kMaxListedTokens ids, as the gRPC API takes.
+// Reads at most kMaxListedTokens ids, the limit of the gRPC API.
 absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedField<uint32_t>* to) {
   if (!list.has_value()) return absl::OkStatus();
   if (list->size() > kMaxListedTokens) {
@@ -105,7 +105,7 @@ absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedFi
   return absl::OkStatus();
 }
 
-// llama.cpp's form: [[ID, BIAS], ...], where a bias of false bans the token.
+// Reads llama.cpp's form, [[ID, BIAS], ...]; the bias false bans the token.
 absl::Status ReadBiasPairs(JsonValue pairs, v1::SamplingParams* sampling) {
   if (pairs.size() > kMaxListedTokens) {
     return pairs.Refuse(
@@ -128,7 +128,7 @@ absl::Status ReadBiasPairs(JsonValue pairs, v1::SamplingParams* sampling) {
   return absl::OkStatus();
 }
 
-// Its number of keys is bounded while the body is parsed.
+// ParseBody already limits the number of keys.
 absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sampling) {
   static_assert(kMaxListedTokens == kMaxJsonKeys, "the limit of the gRPC API");
   if (!biases.has_value()) return absl::OkStatus();
@@ -147,7 +147,8 @@ absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sam
   return absl::OkStatus();
 }
 
-// The repetition penalty, also by llama.cpp's name. All penalties are about all tokens.
+// Reads the repetition penalty, also under llama.cpp's name. All penalties cover all tokens, so
+// repeat_last_n must be -1.
 void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   float penalty = 1, same = 1;
   const bool has_penalty = fields->Number("repetition_penalty", 0.1, 10, &penalty);
@@ -167,7 +168,7 @@ void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   if (range.has_value() && is_on) fields->Add(range->Bad("-1: penalties count all tokens"));
 }
 
-// How tokens are drawn. The server fills in what the request leaves open.
+// Reads the sampling parameters. The server fills in parameters that are absent.
 void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   sampling->set_server_defaults(true);
   v1::SamplingParams& to = *sampling;
@@ -181,7 +182,7 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   ReadRepetition(fields, sampling);
   uint64_t count = 0;
   const std::optional<JsonValue> top_k = fields->Find("top_k");
-  const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();  // vLLM's clients say -1
+  const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();  // vLLM's clients send -1
   if (takes_all) to.set_top_k(0);
   if (!takes_all && fields->Count("top_k", 0, kMaxInt, &count)) {
     to.set_top_k(static_cast<uint32_t>(count));
@@ -195,7 +196,7 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   fields->Add(ReadIds(fields->Find("bad_token_ids"), to.mutable_bad_token_ids()));
 }
 
-// {"type": "text"}, all that is served.
+// Only {"type": "text"} is supported.
 absl::Status CheckFormat(std::optional<JsonValue> format) {
   if (!format.has_value()) return absl::OkStatus();
   const std::optional<JsonValue> type = format->Find("type");
@@ -204,7 +205,7 @@ absl::Status CheckFormat(std::optional<JsonValue> format) {
                     kUnsupportedParameter);
 }
 
-// Counts a field that goes by two names. If a request has both, they must be equal.
+// Reads a count that has two names. If a request has both, they must be equal.
 void CountEither(const char* name, const char* other, uint64_t least, uint64_t most,
                  JsonFields* fields, uint64_t* to) {
   uint64_t also = 0;
@@ -217,9 +218,9 @@ void CountEither(const char* name, const char* other, uint64_t least, uint64_t m
   *to = also;
 }
 
-// The fields that chats and completions have in common.
+// Reads the fields that chats and completions share.
 absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* request) {
-  const uint64_t least_tokens = request->echo ? 0 : 1;  // an echo alone asks for no token
+  const uint64_t least_tokens = request->echo ? 0 : 1;  // echo allows max_tokens 0
   constexpr uint64_t kMaxUint = std::numeric_limits<uint32_t>::max();
   v1::GenerateRequest* made = &request->common;
   uint64_t n = 1, tokens = max_tokens, best = 0;
@@ -273,7 +274,7 @@ struct ChatReader {
   v1::Chat* const chat;
   UnknownFields* const unknown;
   bool has_breakpoint = false;
-  uint32_t ttl_s = 0;  // becomes the longest that a breakpoint asks for
+  uint32_t ttl_s = 0;  // the longest ttl of any breakpoint
 };
 
 absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
@@ -294,7 +295,8 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   return ReadBreakpoints(part, kInPart, out);
 }
 
-// Of a part, or of a message whose last part is `last`; by each of the names that clients have.
+// Reads the breakpoint of a part, or of a message whose last part is `last`, under each name that
+// clients use.
 absl::Status ChatReader::ReadBreakpoints(JsonValue object, FieldPlace place,
                                          v1::ContentPart* last) {
   for (const char* name : {"prompt_cache_breakpoint", "cache_breakpoint", "cache_control"}) {
@@ -324,7 +326,7 @@ absl::Status ChatReader::ReadMessage(JsonValue message) {
   v1::ChatMessage* made = chat->add_messages();
   made->set_role(is_system ? "system" : std::string(*role->Text()));
   if (!content.has_value()) {
-    if (role->Is("assistant")) return absl::OkStatus();  // an answer without text
+    if (role->Is("assistant")) return absl::OkStatus();  // an assistant message may have no text
     return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
   }
   if (content->is_string()) {
@@ -350,7 +352,7 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   for (const JsonValue message : messages->elements()) {
     if (absl::Status status = ReadMessage(message); !status.ok()) return status;
   }
-  v1::ChatMessage* system = nullptr;  // the last one that is part of the system text
+  v1::ChatMessage* system = nullptr;  // last message of the system text
   for (v1::ChatMessage& message : *chat->mutable_messages()) {
     if (has_breakpoint || message.role() != "system") break;
     system = &message;
@@ -360,21 +362,21 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   return absl::OkStatus();
 }
 
-// PromptReader: reads the prompts of a completion, or the one of /tokenize.
+// PromptReader: reads the prompts of a completion, or the prompt of /tokenize.
 struct PromptReader {
   absl::Status ReadTruncation(JsonFields* fields, uint64_t max_tokens);
   absl::Status ReadAll(JsonValue body, OpenAiRequest* request) const;
   absl::Status AddPrompt(JsonValue prompt, OpenAiRequest* request) const;
 
   const uint32_t context_tokens;
-  bool omits_bos = false;                    // of texts
+  bool omits_bos = false;                    // text prompts only
   std::optional<JsonValue> truncation = {};  // truncate_prompt_tokens
-  uint64_t kept_tokens = UINT64_MAX;         // by the truncation
+  uint64_t kept_tokens = UINT64_MAX;         // tokens that truncation keeps
   bool keeps_first = false;
 };
 
-// As in vLLM, the last tokens of a prompt of token ids are kept, or the first ones; -1: as many as
-// leave room for the answer.
+// Like vLLM: keeps the last tokens of a prompt of token ids, or the first if `truncation_side` is
+// "right". -1 keeps as many tokens as leave room for the answer.
 absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_tokens) {
   truncation = fields->Find("truncate_prompt_tokens");
   if (const auto side = fields->Find("truncation_side"); side.has_value()) {
@@ -395,7 +397,7 @@ absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_token
   return count.status();
 }
 
-// A text, or a list of token ids.
+// Reads a text or a list of token ids.
 absl::Status PromptReader::AddPrompt(JsonValue prompt, OpenAiRequest* request) const {
   if (truncation.has_value() && !prompt.is_list()) {
     return truncation->Refuse("needs a prompt of token ids");
@@ -477,8 +479,8 @@ absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
 
 namespace {
 
-// The messages of a chat as the request's prompt. `keeps_system`: without breakpoints the end of
-// the system text is one.
+// Reads the messages of a chat as the request's prompt. `keeps_system`: if there is no breakpoint,
+// set one at the end of the system text.
 absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
   bool opens_answer = true, continues = false;
   fields->Bool("add_generation_prompt", &opens_answer);

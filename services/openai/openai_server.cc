@@ -20,7 +20,7 @@
 
 namespace hearth {
 
-extern const char kChatPage[];  // chat_page.html: talks to the server it came from
+extern const char kChatPage[];  // chat_page.html; calls the server that sent it
 
 namespace {
 
@@ -28,8 +28,8 @@ constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kModels[] = "/v1/models";
 
-// The caller's token; empty: none. kInvalidArgument: two tokens; kUnauthenticated: it has bytes
-// that no token has, and that gRPC's metadata would not take.
+// Returns the caller's token; empty if there is none. kInvalidArgument: two different tokens.
+// kUnauthenticated: the token has bytes that gRPC metadata cannot carry.
 absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
   const std::string* key = request.Header("x-api-key");
   const std::string* authorization = request.Header("authorization");
@@ -50,7 +50,7 @@ absl::Status NoModel(absl::string_view name) {
                     kModelNotFound);
 }
 
-// "ORG%2FNAME" as "ORG/NAME".
+// Decodes percent escapes: "ORG%2FNAME" becomes "ORG/NAME".
 std::string Unescaped(absl::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,15 +67,15 @@ bool IsApi(absl::string_view path) {
   return path == kChat || path == kCompletions || absl::StartsWith(path, kModels);
 }
 
-// Paths that tell nothing of a caller's or about the model.
+// Requests that need no token: their answers reveal nothing about callers or the model.
 bool IsOpen(const HttpRequest& request) {
   const bool gets = request.method == "GET" || request.method == "HEAD";
   return request.method == "OPTIONS" ||
          (gets && (request.path == "/" || request.path == "/health" || request.path == "/version"));
 }
 
-// Adds the ids of `bad_words` to the tokens that are never drawn: as in vLLM, of each word with and
-// without a space before it. Only words of one token are served.
+// Bans the tokens of `bad_words`: like vLLM, each word with and without a leading space. A word
+// that is not a single token is an error.
 absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
   if (request->bad_words.empty()) return absl::OkStatus();
   if (tokenizer == nullptr) {
@@ -92,7 +92,7 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
                                                      " tokens"));
     }
     ids->Add(static_cast<uint32_t>(alone[0]));
-    if (stripped.empty()) continue;  // the word is white space itself
+    if (stripped.empty()) continue;  // the word is only white space
     const std::vector<int32_t> spaced = tokenizer->Encode(absl::StrCat(" ", bare));
     if (spaced.size() == 1 && spaced[0] != alone[0]) ids->Add(static_cast<uint32_t>(spaced[0]));
   }
@@ -111,7 +111,7 @@ void SendJson(const Json& value, HttpAnswer* answer) {
   answer->Send(200, {{"Content-Type", "application/json"}}, JsonLine(value));
 }
 
-// Answers a browser's preflight request. CheckHead has refused pages that may not call.
+// Answers a CORS preflight. CheckHead has already refused origins that are not listed.
 void AnswerPreflight(const HttpRequest& request, HttpAnswer* answer) {
   HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
                          {"Access-Control-Max-Age", "7200"}};
@@ -124,7 +124,7 @@ absl::Status Draining() {
   return absl::UnavailableError("the server is draining; call another worker");
 }
 
-// Sends the tokens of a text.
+// Answers /tokenize.
 void SendTokens(const absl::StatusOr<Prompt>& prompt, uint32_t context_tokens,
                 const HttpHeaders& headers, HttpAnswer* answer) {
   if (!prompt.ok()) return SendError(prompt.status(), headers, answer);
@@ -267,7 +267,7 @@ void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
                           is_ours ? "; the client's base URL must be http://HOST:PORT/v1" : ""));
 }
 
-// What lm-eval asks of a server whose tokenizer it uses.
+// lm-eval reads this if it uses the server's tokenizer.
 Json OpenAiServer::TokenizerInfo() const {
   if (tokenizer_ == nullptr) return Json::object();
   return {{"tokenizer_class", "GemmaTokenizer"},
@@ -351,7 +351,7 @@ void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, con
   if (!adapter.ok()) return SendError(adapter.status(), headers, answer.get());
   terms.model = parsed->model.empty() ? options_.model : parsed->model;
   terms.adapter = *adapter;
-  // One seed for all prompts, so that the answer can name it.
+  // All prompts share one seed, which the answer reports.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
@@ -359,7 +359,7 @@ void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, con
   Complete(options_.generator, options_.admission, *std::move(parsed), std::move(terms), answer);
 }
 
-// {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
+// Takes {"prompt": TEXT} or {"messages": [...]}, like vLLM.
 void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
   const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
@@ -383,7 +383,7 @@ void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
         const auto made = generator->MakePrompt(prompt, PromptPurpose::kGenerate, nullptr);
         call->Finish(made.status()).IgnoreError();
         SendTokens(made, most, headers, answer.get());
-      } catch (...) {  // a lack of memory
+      } catch (...) {  // out of memory
         answer->Fail();
       }
     };
@@ -401,7 +401,7 @@ void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) 
   if (tokenizer == nullptr) {
     return refuse(absl::FailedPreconditionError("tokens: this server has no tokenizer"));
   }
-  HttpHold held(answer.get());  // until Send; the text that it sends is held on its own
+  HttpHold held(answer.get());  // until the function returns; HeldText counts the answer itself
   const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &held);
   if (!body.ok()) return refuse(body.status());
@@ -423,7 +423,7 @@ void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) 
   if (!read.ok()) return refuse(read.status());
   const std::vector<int32_t> ids(read->begin(), read->end());
   uint64_t bytes = 0;
-  // A byte that is not UTF-8 becomes three.
+  // A byte that is not UTF-8 becomes U+FFFD, which has 3 bytes.
   for (const int32_t id : ids) {
     const uint64_t piece = tokenizer->TokenBytes(id).size();
     bytes += piece == 1 ? 3 : piece;

@@ -1,12 +1,14 @@
-// OpenAiServer: serves a worker's model over HTTP, as clients of OpenAI's API know it.
+// OpenAiServer: serves a worker's model over HTTP with OpenAI's API.
 //
-// Its requests go to the Generator, as those over gRPC do (completion.h). A web page of
-// another site must not reach a model on its reader's machine: HttpServer checks Host, the door
-// checks that Origin is the same or in the list of origins, and that a body is JSON. All of this
-// and the token are checked on a request's headers, before its body is read. Thread safety: made
-// and destroyed by one thread; HttpServer calls it from several. Ownership: the objects that the
-// options point to must outlive the door. Invariant: once it is destroyed, no request of its is
-// counted by Admission; jobs of the Generator's pool may be left.
+// Requests go to the Generator, like requests over gRPC (completion.h). A web page of another site
+// must not reach a model on the reader's machine. So HttpServer checks Host, and this class checks
+// that Origin is the same site or listed in `origins`, and that a body is JSON. These checks and
+// the token check use the headers only, before the body is read.
+// Thread safety: one thread creates and destroys the object; HttpServer calls it from several
+// threads.
+// Ownership: the objects that the options point to must outlive it.
+// Invariant: after destruction Admission counts no request of this server; jobs may remain in the
+// Generator's pool.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_
 
@@ -35,9 +37,9 @@ struct OpenAiOptions {
   HttpServer::Options http;
   Generator* generator = nullptr;
   Admission* admission = nullptr;
-  std::string model;  // the name that callers use
+  std::string model;  // name of the model in requests and answers
   std::string version;
-  std::vector<std::string> origins;  // pages of these sites may call; "*": all
+  std::vector<std::string> origins;  // sites whose pages may call; "*": all sites
 };
 
 class OpenAiServer {
@@ -47,8 +49,8 @@ class OpenAiServer {
   static absl::StatusOr<std::unique_ptr<OpenAiServer>> Open(OpenAiOptions options);
 
   const std::string& address() const { return server_->address(); }
-  // Answers that are under way may end; /health says that no more are taken. A body that is still
-  // being parsed is refused with 503.
+  // Lets running answers finish and refuses new requests with 503, also on /health and for a body
+  // that is still being parsed.
   void Drain();
   // HttpServer::held_bytes.
   uint64_t held_bytes() const { return server_->held_bytes(); }
@@ -57,40 +59,40 @@ class OpenAiServer {
   explicit OpenAiServer(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
   HttpVerdict CheckHead(const HttpRequest& head) const;
-  // Empty where callers are not asked for tokens.
+  // Empty if no identities are configured.
   Credentials CredentialsOf(const HttpRequest& request) const;
-  // Whether pages of this origin are listed as callers.
+  // Whether `origins` lists this origin.
   bool IsListed(const std::string& origin) const;
-  // Headers of all answers to the request.
+  // CORS headers that each answer to the request gets.
   HttpHeaders OriginHeaders(const HttpRequest& head) const;
   void Handle(const HttpRequest& request, const Answer& answer);
   void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
-  // `hold` counts the document.
+  // Parses the body; `hold` counts the parsed document's memory.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   using BodyParser = absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body)>;
-  // The answer holds what the request takes.
+  // Parses the body with `parse`. `answer` counts the memory of the result.
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, BodyParser parse,
                                             const Answer& answer) const;
-  // The adapter of that name; empty: the model itself. kNotFound: there is no such model.
+  // Returns the adapter of this name, or "" for the model itself. kNotFound: unknown name.
   absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
   void Tokenize(const HttpRequest& request, const Answer& answer);
   void Detokenize(const HttpRequest& request, const Answer& answer) const;
-  // Lists unknown fields in a header of the answer, and each once in the log. Names come from
-  // callers: at most kMaxLoggedFields of them are logged.
+  // Lists unknown fields in a header of the answer, and logs each name once. Callers choose the
+  // names, so at most kMaxLoggedFields names are logged.
   void ReportUnknown(const UnknownFields& unknown, HttpHeaders* headers) const
       ABSL_LOCKS_EXCLUDED(unknown_mutex_);
   Json TokenizerInfo() const;
   std::string Models(absl::string_view only) const;
 
   const OpenAiOptions options_;
-  Identities* const identities_;      // null: callers are not asked for tokens
-  const Tokenizer* const tokenizer_;  // null: no text
+  Identities* const identities_;      // null: tokens are not checked
+  const Tokenizer* const tokenizer_;  // null: the model has no tokenizer
   const uint32_t context_tokens_;
   const int64_t start_;
   mutable absl::Mutex unknown_mutex_;
-  mutable std::set<std::string> unknown_ ABSL_GUARDED_BY(unknown_mutex_);  // that were logged
+  mutable std::set<std::string> unknown_ ABSL_GUARDED_BY(unknown_mutex_);  // names already logged
   std::atomic<bool> draining_{false};
-  std::unique_ptr<HttpServer> server_;  // last: it calls the others
+  std::unique_ptr<HttpServer> server_;  // last: its threads use the members above
 };
 
 }  // namespace hearth

@@ -593,7 +593,7 @@ TEST_F(OpenAiServerTest, WrongPathMethodAndTypeRefused) {
       415);
 }
 
-TEST_F(OpenAiServerTest, QueuedStreamSendsHeadersAtOnce) {
+TEST_F(OpenAiServerTest, QueuedStreamGetsHeadersWhileWaiting) {
   WorkerServer::Options options = ForOneLongRequest();
   options.engine.max_queued = 1;
   Serve(options);
