@@ -14,7 +14,8 @@
 namespace hearth {
 namespace {
 
-// Of a command and the groups in it; with `commands`, of those below it too.
+// Returns the options of a command and of the groups in it; with `commands`, also those of the
+// commands below it.
 std::vector<const CLI::Option*> OptionsOf(const CLI::App& app, bool commands) {
   std::vector<const CLI::Option*> options = app.get_options();
   for (const CLI::App* below : app.get_subcommands(nullptr)) {
@@ -52,7 +53,7 @@ void AddDuration(CLI::App* command, const std::string& name,
   command->add_option_function<std::string>(name, take, help)->option_text("DURATION");
 }
 
-// CLI11's own transformer would show the numbers behind the words.
+// CLI11's own transformer would print the numbers in the help.
 CLI::Option* AddChoice(CLI::App* command, const std::string& name,
                        const std::map<std::string, int>& choices,
                        const std::function<void(int)>& choose, const std::string& help) {
@@ -130,10 +131,10 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
     return kExitUsage;
   }
   try {
-    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+    std::reverse(words.begin(), words.end());  // CLI11 takes the words in reverse order
     app_->parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    // --help and --version come here too, with the code 0.
+    // CLI11 also throws for --help and --version, with the code 0.
     if (error.get_exit_code() == 0) {
       console.out << page_ << std::flush;
       if (page_.empty()) app_->exit(error, console.out, console.err);
@@ -144,7 +145,7 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
   return std::nullopt;
 }
 
-// Unknown flags come first, then unknown words: other errors may follow from them.
+// Reports unknown flags first, then unknown words: other errors may follow from these.
 std::string CommandLine::DescribeError(const std::string& parser_message) const {
   const CLI::App* command = app_.get();
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();

@@ -1,9 +1,9 @@
-// CommandLine: a program's command line, read by CLI11: commands, each with its flags and the
-// function that runs it; and the kinds of flags that CLI11 does not have.
+// CommandLine: parses a program's command line with CLI11: commands, each with flags and a function
+// that runs it. The free functions declare kinds of flags that CLI11 does not have.
 //
 // Thread safety: none; used by main's thread.
-// Ownership: the CommandLine owns its commands, and the variables behind the flags of Add. Other
-// variables are the caller's, and outlive Parse.
+// Ownership: the CommandLine owns its commands and the variables of the flags that Add returns. The
+// caller owns all other variables, which must outlive Parse.
 #ifndef HEARTH_SERVICES_CLI_COMMAND_LINE_H_
 #define HEARTH_SERVICES_CLI_COMMAND_LINE_H_
 
@@ -28,19 +28,19 @@ class Option;
 
 namespace hearth {
 
-// "250ms", "2s", "1m": a duration of zero or more.
+// Parses "250ms", "2s" or "1m": a duration of zero or more.
 absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
-// Why a flag refuses `text`. `names`: its valid values, with commas.
+// Returns the error of a flag whose value `text` is not one of `names`, a comma-separated list.
 std::string NotOneOf(absl::string_view text, absl::string_view names);
 
-// A duration as above, or in seconds, which goes to `set`.
+// Adds a flag whose value is a duration as above, or a plain number of seconds; passes it to `set`.
 void AddDuration(CLI::App* command, const std::string& name,
                  const std::function<void(absl::Duration)>& set, const std::string& help);
-// One word of `choices`; `choose` gets its number.
+// Adds a flag whose value is one word of `choices`; passes the word's number to `choose`.
 CLI::Option* AddChoice(CLI::App* command, const std::string& name,
                        const std::map<std::string, int>& choices,
                        const std::function<void(int)>& choose, const std::string& help);
-// --json. `which` follows "one JSON object" in the help.
+// Adds --json. `which` follows "one JSON object" in the help.
 void AddJson(CLI::App* command, bool* json, const std::string& which = "");
 void AddForce(CLI::App* command, bool* force,
               const std::string& help = "replace the file if it exists");
@@ -56,13 +56,13 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // Help shows the commands that follow under this heading.
+  // Help lists the commands added after this call under this heading.
   void BeginGroup(const std::string& title) { group_ = title; }
-  // The flags of a program that has no commands; --man and --reference are among them.
+  // Returns the flags of a program without commands; --man and --reference are already declared.
   CLI::App* WithoutCommands();
-  // Adds a command. `name`: a word, or two for one of several commands that belong together.
-  // `examples` ends its help, one command a line. `run` returns the exit code. Returns the command
-  // with the variables for its flags, which the caller declares.
+  // Adds a command. `name`: one word, or two for a command of a group, such as "state save".
+  // `examples`: end of its help, one command per line. `run` returns the exit code. Returns the
+  // command, on which the caller declares flags, and the variables for these flags.
   template <typename Flags>
   std::pair<CLI::App*, Flags*> Add(const std::string& name, const std::string& what,
                                    const std::string& examples,
@@ -71,15 +71,15 @@ class CommandLine {
     const auto run_it = [=](Console& console) { return run(*flags, console); };
     return {AddCommand(name, what, examples, run_it), flags.get()};
   }
-  // Of all commands, in the order in which they were added.
+  // Names of all commands, in the order of Add.
   std::vector<std::string> names() const;
   ProgramText Describe() const;
-  // The environment variables that some command's flag reads.
+  // Environment variables that flags of any command read.
   std::vector<std::string> variables() const;
-  // Sets the variables of the chosen command. Returns an exit code when there is nothing left to
-  // do: help or the version was printed, or the command line was wrong, as `console.err` explains.
+  // Sets the variables of the chosen command. Returns an exit code if the program should end: help
+  // or the version was printed, or the command line was wrong and `console.err` says why.
   std::optional<int> Parse(std::vector<std::string> words, Console& console);
-  // Runs the command that was parsed. REQUIRES: Parse returned nothing.
+  // Runs the parsed command. REQUIRES: Parse returned no exit code.
   int RunChosen(Console& console) const;
 
  private:
@@ -91,10 +91,10 @@ class CommandLine {
   const std::unique_ptr<CLI::App> app_;
   std::vector<std::pair<const CLI::App*, Runner>> runners_;
   std::string group_ = "Commands";
-  std::string page_;  // that is shown instead
+  std::string page_;  // manual page or reference, if a flag asked for it
 };
 
-// Runs a program without commands: `declare` adds its flags. Returns the exit code.
+// Runs a program without commands. `declare` adds its flags. Returns the exit code.
 int RunProgram(const CommandLineText& text, int argc, const char* const* argv, Console& outside,
                const std::function<void(CLI::App*)>& declare,
                const std::function<int(Console&)>& run);

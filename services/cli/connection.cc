@@ -28,12 +28,12 @@ namespace {
 const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
 
 constexpr char kWorkerVariable[] = "HEARTHCTL_WORKER";
-constexpr char kTooLarge[] = "Sent message larger than max";  // in gRPC's words
+constexpr char kTooLarge[] = "Sent message larger than max";  // gRPC's error text
 
-// One attempt may take this long: a busy machine answers late. A refusal shows at once.
+// Limit of one connection attempt. A busy server may answer late; a refusal returns at once.
 constexpr absl::Duration kAttempt = absl::Seconds(10);
 
-// Why `text` is no address; empty when it may be one.
+// Returns an error if `text` is not an address, else "".
 std::string CheckAddress(const std::string& text) {
   const std::string wrong = absl::StrCat("must be host:port or unix:PATH; got \"", text, "\"");
   for (const char* local : {"unix:", "unix-abstract:"}) {
@@ -46,7 +46,7 @@ std::string CheckAddress(const std::string& text) {
   return "";
 }
 
-// gRPC's reason why a channel does not connect; asks the peer once more, for a second at most.
+// Returns gRPC's reason why a channel does not connect. Tries once more, for at most a second.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
@@ -54,14 +54,14 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
   return v1::Inference::NewStub(channel)->GetModel(&context, {}, &response).error_message();
 }
 
-// Why the host's name means nothing to this machine; empty when it does, or there is none.
+// Returns an error if the host name cannot be resolved, else "".
 std::string UnknownHost(const std::string& address) {
   if (absl::StartsWith(address, "unix")) return "";
   std::string host = address.substr(0, address.rfind(':'));
   if (absl::StartsWith(host, "[")) {
     host = host.substr(1, host.size() - 2);
   } else if (absl::StrContains(host, ":")) {
-    return "";  // one of gRPC's own schemes
+    return "";  // a URI scheme of gRPC
   }
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
@@ -177,7 +177,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
 
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
   const absl::Status converted = FromGrpcStatus(status);
-  // gRPC's own answer, which has no text: this service is not there.
+  // gRPC itself answers UNIMPLEMENTED without a text: the server does not have this service.
   if (absl::IsUnimplemented(converted) && converted.message().empty()) {
     const bool worker = peer.kind == PeerKind::kWorker;
     return absl::UnimplementedError(
@@ -191,7 +191,7 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         absl::StrCat("the request is too large: a ", KindName(peer.kind), " takes at most ",
                      kMaxMessageBytes >> 20, " MiB; ", converted.message()));
   }
-  // A server with TLS says so to a client without, once the connection stands.
+  // A client without TLS notices a TLS server only when the first call fails.
   const std::string tls =
       absl::IsUnavailable(converted) ? TlsMismatch(converted.message(), *peer.access) : "";
   const std::string name = absl::StrCat(KindName(peer.kind), " at ", peer.address);

@@ -1,4 +1,4 @@
-// Connects to a worker or a store and calls it, with errors that name the peer and what to do.
+// Connects to a worker or a store and calls it. Errors name the server and what to do.
 //
 // Thread safety: pure functions. Ownership: the channel keeps the connection.
 #ifndef HEARTH_SERVICES_CLI_CONNECTION_H_
@@ -34,15 +34,16 @@ struct PeerFlags {
   PeerKind kind = PeerKind::kWorker;
   std::string address;
   absl::Duration wait;
-  std::string tenant;  // of a store; empty: the caller's own
-  // Both peers of a command with two share it.
+  std::string tenant;  // stores only; empty: the caller's own tenant
+  // A command with two peers gives both the same access.
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
-  // Declares --worker or --store, --wait, and TLS and token.
+  // Declares --worker or --store, --wait, and the flags for TLS and tokens.
   void Declare(CLI::App* command);
-  // The same for several workers, of which `address` is none: --worker may be given again.
+  // The same for several workers: --worker may be repeated and sets `addresses`; `address` stays
+  // unset.
   void DeclareSeveral(CLI::App* command, std::vector<std::string>* addresses);
-  // Declares it as optional: without it `address` stays as it is.
+  // Declares --worker or --store as optional: without the flag `address` does not change.
   CLI::Option* DeclareOptional(CLI::App* command, const std::string& why);
 
  private:
@@ -50,18 +51,19 @@ struct PeerFlags {
   void DeclareAccess(CLI::App* command);
 };
 
-// Programs say failures themselves, in one line. gRPC's own log lines, which name its sockets and
-// source files, come only where its variable asks for them.
+// Silences log lines of gRPC and protobuf, which name internal files; programs report errors in one
+// line themselves. Has no effect on gRPC if GRPC_VERBOSITY is set.
 void KeepLibrariesQuiet();
 
-// Returns once connected, so that no measurement includes the connection. kUnavailable when nobody
-// answers for `wait` (0: at the first refusal).
+// Returns once connected, so that measurements do not include connecting. kUnavailable: no server
+// answered within `wait`; if `wait` is 0, the first attempt was refused.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
-// The error of an RPC, with the peer's kind and address in front of the message.
+// Returns the error of an RPC, with the peer's kind and address before the message.
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer);
 
-// The peer's answer to one call: Call(stub, &v1::Inference::Stub::Tokenize, request, worker).
+// Makes one call and returns the answer: Call(stub, &v1::Inference::Stub::Tokenize, request,
+// worker).
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Call(Stub* stub,
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -74,7 +76,7 @@ absl::StatusOr<Response> Call(Stub* stub,
   return response;
 }
 
-// The same over a new connection.
+// Connects, then makes one call.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Ask(const PeerFlags& peer,
                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,

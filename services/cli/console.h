@@ -1,8 +1,8 @@
-// Console: the streams that a command reads and writes, and its exit codes.
+// Console: the streams that a command reads and writes, and the exit codes.
 //
-// Exit codes: 0 done; 1 failed; 2 the command line, or a value in it, was wrong; 3 the server was
-// not reached, where one that answers that it is unavailable was; 130 interrupted. All but 0 come
-// with one line on `err`: what, where, what to do.
+// Exit codes: 0 success; 1 failure; 2 wrong command line or wrong value in it; 3 the server was not
+// reached (a server that answers UNAVAILABLE was reached); 130 interrupted. Each code but 0 comes
+// with one line on `err`: what failed, where, and what to do.
 // While a command runs, `out` and `err` are SafeStreams.
 // Thread safety: none. Ownership: borrows the streams.
 #ifndef HEARTH_SERVICES_CLI_CONSOLE_H_
@@ -22,11 +22,12 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitUnreachable = 3;
-inline constexpr int kExitInterrupted = 130;  // as shells have it: 128 + SIGINT
+inline constexpr int kExitInterrupted = 130;  // as in shells: 128 + SIGINT
 
-// A stream in front of another, that shows control characters as text ("\x1b"), so that nothing
-// from a server, a model or a file steers a terminal: C0 but newline and tab, DEL, C1 and the marks
-// of bidirectional text. A character that comes in pieces is written once it is whole.
+// A stream that writes to another and escapes control characters ("\x1b"), so that text from a
+// server, a model or a file cannot control a terminal. Escapes C0 except newline and tab, DEL, C1,
+// and the marks of bidirectional text. If a character arrives in pieces, it is written once
+// complete.
 class SafeStream final : public std::ostream {
  public:
   explicit SafeStream(std::ostream* to) : std::ostream(nullptr), buffer_(to->rdbuf()) {
@@ -37,7 +38,7 @@ class SafeStream final : public std::ostream {
   void WriteRaw(absl::string_view text) {
     if (!buffer_.Write(text)) setstate(badbit);
   }
-  // The errno of the first write that failed; 0: none did.
+  // errno of the first failed write; 0: no write failed.
   int error() const { return buffer_.error; }
 
  private:
@@ -46,7 +47,7 @@ class SafeStream final : public std::ostream {
     explicit Buffer(std::streambuf* to) : to_(to) {}
     bool Write(absl::string_view text);
 
-    std::string held;  // of a character that is not whole yet
+    std::string held;  // bytes of an incomplete character
     int error = 0;
 
    protected:
@@ -55,7 +56,7 @@ class SafeStream final : public std::ostream {
     int sync() override;
 
    private:
-    // Appends what is shown of `text`.
+    // Appends `text` with control characters escaped.
     void Show(absl::string_view text, std::string* shown);
     bool Succeeds(bool written);
 
@@ -65,7 +66,7 @@ class SafeStream final : public std::ostream {
   Buffer buffer_;
 };
 
-// Text that is written as it is: our own control sequences, and what programs read.
+// Text that SafeStream does not escape: our own control sequences, and output for programs.
 struct Raw {
   absl::string_view text;
 };
@@ -76,33 +77,33 @@ struct Console {
   std::ostream& out;
   std::ostream& err;
   const char* program = "hearthctl";
-  bool terminal = false;  // a person types at `in` and reads `out`
-  bool color = false;     // `out` takes escape sequences
-  bool progress = false;  // `err` takes them, and a person reads it
-  bool shown = false;     // `out` is a terminal, of whatever kind
+  bool terminal = false;  // `in` and `out` are a terminal that understands escape sequences
+  bool color = false;     // the same for `out` alone, and NO_COLOR is unset
+  bool progress = false;  // `err` is a terminal that understands escape sequences
+  bool shown = false;     // `out` is a terminal, of any kind
 };
 
-// This process's. From then on a reader that goes away (`hearthctl ls | head`) ends a write with an
-// error, not the process.
+// Returns this process's console, and ignores SIGPIPE: if the reader of the output goes away
+// (`hearthctl ls | head`), writes fail but the process continues.
 Console ProcessConsole(const char* program);
 
-// Runs a program with streams that are safe. Where its output was lost it fails and says so; not
-// where nobody reads it any more.
+// Runs a program with SafeStreams. If output was lost, returns a failure and prints why; prints
+// nothing if the reader closed the pipe.
 int RunSafely(Console& outside, const std::function<int(Console&)>& run);
 
-// The same error, with `subject` in front of its message.
+// Returns the error with `subject` before its message.
 absl::Status About(const std::string& subject, const absl::Status& status);
 
-// kUnavailable, of a server that could not be connected to.
+// Returns kUnavailable, marked as "could not connect to the server".
 absl::Status NotReached(const std::string& message);
 
-// Prints one line and returns the exit code: of kInvalidArgument kExitUsage, of NotReached
-// kExitUnreachable. Where output was lost RunSafely says so, and this says nothing.
+// Prints the error in one line. Returns kExitUsage for kInvalidArgument, kExitUnreachable for
+// NotReached, else kExitFailed. If output was lost, prints nothing, because RunSafely reports it.
 int Fail(Console& console, const absl::Status& status);
 int FailUsage(Console& console, const std::string& message);
 
-// Text of a model: as it is into files and pipes. False: it cannot be written, and no more need be
-// generated.
+// Prints text of a model; files and pipes get it without escapes. Returns false if writing failed:
+// the caller should stop generating.
 bool PrintAnswer(absl::string_view text, Console& console);
 
 }  // namespace hearth

@@ -14,10 +14,10 @@ namespace hearth {
 namespace {
 
 constexpr size_t kMostSuggested = 3;
-// Of variables that have another prefix: two letters.
+// Largest edit distance for variables with another prefix.
 constexpr size_t kNearVariable = 2;
 
-// How many letters have to be put in, left out or changed.
+// Number of letters to insert, delete or change.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -32,7 +32,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
-// HEARTH_STORE_SERVICE_HOST, HEARTH_STORE_PORT_7080_TCP_ADDR: of every service that a pod sees.
+// Kubernetes sets such variables for each service that a pod sees: HEARTH_STORE_SERVICE_HOST,
+// HEARTH_STORE_PORT_7080_TCP_ADDR.
 bool IsKubernetesVariable(const std::string& name) {
   if (absl::EndsWith(name, "_SERVICE_HOST") || absl::EndsWith(name, "_PORT")) return true;
   if (absl::StrContains(name, "_SERVICE_PORT")) return true;

@@ -1,6 +1,4 @@
-// Finds what a mistyped word was meant to be.
-//
-// Pure functions.
+// Finds known words that are similar to a mistyped word.
 #ifndef HEARTH_SERVICES_CLI_NEAR_WORDS_H_
 #define HEARTH_SERVICES_CLI_NEAR_WORDS_H_
 
@@ -11,15 +9,17 @@
 
 namespace hearth {
 
-// Those of `words` that differ from `word` in few letters, nearest first, and those that it begins.
+// Returns words that differ from `word` in few letters, nearest first, and words that start with
+// `word`.
 std::vector<std::string> NearWords(absl::string_view word, const std::vector<std::string>& words);
 
-// "; did you mean a or b?", or nothing.
+// Returns "; did you mean a or b?", or "" if no word is similar.
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& words);
 
-// One sentence for each variable of `environment` (name=value, ended by null) that seems meant for
-// `program` and is none of `known`. Such are all that begin with `prefix`, but for those that
-// Kubernetes adds for a service of that name, and other HEARTH variables that are near a known one.
+// Returns a sentence for each environment variable that looks meant for `program` but is not in
+// `known`: it begins with `prefix`, or it begins with HEARTH, has no other program's prefix, and is
+// similar to a known variable. Variables that Kubernetes sets for a service are not reported.
+// `environment`: name=value strings, ended by null.
 std::vector<std::string> MistypedVariables(const char* const* environment,
                                            const std::string& program, const std::string& prefix,
                                            const std::vector<std::string>& known);

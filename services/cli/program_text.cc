@@ -27,7 +27,7 @@ FlagText DescribeFlag(const CLI::Option& option) {
   return flag;
 }
 
-// Of the app and of the groups in it, which have no name.
+// Adds the flags of the app and of its groups. A group is a subcommand without a name.
 void AddFlags(const CLI::App& app, std::vector<FlagText>* flags) {
   for (const CLI::Option* option : app.get_options()) flags->push_back(DescribeFlag(*option));
   for (const CLI::App* group : app.get_subcommands(nullptr)) {
@@ -42,7 +42,7 @@ void AddCommands(const CLI::App& app, const std::string& before,
     const std::string name = before + below->get_name();
     const size_t count = commands->size();
     AddCommands(*below, name + " ", commands);
-    if (commands->size() > count) continue;  // it only gathers those
+    if (commands->size() > count) continue;  // it is only the parent of the commands just added
     CommandText& command = commands->emplace_back();
     command.name = name;
     command.what = below->get_description();
@@ -51,7 +51,8 @@ void AddCommands(const CLI::App& app, const std::string& before,
   }
 }
 
-// Dashes as they are typed; no line begins with a request.
+// Escapes backslashes and dashes, and a "." or "'" that troff would read as a request at the start
+// of a line.
 std::string Troff(const std::string& text) {
   std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
   escaped = absl::StrReplaceAll(escaped, {{"\n.", "\n\\&."}, {"\n'", "\n\\&'"}});
@@ -80,7 +81,7 @@ std::string FlagsPart(const std::vector<FlagText>& flags) {
   return page;
 }
 
-// Text in a cell of Markdown.
+// Escapes text for a table cell in Markdown.
 std::string Cell(const std::string& text) {
   return absl::StrReplaceAll(text, {{"|", "\\|"}, {"\n", " "}, {"<", "&lt;"}});
 }
@@ -105,7 +106,7 @@ std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
   return names;
 }
 
-// Words that may stand without a flag.
+// Choices of positional arguments.
 std::string LooseWords(const std::vector<FlagText>& flags) {
   std::vector<std::string> words;
   for (const FlagText& flag : flags) {
@@ -114,7 +115,7 @@ std::string LooseWords(const std::vector<FlagText>& flags) {
   return absl::StrJoin(words, " ");
 }
 
-// By first word: the second words of those that have two.
+// Returns, for each first word of a command, its second words.
 std::map<std::string, std::vector<std::string>> Words(const ProgramText& program) {
   std::map<std::string, std::vector<std::string>> words;
   for (const CommandText& command : program.commands) {
@@ -131,8 +132,8 @@ std::string FirstWords(const ProgramText& program) {
                        [](std::string* out, const auto& word) { *out += word.first; });
 }
 
-// The cases of one command: words after a flag that takes one of some, flags after a dash. Where
-// there is nothing to offer bash completes names of files.
+// The cases of one command: after a flag with choices the choices, after a dash the flags. If
+// nothing is offered, bash completes file names.
 std::string BashFlags(const std::vector<FlagText>& flags) {
   std::string cases;
   for (const FlagText& flag : flags) {

@@ -1,6 +1,5 @@
-// ProgramText: what a program's command line looks like, for pages and shells that describe it.
-//
-// Plain values.
+// ProgramText: describes a program's command line, for manual pages, references and shell
+// completion.
 #ifndef HEARTH_SERVICES_CLI_PROGRAM_TEXT_H_
 #define HEARTH_SERVICES_CLI_PROGRAM_TEXT_H_
 
@@ -14,17 +13,17 @@ class App;
 namespace hearth {
 
 struct FlagText {
-  // With dashes; of a positional argument its plain name.
+  // With dashes; a positional argument has its plain name.
   std::vector<std::string> names;
-  std::string value;                 // such as FILE or UINT; empty: it takes none
-  std::vector<std::string> choices;  // where it takes one of some words
+  std::string value;                 // such as FILE or UINT; empty: the flag takes no value
+  std::vector<std::string> choices;  // if the value must be one of these words
   std::string help, fallback, variable;
 
   bool is_positional() const { return names[0][0] != '-'; }
 };
 
 struct CommandText {
-  std::string name;  // one word, or two; empty: the program itself
+  std::string name;  // one or two words; empty: the program itself
   std::string what, footer;
   std::vector<FlagText> flags;
 };
@@ -38,13 +37,13 @@ struct ProgramText {
 // `app`: the whole program.
 ProgramText DescribeProgram(const CLI::App& app);
 
-// Its manual page, in troff; `section`: "1", "8".
+// Returns the manual page in troff; `section`: "1" or "8".
 std::string ManPage(const ProgramText& program, const std::string& section);
-// Its part of docs/reference/reference.md.
+// Returns the program's part of docs/reference/reference.md.
 std::string ReferencePage(const ProgramText& program);
-// Adds --man and --reference, with which parsing ends, with the code 0 and `*page` filled in.
+// Adds --man and --reference. Either flag sets `*page` and ends parsing with the code 0.
 void AddPageFlags(const std::string& section, CLI::App* app, std::string* page);
-// What a shell sources to complete its commands, its flags and their choices.
+// Return scripts that complete commands, flags and choices when a shell sources them.
 std::string BashCompletion(const ProgramText& program);
 std::string ZshCompletion(const ProgramText& program);
 

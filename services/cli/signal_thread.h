@@ -1,7 +1,7 @@
-// SignalThread: calls a function on a thread of its own whenever the process gets a signal.
+// SignalThread: calls a function on its own thread each time the process gets a signal.
 //
-// REQUIRES: the signal is blocked in all threads (BlockSignal or BlockedSignal, before any other
-// thread starts). The destructor waits for a running call.
+// REQUIRES: the signal is blocked in all threads: call BlockSignal, or create a BlockedSignal,
+// before any other thread starts. The destructor waits for a running call.
 #ifndef HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
 #define HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
 
@@ -18,20 +18,20 @@
 namespace hearth {
 
 inline void BlockSignal(int signal) {
-  std::signal(signal, SIG_DFL);  // an ignored signal would be dropped, not kept for a waiter
+  std::signal(signal, SIG_DFL);  // an ignored signal would be dropped instead of kept pending
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-// By the thread that asks.
+// In the calling thread.
 inline bool IsSignalBlocked(int signal) {
   sigset_t blocked;
   return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, signal) == 1;
 }
 
-// Blocks a signal as long as it lives, in the thread that made it and those that this one starts.
+// Blocks a signal while the object lives, in the creating thread and in threads that it starts.
 class BlockedSignal {
  public:
   explicit BlockedSignal(int signal) {
@@ -61,14 +61,14 @@ class SignalThread {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, signal_);
-    assert(IsSignalBlocked(signal_));  // threads inherit that: it was where this one was made
+    assert(IsSignalBlocked(signal_));  // inherited from the creating thread
     for (int came = 0; sigwait(&signals, &came) == 0 && !stopping_.load();) call_();
   }
 
   const int signal_;
   const std::function<void()> call_;
   std::atomic<bool> stopping_{false};
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: the thread uses the members above
 };
 
 }  // namespace hearth

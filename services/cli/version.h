@@ -1,4 +1,4 @@
-// The release, as servers report it.
+// The version that servers and hearthctl report.
 #ifndef HEARTH_SERVICES_CLI_VERSION_H_
 #define HEARTH_SERVICES_CLI_VERSION_H_
 

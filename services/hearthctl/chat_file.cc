@@ -28,7 +28,8 @@ absl::Status Bad(const std::string& where, const std::string& why) {
 }
 
 absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
-  const std::string where = absl::StrCat("messages", json.Path());  // the root is the list
+  // the root is the list of messages
+  const std::string where = absl::StrCat("messages", json.Path());
   if (!json.is_object()) return Bad(where, "must be an object with text");
   bool has_text = false;
   for (const JsonValue value : json.fields()) {
@@ -38,7 +39,7 @@ absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
     } else if (const auto is_on = value.Bool(); value.name() == "cache_breakpoint" && is_on.ok()) {
       part->set_cache_breakpoint(*is_on);
     } else if (value.name() == "type" && value.Is("text")) {
-      // Written by other chat programs; text is all there is.
+      // Other chat programs write the type; only text is supported.
     } else {
       return Bad(where,
                  absl::StrCat("has the unknown or wrongly typed field ", Quoted(value.name()),
@@ -96,7 +97,7 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
   return absl::OkStatus();
 }
 
-// Reads to the end, or one byte past the limit: a device may have no end.
+// Reads to the end, or until one byte over the limit, because a device may be endless.
 absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
   std::string text;
   std::array<char, 64 << 10> block;
@@ -104,7 +105,7 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
     in.read(block.data(), std::min(block.size(), kMaxPromptFileBytes + 1 - text.size()));
     text.append(block.data(), static_cast<size_t>(in.gcount()));
   }
-  // Standard input goes through stdio, which alone knows of its errors.
+  // std::cin reads through stdio, so only ferror reports its errors.
   if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   }
@@ -130,9 +131,9 @@ std::string ChatText(const v1::Chat& chat) {
     }
     const bool is_plain = parts.size() == 1 && !has_breakpoint;
     json["content"] = is_plain ? parts[0]["text"] : parts;
-    // Of an answer: what it was made of, for the cache.
+    // Token ids of an answer, so that a later turn finds the cached prefix.
     for (const uint32_t id : message.token_ids()) json["token_ids"].push_back(id);
-    // An answer may end within a character.
+    // JsonLine also accepts an answer that ends inside a UTF-8 character.
     absl::StrAppend(&text, text.size() > 1 ? ",\n " : "", JsonLine(json));
   }
   return text + "]\n";
@@ -172,7 +173,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   const std::string name = path == "-" ? "standard input" : path;
   std::ifstream file;
   if (path != "-") {
-    // A folder can be opened, and only reading it fails.
+    // Opening a folder succeeds and only reading fails, so check first.
     std::error_code error;
     if (std::filesystem::is_directory(path, error)) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file of text"));

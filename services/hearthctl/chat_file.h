@@ -1,6 +1,6 @@
 // Reads text from files, and chat messages from JSON: a list of {"role", "content",
-// "cache_breakpoint"}, the content a string or a list of parts {"text", "cache_breakpoint"}. A
-// message's own cache_breakpoint is at its end.
+// "cache_breakpoint"}. The content is a string or a list of parts {"text", "cache_breakpoint"}. A
+// message's own cache_breakpoint is at the end of the message.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_
@@ -15,21 +15,23 @@
 
 namespace hearth {
 
-// Longest file that a command reads as a prompt: four times the longest request.
+// Longest file that a command reads as a prompt: four times the largest request.
 inline constexpr size_t kMaxPromptFileBytes = size_t{12} << 20;
 
-// kInvalidArgument names the message's index and the mistake; the worker checks roles.
+// kInvalidArgument names the message's index and the mistake. Roles are not checked here, but by
+// the worker.
 absl::StatusOr<v1::Chat> ParseChat(const std::string& json);
 
-// What ParseChat reads, a message a line.
+// Returns the chat as JSON for ParseChat, one message per line.
 std::string ChatText(const v1::Chat& chat);
 void AddMessage(v1::Chat* chat, const std::string& role, const std::string& text);
 
-// kInvalidArgument "`what` is not valid UTF-8 at byte N". To be called before anything is sent:
+// kInvalidArgument: "`what` is not valid UTF-8 at byte N". Call it before sending the text, because
 // only the caller knows which file or flag the text came from.
 absl::Status CheckUtf8(absl::string_view text, absl::string_view what);
 
-// A whole file of UTF-8; "-" is standard input. kNotFound and kInvalidArgument name the file.
+// Reads a whole file of UTF-8 text; "-" is standard input. kNotFound and kInvalidArgument name the
+// file.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace hearth

@@ -39,7 +39,7 @@ server was not reached; 130 interrupted. On failure one line on stderr says what
 and what to do.
 )";
 
-// Commands of before, and what does their work.
+// Removed commands and their replacements.
 constexpr std::pair<const char*, const char*> kMoved[] = {
     {"simulate", "hearth-simulate"},
     {"events", "python -m hearth_cache.events"},
@@ -60,7 +60,7 @@ int FailUnknown(Console& console, const std::vector<std::string>& commands,
 }
 
 int RunCommand(std::vector<std::string> words, Console& console) {
-  // `help`, `help COMMAND` and `version`, as people type them.
+  // Also accept `help`, `help COMMAND` and `version`.
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
     words.push_back("--help");

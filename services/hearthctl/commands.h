@@ -1,5 +1,5 @@
-// The commands of hearthctl. Each function adds those of one file of commands/ with their flags,
-// help and examples, and the functions that run them.
+// The commands of hearthctl. Each function adds the commands of one file in commands/, with flags,
+// help, examples and the functions that run them.
 //
 // Thread safety: none; used by main's thread.
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMANDS_H_

@@ -23,7 +23,7 @@ namespace hearth {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// Asks the terminal to mark what is pasted, and to stop that.
+// Turn bracketed paste on and off: the terminal then marks the start and end of pasted text.
 constexpr char kMarkPastes[] = "\x1b[?2004h";
 constexpr char kMarkNoPastes[] = "\x1b[?2004l";
 constexpr absl::string_view kPasteEnd = "\x1b[201~";
@@ -33,7 +33,7 @@ void Send(const char* sequence) {
   std::fflush(stdout);
 }
 
-// What the line gets of a paste.
+// Returns the text to insert for a paste.
 std::string Insertion(std::string paste, bool is_too_long) {
   if (is_too_long) {
     return absl::StrCat("[a paste of more than ", EditedLines::kMaxPasteBytes >> 20,
@@ -41,7 +41,7 @@ std::string Insertion(std::string paste, bool is_too_long) {
   }
   if (!CheckUtf8(paste, "").ok()) return "[a paste that is not UTF-8 was ignored]";
   paste.erase(std::remove(paste.begin(), paste.end(), '\0'), paste.end());
-  // Terminals send the Return key's byte for a line end.
+  // Terminals send the byte of the Return key for a line end.
   return absl::StrReplaceAll(paste, {{"\r\n", "\n"}, {"\r", "\n"}});
 }
 
@@ -60,15 +60,15 @@ struct EditedLines::Editor {
     return static_cast<Editor*>(self);
   }
   static char* Prompt(EditLine* line) { return Of(line)->prompt.data(); }
-  // Until a byte can be read. False: the interrupt came first.
+  // Waits until a byte can be read. Returns false if Ctrl-C came first.
   bool Wait() const {
     pollfd files[] = {{STDIN_FILENO, POLLIN, 0}, {stopped, POLLIN, 0}};
     while (::poll(files, 2, -1) < 0 && errno == EINTR) {
     }
     return files[1].revents == 0;
   }
-  // libedit's own reader, once there is something to read. Asks for marks once libedit has the
-  // terminal in its mode: who types after them is edited.
+  // Waits for input, then calls libedit's own reader. Bracketed paste is turned on here, at the
+  // first key, because libedit has set its terminal mode by then: keys typed later are edited.
   static int GetKey(EditLine* line, wchar_t* key) {
     Editor* const self = Of(line);
     if (!std::exchange(self->marks_pastes, true)) Send(kMarkPastes);
@@ -78,7 +78,7 @@ struct EditedLines::Editor {
     el_set(line, EL_GETCFN, &Editor::GetKey);
     return count;
   }
-  // Called behind the mark of a paste's beginning: puts the paste into the line.
+  // Called when the terminal marks the start of a paste: inserts the paste into the line.
   static unsigned char TakePaste(EditLine* line, int /*key*/) {
     std::string paste;
     bool is_too_long = false;
@@ -100,7 +100,7 @@ struct EditedLines::Editor {
 EditedLines::EditedLines(const std::string& prompt, Interrupt* interrupt)
     : interrupt_(interrupt), editor_(std::make_unique<Editor>()) {
   assert(editor_->stopped >= 0);
-  // Texts are UTF-8, whatever the environment says.
+  // Texts are UTF-8, whatever locale the environment names.
   if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) std::setlocale(LC_CTYPE, "");
   editor_->prompt = prompt;
   editor_->history = history_init();
@@ -115,7 +115,7 @@ EditedLines::EditedLines(const std::string& prompt, Interrupt* interrupt)
   el_set(editor_->line, EL_HIST, history, editor_->history);
   el_set(editor_->line, EL_GETCFN, &Editor::GetKey);
   el_set(editor_->line, EL_ADDFN, "take-paste", "Inserts what is pasted", &Editor::TakePaste);
-  // Beside libedit's own: what other programs have on these keys.
+  // Bind keys that other line editors have, in addition to libedit's own.
   for (const auto& [keys, command] : {std::pair{"^R", "em-inc-search-prev"},
                                       {"\\e[1;5C", "em-next-word"},
                                       {"\\e[1;5D", "ed-prev-word"},

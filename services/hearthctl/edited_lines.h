@@ -1,9 +1,9 @@
-// EditedLines: turns typed at a terminal, with the editing keys and the history of libedit.
+// EditedLines: reads lines from a terminal, with libedit's editing keys and history.
 //
-// A paste becomes a part of the line, whatever line ends it has; a paste beyond kMaxPasteBytes is
-// left out, and the line says so. Ctrl-C, and Ctrl-D on an empty line, end the input.
-// Thread safety: none; one at a time in a process. Ownership: borrows the interrupt, whose action
-// it sets while it waits for a line.
+// A pasted text becomes part of the line, including its line ends. A paste over kMaxPasteBytes is
+// dropped, and a note in the line says so. Ctrl-C, and Ctrl-D on an empty line, end the input.
+// Thread safety: none; at most one object per process. Ownership: borrows the interrupt, and sets
+// its action while it waits for a line.
 #ifndef HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
 #define HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
 
@@ -18,12 +18,12 @@ namespace hearth {
 
 class EditedLines {
  public:
-  // A context of 128K tokens has half of it.
+  // A context of 128K tokens holds about half of this.
   static constexpr size_t kMaxPasteBytes = size_t{1} << 20;
 
   EditedLines(const std::string& prompt, Interrupt* interrupt);
   ~EditedLines();
-  // The next line, without its end; nothing at the end of input.
+  // Returns the next line without its line end; nullopt at the end of input.
   std::optional<std::string> Next();
 
  private:

@@ -1,6 +1,6 @@
-// Makes one Generate call, from request to result, for generate and chat.
+// Makes one Generate call, from request to result; used by generate and chat.
 //
-// Thread safety: none; the context may be cancelled from another thread meanwhile.
+// Thread safety: none; another thread may cancel the context during the call.
 // Ownership: borrows the stub and the context.
 #ifndef HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
 #define HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
@@ -26,13 +26,13 @@ class App;
 
 namespace hearth {
 
-// The caller's choices beside the prompt, which flags write into a request.
+// Flags for all fields of a Generate request except the prompt.
 class GenerationFlags {
  public:
   void Declare(CLI::App* command, uint32_t default_max_new_tokens);
-  // Only those that say where it ends.
+  // Declares only the flags that limit the answer's length.
   void DeclareEnd(CLI::App* command, uint32_t default_max_new_tokens);
-  // Sets all that was given.
+  // Sets the fields of all given flags.
   void Apply(v1::GenerateRequest* request) const;
 
  private:
@@ -42,34 +42,34 @@ class GenerationFlags {
   KeepHint hint_;
 };
 
-// One answer of several to a prompt.
+// One of several answers to a prompt.
 struct GeneratedSample {
   std::vector<uint32_t> token_ids;
   std::string text;
-  std::vector<v1::TokenLogprob> logprobs;  // of token_ids, where they were asked for
+  std::vector<v1::TokenLogprob> logprobs;  // one per token id, if requested
 };
 
 struct GenerationResult {
   v1::Started started;
   v1::Finished finished;
   std::optional<v1::Published> published;
-  std::string request_id;                       // as the logs of worker and store have it
+  std::string request_id;                       // the id in the logs of worker and store
   std::vector<GeneratedSample> samples = {{}};  // at least one
-  double ttft_ms = 0;   // from the RPC's start to the first token, by this process's clock
-  double total_ms = 0;  // to the end of the answer
+  double ttft_ms = 0;   // from the start of the RPC to the first token, by this process's clock
+  double total_ms = 0;  // from the start of the RPC to the end of the answer
   grpc::Status status;
 
-  // Its fields are part of the API, and so is each field with one value of Started and Finished: a
-  // new one appears here.
+  // The fields are part of the public interface. Each single-valued field of Started and Finished
+  // is included, so a new field of these messages appears here.
   Json ToJson() const;
 };
 
 struct GenerationEvents {
   std::function<void(const v1::Started&)> started;
-  std::function<bool(const v1::GeneratedToken&)> token;  // false: the call is cancelled
+  std::function<bool(const v1::GeneratedToken&)> token;  // return false to cancel the call
 };
 
-// Shows on `progress`, and asks for it where that is seen; null: nothing.
+// Shows progress of the prompt on `progress`, if it is visible; null: no progress.
 GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request,
                           grpc::ClientContext* context, const GenerationEvents& events,
                           ProgressLine* progress = nullptr);

@@ -1,9 +1,9 @@
-// Interrupt: turns Ctrl-C into an event. During an answer it stops that answer; otherwise it ends
-// the program, quietly and with exit code 130.
+// Interrupt: handles Ctrl-C. During an answer Ctrl-C stops the answer; otherwise it ends the
+// program silently with exit code 130.
 //
 // Thread safety: SetAction may be called from any thread.
-// Ownership: one for a process, made before other threads start, since they inherit its signal
-// mask.
+// Ownership: one object per process, created before other threads start, because they inherit its
+// signal mask.
 #ifndef HEARTH_SERVICES_HEARTHCTL_INTERRUPT_H_
 #define HEARTH_SERVICES_HEARTHCTL_INTERRUPT_H_
 
@@ -21,7 +21,8 @@ namespace hearth {
 
 class Interrupt {
  public:
-  // The action for the next Ctrl-C; empty: end the program. Returns when no earlier action runs.
+  // Sets the action for the next Ctrl-C; empty: end the program. Returns after a running earlier
+  // action has ended.
   void SetAction(std::function<void()> action) {
     std::lock_guard<std::mutex> lock(mutex_);
     action_ = std::move(action);
@@ -31,7 +32,8 @@ class Interrupt {
   void Take() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (action_) return action_();
-    // Main waits in a read of standard input that nothing ends; nothing is in flight.
+    // The main thread is blocked in a read of standard input that cannot be interrupted. No call is
+    // in flight, so exit at once.
     std::fputc('\n', stdout);
     std::fflush(stdout);
     std::_Exit(kExitInterrupted);
@@ -40,7 +42,8 @@ class Interrupt {
   std::mutex mutex_;
   std::function<void()> action_;
   const BlockedSignal blocked_{SIGINT};
-  const SignalThread thread_{SIGINT, [this] { Take(); }};  // last: it uses the others
+  // last: the thread uses the members above
+  const SignalThread thread_{SIGINT, [this] { Take(); }};
 };
 
 }  // namespace hearth

@@ -23,20 +23,20 @@ std::string SizeText(uint64_t bytes);
 std::string AgeText(double age_s);
 std::string MsText(double ms);
 
-// An enum's value in lower case, without the enum's name in front: "disk" of TIER_DISK.
+// Returns an enum value in lower case without the enum's prefix: "disk" for TIER_DISK.
 std::string EnumText(const google::protobuf::EnumDescriptor& type, int number);
 std::string TierText(v1::Tier tier);
-// The level reached: "none", "memory", "disk", "sync".
+// Returns the durability that was reached: "none", "memory", "disk", "sync" or "shared".
 std::string DurabilityText(v1::Durability durability);
 
-// A message's fields under their names: bytes and digests in hexadecimal, enums as EnumText. An
-// optional number that is absent is null, a message that is absent is left out.
+// Converts a message to JSON with the same field names: bytes and digests in hexadecimal, enums as
+// EnumText. An absent optional number becomes null; an absent message is left out.
 Json MessageJson(const google::protobuf::Message& message);
-// Gives the field `from` of an object another name.
+// Renames the field `from` of an object.
 void RenameField(const char* from, const char* to, Json* json);
 Json RestorePointJson(const v1::RestorePointInfo& point);
 
-// Prints one line; returns kExitOk.
+// Prints one line. Returns kExitOk.
 int PrintJson(const Json& json, Console& console);
 
 }  // namespace hearth

@@ -1,7 +1,7 @@
-// MappedFile: a file's bytes, mapped read-only.
+// MappedFile: a file mapped read-only into memory.
 //
-// Thread safety: const after Open. Ownership: the bytes live as long as the object; the file must
-// not shrink meanwhile.
+// Thread safety: const after Open. Ownership: bytes() is valid while the object lives; the file
+// must not shrink meanwhile.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MAPPED_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_MAPPED_FILE_H_
 
@@ -16,8 +16,8 @@ namespace hearth {
 
 class MappedFile {
  public:
-  // kNotFound, kPermissionDenied or kInvalidArgument (empty, or a folder, a pipe, ...) name the
-  // path. Never waits.
+  // Never blocks. kNotFound, kPermissionDenied and kInvalidArgument (the file is empty, or a
+  // folder, a pipe, ...) name the path.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -1,4 +1,4 @@
-// Asks a worker for its model, and prints it and its fingerprint with every field.
+// Gets a worker's model, and prints the model and every field of its fingerprint.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
@@ -17,10 +17,10 @@ namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
 
-// Prints GetModel's answer, for people or as one JSON object. Returns the exit code.
+// Prints GetModel's answer as text or as one JSON object. Returns the exit code.
 int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 
-// {"chunk_tokens": 128, ...}
+// Returns {"chunk_tokens": 128, ...}.
 void PrintFields(const Fingerprint& fingerprint, Console& console);
 Json FingerprintFieldsJson(const Fingerprint& fingerprint);
 

@@ -49,8 +49,8 @@ absl::Status NewFile::WriteAt(uint64_t offset, absl::string_view data) {
 }
 
 absl::Status NewFile::Commit(mode_t mode) {
-  assert(!temporary_.empty());  // once
-  // A link does not replace what came to be there meanwhile.
+  assert(!temporary_.empty());  // called once
+  // link() fails if another process created the path meanwhile, instead of replacing that file.
   const bool named = ::fchmod(file_, mode) == 0 && ::fsync(file_) == 0 &&
                      (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
                                 : ::link(temporary_.c_str(), path_.c_str())) == 0;

@@ -1,6 +1,7 @@
-// NewFile: a file that is written beside its place, and seen under its name once it is whole.
+// NewFile: writes a file under a temporary name next to its path, and renames it when it is
+// complete.
 //
-// Without Commit nothing is left behind. Thread safety: none. Errors name the path.
+// Without Commit the temporary file is removed. Errors name the path. Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_NEW_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_NEW_FILE_H_
 
@@ -18,25 +19,26 @@ namespace hearth {
 
 class NewFile {
  public:
-  // `replaces`: a file that has the name; otherwise that is kAlreadyExists,
-  // here and, if it came meanwhile, in Commit.
+  // `replaces`: overwrite an existing file. Otherwise an existing file is kAlreadyExists, here or,
+  // if it appears later, in Commit.
   static absl::StatusOr<std::unique_ptr<NewFile>> Create(const std::string& path, bool replaces);
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   absl::Status WriteAt(uint64_t offset, absl::string_view data);
-  // Syncs it and gives it its name. `mode`: who may read and write it; its owner alone. Once.
+  // Syncs the file and renames it to its path. `mode`: its permissions; default: only the owner
+  // reads and writes. REQUIRES: called once.
   absl::Status Commit(mode_t mode = 0600);
 
   int descriptor() const { return file_; }
-  const std::string& temporary_path() const { return temporary_; }  // until Commit
+  const std::string& temporary_path() const { return temporary_; }  // valid until Commit
 
  private:
   NewFile(std::string path, std::string temporary, int file, bool replaces);
 
   const std::string path_;
-  std::string temporary_;  // empty once it is gone
+  std::string temporary_;  // empty after Commit
   const int file_;
   const bool replaces_;
 };

@@ -1,4 +1,5 @@
-// ProgressLine: says on a terminal, in one line that is written over, how far a prompt is.
+// ProgressLine: shows on a terminal how much of a prompt is computed, in one line that it
+// overwrites.
 //
 // Thread safety: none. Ownership: borrows the console.
 #ifndef HEARTH_SERVICES_HEARTHCTL_PROGRESS_LINE_H_
@@ -20,20 +21,20 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Whether anybody sees it: progress is to be asked for.
+  // Whether the line is visible; only then request progress messages.
   bool is_seen() const { return console_.progress; }
-  // So many of the prompt's tokens are there, restored or computed.
+  // Shows that `ready_tokens` of the prompt's tokens are restored or computed.
   void Show(uint32_t ready_tokens, uint32_t prompt_tokens, absl::Time now = absl::Now());
-  // Takes the line away, before anything else is written.
+  // Removes the line. Call it before printing anything else.
   void Clear();
 
  private:
-  // ", about 12 s left"; empty until it can be told.
+  // Returns ", about 12 s left"; "" while there is no estimate.
   std::string TimeLeft(uint32_t ready_tokens, uint32_t prompt_tokens, absl::Time now) const;
 
   Console& console_;
   bool shown_ = false;
-  uint32_t first_ready_ = 0;  // when the line was shown first:
+  uint32_t first_ready_ = 0;  // ready tokens and time at the first Show:
   absl::Time first_at_;
 };
 

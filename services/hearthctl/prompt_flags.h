@@ -1,4 +1,4 @@
-// PromptFlags: the flags that give a prompt on the command line, and their message.
+// PromptFlags: the flags for a prompt on the command line, and the prompt's message.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_
@@ -20,21 +20,23 @@ class Option;
 
 namespace hearth {
 
-// "2,3,4", spaces and new lines allowed, a JSON list too. kInvalidArgument names the bad item.
+// Parses "2,3,4", ids separated by spaces or line ends, or a JSON list. kInvalidArgument names the
+// bad item.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 
-// --adapter: the one that a prompt goes through.
+// Declares --adapter, the adapter for the prompt.
 CLI::Option* DeclareAdapter(CLI::App* command, std::string* adapter);
 
-// --keep, --priority: hints for the store, of what a call keeps.
+// Declares --keep and --priority, hints for the store about the entries that a call keeps.
 void DeclareHint(CLI::App* command, KeepHint* hint);
 
 class PromptFlags {
  public:
-  // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
-  // `takes_word`: so is a text without a flag, as with --prompt.
+  // Declares --prompt, --prompt-file, --chat, --token-ids and --token-ids-file, of which exactly
+  // one is required. `takes_word`: an argument without a flag is also a prompt.
   void Declare(CLI::App* command, bool takes_word = true);
-  // Reads files. kInvalidArgument or kNotFound name the flag or file and the mistake.
+  // Returns the prompt; reads the named files. kInvalidArgument and kNotFound name the flag or file
+  // and the mistake.
   absl::StatusOr<v1::PromptInput> Build() const;
 
  private:

@@ -1,4 +1,4 @@
-// Lists the restore points of a store, and finds them by shortened identifiers.
+// Lists a store's restore points, and resolves shortened ids.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_
@@ -13,20 +13,20 @@
 
 namespace hearth {
 
-// Fewer digits are refused: they could match too much.
+// Shorter prefixes are refused, because they could match many ids.
 inline constexpr size_t kMinIdDigits = 6;
 
-// The restore point that a command is about, as ResolveId takes it.
+// Declares the argument "id" for ResolveId.
 CLI::Option* AddPoint(CLI::App* command, std::string* id);
 
-// Sets `tenant`, unless it is null, to the name of the tenant that an administrator is shown; for
-// other callers it stays as it is.
+// Lists the restore points. If the caller is an administrator and `tenant` is not null, sets
+// `tenant` to the tenant whose points are listed.
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store,
                                                                     std::string* tenant = nullptr);
 
-// The 32 bytes that `text` names: 64 hexadecimal digits, or the first ones of exactly one restore
-// point. kInvalidArgument, kNotFound.
+// Returns the 32 bytes of an id: `text` is 64 hexadecimal digits, or the first digits of exactly
+// one stored restore point. Errors: kInvalidArgument, kNotFound.
 absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
                                       const std::string& text);
 

@@ -1,6 +1,7 @@
-// SnapshotWriter: writes a snapshot file slice by slice, in any order; visible only when whole.
+// SnapshotWriter: writes a snapshot file from pieces of slices in any order. The file appears only
+// when complete.
 //
-// A NewFile, of which Commit verifies every byte first. Without Commit nothing is left behind.
+// Uses a NewFile. Commit verifies every byte first; without Commit no file remains.
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
 #define HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
@@ -18,14 +19,14 @@ namespace hearth {
 
 class SnapshotWriter {
  public:
-  // `replaces`: as NewFile has it.
+  // `replaces`: see NewFile::Create.
   static absl::StatusOr<std::unique_ptr<SnapshotWriter>> Create(const std::string& path,
                                                                 const Fingerprint& fingerprint,
                                                                 const Manifest& manifest,
                                                                 bool replaces);
 
-  // Writes a part of the slice of `layer` (a model layer index) of the manifest's object at
-  // `object`. kDataLoss when there is no place for it.
+  // Writes a piece of a slice: `object` is an index into the manifest's objects, `layer` a model
+  // layer index. kDataLoss: the manifest has no such slice or range.
   absl::Status WriteSlice(size_t object, uint32_t layer, uint64_t offset, absl::string_view data);
   absl::Status Commit();
 

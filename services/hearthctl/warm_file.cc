@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-// Caught by ParseWarmFile, as yaml-cpp's own exceptions are.
+// ParseWarmFile catches this exception, like yaml-cpp's own.
 [[noreturn]] void Refuse(const YAML::Node& node, const std::string& why) {
   throw YAML::RepresentationException(node.Mark(), why);
 }

@@ -1,23 +1,23 @@
-// Parses the list of prompts that `hearthctl warm` keeps warm, from YAML:
+// Parses the YAML file of prompts for `hearthctl warm`:
 //
-//   prompts:                          # optional
-//     - name: handbook                # shown in progress; default prompts[0], prompts[1], ...
-//       text: "Text itself"           # or text_file (beside this file), or token_ids
-//       breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
-//       pin: true                     # never evicted; default false
-//       ttl: 36h                      # how long it is kept; default: as the store has it
-//       adapter: legal                # one of the worker's; default: none
-//     - token_ids: [2, 10, 11]
-//   chats:                            # optional
-//     - name: assistant
-//       messages:                     # as in a chat file
-//         - role: system
-//           content: "You are brief." # or a list of {text, cache_breakpoint}
-//           cache_breakpoint: true    # at the end of this message; default false
-//       generation_prompt: false      # the last message goes on later; default true
-//       pin: true                     # and ttl and adapter, as above
+//     prompts:                          # optional
+//       - name: handbook                # shown in progress; default prompts[0], prompts[1], ...
+//         text: "Text itself"           # or text_file (relative to this file), or token_ids
+//         breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
+//         pin: true                     # never evicted; default false
+//         ttl: 36h                      # time to live; default: the store's
+//         adapter: legal                # an adapter of the worker; default: none
+//       - token_ids: [2, 10, 11]
+//     chats:                            # optional
+//       - name: assistant
+//         messages:                     # as in a chat file
+//           - role: system
+//             content: "You are brief." # or a list of {text, cache_breakpoint}
+//             cache_breakpoint: true    # at the end of this message; default false
+//         generation_prompt: false      # the last message is unfinished; default true
+//         pin: true                     # ttl and adapter too, as above
 //
-// Unknown keys are refused with their line, so that a misspelt `pin` is not ignored.
+// Unknown keys are errors that name the line, so that a misspelt `pin` is not ignored.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
@@ -34,14 +34,14 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
-  uint32_t ttl_s = 0;   // 0: not given
+  uint32_t ttl_s = 0;   // seconds; 0: not given
   std::string adapter;  // empty: none
 };
 
-// The seconds of a text like "36h". kInvalidArgument.
+// Parses a duration such as "36h" into seconds. kInvalidArgument.
 absl::StatusOr<uint32_t> ParseTtl(const std::string& text);
 
-// `folder`: where text_file paths begin. kInvalidArgument names the line and the mistake.
+// `folder`: relative text_file paths start here. kInvalidArgument names the line and the mistake.
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
                                                      const std::string& folder);
 

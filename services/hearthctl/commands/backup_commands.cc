@@ -1,4 +1,4 @@
-// backup and restore: a store's data folder, without a server.
+// backup and restore: copy a store's data folder, without a server.
 #include <string>
 
 #include "absl/strings/match.h"

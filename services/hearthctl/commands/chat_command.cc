@@ -1,4 +1,4 @@
-// chat: a conversation with a worker, or with the next one of several.
+// chat: a conversation with a worker; if the worker fails, with the next one of the list.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -41,7 +41,8 @@ constexpr char kCommands[] =
     "Keys: arrows, Home, End; Up and Ctrl-R for earlier lines; Ctrl-C stops an answer.\n"
     "A pasted text is one turn, line ends included.";
 
-// "/save" of "/save FILE"; empty: the line is a question. "/etc/passwd is what?" is one.
+// Returns the command of a line, such as "/save" of "/save FILE"; "" if the line is a question,
+// such as "/etc/passwd is what?".
 std::string CommandWord(const std::string& line) {
   if (line[0] != '/' || line.find('\n') != line.npos) return "";
   const std::string word = line.substr(0, line.find(' '));
@@ -83,12 +84,13 @@ absl::StatusOr<v1::Chat> FirstMessages(const ChatFlags& flags) {
   return chat;
 }
 
-// Conversation: turns of a person and of the model, each asked of a worker with all before it.
+// Conversation: turns of a person and the model. Each turn is sent to a worker together with all
+// earlier turns.
 //
-// Thread safety: none. Ownership: borrows all that it is given.
+// Thread safety: none. Ownership: borrows all constructor arguments.
 class Conversation {
  public:
-  // Where turns come from, one at a time, without their line ends; nothing at the end of input.
+  // Returns the next line of input without its line end; nullopt at the end of input.
   using Lines = std::function<std::optional<std::string>()>;
 
   Conversation(const ChatFlags& flags, v1::Chat first, Interrupt* interrupt, Console* console)
@@ -100,8 +102,8 @@ class Conversation {
         chat_(first_),
         file_(flags.history_file) {}
 
-  // Connects to the first worker in turn that answers, beginning with the present one. The error
-  // names all that were tried.
+  // Connects to the first worker that answers, starting with the current worker. The error names
+  // all workers that were tried.
   absl::Status Connect() {
     absl::Status failure;
     for (size_t tried = 0; tried < flags_.workers.size(); ++tried) {
@@ -120,8 +122,8 @@ class Conversation {
     return failure;
   }
 
-  // Until the end of input. REQUIRES: connected. Without a terminal it fails when no worker is
-  // left; at one, the person is told, and may ask again.
+  // Runs until the end of input. REQUIRES: connected. If no worker answers, returns an exit code;
+  // at a terminal it reports the error and continues instead.
   int Run(const Lines& next_line) {
     Console& console = *console_;
     while (const std::optional<std::string> line = next_line()) {
@@ -144,7 +146,7 @@ class Conversation {
   }
 
  private:
-  // Of a line such as "/save talk.json". False: end the conversation.
+  // Runs a line such as "/save talk.json". Returns false to end the conversation.
   bool Command(const std::string& line) {
     const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
     const std::string& word = words.first;
@@ -193,14 +195,15 @@ class Conversation {
     Tell(absl::StrCat("loaded ", chat_.messages_size(), " messages from ", path));
   }
 
-  // Adds the turn and its answer.
+  // Sends the turn and adds it and the answer to the conversation. Returns the exit code.
   int Answer(const std::string& text) {
     AddMessage(&chat_, "user", text);
     v1::GenerateRequest request;
     *request.mutable_prompt()->mutable_chat() = chat_;
     flags_.generation.Apply(&request);
     GenerationResult result = Ask(request);
-    // One that is gone is left for the next, whose answer begins again.
+    // If the worker is unavailable, ask the next worker, which starts the answer from the
+    // beginning.
     for (size_t asked = 1; asked < flags_.workers.size() && NoWorkerAnswered(result); ++asked) {
       present_ = (present_ + 1) % flags_.workers.size();
       if (!Connect().ok()) break;
@@ -230,7 +233,7 @@ class Conversation {
     return result;
   }
 
-  // A stopped answer stays in the history as far as it came; a refused question leaves it.
+  // Keeps the generated part of a stopped answer; removes a question that was refused.
   int Finish(const GenerationResult& result) {
     Console& console = *console_;
     const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
@@ -255,7 +258,7 @@ class Conversation {
     return kExitOk;
   }
 
-  // Of lines that are no answer: with --json they are not among the objects.
+  // Prints a line that is not an answer; with --json to `err`, so that `out` has only JSON objects.
   void Tell(const std::string& text) {
     (flags_.json ? console_->err : console_->out) << text << std::endl;
   }
@@ -266,21 +269,21 @@ class Conversation {
   }
 
   const ChatFlags& flags_;
-  PeerFlags worker_;  // the present one, of flags_.workers
+  PeerFlags worker_;  // the current worker of flags_.workers
   size_t present_ = 0;
   std::unique_ptr<v1::Inference::Stub> stub_;
   Interrupt* const interrupt_;
   Console* const console_;
   const v1::Chat first_;
   v1::Chat chat_;
-  absl::Status failure_;  // of the last call, with the worker that it was asked of
-  std::string file_;      // that may be replaced: it was loaded or saved
+  absl::Status failure_;  // error of the last call, naming the worker
+  std::string file_;      // /save may overwrite this file, because it was loaded or saved
 };
 
 int RunChat(const ChatFlags& flags, Console& console) {
   auto first = FirstMessages(flags);
   if (!first.ok()) return Fail(console, first.status());
-  Interrupt interrupt;  // before the connection's threads
+  Interrupt interrupt;  // before gRPC starts threads
   Conversation conversation(flags, *std::move(first), &interrupt, &console);
   if (absl::Status status = conversation.Connect(); !status.ok()) return Fail(console, status);
   constexpr char kPrompt[] = "you> ";

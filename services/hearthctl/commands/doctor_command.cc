@@ -1,4 +1,4 @@
-// doctor: looks at a running set-up from outside, and says what to change.
+// doctor: checks running servers from outside, and says what to change.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -38,7 +38,7 @@ struct DoctorFlags {
   bool json = false;
 };
 
-// Tells what was found, line by line.
+// Prints the result of each check.
 class Findings {
  public:
   Findings(bool json, Console* console) : json_(json), console_(console) {}
@@ -134,7 +134,7 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
   }
 }
 
-// Counters above 0 that somebody should look at.
+// Reports counters above 0 that need attention.
 void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
   static const auto& advice = *new std::map<std::string, const char*>{
       {"publishes_refused_full", "raise --disk-bytes, or unpin restore points"},
@@ -151,7 +151,7 @@ void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
   for (const auto& [name, what] : advice) {
     const auto counter = stats.counters().find(name);
     if (counter == stats.counters().end() || counter->second == 0) continue;
-    // All others count since the start.
+    // This counter is the current state; all others count since the store's start.
     const auto tell = absl::EndsWith(name, "unreachable_shards") ? &Findings::Bad : &Findings::Odd;
     (findings->*tell)("counter", absl::StrCat(name, " is ", counter->second), what);
   }
@@ -183,11 +183,12 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
   return true;
 }
 
-// Token ids that nobody has stored.
+// Returns a request with random token ids, so that no store has the prompt.
 v1::GenerateRequest ProbeRequest(const v1::GetModelResponse& model) {
   v1::GenerateRequest request;
   std::mt19937_64 random{std::random_device()()};
-  // Below the first 300 are control tokens, where there are so many.
+  // The first 300 ids are mostly control tokens; use ids above them if the vocabulary is large
+  // enough.
   const uint32_t end = std::min<uint32_t>(std::max<uint32_t>(model.vocab_size(), 2), 10000);
   std::uniform_int_distribution<uint32_t> id(end > 300 ? 300 : 1, end - 1);
   for (uint32_t i = 0; i < 2 * model.chunk_tokens() + 1; ++i) {
@@ -240,7 +241,7 @@ void CheckRestore(const Worker& first, const GenerationResult& stored, const Wor
   }
 }
 
-// Leaves the store as it was. False: the worker does not answer.
+// Drops the probe's restore points. Returns false if the worker does not answer.
 bool DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptInput& prompt) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = prompt;
@@ -289,7 +290,7 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
   if (has_store && !workers.empty() && !flags.no_probe) {
     const v1::GenerateRequest request = ProbeRequest(workers[0].model);
     Probe(workers, request, &findings);
-    // However it went: a worker that failed may have stored it before.
+    // In any case: also a worker that failed may have stored the prompt.
     std::any_of(workers.begin(), workers.end(),
                 [&](const Worker& worker) { return DropProbe(flags, worker, request.prompt()); });
   }

@@ -35,17 +35,17 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   return json;
 }
 
-// Why a boundary cannot be used, or whose it is.
+// Returns why a boundary cannot be used, or whose namespace it is from.
 std::string Note(const v1::BoundaryInfo& boundary) {
   if (boundary.from_public()) return "from the public namespace";
-  // Its tail never was there: only tails of boundaries that are worth keeping are stored.
+  // The tail was never stored: only boundaries worth keeping have a stored tail.
   if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
     return "not kept: no request asked for this boundary";
   }
   return boundary.reason();
 }
 
-// All of a row but its boundary.
+// The row of a boundary, without the boundary itself.
 std::string RowText(const v1::BoundaryInfo& boundary) {
   return absl::StrFormat("  %-6s  %-6s  %9s  %8s  %-6s  %s", boundary.usable() ? "yes" : "no",
                          TierText(boundary.slowest_tier()),
@@ -54,7 +54,7 @@ std::string RowText(const v1::BoundaryInfo& boundary) {
                          boundary.pinned() ? "yes" : "no", Note(boundary));
 }
 
-// Neighbours that cannot be used for the same reason are one row.
+// Prints consecutive boundaries that are unusable for the same reason as one row.
 void PrintBoundaries(const v1::ExplainResponse& response, Console& console) {
   if (response.boundaries_size() == 0) return;
   console.out << "    boundary  usable  tier        size       age  pinned  note\n";
@@ -76,7 +76,7 @@ void PrintBoundaries(const v1::ExplainResponse& response, Console& console) {
   }
 }
 
-// The token that every text begins with is no match worth a line.
+// Every text begins with this one token (<bos>), so a match of one token is not reported.
 constexpr uint32_t kFirstToken = 1;
 
 void PrintExplain(const v1::ExplainResponse& response, Console& console) {

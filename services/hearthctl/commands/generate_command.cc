@@ -72,7 +72,7 @@ GenerationEvents JsonEvents(Console& console) {
 
 GenerationEvents TextEvents(Console& console, uint32_t samples) {
   GenerationEvents events;
-  if (samples > 1) return events;  // they come side by side: printed at the end
+  if (samples > 1) return events;  // answers arrive interleaved: print them at the end
   events.token = [&console](const v1::GeneratedToken& token) {
     const bool goes_on = PrintAnswer(token.text(), console);
     for (const auto& logprob : token.logprobs()) {

@@ -1,4 +1,4 @@
-// completion, man and reference: hearthctl's own flags, for shells and for readers.
+// completion, man and reference: print hearthctl's own flags, for shells and readers.
 #include <string>
 
 #include "services/hearthctl/commands.h"
@@ -21,7 +21,7 @@ constexpr char kReferenceExamples[] =
   hearth-store --reference               (servers: a flag)
 )";
 
-// Which page about the whole program to print.
+// The page about the whole program to print.
 struct PageFlags {
   const CommandLine* line = nullptr;
   std::string (*page)(const ProgramText&) = nullptr;

@@ -1,4 +1,4 @@
-// verify: files and folders, without a server.
+// verify: checks snapshot files and data folders, without a server.
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -106,7 +106,8 @@ Json ReportJson(const std::string& dir, const VerifyReport& report,
 }
 
 int CheckDataDir(const std::string& dir, bool json, Console& console) {
-  // Looking does a running store no harm; what it changes meanwhile may look damaged.
+  // Verification does not disturb a running store, but files that the store changes meanwhile can
+  // look damaged.
   const std::optional<pid_t> holder = FolderHolder(dir);
   const std::string open = holder.has_value()
                                ? absl::StrCat("; process ", *holder,

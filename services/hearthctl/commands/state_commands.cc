@@ -1,4 +1,4 @@
-// state save and state load: an inference as a file, which goes on at another worker.
+// state save and state load: save an inference to a file, and continue it at another worker.
 #include <string>
 #include <utility>
 
@@ -25,7 +25,7 @@ Continues token for token with the saved sampler. The worker needs the same mode
 kernels; otherwise it names the part that differs. With --json, token_ids has only new tokens.
 )";
 
-// What gRPC is given at a time.
+// Bytes per message.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 struct SaveFlags {
@@ -52,7 +52,7 @@ GenerationEvents Printing(bool json, Console& console) {
   return events;
 }
 
-// The bytes of the state, which the file then is.
+// Writes the state to `file` and commits the file. Returns its size in bytes.
 absl::StatusOr<uint64_t> Receive(v1::Inference::Stub* stub, const std::string& request_id,
                                  const PeerFlags& worker, NewFile* file) {
   v1::SaveStateRequest request;
@@ -111,7 +111,7 @@ absl::StatusOr<v1::LoadStateResponse> Send(v1::Inference::Stub* stub, absl::stri
   v1::LoadStateResponse loaded;
   const auto writer = stub->LoadState(&context, &loaded);
   v1::StateChunk chunk;
-  bool goes_on = true;  // a worker that refuses it stops reading
+  bool goes_on = true;  // false if the worker has refused the state and stopped reading
   while (goes_on && !bytes.empty()) {
     const absl::string_view piece = bytes.substr(0, kChunkBytes);
     chunk.set_data(piece.data(), piece.size());
@@ -124,7 +124,7 @@ absl::StatusOr<v1::LoadStateResponse> Send(v1::Inference::Stub* stub, absl::stri
   return loaded;
 }
 
-// The request that goes on where the saved one stopped.
+// Returns the request that continues the saved inference.
 v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, const LoadFlags& flags) {
   v1::GenerateRequest request;
   *request.mutable_prompt()->mutable_token_ids()->mutable_ids() = loaded.token_ids();

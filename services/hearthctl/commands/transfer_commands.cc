@@ -1,4 +1,4 @@
-// export: a restore point of a store as a file. import: the file into a store.
+// export: writes a restore point of a store to a file. import: stores a file's restore point.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/hearthctl/commands.h"
@@ -31,7 +31,7 @@ struct TransferFlags {
   bool json = false;
 };
 
-// The manifest that a fetched plan describes; the writer validates it.
+// Returns the manifest of a fetched plan; SnapshotWriter validates it.
 absl::StatusOr<Manifest> ManifestOf(const v1::FetchPlan& plan, const Fingerprint& fingerprint) {
   const v1::InferenceState& state = plan.state();
   Manifest manifest;
@@ -121,7 +121,8 @@ v1::PublishRequest BeginOf(const SnapshotHeader& header, const TransferFlags& fl
   return request;
 }
 
-// Sends one object's slices in pieces. False when the stream broke: Finish says why.
+// Sends one object's slices in pieces. Returns false if the stream broke; Finish then returns the
+// reason.
 bool SendObject(const SnapshotHeader& header, absl::string_view file, size_t object,
                 size_t first_slice, PublishStream* stream) {
   const ObjectId& id = header.manifest.objects[object].id;
@@ -172,7 +173,7 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const Transfe
     ack = response.ack();
     whole = !stream->Read(&response);
   }
-  // A broken stream ends by itself; one that the store still holds open must be ended.
+  // A broken stream has already ended. If the store still holds the stream open, end it here.
   if (!whole) stream->WritesDone();
   const grpc::Status status = stream->Finish();
   if (!status.ok()) return RpcFailure(status, flags.store);
@@ -188,7 +189,8 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const Transfe
                    " did not store the restore point: ", absl::StrJoin(ack.notes(), "; ")));
 }
 
-// All six parts, against the worker's model when one is given, else against the file's own.
+// Checks all six parts of the state against the worker's model if --worker is given, else against
+// the file's own fingerprint.
 absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header) {
   if (flags.worker.address.empty()) return CheckRestorable(header, header.fingerprint);
   auto model = GetModel(flags.worker);

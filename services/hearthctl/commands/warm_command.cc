@@ -58,14 +58,15 @@ struct WarmFlags {
 
 struct WarmResult {
   uint32_t prompt_tokens = 0;
-  uint32_t computed_tokens = 0;  // 0 when everything was stored already
+  uint32_t computed_tokens = 0;  // 0 if all were stored already
   std::vector<uint32_t> wanted;  // boundaries worth keeping, ascending
-  std::vector<uint32_t> stored;  // those of them that can be restored now
-  std::vector<uint32_t> pinned;  // those of `stored` that are pinned
-  std::string note;              // why something is missing
-  // Boundaries that were asked for are known even where the rest failed.
+  std::vector<uint32_t> stored;  // the wanted boundaries that can be restored now
+  std::vector<uint32_t> pinned;  // the stored boundaries that are pinned
+  std::string note;              // why boundaries are missing
+  // True once `wanted` is set, even if a later step failed.
   bool knows_wanted = false;
-  std::string pin_failure;  // which of `stored` are not pinned and why, when pins were asked
+  // if pins were requested: which stored boundaries are not pinned, and why
+  std::string pin_failure;
 
   bool complete() const { return stored.size() == wanted.size(); }
   bool all_pinned() const { return !pinned.empty() && pinned.size() == stored.size(); }
@@ -76,12 +77,12 @@ void AppendNote(const std::string& more, std::string* note) {
   *note += more;
 }
 
-// REQUIRES: boundaries ascend.
+// REQUIRES: `boundaries` is sorted ascending.
 bool Contains(const std::vector<uint32_t>& boundaries, uint32_t boundary) {
   return std::binary_search(boundaries.begin(), boundaries.end(), boundary);
 }
 
-// The highest boundary that is wanted and missing. Empty when there is none.
+// Returns why the highest wanted boundary that is missing cannot be used; "" if none is missing.
 std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& result) {
   std::string why;
   for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
@@ -91,14 +92,14 @@ std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& r
   return why;
 }
 
-// Warmer: gets prompts into the store, one at a time, and skips those that are stored.
+// Warmer: stores prompts, one at a time, and skips prompts that are already stored.
 //
-// KeptBoundaries, the same here and in the worker, says which boundaries to store; Explain, called
-// before and after, says which ones are stored.
-// Thread safety: none. Ownership: borrows all that it is given.
+// KeptBoundaries, which the worker calls too, gives the boundaries to store; Explain, called before
+// and after, gives the boundaries that are stored.
+// Thread safety: none. Ownership: borrows all constructor arguments.
 class Warmer {
  public:
-  // `store` null: no pins. `console`: where it shows how far a prompt is.
+  // `store`: null if nothing is pinned. `console`: shows progress.
   Warmer(const WarmFlags& flags, v1::Inference::Stub* worker, v1::CacheStore::Stub* store,
          uint32_t chunk_tokens, Console* console)
       : flags_(flags),
@@ -107,8 +108,8 @@ class Warmer {
         chunk_tokens_(chunk_tokens),
         console_(console) {}
 
-  // Fills `result` as far as it came. A stored boundary that cannot be pinned is no error: the
-  // result reports it, and the others are pinned.
+  // Fills `result` also if a later step fails. A stored boundary that cannot be pinned is not an
+  // error: the result names it, and the other boundaries are pinned.
   absl::Status Warm(const WarmEntry& entry, WarmResult* result) {
     absl::Status status = FindWanted(entry, result);
     if (!status.ok()) return status;
@@ -119,7 +120,8 @@ class Warmer {
     }
     auto explained = FindStored(entry, result);
     if (!explained.ok()) return explained.status();
-    // With a time to live or a hint, prompts that are stored already too: theirs is renewed.
+    // If a time to live or a hint is given, also prefill prompts that are already stored, to renew
+    // theirs.
     if (!result->complete() || entry.ttl_s > 0 || flags_.hint.is_given()) {
       status = Prefill(entry, result);
       if (!status.ok()) return status;
@@ -187,8 +189,8 @@ class Warmer {
     return absl::OkStatus();
   }
 
-  // Pins each boundary worth keeping by itself: the pin of a longer one does not keep the remainder
-  // that ends at a breakpoint below it.
+  // Pins each stored boundary separately: the pin of a longer boundary does not protect the
+  // remainder that ends at a breakpoint below it.
   void PinStored(const v1::ExplainResponse& explained, WarmResult* result) {
     for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
       if (!Contains(result->stored, boundary.boundary())) continue;
@@ -225,8 +227,8 @@ class Warmer {
 struct Totals {
   size_t wanted = 0, stored = 0, entries = 0, failed = 0;
   uint64_t computed_tokens = 0;
-  bool knows_wanted = true;  // of every prompt
-  // Nothing where no number would be true: boundaries are unknown, or there are none.
+  bool knows_wanted = true;  // true if known for every prompt
+  // nullopt if some boundaries are unknown, or there are none.
   std::optional<double> coverage() const {
     if (!knows_wanted || wanted == 0) return std::nullopt;
     return static_cast<double>(stored) / static_cast<double>(wanted);
@@ -299,7 +301,7 @@ absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
   return entries;
 }
 
-// One prompt's failure leaves the others: a warm-up does what it can and says what it could not.
+// If a prompt fails, reports the error and continues with the next prompt.
 Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Warmer* warmer,
                Console& console) {
   Totals totals;

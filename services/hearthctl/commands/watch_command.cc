@@ -1,4 +1,4 @@
-// watch: what the store holds, then what comes and goes.
+// watch: prints the stored restore points, then every change.
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
