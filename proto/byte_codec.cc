@@ -10,7 +10,8 @@
 namespace hearth {
 namespace {
 
-// Byte by byte, so that the host's byte order never shows; compilers make one load or store of it.
+// Byte by byte, so that the host's byte order does not matter; compilers turn this into one load or
+// store.
 template <typename T>
 void StoreLittle(char* bytes, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
@@ -75,7 +76,7 @@ void AppendIntegerField(std::string* out, uint64_t value) {
 }
 
 void AppendNumberField(std::string* out, double value) {
-  if (value == 0) value = 0;  // one encoding for both zeros: they compare equal
+  if (value == 0) value = 0;  // +0 and -0 compare equal, so both get one encoding
   uint64_t bits;
   static_assert(sizeof(bits) == sizeof(value), "doubles are IEEE 754 binary64");
   std::memcpy(&bits, &value, sizeof(bits));
@@ -123,8 +124,8 @@ std::vector<uint64_t> ByteReader::U64Array(size_t count, absl::string_view what)
   return LoadArray<uint64_t>(Array(count, sizeof(uint64_t), what));
 }
 
-// Counts come from the input: the length is checked before anything is allocated, and the division
-// keeps count * size from wrapping.
+// The count comes from the input: check the length before allocating. The division avoids overflow
+// of count * size.
 absl::string_view ByteReader::Array(size_t count, size_t size, absl::string_view what) {
   const bool fits = count <= remaining() / size;
   return Bytes(fits ? count * size : std::numeric_limits<size_t>::max(), what);

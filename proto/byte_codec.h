@@ -1,12 +1,12 @@
-// Little-endian bytes: functions that append them, and ByteReader, which never reads past its
+// Appends little-endian values to a string, and reads them back: ByteReader never reads past its
 // input.
 //
 // The canonical encodings (fingerprint, keys), the snapshot format and the store's records on disk
-// use these. Docs: docs/dev/snapshot-format.md, "Notation".
+// use these functions. Docs: docs/dev/snapshot-format.md, "Notation".
 // Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
-// Ownership: a ByteReader borrows the bytes it reads; they must outlive it and its results.
-// Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss, and
-// that of a read names the field and its offset.
+// Ownership: a ByteReader borrows its input, which must outlive the reader and its results.
+// Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss; the
+// error of a read names the field and its offset.
 #ifndef HEARTH_PROTO_BYTE_CODEC_H_
 #define HEARTH_PROTO_BYTE_CODEC_H_
 
@@ -26,7 +26,7 @@ void AppendU32(std::string* out, uint32_t value);
 void AppendU64(std::string* out, uint64_t value);
 void AppendU32Array(std::string* out, absl::Span<const uint32_t> values);
 
-// Types of a canonical field. Values are hashed and stored: never change one.
+// Types of a canonical field. The numbers are hashed and stored: never change them.
 enum class FieldType : uint8_t {
   kText = 1,
   kInteger = 2,
@@ -35,7 +35,7 @@ enum class FieldType : uint8_t {
   kIds = 5,
 };
 
-// A canonical field: type (1 byte), length of the payload (u32), payload.
+// Appends a canonical field: type (1 byte), length of the payload (u32), payload.
 void AppendField(std::string* out, FieldType type, absl::string_view payload);
 void AppendTextField(std::string* out, absl::string_view text);
 void AppendIntegerField(std::string* out, uint64_t value);
@@ -43,17 +43,17 @@ void AppendNumberField(std::string* out, double value);  // -0 is written as +0
 void AppendBytesField(std::string* out, absl::string_view bytes);
 void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids);
 
-// Reads values one after the other, and remembers the first failure, so that callers check once.
+// Reads values in order and keeps the first failure, so that callers check only once.
 class ByteReader {
  public:
   explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
 
   size_t offset() const { return offset_; }
   size_t remaining() const { return bytes_.size() - offset_; }
-  // The first failure, of a read or of the caller's.
+  // The first failure of a read or of Refuse.
   const absl::Status& status() const { return status_; }
 
-  // `what` names the field in the error. After a failure they return zeros, and nothing.
+  // `what` names the field in errors. After a failure these return zero or an empty result.
   absl::string_view Bytes(size_t count, absl::string_view what);
   uint32_t U32(absl::string_view what);
   uint64_t U64(absl::string_view what);
@@ -65,15 +65,15 @@ class ByteReader {
     absl::string_view payload;
   };
   Field NextField(absl::string_view what);
-  // The payload of the next field, which must have this type.
+  // Returns the payload of the next field, which must have this type.
   absl::string_view FieldOf(FieldType type, absl::string_view what);
   uint64_t IntegerField(absl::string_view what);
   double NumberField(absl::string_view what);
   std::vector<uint32_t> IdsField(absl::string_view what);
 
-  // Fails, unless it has failed before.
+  // Sets the failure, unless there already is one.
   void Refuse(absl::string_view why);
-  // Fails if bytes are left. Returns status().
+  // Fails if bytes remain. Returns status().
   absl::Status End(absl::string_view what);
 
  private:
@@ -84,13 +84,13 @@ class ByteReader {
   absl::Status status_;
 };
 
-// The integer, or the number, in a payload. REQUIRES: payload.size() == 8.
+// Decode the payload of an integer or a number field. REQUIRES: payload.size() == 8.
 uint64_t LoadU64(absl::string_view payload);
 double LoadNumber(absl::string_view payload);
 
-// Appends the XXH3-64 of all bytes before it.
+// Appends the XXH3-64 of all bytes in `out`.
 void AppendDigest(std::string* out);
-// The bytes before such a digest. kDataLoss: it is not theirs.
+// Returns the bytes before the digest. kDataLoss: the digest does not match them.
 absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::string_view what);
 
 }  // namespace hearth

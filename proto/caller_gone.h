@@ -1,4 +1,4 @@
-// CallerGone: the error of work that ends early because nobody waits for it any more.
+// CallerGone: the error of work that ends early because its caller no longer waits for it.
 //
 // Thread safety: a pure function.
 #ifndef HEARTH_PROTO_CALLER_GONE_H_

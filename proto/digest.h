@@ -1,4 +1,4 @@
-// SHA-256 digests: of fingerprints, prefixes, restore points and callers' tokens.
+// SHA-256 digests of fingerprints, prefixes, restore points and callers' tokens.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_PROTO_DIGEST_H_
@@ -17,13 +17,13 @@ namespace hearth {
 
 using Digest = std::array<uint8_t, 32>;
 
-absl::string_view DigestBytes(const Digest& digest);  // borrowed
+absl::string_view DigestBytes(const Digest& digest);  // borrows `digest`
 std::string DigestHex(const Digest& digest);
 absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
 absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
 Digest Sha256(absl::string_view bytes);
 
-// The same of bytes that come in parts. Thread safety: none.
+// SHA-256 of bytes that are added in parts. Thread safety: none.
 class Sha256Stream {
  public:
   Sha256Stream();

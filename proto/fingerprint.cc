@@ -75,7 +75,7 @@ FingerprintField ReadField(ByteReader* reader) {
   return field;
 }
 
-// Looks fields up by name and remembers the first one that is missing or has another type.
+// Looks up fields by name and keeps the first error: a missing field or a wrong type.
 class FieldReader {
  public:
   explicit FieldReader(absl::Span<const FingerprintField> fields) : fields_(fields) {}
@@ -113,7 +113,7 @@ class FieldReader {
   absl::Status status_;
 };
 
-// The one of `known` that the field names.
+// Returns the value of `known` that the field names.
 template <typename Enum>
 Enum ReadNamed(FieldReader* reader, absl::string_view field, std::initializer_list<Enum> known,
                const char* (*name_of)(Enum)) {
@@ -135,7 +135,7 @@ KvQuantization ReadCodec(FieldReader* reader) {
   absl::string_view options = codec;
   if (absl::ConsumePrefix(&options, kQuantizedCodec)) {
     const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
-    // One layout has one text.
+    // Each layout has exactly one text.
     if (read.ok() && CodecText(*read) == codec) return *read;
   }
   reader->Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec), "\", known are ",
@@ -165,7 +165,7 @@ std::string CodecText(const KvQuantization& quantization) {
 std::string FingerprintField::ValueText() const {
   if (const auto* integer = std::get_if<uint64_t>(&value)) return absl::StrCat(*integer);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  // The shortest decimal that reads back as the same number.
+  // The shortest decimal that parses to the same number.
   const double number = std::get<double>(value);
   char buffer[32];
   for (int digits = 1; digits <= 17; ++digits) {
@@ -256,7 +256,7 @@ absl::StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view bytes) {
   if (!reader.status().ok()) return reader.status();
   auto fingerprint = Create(std::move(fields));
   if (!fingerprint.ok()) return absl::DataLossError(fingerprint.status().message());
-  // Refuses trailing bytes, unsorted fields and -0: one fingerprint has one encoding.
+  // Refuses trailing bytes, unsorted fields and -0, so that a fingerprint has exactly one encoding.
   if (fingerprint->Serialize() != bytes) {
     return absl::DataLossError("fingerprint is not in its canonical encoding");
   }
@@ -284,7 +284,7 @@ std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint&
       ++b;
     }
   }
-  // Digests differ whenever what they cover does, and tell a person nothing: name them last.
+  // A digest differs if anything it covers differs, and does not show what: name digests last.
   std::stable_partition(differences.begin(), differences.end(),
                         [](const FieldDifference& difference) {
                           return !absl::EndsWith(difference.field, "_sha256");

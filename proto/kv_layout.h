@@ -1,8 +1,8 @@
-// KvLayout: the geometry of stored KV: its layers, the division of a prompt, the sizes of its
-// parts.
+// KvLayout: the geometry of stored keys and values (KV): layers, division of a prompt into parts,
+// sizes of the parts.
 //
-// Plain values, safe to copy; no I/O. Sizes and lists on which workers and the store must agree
-// come from here and restore_rule.h.
+// Plain values, safe to copy; no I/O. All sizes and lists on which workers and the store must agree
+// come from this header and restore_rule.h.
 #ifndef HEARTH_PROTO_KV_LAYOUT_H_
 #define HEARTH_PROTO_KV_LAYOUT_H_
 
@@ -18,25 +18,25 @@
 
 namespace hearth {
 
-// Values are on disk and on the wire: never change one.
+// The numbers are stored and sent: never change them.
 enum class LayerGroup : uint8_t { kGlobal = 0, kLocal = 1 };
 enum class KvDtype : uint8_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
-// exact: a row's bits depend on the prefill steps, so keys include their cuts. portable: equal
-// within rounding. invariant: bits depend on the tokens alone.
+// How the bits of KV are determined. exact: by the tokens and the prefill steps, so keys include
+// the cuts. portable: equal only within rounding. invariant: by the tokens alone.
 enum class Exactness : uint8_t { kExact = 0, kPortable = 1, kInvariant = 2 };
-// Whether keys include the cuts that tokens were computed with.
+// Whether keys include the cuts with which the tokens were computed.
 inline bool CutsAreKeyed(Exactness exactness) { return exactness == Exactness::kExact; }
-// Whether one key means one value, to the bit.
+// Whether equal keys mean equal bits.
 inline bool BitsFollowKeys(Exactness exactness) { return exactness != Exactness::kPortable; }
 
-// Where a prefix came from; slower tiers have larger values.
+// Where a prefix came from; a larger value means a slower tier.
 enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4, kShared = 5 };
 
-// How durable a publish must be before its acknowledgement.
-// kShared: kDisk, and in the engine that stores share.
+// The durability that a publish must reach before it is acknowledged. kShared: kDisk, and also in
+// the engine that several stores share.
 enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3, kShared = 4 };
 
-// What a publisher hints of its restore points, as PublishBegin's fields of these names.
+// Hints of a publisher about its restore points; see PublishBegin.keep_s and priority.
 struct KeepHint {
   uint32_t keep_s = 0;
   int32_t priority = 0;
@@ -58,47 +58,49 @@ size_t KvDtypeBytes(KvDtype dtype);
 inline constexpr uint32_t kMinChunkTokens = 16;
 inline constexpr uint32_t kMaxChunkTokens = 1024;
 inline constexpr uint32_t kDefaultChunkTokens = 128;
-// 1 Mi tokens: 8 times Gemma 3's longest context.
+// 1,048,576 tokens: 8 times Gemma 3's longest context.
 inline constexpr uint32_t kMaxPromptTokens = 1u << 20;
-// Gemma 3 27B has 62 layers of 16 KV heads x 128: room for larger models, without overflow of any
-// size: 2 x 1,024 heads x 1,024 tokens x 4,096 x 4 bytes = 32 GiB a slice at most.
+// Gemma 3 27B has 62 layers with 16 KV heads of 128. These limits allow larger models without
+// overflow: a slice is at most 2 x 1,024 heads x 1,024 tokens x 4,096 x 4 bytes = 32 GiB.
 inline constexpr uint32_t kMaxLayers = 1024;
 inline constexpr uint32_t kMaxKvHeads = 1024;
 inline constexpr uint32_t kMaxHeadDim = 4096;
-// Of a page, for each of its tokens: 2 x 128 heads x 1,024 x 4 bytes.
+// Bytes of a page per token: 2 x 128 heads x 1,024 x 4 bytes.
 inline constexpr uint32_t kMaxPageTokenBytes = 1u << 20;
 
 struct KvLayout {
   uint32_t chunk_tokens = kDefaultChunkTokens;  // power of two, kMinChunkTokens..kMaxChunkTokens
-  uint32_t window = 0;                          // counts the current token: a tail is window - 1
+  uint32_t window = 0;  // includes the current token, so a tail has window - 1 tokens
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   KvDtype dtype = KvDtype::kFloat32;
   Exactness exactness = Exactness::kExact;
   std::vector<LayerGroup> layers;  // one entry per model layer
-  KvQuantization quantization;     // of whole chunks; a shorter object has its rows as they are
-  // Above 0: slices are opaque, an engine's page of one layer and one block of chunk_tokens, of so
-  // many bytes. Then every object is a whole chunk, and there are no heads, head_dim and dtype.
+  KvQuantization quantization;     // for whole chunks; shorter objects store plain rows
+  // If above 0, a slice is an opaque page of an engine: one layer of one block of chunk_tokens,
+  // with this many bytes. Then every object is a whole chunk, and kv_heads, head_dim and dtype are
+  // unused.
   uint32_t page_bytes = 0;
 
-  // Names the first field that is out of range.
+  // kInvalidArgument names the first field that is out of range.
   absl::Status Validate() const;
   // Model layer indices of a group, ascending.
   std::vector<uint32_t> LayersOf(LayerGroup group) const;
   size_t LayerCount(LayerGroup group) const {
     return static_cast<size_t>(std::count(layers.begin(), layers.end(), group));
   }
-  // Bytes of a slice of `tokens` tokens: K and V, all KV heads.
+  // Bytes of a slice of `tokens` tokens: K and V of all KV heads.
   size_t SliceBytes(uint32_t tokens) const {
     if (page_bytes > 0) return page_bytes;
     return quantization.is_on() && tokens == chunk_tokens ? QuantizedSliceBytes()
                                                           : PlainSliceBytes(tokens);
   }
-  // Of rows as they are.
+  // Bytes of a slice that stores plain rows.
   size_t PlainSliceBytes(uint32_t tokens) const {
     return size_t{2} * kv_heads * tokens * head_dim * KvDtypeBytes(dtype);
   }
-  // Of a whole chunk: all planes of the keys, then those of the values, to a multiple of 64.
+  // Bytes of a quantized slice: all planes of the keys, then all planes of the values, padded to a
+  // multiple of 64.
   size_t QuantizedSliceBytes() const {
     const size_t planes = size_t{2} * kv_heads * quantization.PlaneBytes(chunk_tokens, head_dim);
     return (planes + 63) / 64 * 64;
@@ -106,7 +108,7 @@ struct KvLayout {
   size_t ObjectBytes(uint32_t tokens, LayerGroup group) const {
     return LayerCount(group) * SliceBytes(tokens);
   }
-  // Whether a prompt can be kept up to there: pages are not divided.
+  // Whether a restore point may end at `boundary`: pages cannot be divided.
   bool MayEndAt(uint32_t boundary) const { return page_bytes == 0 || boundary % chunk_tokens == 0; }
 
  private:
@@ -114,7 +116,7 @@ struct KvLayout {
   absl::Status ValidatePages() const;
 };
 
-// An object of a prompt: one segment's KV in one layer group. [begin, begin + tokens).
+// An object of a prompt: the KV of tokens [begin, begin + tokens) in one layer group.
 struct ObjectId {
   uint32_t begin = 0;
   uint32_t tokens = 0;
@@ -127,10 +129,10 @@ struct ObjectId {
     return std::tie(a.begin, a.tokens, a.group) < std::tie(b.begin, b.tokens, b.group);
   }
 };
-// "local object [1536, 1664)", in errors.
+// Returns "local object [1536, 1664)", for errors.
 std::string ObjectName(const ObjectId& id);
 
-// XXH3-64 of a slice's bytes, the digest that travels and is stored with it.
+// Returns the XXH3-64 of a slice's bytes; the digest is sent and stored with the slice.
 uint64_t SliceDigest(const void* data, size_t bytes);
 
 }  // namespace hearth

@@ -12,8 +12,8 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kDefaultBits = 4, kMaxGroup = 1024;
-// Some channels of a model's keys are large for every token: groups of a token's channels are all
-// as coarse as those are.
+// In keys, some channels are large for every token. A group of one token's channels would take a
+// step as coarse as these channels need.
 constexpr int kDefaultAxisKey = -1;
 constexpr char kOptions[] = "bits, group, axis_key, axis_value, residual";
 
@@ -81,7 +81,7 @@ std::string KvQuantizationText(const KvQuantization& quantization) {
                       ",axis_key=", quantization.axis_key, ",axis_value=", quantization.axis_value);
 }
 
-// Far above all options together.
+// Far above the length of all options together.
 constexpr size_t kMaxTextBytes = 256;
 
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual) {

@@ -1,14 +1,14 @@
-// KvQuantization: how the rows of a whole chunk are kept in fewer bits, and the bytes of that.
+// KvQuantization: how the rows of a whole chunk are stored in fewer bits, and their size.
 //
-// A plane is the keys, or the values, of one KV head of a chunk: [token][head_dim]. Of each group
-// of its values the least one and a step are kept, in bfloat16, and of each value the number of
-// steps above the least one, in `bits` bits. Groups lie along one axis, named as by transformers'
-// QuantizedCacheConfig (quanto): 0: a token's channels, 64 by 64; -1: a channel's tokens.
+// A plane holds the keys, or the values, of one KV head of a chunk: [token][head_dim]. Each group
+// of `group` elements stores its minimum and a step, both in bfloat16. Each element stores the
+// number of steps above the minimum in `bits` bits. Groups lie along one axis, named as in
+// transformers' QuantizedCacheConfig (quanto): 0: channels of one token; -1: tokens of one channel.
 //
-// A plane's bytes: the values' numbers, token by token: of a row of D values byte i has those of
-// the values i, i + D*bits/8, i + 2*D*bits/8, ..., the first in the lowest bits. Then the groups'
-// steps, then their least values. Groups are in order of token, then of channel: [token][D/group]
-// along axis 0, [token/group][D] along axis -1.
+// Bytes of a plane: first the elements' numbers of steps, token by token. In a row of D elements,
+// byte i holds elements i, i + D*bits/8, i + 2*D*bits/8, ..., the first in the lowest bits. Then
+// the steps of all groups, then their minimums. Groups are ordered by token, then by channel:
+// [token][D/group] along axis 0, [token/group][D] along axis -1.
 //
 // Thread safety: values and pure functions.
 #ifndef HEARTH_PROTO_KV_QUANTIZATION_H_
@@ -25,12 +25,12 @@
 namespace hearth {
 
 struct KvQuantization {
-  uint32_t bits = 0;  // of a value: 8, 4 or 2; 0: nothing is quantized
+  uint32_t bits = 0;  // bits per element: 8, 4 or 2; 0: not quantized
   uint32_t group = 64;
   int axis_key = 0, axis_value = 0;  // 0 or -1
 
   bool is_on() const { return bits > 0; }
-  // Of a plane; a multiple of 4.
+  // Bytes of a plane's step numbers; a multiple of 4.
   size_t CodeBytes(uint32_t tokens, uint32_t head_dim) const {
     return size_t{tokens} * head_dim * bits / 8;
   }
@@ -40,7 +40,8 @@ struct KvQuantization {
   size_t PlaneBytes(uint32_t tokens, uint32_t head_dim) const {
     return CodeBytes(tokens, head_dim) + 4 * Groups(tokens, head_dim);
   }
-  // Whether a chunk of such rows can be quantized so; names the option. REQUIRES: it is on.
+  // Checks that chunks with this shape can be quantized so. kInvalidArgument names the option.
+  // REQUIRES: is_on().
   absl::Status Check(uint32_t chunk_tokens, uint32_t head_dim) const;
 };
 
@@ -49,11 +50,11 @@ inline bool operator==(const KvQuantization& a, const KvQuantization& b) {
          a.axis_value == b.axis_value;
 }
 
-// "bits=4,group=64,axis_key=0,axis_value=0".
+// Returns "bits=4,group=64,axis_key=0,axis_value=0".
 std::string KvQuantizationText(const KvQuantization& quantization);
-// Of some of these options; the rest are by default 4 bits in groups of 64, of a channel's tokens
-// for keys and of a token's channels for values. Also of `residual`, the rows that are kept as they
-// are: set to 0 where it is not given. kInvalidArgument names the option and what it may be.
+// Parses some of these options. Defaults: bits=4,group=64,axis_key=-1,axis_value=0. Also parses
+// `residual`, the number of rows that stay unquantized; sets it to 0 if it is not given.
+// kInvalidArgument names the option and its allowed values.
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// IsPlainName: whether a name is letters, digits, '-', '_' and '.' alone, as ids of requests and
-// names of adapters are: it may stand in a log, a message or a file's name as it is.
+// IsPlainName: whether a name consists of letters, digits, '-', '_' and '.' only, as request ids
+// and adapter names do. Such a name needs no escaping in a log, a message or a file name.
 #ifndef HEARTH_PROTO_PLAIN_NAME_H_
 #define HEARTH_PROTO_PLAIN_NAME_H_
 

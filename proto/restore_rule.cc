@@ -21,7 +21,7 @@ bool Contains(absl::Span<const uint32_t> sorted, uint32_t value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-// Multiples of C in (0, last].
+// Returns the multiples of C in (0, last].
 std::vector<uint32_t> ChunkEnds(uint32_t last, uint32_t chunk_tokens) {
   std::vector<uint32_t> ends;
   ends.reserve(last / chunk_tokens);
@@ -67,7 +67,7 @@ std::vector<Segment> SegmentsTo(uint32_t boundary, uint32_t chunk_tokens) {
 }
 
 uint32_t LocalTailBegin(const KvLayout& layout, uint32_t boundary) {
-  // The window counts the token being computed, so the next one sees window - 1 stored tokens.
+  // The window includes the token being computed, so the next token sees window - 1 stored tokens.
   const uint32_t tail = layout.window > 0 ? layout.window - 1 : 0;
   return boundary > tail ? boundary - tail : 0;
 }
@@ -144,8 +144,8 @@ std::vector<uint32_t> KeptBoundaries(uint32_t tokens, absl::Span<const uint32_t>
   std::vector<uint32_t> kept(cuts.begin(), cuts.end());
   if (tokens % chunk_tokens == 0 || Contains(cuts, tokens)) kept.push_back(tokens);
   if (tokens > 0) kept.push_back(FloorToChunk(tokens - 1, chunk_tokens));
-  // Another prompt shares this much and no restore point lies there: the next one that branches
-  // off at the same place finds a tail.
+  // Another prompt shares this many tokens, but no restore point ends there. If one is kept here,
+  // the next prompt that diverges at this point finds a tail.
   if (matched_tokens > restored_tokens) {
     kept.push_back(FloorToChunk(std::min(matched_tokens, tokens), chunk_tokens));
   }

@@ -1,12 +1,14 @@
-// The format of the memory that a store shares with workers on its host, and the generations by
-// which a reader knows that it copied the right bytes.
+// The format of the memory that a store shares with workers on its host, and the generations that
+// tell a reader whether it copied the right bytes.
 //
 // A segment is one file of shared memory: a header of 4096 bytes, a table of generations (one
-// 64-bit number for each granule of the data, little endian as the machine's own), and the data.
-// A slice takes whole granules; the generation of its first one belongs to it. It changes before a
-// byte of the range may change, so a reader that finds the same number before and after its copy
-// has copied the slice that the store named. The data may be a device's memory instead: then the
-// header says how to map it, and the file ends after the table (docs/dev/decisions.md, D10, D11).
+// 64-bit number per granule of the data, in the machine's own byte order, little endian), and the
+// data.
+// A slice occupies whole granules, and the generation of its first granule is the slice's. The
+// store changes the generation before any byte of the range may change. So a reader that finds the
+// same generation before and after its copy has copied the slice that the store named. If the data
+// is a device's memory, the header says how to map it, and the file ends after the table
+// (docs/dev/decisions.md, D10, D11).
 // Thread safety: pure functions; generations are atomics.
 #ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
 #define HEARTH_PROTO_SEGMENT_FORMAT_H_
@@ -24,12 +26,12 @@ namespace hearth {
 
 inline constexpr uint64_t kSegmentGranuleBytes = 4096;
 inline constexpr uint64_t kSegmentHeaderBytes = 4096;
-// Data is aligned for huge pages.
+// The data is aligned for huge pages.
 inline constexpr uint64_t kSegmentDataAlignment = uint64_t{2} << 20;
 
 using SegmentId = std::array<uint8_t, 16>;  // random, new for every segment
 
-// Memory of a CUDA device, for other processes of its host.
+// Memory of a CUDA device that other processes of the host can map.
 struct DeviceMemoryHandle {
   std::array<uint8_t, 16> device{};  // the device's UUID
   std::array<uint8_t, 64> memory{};  // a cudaIpcMemHandle_t
@@ -37,8 +39,9 @@ struct DeviceMemoryHandle {
 
 struct SegmentLayout {
   SegmentId id{};
-  uint64_t data_bytes = 0;                   // a multiple of the granule
-  std::optional<DeviceMemoryHandle> device;  // the data's memory; none: in the file
+  uint64_t data_bytes = 0;  // a multiple of the granule
+  // device memory that holds the data; unset: the file holds it
+  std::optional<DeviceMemoryHandle> device;
 
   uint64_t granules() const { return data_bytes / kSegmentGranuleBytes; }
   uint64_t data_offset() const;
@@ -54,10 +57,10 @@ struct SegmentRange {
 
 // kSegmentHeaderBytes bytes.
 std::string EncodeSegmentHeader(const SegmentLayout& layout);
-// kFailedPrecondition: not a segment, one of another version, or a file of another size.
+// kFailedPrecondition: not a segment, a segment of another version, or a file of another size.
 absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint64_t file_bytes);
 
-// The generations of a mapped segment.
+// A generation in a mapped segment.
 using SegmentGeneration = std::atomic<uint64_t>;
 static_assert(sizeof(SegmentGeneration) == 8 && SegmentGeneration::is_always_lock_free);
 

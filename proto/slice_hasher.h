@@ -1,7 +1,7 @@
-// SliceHasher: computes the digest of a slice whose bytes come in parts, while each part is still
-// in the processor's cache.
+// SliceHasher: computes the digest of a slice whose bytes arrive in parts, while each part is still
+// in the CPU's cache.
 //
-// Thread safety: none. Ownership: owns its state only.
+// Thread safety: none. Ownership: owns only its state.
 #ifndef HEARTH_PROTO_SLICE_HASHER_H_
 #define HEARTH_PROTO_SLICE_HASHER_H_
 
@@ -17,10 +17,10 @@ class SliceHasher {
  public:
   SliceHasher();
 
-  // Begins a new slice.
+  // Starts a new slice.
   void Begin();
   void Add(const void* data, size_t bytes);
-  // Copies the bytes, and adds the copy: one pass over the memory for both.
+  // Copies the bytes and adds them to the digest, in one pass over memory.
   void AddCopy(void* to, const void* from, size_t bytes);
 
   // SliceDigest of the bytes added since Begin, and their number.
@@ -35,7 +35,7 @@ class SliceHasher {
   uint64_t bytes_ = 0;
 };
 
-// How much to copy between two Adds: it fits the processor's second-level cache beside its source.
+// Bytes to copy between two Adds: source and copy together fit the CPU's second-level cache.
 inline constexpr size_t kHashBlockBytes = size_t{64} << 10;
 
 }  // namespace hearth

@@ -17,12 +17,12 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "HRTHSTAT";
-// With rules, and without.
+// Versions of states with rules and without.
 constexpr uint32_t kVersion = 2, kVersionWithoutRules = 1;
-constexpr size_t kMaxListed = 1024;  // tokens of a list of the rules
+constexpr size_t kMaxListed = 1024;  // tokens per list of the rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;
-constexpr uint64_t kAlignment = 64;  // the snapshot's own, so that its slices stay aligned
+constexpr uint64_t kAlignment = 64;  // the snapshot's alignment, so that its slices stay aligned
 constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768;
 
 uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
@@ -143,7 +143,7 @@ absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
   return state;
 }
 
-// All tokens but the last are those whose keys and values the snapshot has.
+// The snapshot must have exactly the state's tokens without the last.
 absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
   const auto differs = [](absl::string_view part, absl::string_view state_has,
                           absl::string_view snapshot_has) {

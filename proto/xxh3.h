@@ -1,11 +1,11 @@
-// XXH3 in the widest vectors that the CPU has: twice as fast as SSE2's. For the two files that
+// XXH3 with the widest vectors of the CPU, twice as fast as SSE2. Only for the two files that
 // compute slice digests.
 //
-// ScopedVzeroupper: leaves the vector registers as other code expects them. Debian's libxxhash ends
-// with values in their upper halves; until something clears these, an AVX-512 CPU runs code that
-// mixes SSE with AVX, a call of std::fma for one, fifty times slower on that thread (Intel's
-// optimization manual, "Mixing AVX code with SSE code"). Around each call that hashes. Thread
-// safety: none.
+// ScopedVzeroupper: clears the upper halves of the vector registers at the end of a scope. Put one
+// around each call that hashes: Debian's libxxhash leaves values in the upper halves. Until they
+// are cleared, AVX-512 CPUs run code that mixes SSE and AVX, such as a call of std::fma, fifty
+// times slower on that thread (Intel's optimization manual, "Mixing AVX code with SSE code").
+// Thread safety: none.
 #ifndef HEARTH_PROTO_XXH3_H_
 #define HEARTH_PROTO_XXH3_H_
 
@@ -18,7 +18,7 @@ namespace hearth {
 
 class ScopedVzeroupper {
  public:
-  ScopedVzeroupper() {}  // not defaulted: a variable of it is not unused
+  ScopedVzeroupper() {}  // user-provided, so that compilers do not warn of an unused variable
   ~ScopedVzeroupper() {
 #if defined(__x86_64__)
     static const bool has_avx = __builtin_cpu_supports("avx") != 0;

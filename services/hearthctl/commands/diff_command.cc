@@ -80,7 +80,7 @@ void CompareTokens(const Manifest& left, const Manifest& right, Report* report) 
   }
 }
 
-// Of each slice, by object and model layer.
+// Returns the digest of each slice, by object and model layer.
 std::map<std::pair<ObjectId, uint32_t>, uint64_t> DigestsOf(const SnapshotHeader& header) {
   std::map<std::pair<ObjectId, uint32_t>, uint64_t> digests;
   for (const ManifestObject& object : header.manifest.objects) {
@@ -96,7 +96,7 @@ void CompareSlices(const SnapshotHeader& left, const SnapshotHeader& right, Repo
   const auto theirs = DigestsOf(right);
   for (const auto& [name, digest] : DigestsOf(left)) {
     const auto other = theirs.find(name);
-    // One has no such slice: another boundary, as token_count said.
+    // A file without this slice has another boundary, which token_count reports.
     if (other == theirs.end() || other->second == digest) continue;
     const auto& [id, layer] = name;
     report->Add(
@@ -119,7 +119,7 @@ int RunDiff(const DiffFlags& flags, Console& console) {
   CompareTokens(left->manifest, right->manifest, &report);
   const KvLayout& a = left->layout;
   const KvLayout& b = right->layout;
-  // Other element types or layers were named as fields; all slices differ then.
+  // If element types or layers differ, all slices differ: the fields above report it, so skip them.
   if (a.dtype == b.dtype && a.layers == b.layers && a.head_dim == b.head_dim &&
       a.quantization == b.quantization && a.page_bytes == b.page_bytes) {
     CompareSlices(*left, *right, &report);
