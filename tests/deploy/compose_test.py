@@ -91,21 +91,21 @@ def problems(compose):
 
 class ComposeTest(unittest.TestCase):
 
-    def test_it_fits_together(self):
+    def test_compose_file_is_consistent(self):
         self.assertEqual(problems(load()), [])
 
-    def test_workers_differ_in_nothing_but_their_ports(self):
+    def test_workers_differ_only_in_ports(self):
         one, two = (copy.deepcopy(load()["services"][name]) for name in ("worker-1", "worker-2"))
         self.assertNotEqual(one.pop("ports"), two.pop("ports"))
         self.assertEqual(one, two)
 
-    def test_its_head_says_what_to_take_out_where_users_are_remapped(self):
+    def test_head_explains_userns_remap(self):
         head = (m.ROOT / "docker-compose.yml").read_text().partition("name:")[0]
         self.assertIn("userns-remap", head)
         variable = next(word for word in head.split() if word.startswith("HEARTH_STORE_"))
         self.assertIn(variable, load()["services"][STORE]["environment"])
 
-    def test_memory_is_limited_and_fits_a_machine_of_24_gb(self):
+    def test_memory_limits_fit_24_gb(self):
         services = load()["services"]
         limits = {name: int(re.search(r"(\d+)g\b", service["mem_limit"]).group(1))
                   for name, service in services.items()}
@@ -113,7 +113,7 @@ class ComposeTest(unittest.TestCase):
         self.assertGreater(limits[STORE], host)
         self.assertLessEqual(sum(limits.values()), 16)
 
-    def test_the_example_shows_a_restore_on_the_second_worker(self):
+    def test_example_restores_on_second_worker(self):
         page = (m.ROOT / "docs" / "deploy.md").read_text()
         example = page.partition("\n## Compose\n")[2].partition("\n## ")[0]
         command = r"^docker compose exec -T (\S+) hearthctl generate (.*) < (\S+)$"
@@ -125,19 +125,19 @@ class ComposeTest(unittest.TestCase):
         # A token is fewer than eight bytes of English.
         self.assertGreater((m.ROOT / first[2]).stat().st_size, 2 * 8 * chunk)
 
-    def test_the_ports_are_the_documented_ones(self):
+    def test_ports_match_documentation(self):
         ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
         self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "8000", "9070", "9080"})
 
-    def test_one_name_leads_to_both_workers(self):
+    def test_worker_name_reaches_both_workers(self):
         services = load()["services"]
         self.assertIn("worker", names_of("worker-1", services["worker-1"]) &
                       names_of("worker-2", services["worker-2"]))
 
-    def test_the_page_names_the_address_of_http(self):
+    def test_page_names_http_address(self):
         self.assertIn("http://worker:8000/v1", (m.ROOT / "docs/deploy.md").read_text())
 
-    def test_mistakes_are_seen(self):
+    def test_broken_compose_files_are_reported(self):
         def broken(change):
             compose = load()
             change(compose["services"], compose)

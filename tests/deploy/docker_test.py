@@ -66,7 +66,7 @@ def rule_problems(text):
 
 class DockerfilesTest(unittest.TestCase):
 
-    def test_there_is_one_for_each_program_one_for_cuda_and_one_for_python(self):
+    def test_every_image_has_dockerfile(self):
         self.assertEqual([p.name.split(".")[0] for p in DOCKERFILES],
                          ["hearthctl", "python", "store", "worker-cuda", "worker"])
 
@@ -75,12 +75,12 @@ class DockerfilesTest(unittest.TestCase):
             with self.subTest(path.name):
                 self.assertEqual(hadolint(path), (0, ""))
 
-    def test_rules_hold(self):
+    def test_dockerfiles_follow_project_rules(self):
         for path in DOCKERFILES:
             with self.subTest(path.name):
                 self.assertEqual(rule_problems(path.read_text()), [])
 
-    def test_copied_files_exist_and_are_sent_to_the_builder(self):
+    def test_copied_files_are_not_ignored(self):
         allowed = [line[1:].rstrip("/") for line in
                    (m.ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
         for path in DOCKERFILES:
@@ -93,7 +93,7 @@ class DockerfilesTest(unittest.TestCase):
                         self.assertTrue(source == "." or any(
                             source == a or source.startswith(a + "/") for a in allowed))
 
-    def test_the_builder_gets_every_source_folder(self):
+    def test_dockerignore_admits_source_folders(self):
         ignore = (m.ROOT / ".dockerignore").read_text().splitlines()
         self.assertEqual(ignore[1], "*")
         for source in ("proto/", "cache_store/", "worker/", "services/", "scripts/", "python/",
@@ -106,14 +106,14 @@ class DockerfilesTest(unittest.TestCase):
                                    if word == "ENV")
             self.assertIn("HEARTH_WORKER_HTTP_LISTEN=0.0.0.0:8000", environment, path.name)
 
-    def test_only_the_worker_images_compile_the_worker(self):
+    def test_only_worker_images_build_worker(self):
         for path in DOCKERFILES:
             built = re.search(r"build\.sh /out ([a-z -]+)", path.read_text())
             self.assertEqual(built is None, path.name == "python.Dockerfile", path.name)
             self.assertEqual(built is not None and "hearth-worker" in built.group(1).split(),
                              path.name.startswith("worker"), path.name)
 
-    def test_python_image_installs_what_its_program_needs_at_pinned_versions(self):
+    def test_python_image_pins_its_packages(self):
         installed = re.search(r"pip install (.*)", (DOCKER / "python.Dockerfile").read_text()
                               .replace("\\\n", "")).group(1)
         self.assertIn("--constraint scripts/constraints.txt", installed)
@@ -124,7 +124,7 @@ class DockerfilesTest(unittest.TestCase):
         for name in re.findall(r'"([\w-]+)', needed):
             self.assertRegex(pinned, rf"(?m)^{name}==")
 
-    def test_environment_variables_are_the_ones_compose_and_kubernetes_use(self):
+    def test_environment_variables_match_kubernetes(self):
         known = set()
         for objects in (m.kustomize(m.BASE), m.kustomize(m.GPU)):
             for config in m.of_kind(objects, "ConfigMap"):
@@ -138,12 +138,12 @@ class DockerfilesTest(unittest.TestCase):
 
 class ScriptsTest(unittest.TestCase):
 
-    def test_the_scripts_that_the_images_run_parse(self):
+    def test_image_scripts_parse(self):
         for path in DOCKER.glob("*.sh"):
             self.assertEqual(subprocess.run(["bash", "-n", str(path)]).returncode, 0, path.name)
             self.assertTrue(path.stat().st_mode & 0o100, f"{path.name} is not executable")
 
-    def test_health_needs_all_ports_that_are_named(self):
+    def test_health_check_needs_every_port(self):
         class Page(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 self.send_response(self.server.answers.get(self.path, 404))
@@ -175,13 +175,13 @@ class ScriptsTest(unittest.TestCase):
         self.assertNotEqual(status(grpc, metrics, api), 0)
         self.assertNotEqual(status(grpc, api), 0)
 
-    def test_packages_leave_neither_files_nor_lists_behind(self):
+    def test_apt_install_cleans_up(self):
         lines = (DOCKER / "apt-install.sh").read_text().splitlines()
         installed = next(i for i, line in enumerate(lines) if line.startswith("apt-get install"))
         self.assertIn("apt-get clean", lines[installed:])
         self.assertIn("rm -rf /var/lib/apt/lists/*", lines[installed:])
 
-    def test_models_are_readable_for_the_containers_user(self):
+    def test_model_files_are_world_readable(self):
         # As they are fetched and converted, but for the download.
         run = ("import hashlib, os, pathlib, sys\n"
                f"sys.path.insert(0, {str(m.ROOT / 'scripts')!r})\n"
@@ -200,7 +200,7 @@ class ScriptsTest(unittest.TestCase):
                                ("made/model.safetensors", 0o644)):
                 self.assertEqual((pathlib.Path(folder) / name).stat().st_mode & 0o777, mode, name)
 
-    def test_build_sh_calls_only_functions_that_exist(self):
+    def test_build_script_functions_exist(self):
         text = (DOCKER / "build.sh").read_text()
         called = re.findall(r"^\s+(setup_\w+|fetch_cuda)|<\((cuda_options)", text, re.M)
         self.assertEqual({a or b for a, b in called},
@@ -212,7 +212,7 @@ class ScriptsTest(unittest.TestCase):
                                      cwd=m.ROOT, capture_output=True, text=True)
             self.assertEqual(defined.returncode, 0, f"scripts/ has no {name}")
 
-    def test_only_the_cuda_image_compiles_the_kernels_by_options_that_cmake_has(self):
+    def test_only_cuda_image_compiles_kernels(self):
         for path in DOCKERFILES:
             self.assertEqual("RUN DEVICE=cuda deploy/docker/build.sh" in path.read_text(),
                              path.name == "worker-cuda.Dockerfile", path.name)
@@ -229,7 +229,7 @@ class BrokenDockerfileTest(unittest.TestCase):
     def setUp(self):
         self.good = (DOCKER / "store.Dockerfile").read_text()
 
-    def test_hadolint_sees_a_moving_tag_and_a_shell_entrypoint(self):
+    def test_hadolint_reports_broken_dockerfiles(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "Dockerfile"
             for good, bad, rule in (("debian:12.12-slim", "debian:latest", "DL3007"),
@@ -241,7 +241,7 @@ class BrokenDockerfileTest(unittest.TestCase):
                 self.assertNotEqual(code, 0)
                 self.assertIn(rule, said)
 
-    def test_rules_see_root_no_health_one_stage_secrets_and_models(self):
+    def test_rules_report_broken_dockerfiles(self):
         for good, bad, words in (
                 ("USER 10001:10001", "USER root", "other than root"),
                 ("USER 10001:10001", "", "other than root"),

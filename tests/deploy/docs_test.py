@@ -209,11 +209,11 @@ def pages_that_sources_name():
 
 class DocsTest(unittest.TestCase):
 
-    def test_links_lead_somewhere(self):
+    def test_page_links_are_valid(self):
         for page in PAGES:
             self.assertEqual(broken_links(page, page.read_text()), [], name_of(page))
 
-    def test_broken_links_are_seen(self):
+    def test_broken_links_are_reported(self):
         page = m.ROOT / "README.md"
         text = "[a](docs/gone.md) [b](docs/dev/architecture.md#gone) [c](LICENSE)"
         self.assertEqual(broken_links(page, text),
@@ -221,7 +221,7 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(broken_links(ARCHITECTURE, "[a](invariants.md) [b](invariants.md#gone)"),
                          ["invariants.md#gone"])
 
-    def test_tables_have_a_header(self):
+    def test_tables_have_header_rows(self):
         for page in PAGES:
             self.assertEqual(tables_without_header(page.read_text()), [], name_of(page))
         table = "| a | b |\n| --- | --- |\n"
@@ -235,26 +235,26 @@ class DocsTest(unittest.TestCase):
             if page.name != "README.md":
                 self.assertIn(f"({name_of(page)})", listed)
 
-    def test_files_that_pages_name_exist(self):
+    def test_files_named_on_pages_exist(self):
         for page in PAGES:
             self.assertEqual(missing_files(page.read_text()), [], name_of(page))
         text = "`proto/fingerprint` `proto/fingerprint.h` `proto/` `proto/gone` `services/gone.h`"
         self.assertEqual(missing_files(text), ["proto/gone", "services/gone.h"])
 
-    def test_pages_that_sources_name_exist(self):
+    def test_pages_named_in_sources_exist(self):
         decisions = re.findall(r"^## (D\d+)\.", DECISIONS.read_text(), re.M)
         for source, page in pages_that_sources_name():
             path, _, number = page.partition(" ")
             self.assertTrue((m.ROOT / path).exists(), f"{source}: {page}")
             self.assertTrue(number in decisions or not number, f"{source}: {page}")
 
-    def test_rooms_are_on_the_page_of_folders(self):
+    def test_architecture_lists_every_source_folder(self):
         text = ARCHITECTURE.read_text()
         rows = "".join(re.findall(r"^\| .*$", text[text.index("## Folders"):], re.M))
         for room in tidy_rules.ROOMS:
             self.assertTrue(f"`{room.split('/')[-1]}/`" in rows or f"`{room}/`" in rows, room)
 
-    def test_architecture_names_files_that_exist(self):
+    def test_files_named_in_architecture_exist(self):
         sources = {path.stem for top in tidy_names.FOLDERS for path in (m.ROOT / top).rglob("*.*")}
         text = ARCHITECTURE.read_text()
         parts = text[text.index("## Folders"):text.index("## One computation")].split("\n## ")
@@ -263,13 +263,13 @@ class DocsTest(unittest.TestCase):
         # A function and a kind of files.
         self.assertEqual(names - sources - {"check_head"}, set())
 
-    def test_decisions_are_in_the_index_once(self):
+    def test_decisions_follow_their_form(self):
         text = DECISIONS.read_text()
         self.assertGreater(text.count("\n## D"), 40)
         self.assertEqual(decision_findings(text), [])
         self.assertLessEqual(len(text.split()), 8000)
 
-    def test_wrong_decisions_are_seen(self):
+    def test_malformed_decisions_are_reported(self):
         entry = "## D1. A\n**Context.** a **Decision.** b **Cost.** " + "c " * 40 + "\n"
         page = "[D1 a](#d1-a)\n\n" + entry
         self.assertEqual(decision_findings(page), [])
@@ -280,7 +280,7 @@ class DocsTest(unittest.TestCase):
                          ["numbers are not 1 to 2 in order",
                           "the index does not list each entry once, in order"])
 
-    def test_commands_that_pages_show_exist(self):
+    def test_commands_shown_on_pages_exist(self):
         known = m.help_text("hearthctl")
         for page in PAGES:
             # In a code span, or where a command line begins.
@@ -288,7 +288,7 @@ class DocsTest(unittest.TestCase):
             for command in shown:
                 self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{name_of(page)}: {command}")
 
-    def test_flags_that_pages_name_exist(self):
+    def test_flags_named_on_pages_exist(self):
         for page in PAGES:
             self.assertEqual(unknown_flags(page.read_text()), [], name_of(page))
         text = ("`--kv-bytes` `--gone` `hearthctl generate --prompt a --listen b`\n```\n"
@@ -296,13 +296,13 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(set(unknown_flags(text)),
                          {"--gone", "hearthctl: --listen", "hearth-store: --gone2"})
 
-    def test_variables_that_pages_name_exist(self):
+    def test_variables_named_on_pages_exist(self):
         for page in PAGES:
             self.assertEqual(unknown_variables(page.read_text()), [], name_of(page))
         self.assertEqual(unknown_variables("HEARTH_STORE_LISTEN HEARTH_STORE_... HEARTHCTL_GONE"),
                          ["HEARTHCTL_GONE"])
 
-    def test_metrics_that_pages_name_exist(self):
+    def test_metrics_named_on_pages_exist(self):
         for page in PAGES:
             self.assertEqual(unknown_metrics(page.read_text()), [], name_of(page))
         self.assertEqual(unknown_metrics("hearth_store_test hearth_store_shared_... "
@@ -317,7 +317,7 @@ class DocsTest(unittest.TestCase):
             self.assertGreater(len(documented), 5)
             self.assertEqual(documented - found, set())
 
-    def test_store_serves_the_metrics_of_its_source(self):
+    def test_store_serves_every_source_metric(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             store = subprocess.Popen(

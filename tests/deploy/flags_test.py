@@ -22,23 +22,23 @@ def unknown_variables(variables):
 
 class FlagsTest(unittest.TestCase):
 
-    def test_kubernetes_sets_only_flags_that_exist(self):
+    def test_kubernetes_flags_exist(self):
         for folder in (m.BASE, m.GPU):
             for config in m.of_kind(m.kustomize(folder), "ConfigMap"):
                 names = [n for n in config["data"] if n.startswith("HEARTH_")]
                 self.assertEqual(unknown_variables(names), [])
 
-    def test_compose_sets_only_flags_that_exist(self):
+    def test_compose_flags_exist(self):
         compose = yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
         for service in compose["services"].values():
             self.assertEqual(unknown_variables(service["environment"]), [])
 
-    def test_dockerfiles_set_only_flags_that_exist(self):
+    def test_dockerfile_flags_exist(self):
         for path in (m.ROOT / "deploy/docker").glob("*.Dockerfile"):
             names = set(re.findall(r"\b(HEARTH_[A-Z_]+)=", path.read_text()))
             self.assertEqual(unknown_variables(names), [], path.name)
 
-    def test_warm_up_jobs_use_only_flags_of_hearthctl_warm(self):
+    def test_warm_up_job_flags_exist(self):
         known = m.flags_in(m.help_text("hearthctl", "warm"))
         for name in ("Job", "CronJob"):
             owner = m.find(m.kustomize(m.BASE), name, "hearth-warm")
@@ -56,14 +56,14 @@ class FlagsTest(unittest.TestCase):
         self.assertNotEqual(run.returncode, 0)
         return run.stderr
 
-    def test_the_prompts_that_ship_are_a_list_that_hearthctl_reads(self):
+    def test_shipped_prompts_are_valid(self):
         self.assertIn("no worker at", self.warm(m.BASE / "prompts.yaml"))
         with tempfile.TemporaryDirectory() as folder:
             broken = pathlib.Path(folder) / "prompts.yaml"
             broken.write_text((m.BASE / "prompts.yaml").read_text().replace("messages", "message"))
             self.assertIn("unknown key", self.warm(broken))
 
-    def test_an_invented_flag_is_seen(self):
+    def test_invented_flag_is_reported(self):
         self.assertEqual(unknown_variables(["HEARTH_STORE_LISTEN", "HEARTH_STORE_LISTENS",
                                             "HEARTH_WORKER_HOST_BYTES", "HEARTH_OTHER"]),
                          ["HEARTH_OTHER", "HEARTH_STORE_LISTENS", "HEARTH_WORKER_HOST_BYTES"])

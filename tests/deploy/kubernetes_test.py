@@ -30,16 +30,16 @@ class ManifestsTest(unittest.TestCase):
         cls.gpu = m.kustomize(m.GPU)
         cls.one_node = m.kustomize(m.ONE_NODE)
 
-    def test_base_and_overlay_match_the_schemas_strictly(self):
+    def test_manifests_match_kubernetes_schemas(self):
         for objects in (self.base, self.gpu, self.one_node, m.kustomize(m.LOAD_MODEL)):
             self.assertEqual(schema_errors(objects), [])
 
-    def test_base_and_overlay_fit_together(self):
+    def test_manifests_pass_all_checks(self):
         self.assertEqual(checks.all_problems(self.base), [])
         self.assertEqual(checks.all_problems(self.gpu), [])
         self.assertEqual(checks.all_problems(self.one_node), [])
 
-    def test_base_holds_every_part_of_a_deployment(self):
+    def test_base_has_every_object(self):
         have = {(o["kind"], o["metadata"]["name"]) for o in self.base}
         for part in (("StatefulSet", "hearth-store"), ("Service", "hearth-store"),
                      ("PodDisruptionBudget", "hearth-store"), ("Deployment", "hearth-worker"),
@@ -49,12 +49,12 @@ class ManifestsTest(unittest.TestCase):
                      ("CronJob", "hearth-warm")):
             self.assertIn(part, have)
 
-    def test_everything_lives_in_one_namespace(self):
+    def test_all_objects_share_one_namespace(self):
         for o in self.base + self.gpu + self.one_node + m.kustomize(m.LOAD_MODEL):
             if o["kind"] != "Namespace":
                 self.assertEqual(o["metadata"]["namespace"], "hearth", o["metadata"]["name"])
 
-    def test_gpu_overlay_asks_for_a_gpu_and_the_cuda_image(self):
+    def test_gpu_overlay_requests_gpu_and_image(self):
         owner = m.find(self.gpu, "Deployment", "hearth-worker")
         container = m.pod_template(owner)["spec"]["containers"][0]
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], "1")
@@ -63,7 +63,7 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(m.of_kind(self.gpu, "HorizontalPodAutoscaler"), [])
         self.assertGreaterEqual(owner["spec"]["replicas"], 1)
 
-    def test_on_one_node_the_stores_memory_is_shared_and_nothing_else_differs(self):
+    def test_one_node_overlay_shares_store_memory(self):
         store = m.pod_template(m.find(self.one_node, "StatefulSet", "hearth-store"))
         env = m.environment(self.one_node, store["spec"]["containers"][0])
         self.assertEqual(env.pop("HEARTH_STORE_SHARED_MEMORY"), "/run/hearth/memory.sock")
@@ -75,7 +75,7 @@ class ManifestsTest(unittest.TestCase):
                          {(o["kind"], o["metadata"]["name"]) for o in self.base
                           if o["kind"] != "ConfigMap"})
 
-    def test_the_loader_writes_the_volume_that_workers_read(self):
+    def test_loader_writes_workers_volume(self):
         pod = m.kustomize(m.LOAD_MODEL)[0]
         self.assertEqual(checks.check_hardening([pod]), [])
         claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
@@ -83,7 +83,7 @@ class ManifestsTest(unittest.TestCase):
         images = {c["image"] for _, _, t in m.workloads(self.base) for c in m.containers(t)}
         self.assertIn(pod["spec"]["containers"][0]["image"], images)
 
-    def test_job_and_cronjob_warm_alike(self):
+    def test_job_and_cronjob_are_equal(self):
         job = m.pod_template(m.find(self.base, "Job", "hearth-warm"))
         cron = m.pod_template(m.find(self.base, "CronJob", "hearth-warm"))
         self.assertEqual(job, cron)
@@ -115,12 +115,12 @@ class BrokenManifestsTest(unittest.TestCase):
         problems = check(self.objects)
         self.assertTrue(any(words in problem for problem in problems), problems)
 
-    def test_schema_refuses_an_unknown_field_and_a_wrong_type(self):
+    def test_schema_errors_are_reported(self):
         self.worker["spec"]["replica"] = 2
         self.store_pod["spec"]["containers"][0]["ports"][0]["containerPort"] = "grpc"
         self.assertEqual(len({e.split(":")[0] for e in schema_errors(self.objects)}), 2)
 
-    def test_service_port_and_selector(self):
+    def test_broken_services_are_reported(self):
         service = m.find(self.objects, "Service", "hearth-worker")
         service["spec"]["ports"][0]["targetPort"] = "https"
         self.expect(checks.check_services, "no container port https")
@@ -129,12 +129,12 @@ class BrokenManifestsTest(unittest.TestCase):
         del m.find(self.objects, "Service", "hearth-store")["spec"]["clusterIP"]
         self.expect(checks.check_services, "no headless Service")
 
-    def test_selectors(self):
+    def test_wrong_selectors_are_reported(self):
         self.worker_pod["metadata"]["labels"]["app.kubernetes.io/component"] = "other"
         self.expect(checks.check_selectors, "does not match its own pods")
         self.expect(checks.check_selectors, "PodDisruptionBudget/hearth-worker selects no pod")
 
-    def test_probes(self):
+    def test_wrong_probes_are_reported(self):
         self.worker_container["readinessProbe"] = {"grpc": {"port": 7070}}
         self.expect(checks.check_probes, "does not ask /health of the HTTP port")
         self.worker_container["livenessProbe"]["grpc"]["port"] = 7071
@@ -144,7 +144,7 @@ class BrokenManifestsTest(unittest.TestCase):
         del self.worker_container["livenessProbe"]
         self.expect(checks.check_probes, "no livenessProbe")
 
-    def test_scaling(self):
+    def test_wrong_scaling_is_reported(self):
         self.worker["spec"]["replicas"] = 3
         self.expect(checks.check_scaling, "fixes its replicas")
         self.worker["metadata"]["name"] = "renamed"
@@ -152,13 +152,13 @@ class BrokenManifestsTest(unittest.TestCase):
         self.store["spec"]["replicas"] = 2
         self.expect(checks.check_scaling, "one replica")
 
-    def test_references(self):
+    def test_dangling_references_are_reported(self):
         self.worker_pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "gone"
         self.expect(checks.check_references, "no PersistentVolumeClaim/gone")
         self.worker_container["volumeMounts"][0]["name"] = "gone"
         self.expect(checks.check_references, "mounts gone")
 
-    def test_hardening(self):
+    def test_missing_hardening_is_reported(self):
         for change, words in (
                 (lambda: self.store_pod["spec"]["securityContext"].pop("runAsNonRoot"), "as root"),
                 (lambda: self.store_pod["spec"].pop("enableServiceLinks"), "of its own"),
@@ -169,7 +169,7 @@ class BrokenManifestsTest(unittest.TestCase):
             change()
             self.expect(checks.check_hardening, words)
 
-    def test_a_policy_that_opens_the_store(self):
+    def test_open_store_policy_is_reported(self):
         policy = m.find(self.objects, "NetworkPolicy", "hearth-store")
         policy["spec"]["ingress"][0]["from"].append({"podSelector": {}})
         self.expect(checks.check_store_is_fenced, "others than workers")
@@ -178,7 +178,7 @@ class BrokenManifestsTest(unittest.TestCase):
         policy["spec"]["podSelector"]["matchLabels"] = {"app": "elsewhere"}
         self.expect(checks.check_store_is_fenced, "no NetworkPolicy")
 
-    def test_http(self):
+    def test_broken_http_access_is_reported(self):
         service = m.find(self.objects, "Service", "hearth-worker")
         service["spec"]["ports"] = [p for p in service["spec"]["ports"] if p["name"] != "http"]
         self.expect(checks.check_http, "Service/hearth-worker has no port 8000")
@@ -188,7 +188,7 @@ class BrokenManifestsTest(unittest.TestCase):
         policy["spec"]["ingress"][0]["ports"].pop()
         self.expect(checks.check_http, "different clients")
 
-    def test_sizes(self):
+    def test_oversized_limits_are_reported(self):
         self.env("hearth-store")["HEARTH_STORE_DISK_BYTES"] = "40GiB"
         self.expect(checks.check_sizes, "do not fit its volume")
         self.env("hearth-store")["HEARTH_STORE_HOST_BYTES"] = "7GiB"
@@ -196,13 +196,13 @@ class BrokenManifestsTest(unittest.TestCase):
         self.env("hearth-worker")["HEARTH_WORKER_THREADS"] = "4"
         self.expect(checks.check_sizes, "threads differ")
 
-    def test_drain(self):
+    def test_short_grace_periods_are_reported(self):
         self.worker_pod["spec"]["terminationGracePeriodSeconds"] = 30
         self.expect(checks.check_drain, "killed before")
         self.worker_container["livenessProbe"]["failureThreshold"] = 3
         self.expect(checks.check_drain, "while it drains")
 
-    def test_addresses(self):
+    def test_wrong_addresses_are_reported(self):
         self.env("hearth-worker")["HEARTH_WORKER_STORE"] = "hearth-store:7081"
         self.expect(checks.check_addresses, "no Service at hearth-store:7081")
         self.env("hearth-store")["HEARTH_STORE_LISTEN"] = "127.0.0.1:7080"
@@ -216,7 +216,7 @@ class BrokenManifestsTest(unittest.TestCase):
         args[args.index("--file") + 1] = "/tmp/prompts.yaml"
         self.expect(checks.check_addresses, "is on no volume")
 
-    def test_shared_memory(self):
+    def test_broken_shared_memory_is_reported(self):
         self.objects = copy.deepcopy(m.kustomize(m.ONE_NODE))
         worker = m.pod_template(m.find(self.objects, "Deployment", "hearth-worker"))["spec"]
         store = m.pod_template(m.find(self.objects, "StatefulSet", "hearth-store"))["spec"]
@@ -235,7 +235,7 @@ class BrokenManifestsTest(unittest.TestCase):
         volume["hostPath"] = {"path": "/run/hearth"}
         self.expect(checks.check_volumes_are_allowed, "hostPath")
 
-    def test_images(self):
+    def test_moving_image_tags_are_reported(self):
         self.worker_container["image"] = "hearth-worker:latest"
         self.expect(checks.check_images, "no fixed tag")
         self.expect(checks.check_images, "several releases")

@@ -136,7 +136,7 @@ class AskCommand(unittest.TestCase):
     def keep(self, *flags, code=0, questions=THREE):
         return self.ask(questions, "--output", self.answers, *flags, code=code)
 
-    def test_context_is_kept_once_and_each_question_asked_behind_it(self):
+    def test_context_is_prefilled_once(self):
         self.worker.finds = len(CONTEXT)
         out, err = self.ask(THREE, "--max-new-tokens", 5, "--stop", ".", "--durability", "disk")
         self.assertEqual(out, [
@@ -158,7 +158,7 @@ class AskCommand(unittest.TestCase):
                               request.max_new_tokens, list(request.stop), request.fits_context),
                              ([26], pb.CACHE_MODE_READ, 5, ["."], False))
 
-    def test_json_has_a_line_for_each_answer_and_the_report_last(self):
+    def test_json_prints_answers_then_report(self):
         self.worker.finds = len(CONTEXT)
         out, err = self.ask(THREE, "--json")
         self.assertEqual(err, [])
@@ -176,7 +176,7 @@ class AskCommand(unittest.TestCase):
                 "tokens": 26, "cached_tokens": 0, "computed_tokens": 26, "source_tier": "none",
                 "total_ms": 3.0}})
 
-    def test_cache_mode_is_the_contexts(self):
+    def test_cache_mode_applies_to_context(self):
         for mode, sent in (("write", pb.CACHE_MODE_OFF), ("read", pb.CACHE_MODE_READ),
                            ("off", pb.CACHE_MODE_OFF)):
             _, err = self.ask(WHO, "--cache", mode)
@@ -184,7 +184,7 @@ class AskCommand(unittest.TestCase):
             self.assertEqual(self.worker.generated[-1].cache, sent)
             self.assertEqual(len(err), 1, "nothing is missing")
 
-    def test_flags_of_an_answer_are_fields_of_the_request(self):
+    def test_answer_flags_set_request_fields(self):
         self.ask(WHO, "--temperature", 0.5, "--top-k", 3, "--top-p", 0.5, "--seed", 7, "--min-p",
                  0.25, "--repetition-penalty", 2, "--presence-penalty", 1, "--frequency-penalty",
                  -1, "--logit-bias", "5=-1.5", "--logit-bias", "6=2", "--stop-token-id", 8,
@@ -202,23 +202,23 @@ class AskCommand(unittest.TestCase):
                 stop_token_ids=[8], bad_token_ids=[9], min_tokens=1, server_defaults=True)))
         self.assertEqual((prefill.adapter, prefill.keep_s, prefill.priority), ("tales", 600, -2))
 
-    def test_question_is_a_chats_next_message(self):
+    def test_question_becomes_next_chat_message(self):
         self.write("context", '[{"role": "system", "content": "Be brief."}]')
         self.ask(WHO, context="--context-chat")
         self.assertEqual(rendered(self.worker.prefilled[0].prompt), "system:Be brief.\n")
         self.assertEqual(self.asked(), ["system:Be brief.\nuser:Who?\n"])
 
-    def test_token_ids_are_sent_as_they_are(self):
+    def test_token_ids_are_sent_unchanged(self):
         self.write("context", "65, 66\n")
         self.ask('{"token_ids": [67]}\n{"token_ids": [68, 69]}\n', context="--context-token-ids")
         self.assertEqual(self.asked(), ["ABC", "ABDE"])
 
-    def test_full_worker_is_asked_again_until_it_has_room(self):
+    def test_busy_worker_is_retried(self):
         self.worker.full_for = 9
         out, _ = self.ask(WHO)
         self.assertEqual(out[:2], ["-- 1 --", "Hello there"])
 
-    def test_questions_that_find_less_than_was_kept_are_said_once(self):
+    def test_short_cache_hit_warns_once(self):
         self.worker.finds = 16
         _, err = self.ask('{"question": "Who?"}\n{"question": "When?"}\n')
         self.assertEqual(len(err), 3)
@@ -226,7 +226,7 @@ class AskCommand(unittest.TestCase):
                                  "cache (logged once): the worker's --pool-bytes or its store may "
                                  "be too small")
 
-    def test_run_continues_where_it_stopped(self):
+    def test_stopped_run_continues(self):
         self.worker.most_answers = 2
         out, err = self.keep(code=1)
         self.assertEqual(out[-1], "1 were not answered")
@@ -241,7 +241,7 @@ class AskCommand(unittest.TestCase):
         self.assertEqual(self.keep(), [["3 were already answered"], []])
         self.assertEqual(len(self.asked()), asked)
 
-    def test_questions_that_failed_are_asked_again(self):
+    def test_failed_questions_are_asked_again(self):
         self.worker.unanswerable = "In 1802"
         out, err = self.keep(code=1)
         self.assertIn("2 answered, 1 failed", out[1])
@@ -249,7 +249,7 @@ class AskCommand(unittest.TestCase):
         self.worker.unanswerable = "nothing"
         self.assertEqual(self.keep()[0][-1], "2 were already answered")
 
-    def test_answers_of_hearthctl_are_continued(self):
+    def test_hearthctl_answer_file_is_continued(self):
         self.answers.write_text(OLD_LINE + "\n")
         who = '{"id": "who", "question": "Who?"}'
         self.assertEqual(self.keep(questions=who)[0], ["1 were already answered"])
@@ -259,7 +259,7 @@ class AskCommand(unittest.TestCase):
         self.assertEqual(new, old)
         self.assertEqual(list(new), list(old))
 
-    def test_another_context_question_flag_or_model_is_refused(self):
+    def test_answer_file_mismatch_is_refused(self):
         who, files = '{"id": "who", "question": "Who?"}', str(self.answers)
         self.answers.write_text(OLD_LINE + "\n")
         two = who + '\n{"id": "when", "question": "When?"}'
@@ -283,7 +283,7 @@ class AskCommand(unittest.TestCase):
         self.assertEqual(self.asked(), [])
         self.assertEqual(self.answers.read_text(), OLD_LINE + "\n")
 
-    def test_wrong_values_are_said_in_a_line_before_anything_is_asked(self):
+    def test_invalid_input_ends_before_any_call(self):
         for questions, flags, said in (
                 ('{"question": 1}', (), 'questions: line 1: has a wrong field or type: "question"'),
                 ("[1]", (), "questions: line 1: is not a JSON object"),
@@ -303,7 +303,7 @@ class AskCommand(unittest.TestCase):
         self.assertIn("context: No such file", self.ask(WHO, code=1)[1][0])
         self.assertEqual(self.asked(), [])
 
-    def test_worker_that_is_not_reached_ends_it_with_3(self):
+    def test_unreachable_worker_exits_3(self):
         self.worker.close()
         _, err = self.ask(WHO, "--wait", "300ms", code=3)
         self.assertRegex(err[0], "^hearth_cache.ask: UNAVAILABLE: no worker at .*; start one with")
@@ -326,10 +326,10 @@ class AskCommand(unittest.TestCase):
         self.assertLess(len(self.asked()), 200)
         return said
 
-    def test_reader_that_leaves_ends_it_with_1(self):
+    def test_closed_stdout_exits_1(self):
         self.ended_early(lambda program: None, 1)
 
-    def test_signals_end_it_with_130(self):
+    def test_signal_exits_130(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             self.worker.generated.clear()
             with self.subTest(number):

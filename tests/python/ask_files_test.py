@@ -20,7 +20,7 @@ def questions(lines, most=8, of_token_ids=False):
 
 class Questions(unittest.TestCase):
 
-    def test_fields_are_read(self):
+    def test_question_fields_are_parsed(self):
         made = questions('{"id": "q1", "question": "Who?", "kind": "names"}\n\n'
                          '{"ending": " and"}\r\n{"id": 7, "prompt": " so"}')
         self.assertEqual([(one.id, one.ending, one.kind) for one in made],
@@ -28,7 +28,7 @@ class Questions(unittest.TestCase):
         (ids,) = questions('{"token_ids": [5, 7]}', of_token_ids=True)
         self.assertEqual(ids.ending, [5, 7])
 
-    def test_wrong_line_is_named(self):
+    def test_invalid_question_line_is_named(self):
         for lines, said in (
                 ('\n{"question": ', "line 2: is not a JSON object"),
                 ("[1]", "line 1: is not a JSON object"),
@@ -50,7 +50,7 @@ class Questions(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "line 1: has a text, but the context is token ids"):
             questions('{"ending": "a"}', of_token_ids=True)
 
-    def test_digest_is_of_the_ending_and_of_how_it_is_answered(self):
+    def test_question_digest_covers_ending_and_options(self):
         line = '{"id": "a", "ending": "x"}'
         (one,) = questions(line)
         for other, same in (('{"id": "b", "ending": "x", "kind": "k"}', True),
@@ -67,7 +67,7 @@ class Questions(unittest.TestCase):
 
 class Contexts(unittest.TestCase):
 
-    def test_token_ids_are_a_list_or_numbers_between_commas(self):
+    def test_token_ids_parse_list_or_commas(self):
         for text in ("2,3,4", " 2, 3\n4\n", "[2, 3, 4]"):
             self.assertEqual(_inputs.parse_token_ids(text), [2, 3, 4])
         for text, said in (("2,x", 'token_ids[1] is "x"'), ("4294967296", "token_ids[0]"),
@@ -76,7 +76,7 @@ class Contexts(unittest.TestCase):
                 _inputs.parse_token_ids(text)
             self.assertIn(said, str(caught.exception))
 
-    def test_chat_has_parts_and_breakpoints(self):
+    def test_chat_parses_parts_and_breakpoints(self):
         chat = _inputs.parse_chat(json.dumps([
             {"role": "system", "content": [{"type": "text", "text": "a", "cache_breakpoint": True},
                                            {"text": "b"}]},
@@ -88,7 +88,7 @@ class Contexts(unittest.TestCase):
             pb.ChatMessage(role="user", parts=[pb.ContentPart(text="c", cache_breakpoint=True)]),
             pb.ChatMessage(role="model", parts=[pb.ContentPart(text="d")], token_ids=[5, 7])]))
 
-    def test_wrong_message_is_named(self):
+    def test_invalid_chat_message_is_named(self):
         for messages, said in (
                 ({}, "the chat must be a list"), ([1], "chat messages[0] is not an object"),
                 ([{"role": "user"}], "chat messages[0] has no content"),
@@ -130,14 +130,14 @@ class Answers(unittest.TestCase):
         return _answers.json_line({"id": name, "answer": "Yes.\nNo.", "context_sha256": "c",
                                    "question_sha256": f"x-{name}", "model": "m"})
 
-    def test_answers_of_an_earlier_run_are_known(self):
+    def test_earlier_answers_are_known(self):
         self.append("a")
         self.append("b")
         made = self.opened()
         self.assertEqual([made.has(self.question(name)) for name in "abc"], [True, True, False])
         self.assertEqual(self.path.read_text(), self.line("a") + "\n" + self.line("b") + "\n")
 
-    def test_answer_of_another_model_is_refused(self):
+    def test_answer_from_other_model_is_refused(self):
         self.append("a")
         self.opened().check_model("m")
         with self.assertRaisesRegex(PreconditionFailed, "line 1 is of another model"):
@@ -152,7 +152,7 @@ class Answers(unittest.TestCase):
             self.append("c")
             self.assertEqual(self.path.read_text(), whole + self.line("c") + "\n")
 
-    def test_file_of_something_else_is_not_written(self):
+    def test_foreign_file_is_not_overwritten(self):
         for content in ("notes of mine", '{"question": 1}', '{"id": "q1"}', "notes of mine\n",
                         "{}\n", "[]\n", '{"id": 3}\n', "\xff\n", "[" * 100_000 + "\n"):
             self.path.write_text(content)
@@ -163,26 +163,26 @@ class Answers(unittest.TestCase):
             with self.assertRaises((OSError, ValueError)):
                 _answers.AnswerFile(str(path), "c")
 
-    def test_input_file_is_not_written(self):
+    def test_input_file_is_not_overwritten(self):
         self.path.write_text("")
         os.link(self.path, self.path.with_name("other"))
         for inputs in ([str(self.path)], ["-", "/nonexistent", f"{self.path.parent}/./other"]):
             with self.assertRaisesRegex(ValueError, "is also an input file"):
                 self.opened(inputs=inputs)
 
-    def test_another_context_or_question_is_refused(self):
+    def test_other_context_or_question_is_refused(self):
         self.append("a")
         with self.assertRaisesRegex(PreconditionFailed, "line 1 answers .* about another context"):
             self.opened("d")
         with self.assertRaisesRegex(PreconditionFailed, 'another question "a"'):
             self.opened().has(self.question("a", "x-other"))
 
-    def test_long_file_is_read_whole(self):
+    def test_long_answer_file_is_read(self):
         self.path.write_text("".join(self.line(str(i)) + "\n" for i in range(2000)))
         made = self.opened()
         self.assertTrue(all(made.has(self.question(name)) for name in ("0", "999", "1999")))
 
-    def test_one_program_at_a_time_writes_it(self):
+    def test_answer_file_allows_one_writer(self):
         first = _answers.AnswerFile(str(self.path), "c")
         with self.assertRaisesRegex(PreconditionFailed, "is being written by another program"):
             self.opened()

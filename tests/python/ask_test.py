@@ -55,7 +55,7 @@ class Ask(PythonTest):
             self.assertEqual(alone["cached_tokens"], 0)
             self.assertEqual(answers[str(i)]["token_ids"], alone["token_ids"], i)
 
-    def test_each_answer_is_that_of_its_question_alone_and_cold(self):
+    def test_answers_equal_cold_generate(self):
         worker = self.start()
         report = self.ask(worker, QUESTIONS, "--parallel", 4)
         self.assertEqual(report["answered"], QUESTIONS)
@@ -68,7 +68,7 @@ class Ask(PythonTest):
                                    ",".join(map(str, self.context + self.endings[0] + [5] * 20)))
         self.assertLessEqual(longest["matched_tokens"], CONTEXT_TOKENS)
 
-    def test_a_run_goes_on_where_it_stopped_at_another_worker(self):
+    def test_run_continues_at_other_worker(self):
         self.assertEqual(self.ask(self.start(), 5)["answered"], 5)
         whole = self.answers.read_bytes()
         self.answers.write_bytes(whole[:-10])  # killed while it wrote the fifth
@@ -81,7 +81,7 @@ class Ask(PythonTest):
         self.context_file.write_text("5,6,7")
         self.assertIn("another context", self.ask(second, code=1))
 
-    def test_a_worker_that_is_gone_costs_no_answer(self):
+    def test_run_resumes_after_worker_loss(self):
         worker = self.start()
         worker.stop()
         self.ask(worker, 2, "--wait", "0", code=3)

@@ -22,7 +22,7 @@ from hearth_cache.v1 import inference_pb2
 LONG_S = 60
 
 
-class ToldServer:
+class ScriptedServer:
     """Answers calls with what it was told, in turn, and the last one again and again. Each is an
     exception-like (code, trailers) or a list of messages, after which the call may stay open."""
 
@@ -83,130 +83,130 @@ def refusal_of(field):
 
 
 class Retries(unittest.TestCase):
-    def test_refused_calls_are_repeated_until_there_is_room(self):
-        with ToldServer(BUSY, GONE, MODEL) as server, Worker(server.address) as worker:
+    def test_busy_call_is_retried_until_accepted(self):
+        with ScriptedServer(BUSY, GONE, MODEL) as server, Worker(server.address) as worker:
             self.assertEqual(worker.model().device, "cpu")
             self.assertEqual(server.calls, 3)
             ids = {sent["hearth-request-id"] for sent in server.metadata}
             self.assertEqual(len(ids), 1, "one request has one id")
 
-    def test_streams_are_repeated_before_their_first_message_only(self):
-        with ToldServer(BUSY, [STARTED, FINISHED]) as server, Worker(server.address) as worker:
+    def test_stream_is_retried_before_first_message(self):
+        with ScriptedServer(BUSY, [STARTED, FINISHED]) as server, Worker(server.address) as worker:
             answer = worker.generate([1, 2, 3])
             self.assertEqual((answer.prompt_tokens, answer.finish_reason), (3, "eos"))
             self.assertEqual(server.calls, 2)
             self.assertEqual(server.metadata[0]["hearth-request-id"], answer.request_id)
 
-    def test_retries_have_an_end(self):
-        with ToldServer(BUSY) as server, Worker(server.address, retries=2) as worker:
+    def test_retries_end_at_limit(self):
+        with ScriptedServer(BUSY) as server, Worker(server.address, retries=2) as worker:
             with self.assertRaises(Busy) as caught:
                 worker.model()
             self.assertEqual(server.calls, 3)
             self.assertEqual(caught.exception.retry_after_s, 0.01)
             self.assertIn(server.address, str(caught.exception))
 
-    def test_questions_wait_for_room_and_not_for_a_server(self):
+    def test_ask_outlasts_busy_but_not_unavailable(self):
         busy = [BUSY] * 9 + [[inference_pb2.TokenizeResponse(token_ids=[2])]]
-        with ToldServer(*busy, BUSY, GONE) as server, \
+        with ScriptedServer(*busy, BUSY, GONE) as server, \
                 Worker(server.address, retries=2) as worker:
             with self.assertRaises(Unavailable):
                 list(worker.ask("a", ["b"]))
             self.assertEqual(server.calls, 9 + 1 + 1 + 3)
 
-    def test_a_hint_past_the_deadline_ends_the_call_at_once(self):
+    def test_retry_hint_past_deadline_ends_call(self):
         late = (grpc.StatusCode.RESOURCE_EXHAUSTED, (("retry-after-ms", "59000"),))
-        with ToldServer(late) as server, Worker(server.address, deadline_s=30) as worker:
+        with ScriptedServer(late) as server, Worker(server.address, deadline_s=30) as worker:
             with self.assertRaises(Busy):
                 worker.model()
             self.assertEqual(server.calls, 1)
 
-    def test_a_hint_that_is_no_duration_counts_as_none(self):
+    def test_invalid_retry_hint_is_ignored(self):
         for hint in ("soon", "-5", "9" * 400, "9" * 5000, "nan", ""):
             wrong = (grpc.StatusCode.RESOURCE_EXHAUSTED, (("retry-after-ms", hint),))
-            with self.subTest(hint=hint[:9]), ToldServer(wrong) as server, \
+            with self.subTest(hint=hint[:9]), ScriptedServer(wrong) as server, \
                     Worker(server.address, retries=0) as worker:
                 with self.assertRaises(Busy) as caught:
                     worker.model()
                 self.assertEqual(caught.exception.retry_after_s, 1.0)
 
-    def test_asyncio_repeats_calls_alike(self):
+    def test_async_worker_retries_too(self):
         async def ask(address):
             async with AsyncWorker(address) as worker:
                 device = (await worker.model()).device
                 return device, (await worker.generate([1, 2, 3])).prompt_tokens
-        with ToldServer(BUSY, MODEL, GONE, [STARTED, FINISHED]) as server:
+        with ScriptedServer(BUSY, MODEL, GONE, [STARTED, FINISHED]) as server:
             self.assertEqual(asyncio.run(ask(server.address)), ("cpu", 3))
             self.assertEqual(server.calls, 4)
 
 
 class Errors(unittest.TestCase):
-    def test_a_refused_field_is_named_and_not_asked_for_again(self):
-        with ToldServer(refusal_of("sampling.top_p")) as server, Worker(server.address) as worker:
+    def test_invalid_field_is_named_without_retry(self):
+        with ScriptedServer(refusal_of("sampling.top_p")) as server, Worker(server.address) as worker:
             with self.assertRaises(InvalidRequest) as caught:
                 worker.generate([1], top_p=3.0)
             self.assertEqual(caught.exception.field, "sampling.top_p")
             self.assertEqual(server.calls, 1)
             self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
 
-    def test_a_message_above_grpcs_limit_is_not_sent_again(self):
-        with ToldServer(MODEL, options=[("grpc.max_receive_message_length", 1000)]) as server, \
+    def test_oversized_message_is_not_retried(self):
+        with ScriptedServer(MODEL, options=[("grpc.max_receive_message_length", 1000)]) as server, \
                 Worker(server.address) as worker:
             with self.assertRaisesRegex(InvalidRequest, "larger than max"):
                 worker.tokenize("a" * 2000)
 
-    def test_a_code_without_a_class_is_kept(self):
-        with ToldServer((grpc.StatusCode.UNIMPLEMENTED, ())) as server, \
+    def test_unmapped_status_code_is_kept(self):
+        with ScriptedServer((grpc.StatusCode.UNIMPLEMENTED, ())) as server, \
                 Worker(server.address) as worker:
             with self.assertRaises(HearthError) as caught:
                 worker.model()
             self.assertEqual(caught.exception.code, grpc.StatusCode.UNIMPLEMENTED)
 
-    def test_details_that_cannot_be_read_name_no_field(self):
+    def test_unreadable_details_name_no_field(self):
         garbled = status_pb2.Status(code=3, details=[any_pb2.Any(
             type_url="type.googleapis.com/google.rpc.BadRequest", value=b"\xff\xff")])
         for details in (b"\xff\xff\xff", b"", garbled.SerializeToString()):
             refusal = (grpc.StatusCode.INVALID_ARGUMENT, (("grpc-status-details-bin", details),))
-            with self.subTest(details=details), ToldServer(refusal) as server, \
+            with self.subTest(details=details), ScriptedServer(refusal) as server, \
                     Worker(server.address) as worker:
                 with self.assertRaises(InvalidRequest) as caught:
                     worker.generate([1])
                 self.assertEqual(caught.exception.field, "")
 
-    def test_a_sample_beyond_all_limits_is_refused(self):
+    def test_huge_sample_index_is_data_loss(self):
         token = inference_pb2.GeneratedToken(text="a", sample=(1 << 32) - 1)
-        with ToldServer([STARTED, inference_pb2.GenerateResponse(token=token)]) as server, \
+        with ScriptedServer([STARTED, inference_pb2.GenerateResponse(token=token)]) as server, \
                 Worker(server.address) as worker:
             with self.assertRaisesRegex(DataLoss, "got 4294967295"):
                 worker.generate([1])
 
-    def test_a_tier_of_a_later_version_is_its_number(self):
+    def test_unknown_tier_is_shown_as_number(self):
         started = inference_pb2.GenerateResponse(started=inference_pb2.Started(source_tier=77))
-        with ToldServer([started, FINISHED]) as server, Worker(server.address) as worker:
+        with ScriptedServer([started, FINISHED]) as server, Worker(server.address) as worker:
             self.assertEqual(worker.generate([1]).source_tier, "77")
 
-    def test_a_call_ends_at_its_deadline(self):
-        with ToldServer([STARTED, None]) as server, Worker(server.address) as worker:
+    def test_call_ends_at_deadline(self):
+        with ScriptedServer([STARTED, None]) as server, Worker(server.address) as worker:
             with self.assertRaises(DeadlineExceeded):
                 worker.generate([1], deadline_s=0.2)
 
-    def test_a_server_that_is_not_there_is_unavailable(self):
-        with ToldServer(MODEL) as server:
+    def test_missing_server_is_unavailable(self):
+        with ScriptedServer(MODEL) as server:
             address = server.address
         with Worker(address, retries=1) as worker, self.assertRaises(Unavailable):
             worker.model()
 
-    def test_closing_a_stream_cancels_its_call(self):
+    def test_closed_stream_cancels_call(self):
         token = inference_pb2.GenerateResponse(token=inference_pb2.GeneratedToken(text="a"))
-        with ToldServer([STARTED, token, None]) as server, Worker(server.address) as worker:
+        with ScriptedServer([STARTED, token, None]) as server, Worker(server.address) as worker:
             with worker.stream([1]) as stream:
                 self.assertEqual(next(iter(stream)).text, "a")
             self.assertEqual(stream.answer.text, "a")
 
-    def test_an_option_that_does_not_exist_is_refused(self):
+    def test_unknown_option_is_refused(self):
         with Worker("127.0.0.1:1") as worker, self.assertRaisesRegex(TypeError, "top_q"):
             worker.generate([1], top_q=3)
 
-    def test_options_are_fields_by_their_names(self):
+    def test_options_set_request_fields(self):
         made = generate_request(inference_pb2.PromptInput(), {
             "stop": "end", "cache": "read", "keep_s": 9, "logprobs": 2, "logit_bias": {5: 1.0},
             "top_k": 3, "breakpoints": [1]})
@@ -220,8 +220,8 @@ class Errors(unittest.TestCase):
 
 
 class Identities(unittest.TestCase):
-    def test_tokens_are_sent_and_their_file_is_read_again(self):
-        with tempfile.TemporaryDirectory() as folder, ToldServer(MODEL) as server:
+    def test_token_file_is_reread_each_call(self):
+        with tempfile.TemporaryDirectory() as folder, ScriptedServer(MODEL) as server:
             file = pathlib.Path(folder, "token")
             file.write_text("first\n")
             with Worker(server.address, access=Access(token_file=file)) as worker:
@@ -233,19 +233,19 @@ class Identities(unittest.TestCase):
             self.assertEqual([sent["authorization"] for sent in server.metadata],
                              ["Bearer first", "Bearer second", "Bearer third"])
 
-    def test_a_token_has_visible_ascii_characters_alone(self):
+    def test_token_must_be_visible_ascii(self):
         for token in ("caf\u00e9", "a b", "a\n", ""):
             with self.assertRaisesRegex(ValueError, "visible ASCII") as refused:
                 Access(token=token).metadata("id")
             self.assertNotIn("caf", str(refused.exception))
 
-    def test_a_token_does_not_cross_a_network_in_clear_text(self):
+    def test_token_without_tls_is_refused(self):
         for address in ("127.example.org:5", "10.0.0.1:50051"):
             with self.assertRaisesRegex(ValueError, "clear text"):
                 Worker(address, access=Access(token="secret"))
         Worker("10.0.0.1:50051", access=Access(token="secret", plaintext_tokens=True)).close()
 
-    def test_tls_checks_the_server_and_shows_a_certificate(self):
+    def test_mutual_tls_verifies_both_sides(self):
         with tempfile.TemporaryDirectory() as folder:
             access = pathlib.Path(folder)
             for name in ("server", "other"):
@@ -257,7 +257,7 @@ class Identities(unittest.TestCase):
             pair = [((access / "server.key").read_bytes(), (access / "server.pem").read_bytes())]
             credentials = grpc.ssl_server_credentials(
                 pair, (access / "other.pem").read_bytes(), require_client_auth=True)
-            with ToldServer(MODEL, credentials=credentials) as server:
+            with ScriptedServer(MODEL, credentials=credentials) as server:
                 known = Access(tls_ca=access / "server.pem", tls_cert=access / "other.pem",
                                tls_key=access / "other.key")
                 with Worker(server.address, access=known) as worker:

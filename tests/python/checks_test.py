@@ -29,7 +29,7 @@ def run(*argv, **options):
 
 
 class Checks(unittest.TestCase):
-    def test_calls_work_on_each_protobuf_and_beside_proto_plus(self):
+    def test_calls_work_with_each_protobuf(self):
         for major in (5, 6, 7):
             python = CLIENTS / f"protobuf{major}" / "bin" / "python"
             code, said = run(python, "-W", "error", "-B", "-c", BESIDE, PACKAGE)

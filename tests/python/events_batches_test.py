@@ -50,14 +50,14 @@ class Golden(unittest.TestCase):
     def setUp(self):
         self.payloads = [bytes.fromhex(line) for line in GOLDEN_FILE.read_text().split()]
 
-    def test_msgspec_reads_what_was_meant(self):
+    def test_msgspec_decodes_golden_bytes(self):
         self.assertEqual([msgspec.msgpack.decode(payload, type=Batch)
                           for payload in self.payloads], GOLDEN)
 
-    def test_vllms_events_have_the_same_bytes(self):
+    def test_vllm_events_encode_golden_bytes(self):
         self.assertEqual([msgspec.msgpack.encode(batch) for batch in GOLDEN], self.payloads)
 
-    def test_encoder_writes_the_same_bytes(self):
+    def test_encoder_writes_golden_bytes(self):
         root = ours.BlocksStored([FIRST, FIRST + 1], 0, ROOT, 2)
         following = ours.BlocksStored([FIRST + 2], FIRST + 1, [7, 8], 2)
         self.assertEqual(
@@ -67,27 +67,27 @@ class Golden(unittest.TestCase):
             ours.encode_batches([root, ours.BlocksRemoved([FIRST])],
                                 ours.KvLabels("GPU", "tales"), NOW), self.payloads)
 
-    def test_readers_of_older_fields_pass_over_the_rest(self):
+    def test_old_reader_ignores_new_fields(self):
         for payload in self.payloads:
             batch = msgspec.msgpack.decode(payload, type=OldBatch)
             self.assertEqual(batch.ts, NOW)
             self.assertIn(batch.events[0][0], ("AllBlocksCleared", "BlockStored"))
 
-    def test_numbers_take_nine_bytes_each(self):
+    def test_block_ids_take_nine_bytes(self):
         # Go's reader keeps the width: it knows numbers of eight bytes behind their mark only.
         self.assertEqual(self.payloads[0].count(b"\xcf\x40\0\0\0\0\0\0"), 6)
 
 
 class Batches(unittest.TestCase):
 
-    def test_empty_list_of_events_is_no_batch(self):
+    def test_no_events_make_no_batch(self):
         self.assertEqual(ours.encode_batches([], ours.KvLabels(), NOW), [])
 
-    def test_batch_without_events_is_decoded(self):
+    def test_empty_batch_is_decoded(self):
         self.assertEqual(msgspec.msgpack.decode(ours.encode_empty_batch(NOW), type=Batch),
                          Batch(NOW, [], 0))
 
-    def test_long_prompt_is_divided_and_its_parts_join(self):
+    def test_long_prompt_spans_joined_batches(self):
         each, most = 16, ours.MAX_BATCH_TOKENS
         ids = [1000 + i for i in range(3 * most // each - 1)]
         batches = decoded([ours.BlocksStored(ids, 999, [3] * len(ids) * each, each)])
@@ -100,7 +100,7 @@ class Batches(unittest.TestCase):
             parent = event.block_hashes[-1]
         self.assertEqual([one for event in events for one in event.block_hashes], ids)
 
-    def test_many_events_share_a_batch_and_many_removals_do_not(self):
+    def test_large_removal_is_split(self):
         stored = [ours.BlocksStored([i + 1], 0, [1, 2], 2) for i in range(100)]
         self.assertEqual(len(decoded(stored)), 1)
         batches = decoded([ours.BlocksRemoved([5] * (2 * ours.MAX_BATCH_REMOVALS + 1))])

@@ -68,7 +68,7 @@ class Ledger(unittest.TestCase):
     def remove(self, text):
         return self.ledger.remove(text.encode())
 
-    def test_new_blocks_alone_are_reported(self):
+    def test_only_new_blocks_are_reported(self):
         self.assertEqual(len(self.add("ab")), 1)
         whole = blocks_of("abcd")
         self.assertEqual(self.add("abcd"), [_batches.BlocksStored(
@@ -77,7 +77,7 @@ class Ledger(unittest.TestCase):
         self.assertEqual(self.add("abc"), [], "known")
         self.assertEqual(self.ledger.points, 3)
 
-    def test_block_stays_as_long_as_a_point_needs_it(self):
+    def test_block_stays_while_needed(self):
         for text in ("ab", "abcd", "abx"):
             self.add(text)
         self.assertEqual(self.remove("ab"), [], "others go through it")
@@ -88,7 +88,7 @@ class Ledger(unittest.TestCase):
         self.assertEqual(self.ledger.blocks, 0)
         self.assertEqual(self.remove("abx"), [])
 
-    def test_ledger_without_room_does_not_change(self):
+    def test_full_ledger_does_not_change(self):
         self.add("abcdef")
         self.assertIsNone(self.ledger.add(blocks_of("xyz")))
         self.assertIsNone(self.ledger.add(blocks_of("abcdefghi")))
@@ -108,7 +108,7 @@ class Ledger(unittest.TestCase):
             self.assertIsNone(self.ledger.add(other), ids)
         self.assertEqual(self.ledger.blocks, 2)
 
-    def test_router_knows_the_blocks_of_the_points_that_are_there(self):
+    def test_random_changes_keep_router_exact(self):
         seed = 20261123
         source, ledger, router = random.Random(seed), _ledger.BlockLedger(1000), LetterRouter(self)
         there = set()
@@ -135,7 +135,7 @@ class Ledger(unittest.TestCase):
 
 class Log(unittest.TestCase):
 
-    def test_numbers_have_no_gap_and_the_last_batches_are_kept(self):
+    def test_log_keeps_last_batches(self):
         log = _feed.BatchLog(3, 1000, 50)
         self.assertEqual(log.since(0, 10), [])
         for letter in b"abcde":
@@ -147,7 +147,7 @@ class Log(unittest.TestCase):
         self.assertEqual(log.since(55, 10), [])
         self.assertEqual(log.since((1 << 64) - 1, 10), [])
 
-    def test_bytes_are_bounded_too(self):
+    def test_log_limits_bytes(self):
         log = _feed.BatchLog(100, 10, 0)
         for _ in range(9):
             log.append(b"four")
@@ -157,7 +157,7 @@ class Log(unittest.TestCase):
         log.append(b"four")
         self.assertEqual(log.bytes, 4)
 
-    def test_batches_without_events_take_numbers_and_no_room(self):
+    def test_empty_batches_use_no_bytes(self):
         log = _feed.BatchLog(2, 10, 50)
         log.append(b"aaaa")
         log.append(b"bbbb")
@@ -230,11 +230,11 @@ class FeedTest(unittest.TestCase):
 
 class Feed(FeedTest):
 
-    def test_feed_begins_with_all_blocks_cleared(self):
+    def test_first_event_clears_all_blocks(self):
         self.assertEqual(self.told(), [AllBlocksCleared()])
         self.assertEqual(self.feed.place, Event())
 
-    def test_snapshot_is_reported_and_then_each_change(self):
+    def test_snapshot_then_changes_are_reported(self):
         self.told()
         self.watch([point(Event.SNAPSHOT, 1, 3)], 5)
         tokens = [place for place in range(3) for _ in range(CHUNK_TOKENS)]
@@ -250,13 +250,13 @@ class Feed(FeedTest):
         self.assertEqual(removed, BlockRemoved([1002, 1001, 1000], "CPU"))
         self.assertEqual(self.feed.place.sequence, 8)
 
-    def test_store_with_other_points_is_reported_as_the_difference(self):
+    def test_new_snapshot_reports_only_difference(self):
         self.watch([point(Event.SNAPSHOT, 1, 1), point(Event.SNAPSHOT, 2, 1)], 5)
         self.told()
         self.watch([point(Event.SNAPSHOT, 2, 1), point(Event.SNAPSHOT, 3, 1)], 1)
         self.assertEqual([event.block_hashes for event in self.told()], [[3000], [1000]])
 
-    def test_resumed_watch_removes_nothing_at_its_beginning(self):
+    def test_resumed_watch_keeps_known_blocks(self):
         self.watch([point(Event.SNAPSHOT, 1, 3)], 5)
         self.told()
         self.feed.begin_watch()
@@ -266,7 +266,7 @@ class Feed(FeedTest):
         self.assertEqual([event.block_hashes for event in self.told()], [[2000]])
         self.assertIn("of 2 restore points", str(self.feed))
 
-    def test_point_in_pieces_is_reported_once_it_is_whole(self):
+    def test_split_point_is_reported_when_whole(self):
         self.watch([], 5)
         self.told()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
@@ -282,7 +282,7 @@ class Feed(FeedTest):
         self.assertEqual(self.told(), [])
         self.assertEqual(self.feed.place.sequence, 8)
 
-    def test_pieces_that_do_not_fit_are_left_out(self):
+    def test_inconsistent_pieces_are_skipped(self):
         self.watch([], 5)
         self.told()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
@@ -298,7 +298,7 @@ class Feed(FeedTest):
         self.assertEqual(str(self.feed), "0 blocks of 0 restore points; 2 left out, 0 of other "
                                          "fingerprints")
 
-    def test_watch_begins_again_after_a_loss(self):
+    def test_lost_events_restart_watch(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertFalse(self.take(plain(Event.LOST), 90))
         self.assertEqual(self.feed.place, Event())
@@ -310,7 +310,7 @@ class Feed(FeedTest):
         self.assertEqual(self.told(), [])
         self.assertIn("1 of other fingerprints", str(self.feed))
 
-    def test_another_fingerprint_after_the_snapshot_is_said_once(self):
+    def test_new_fingerprint_warns_once(self):
         self.watch([point(Event.SNAPSHOT, 1, 1),
                     point(Event.SNAPSHOT, 2, 1, fingerprint=OTHER)], 5)
         self.assertEqual(self.said, [], "the figures of a snapshot say so")
@@ -321,7 +321,7 @@ class Feed(FeedTest):
         self.take(point(Event.STORED, 4, 1, fingerprint=OTHER), 7)
         self.assertEqual(len(self.said), 1)
 
-    def test_next_fingerprint_is_reported_once_no_point_is_left(self):
+    def test_fingerprint_changes_when_empty(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.EVICTED, 1, 1), 6))
         self.told()
@@ -330,7 +330,7 @@ class Feed(FeedTest):
         self.assertIn("0 of other fingerprints", str(self.feed))
         self.assertIn("now reporting fingerprint 6f74686572", self.said[0])
 
-    def test_points_left_out_are_watched_again_once_no_other_is_left(self):
+    def test_skipped_points_return_when_empty(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 6))
         self.told()
@@ -342,7 +342,7 @@ class Feed(FeedTest):
         self.assertTrue(self.take(point(Event.EVICTED, 2, 1, fingerprint=OTHER), 8),
                         "nothing was left out")
 
-    def test_snapshot_of_others_alone_is_watched_again(self):
+    def test_snapshot_without_matches_restarts_watch(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.feed.begin_watch()
         self.take(plain(Event.START), 1)
@@ -351,7 +351,7 @@ class Feed(FeedTest):
         self.watch([point(Event.SNAPSHOT, 2, 1, fingerprint=OTHER)], 1)
         self.assertIn("of 1 restore points", str(self.feed))
 
-    def test_fingerprint_that_is_named_stays(self):
+    def test_configured_fingerprint_never_changes(self):
         feed = self.make(fingerprint="3fa9")
         feed.take(point(Event.STORED, 2, 1, fingerprint=OTHER))
         self.assertIn("only those of 3fa9", self.said[0])
@@ -361,7 +361,7 @@ class Feed(FeedTest):
         feed.take(point(Event.STORED, 2, 1, fingerprint=OTHER))
         self.assertIn("of 0 restore points", str(feed))
 
-    def test_replay_of_kept_batches_has_them(self):
+    def test_replay_returns_kept_batches(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.take(point(Event.STORED, 2, 1), 6)
         self.assertEqual([batch.number for batch in self.feed.replay(1_000_001)],
@@ -372,7 +372,7 @@ class Feed(FeedTest):
 class SmallFeed(FeedTest):
     OPTIONS = {"max_batches": 2}
 
-    def test_replay_of_more_than_is_kept_has_everything(self):
+    def test_replay_beyond_log_sends_everything(self):
         self.watch([point(Event.SNAPSHOT, 1, 2)], 5)
         for seed in range(2, 6):
             self.take(point(Event.STORED, seed, 1), seed + 4)
@@ -384,7 +384,7 @@ class SmallFeed(FeedTest):
             self.assertEqual(cleared, AllBlocksCleared())
             self.assertEqual([len(event.block_hashes) for event in stored], [2, 1, 1, 1])
 
-    def test_everything_is_made_once_for_all_who_ask(self):
+    def test_full_replay_is_shared_by_readers(self):
         for seed in range(1, 6):
             self.take(point(Event.STORED, seed, 1), seed)
         once = self.feed.replay(0)
@@ -437,7 +437,7 @@ class TinyFeed(FeedTest):
         self.take(point(Event.EVICTED, 2, self.CHUNKS), 20)
         self.take(point(Event.EVICTED, 4, self.CHUNKS), 21)
 
-    def test_everything_has_numbers_that_the_reader_lacks(self):
+    def test_full_replay_uses_missing_numbers(self):
         self.evict_two()
         missed = self.here.next
         everything = self.feed.replay(missed)
@@ -449,7 +449,7 @@ class TinyFeed(FeedTest):
         self.assertNotIn(2000, self.here.blocks)
         self.assertIn(12000, self.here.blocks)
 
-    def test_other_readers_get_numbers_without_events_once(self):
+    def test_other_readers_get_empty_batches_once(self):
         self.evict_two()
         Reader().take(self.feed.since(0, 1000))
         before, self.woken = self.feed.next_number, 0

@@ -114,7 +114,7 @@ class SocketsTest(unittest.TestCase):
         asker.send_multipart([b"", number_bytes(number)])
         return self.answer(asker)
 
-    def test_subscriber_gets_the_last_batch_and_then_all_that_follow(self):
+    def test_subscriber_gets_last_batch_first(self):
         self.serve()
         subscriber = self.subscriber(b"kv@")
         last = subscriber.recv_multipart()
@@ -129,7 +129,7 @@ class SocketsTest(unittest.TestCase):
             if number < FIRST + 20:
                 parts = subscriber.recv_multipart()
 
-    def test_subscriber_asks_for_batches_that_it_missed(self):
+    def test_missed_batches_can_be_requested(self):
         self.serve()
         self.served.store(1, 100)
         asker = self.asker()
@@ -137,12 +137,12 @@ class SocketsTest(unittest.TestCase):
         self.assertEqual(self.ask(asker, FIRST + 101), [], "nothing is missing")
         self.assertEqual(len(self.ask(asker, 0)), 1, "everything, in one batch")
 
-    def test_long_answer_arrives_whole(self):
+    def test_long_replay_arrives_whole(self):
         self.serve()
         self.served.store(1, 3000)
         self.assertEqual(self.ask(self.asker(), FIRST), list(range(FIRST, FIRST + 3001)))
 
-    def test_garbage_is_not_answered(self):
+    def test_malformed_request_is_not_answered(self):
         self.serve()
         self.served.store(1, 1)
         good = self.asker()
@@ -158,7 +158,7 @@ class SocketsTest(unittest.TestCase):
         self.asker().send_multipart([b"", b"x" * 2 * _sockets.MAX_PEER_BYTES])
         self.assertEqual(len(self.ask(good, FIRST + 1)), 1)
 
-    def test_askers_that_do_not_read_are_given_up(self):
+    def test_unread_replays_are_abandoned(self):
         self.serve(patience_s=0.02)
         self.served.store(1, MANY_LARGE, LARGE_CHUNK)
         deaf = [self.asker() for _ in range(2 * _sockets.MAX_REPLAYS)]
@@ -179,7 +179,7 @@ class SocketsTest(unittest.TestCase):
             self.served.store(self.seed, self.seed)
         raise AssertionError("nothing came")
 
-    def test_subscriber_that_does_not_read_sees_a_gap_and_delays_nobody(self):
+    def test_slow_subscriber_delays_no_other(self):
         self.serve(high_water=10)
         deaf = self.subscriber()
         self.assertEqual(len(deaf.recv_multipart()), 3)
@@ -196,7 +196,7 @@ class SocketsTest(unittest.TestCase):
             self.served.store(self.seed, self.seed)  # once it has room again, it gets what is new
         self.assertLess(received, number - FIRST)
 
-    def test_address_that_is_taken_or_none_is_refused(self):
+    def test_unusable_address_is_refused(self):
         self.serve()
 
         async def errno_of(address):

@@ -42,7 +42,7 @@ class Examples(PythonTest):
         self.assertEqual(set(found), RUN)
         self.assertLess(max(found.values()), LINES_MAX)
 
-    def test_rag(self):
+    def test_rag_example_restores_document(self):
         (self.folder / "document").write_text(TEXT)
         said = self.restored(self.run_example(
             "rag.py", self.start_worker(), "document", "which ship?", "and then?", "and when?"))
@@ -51,13 +51,13 @@ class Examples(PythonTest):
         for (_, before), (cached, _) in zip(said, said[1:]):
             self.assertGreaterEqual(cached, before, "a turn restores the one before it")
 
-    def test_agent(self):
+    def test_agent_example_restores_turns(self):
         said = self.restored(self.run_example("agent.py", self.start_worker(), "what day is it?"))
         self.assertEqual(len(said), 3)
         for (_, before), (cached, _) in zip(said, said[1:]):
             self.assertGreaterEqual(cached, before - 1)
 
-    def test_rows(self):
+    def test_rows_example_shares_instructions(self):
         (self.folder / "instructions").write_text(TEXT)
         (self.folder / "rows.csv").write_text("ship,hour\n" + "".join(
             f"ship {i},{i}\n" for i in range(20)))
@@ -67,14 +67,14 @@ class Examples(PythonTest):
         (cached, total), = self.restored(said)
         self.assertGreater(cached, total // 2)
 
-    def test_warm_up(self):
+    def test_warm_up_example_publishes_files(self):
         (self.folder / "first").write_text(TEXT)
         (self.folder / "second").write_text("another " + TEXT)
         said = self.run_example("warm_up.py", self.start_worker(), self.store.address, 2, "first",
                                 "second")
         self.assertEqual(len(re.findall(r"tokens, .* MB as", said)), 2)
 
-    def test_transformers_generate(self):
+    def test_transformers_example_restores_prompt(self):
         ids = ",".join(map(str, prompt(300, 1)))
         model = self.model()
         twice = [self.run_example("transformers_generate.py", model, self.store.address, ids)

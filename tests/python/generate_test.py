@@ -50,7 +50,7 @@ class Generate(TransformersTest):
                 self.assertEqual(got.past_key_values.get_seq_length(),
                                  wanted.past_key_values.get_seq_length())
 
-    def test_options_give_the_same_answer(self):
+    def test_supported_options_keep_answers(self):
         for number, options in enumerate((
                 SAMPLED, {**SAMPLED, "num_return_sequences": 3}, {"num_beams": 3},
                 {"num_beams": 4, "num_return_sequences": 2}, {**SAMPLED, "num_beams": 3},
@@ -64,13 +64,13 @@ class Generate(TransformersTest):
             with self.subTest(options):
                 self.expect_same({"inputs": torch.tensor([prompt(150, number)])}, 1, **options)
 
-    def test_options_of_a_config_are_those_of_the_call(self):
+    def test_generation_config_options_apply(self):
         config = transformers.GenerationConfig(num_beams=2, use_cache=False)
         self.loaded.generation_config.num_return_sequences = 2
         self.loaded.generation_config.cache_implementation = "hybrid"  # as of Gemma 3 on the Hub
         self.expect_same({"inputs": self.ids}, 1, generation_config=config)
 
-    def test_prompts_of_a_list_are_each_restored(self):
+    def test_batched_prompts_are_each_restored(self):
         for number, (inputs, hits, options) in enumerate((
                 (padded(150, 90, 75, 5), 3, {}), (padded(150, 149), 2, SAMPLED),
                 (padded(150, 100), 2, {**SAMPLED, "num_return_sequences": 2}),
@@ -80,14 +80,14 @@ class Generate(TransformersTest):
             with self.subTest(number):
                 self.expect_same(inputs, hits, **options)
 
-    def test_padding_without_a_mask_is_found_as_transformers_finds_it(self):
+    def test_padding_is_detected_without_mask(self):
         ids = padded(150, 100)["input_ids"]
         self.expect_same({"inputs": ids}, 2)
         ids = padded(150, 100)["input_ids"]
         ids[ids == PAD] = 40  # it can end an answer, and so is no padding
         self.expect_same({"inputs": ids}, 2, pad_token_id=40, eos_token_id=[40])
 
-    def test_an_answer_is_streamed(self):
+    def test_answer_can_be_streamed(self):
         words = {f"w{number}": number for number in range(self.loaded.config.vocab_size)}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
         streamer = transformers.TextIteratorStreamer(transformers.PreTrainedTokenizerFast(
@@ -95,7 +95,7 @@ class Generate(TransformersTest):
         answer = self.greedy(self.prefixes.generate, self.ids[0].tolist(), streamer=streamer)
         self.assertEqual("".join(streamer).split(), [f"w{one}" for one in answer[150:]])
 
-    def test_options_with_another_answer_are_refused_by_name(self):
+    def test_unsupported_options_are_refused(self):
         cache = transformers.DynamicCache(config=self.loaded.config)
         for name, value in (
                 *((one, one) for one in (

@@ -92,7 +92,7 @@ class MemoryStore:
         pass
 
 
-class Plans(unittest.TestCase):
+class PlannerRequests(unittest.TestCase):
     def setUp(self):
         self.store = MemoryStore()
         self.planner = Planner(self.store, BLOCK, lambda ids, salt, epoch: [
@@ -108,7 +108,7 @@ class Plans(unittest.TestCase):
     def step(self, *scheduled):
         return self.planner.step(scheduled, lambda name: [[1] * 8] * 3)
 
-    def test_a_plan_is_unknown_until_the_store_answers_and_asked_once(self):
+    def test_plan_is_pending_until_store_answers(self):
         ids = prompt(100, 1)
         self.store.kept[tuple(ids[:64])] = {}
         self.store.answering.clear()
@@ -120,7 +120,7 @@ class Plans(unittest.TestCase):
         self.assertEqual(self.matched("a", 64), (0, False))
         self.assertEqual(self.store.calls, ["lease"])
 
-    def test_one_token_is_left_to_compute_and_short_prompts_are_not_asked_about(self):
+    def test_plan_leaves_one_token_to_compute(self):
         ids = prompt(64, 2)
         self.store.kept[tuple(ids)] = self.store.kept[tuple(ids[:48])] = {}
         self.planner.begin("a", ids)
@@ -130,7 +130,7 @@ class Plans(unittest.TestCase):
         self.assertEqual((self.matched("b"), self.matched("c")), ((0, False), (0, False)))
         self.assertEqual(self.store.calls, ["lease"])
 
-    def test_a_load_has_the_blocks_and_what_is_there_already(self):
+    def test_load_carries_blocks_and_present_tokens(self):
         ids = prompt(100, 3)
         self.store.kept[tuple(ids[:96])] = {}
         self.planner.begin("a", ids)
@@ -143,7 +143,7 @@ class Plans(unittest.TestCase):
         self.assertEqual((load.token_ids, load.blocks), (ids[:96], blocks))
         self.assertEqual(self.step().loads, [])
 
-    def test_a_request_whose_load_failed_is_computed_and_not_asked_about_again(self):
+    def test_failed_load_is_not_retried(self):
         ids = prompt(100, 4)
         self.store.kept[tuple(ids[:96])] = {}
         self.planner.begin("a", ids)
@@ -153,7 +153,7 @@ class Plans(unittest.TestCase):
         self.planner.end("a")
         self.assertEqual(self.store.calls, ["lease"])
 
-    def test_saves_follow_the_chunks_of_a_prefill(self):
+    def test_save_follows_last_prefill_chunk(self):
         ids = prompt(100, 5)
         self.planner.begin("a", ids)
         self.matched("a")
@@ -163,7 +163,7 @@ class Plans(unittest.TestCase):
         self.assertEqual((save.boundaries, save.token_ids), ([96], ids[:96]))
         self.assertEqual(self.step(("a", 100, 101)).saves, [])
 
-    def test_a_common_beginning_of_two_prompts_becomes_a_restore_point(self):
+    def test_shared_prefix_end_becomes_restore_point(self):
         self.store.matched = 70
         self.planner.begin("a", prompt(100, 6))
         self.matched("a")
@@ -171,7 +171,7 @@ class Plans(unittest.TestCase):
         second, = self.step(("a", 64, 100)).saves
         self.assertEqual((first.boundaries, second.boundaries), ([64], [96]))
 
-    def test_an_epoch_finds_nothing_stored_before_and_leaves_its_requests_out(self):
+    def test_new_epoch_ignores_earlier_requests(self):
         ids = prompt(100, 11)
         self.store.kept[tuple(ids[:64])] = {}
         for name in ("computing", "loading"):
@@ -193,7 +193,7 @@ class Plans(unittest.TestCase):
         self.planner.begin_epoch()
         self.assertNotIn(self.step().epoch, (0, step.epoch))
 
-    def test_a_store_that_fails_is_left_alone_for_a_while(self):
+    def test_failed_store_is_skipped_temporarily(self):
         self.store.error = Unavailable("gone")
         with self.assertLogs("hearth_cache", "WARNING"):
             self.planner.begin("a", prompt(100, 7))
@@ -208,7 +208,7 @@ class Plans(unittest.TestCase):
             self.planner.begin("c", prompt(100, 9))
             self.assertEqual(self.matched("c"), (0, False))
 
-    def test_hints_of_a_request_reach_its_saves_as_the_store_takes_them(self):
+    def test_clamped_hints_reach_saves(self):
         self.assertEqual(hints_of(request()), {})
         self.assertEqual(hints_of(request({"keep_s": 9000, "priority": "high", "other": 1})),
                          {"keep_s": 3600})
@@ -220,7 +220,7 @@ class Plans(unittest.TestCase):
         save, = self.step(("a", 0, 100)).saves
         self.assertEqual(save.hints, hints)
 
-    def test_hints_of_wrong_types_are_ignored(self):
+    def test_invalid_hint_types_are_ignored(self):
         wrong = (5, 0, "", "text", [], [1], [[1]], [("keep_s", 7, 1)], True, 1.5, object())
         good = ("hearth.keep", {"keep_s": 60})
         for value in wrong:
@@ -242,7 +242,7 @@ class Plans(unittest.TestCase):
         made.kv_hints = types.SimpleNamespace(actions=None)
         self.assertEqual(hints_of(made), {"keep_s": 60})
 
-    def test_a_wrong_hint_is_logged_once(self):
+    def test_invalid_hint_is_logged_once(self):
         _paging.say_ignored.cache_clear()
         with self.assertLogs("hearth_cache", "WARNING") as logged:
             for _ in range(3):
@@ -252,7 +252,7 @@ class Plans(unittest.TestCase):
             "a request's hint is ignored: keep_s must be an integer; got str"])
 
 
-class Moves(unittest.TestCase):
+class MoverTransfers(unittest.TestCase):
     def setUp(self):
         self.store = MemoryStore()
         self.memory = [torch.randint(0, 256, (BLOCKS_MAX, PAGE), dtype=torch.uint8) for _ in GROUPS]
@@ -273,7 +273,7 @@ class Moves(unittest.TestCase):
         self.assertEqual(done, {"loader"})
         return not failed
 
-    def test_pages_come_back_into_other_blocks_and_windows_as_tails(self):
+    def test_load_restores_pages_and_window_tails(self):
         ids = prompt(96, 1)
         here = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]]
         there = [[one + 20 for one in group] for group in here]
@@ -286,7 +286,7 @@ class Moves(unittest.TestCase):
                 self.assertTrue(torch.equal(self.memory[layer][other],
                                             before[layer][one if came else other]))
 
-    def test_present_blocks_may_be_shared_and_are_left_alone(self):
+    def test_load_skips_present_blocks(self):
         ids = prompt(96, 2)
         blocks = [[1, 2, 3, 4, 5, 6]] * 3
         self.save(ids, blocks, 96)
@@ -297,7 +297,7 @@ class Moves(unittest.TestCase):
             self.assertTrue(bool((layer[1:6] == 7).all()))
             self.assertFalse(bool((layer[6] == 7).all()))
 
-    def test_a_save_has_the_pages_of_its_moment(self):
+    def test_save_copies_pages_immediately(self):
         ids = prompt(32, 3)
         self.store.answering.clear()
         kept = self.memory[2][1].clone()
@@ -308,13 +308,13 @@ class Moves(unittest.TestCase):
         self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
         self.assertTrue(torch.equal(self.memory[2][1], kept))
 
-    def test_a_save_is_published_with_its_hints(self):
+    def test_save_publishes_its_hints(self):
         hints = {"keep_s": 30, "priority": 2}
         self.mover.save(Transfer("saver", prompt(32, 5), [32], [[1, 2]] * 3, hints=hints))
         self.mover.flush()
         self.assertEqual(self.store.hints, hints)
 
-    def test_a_load_gives_its_hints_to_what_is_stored(self):
+    def test_load_republishes_its_hints(self):
         ids, hints = prompt(32, 6), {"keep_s": 30}
         self.save(ids, [[1, 2]] * 3, 32)
         self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
@@ -324,7 +324,7 @@ class Moves(unittest.TestCase):
         self.mover.close()
         self.assertEqual((self.store.calls.count("publish"), self.store.hints), (2, hints))
 
-    def test_a_load_of_what_is_gone_or_fails_is_reported_as_failed(self):
+    def test_missed_load_is_reported_failed(self):
         ids = prompt(32, 4)
         with self.assertLogs("hearth_cache", "WARNING"):
             self.assertFalse(self.load(ids, [[1, 2]] * 3, 32))
@@ -335,7 +335,7 @@ class Moves(unittest.TestCase):
         with self.assertLogs("hearth_cache", "ERROR"):
             self.assertFalse(self.load(ids, [[1, 2]] * 3, 32))
 
-    def test_saves_queued_behind_one_that_failed_are_left_out(self):
+    def test_saves_after_failed_save_are_skipped(self):
         self.store.answering.clear()
         self.store.error = Unavailable("gone")
         for number in range(3):
@@ -345,7 +345,7 @@ class Moves(unittest.TestCase):
             self.mover.flush()
         self.assertEqual((self.store.calls, self.mover.saves_left_out), (["publish"], 2))
 
-    def test_transfers_of_an_epoch_before_fail_or_are_left_out(self):
+    def test_earlier_epoch_transfers_are_dropped(self):
         ids, blocks = prompt(32, 7), [[1, 2]] * 3
         self.save(ids, blocks, 32)
         self.store.answering.clear()
@@ -366,7 +366,7 @@ class Moves(unittest.TestCase):
         self.assertNotIn(tuple(prompt(32, 9)), self.store.kept)
         self.assertEqual((self.store.epochs[-1], self.mover.saves_left_out >= 1), (5, True))
 
-    def test_saves_beyond_the_staging_memory_are_left_out(self):
+    def test_saves_over_staging_limit_are_skipped(self):
         self.store.answering.clear()
         self.addCleanup(self.store.answering.set)
         limit = self.mover.save.__globals__
@@ -376,8 +376,8 @@ class Moves(unittest.TestCase):
         self.assertEqual(self.mover.saves_left_out, 2)
 
 
-class Memory(unittest.TestCase):
-    def test_pages_lie_in_one_piece_or_are_refused(self):
+class PageViews(unittest.TestCase):
+    def test_noncontiguous_pages_are_refused(self):
         whole = torch.arange(6 * 2 * 8 * 4, dtype=torch.float32).reshape(6, 2, 8, 4)
         self.assertTrue(torch.equal(pages_of(whole, "x", 6, 256)[2],
                                     whole[2].flatten().view(torch.uint8)))
@@ -418,13 +418,13 @@ class StandIn:
         yield
 
 
-class Device(unittest.TestCase):
+class DevicePageOrder(unittest.TestCase):
     def setUp(self):
         self.api = StandIn()
         self.memory = [torch.randint(0, 256, (8, PAGE), dtype=torch.uint8) for _ in range(2)]
         self.pages = DevicePages(self.memory, self.api, pinned=False)
 
-    def test_a_take_is_behind_the_engine_and_the_engine_behind_it(self):
+    def test_take_orders_with_engine_stream(self):
         self.pages.take(0, [3, 1])
         self.pages.take(1, [2])
         wait = self.pages.taken()
@@ -436,7 +436,7 @@ class Device(unittest.TestCase):
         self.assertEqual(bytes(taken[0][0]), bytes(self.memory[0][3].numpy()))
         self.assertEqual(bytes(taken[1][0]), bytes(self.memory[1][2].numpy()))
 
-    def test_a_writer_is_behind_the_engine_and_finishes_when_all_is_written(self):
+    def test_writer_waits_for_engine_stream(self):
         writer = self.pages.writer()
         self.assertEqual(self.api.log, ["engine recorded", "copies2 behind engine"])
         writer.put(1, 5, bytes(range(PAGE)))

@@ -21,14 +21,14 @@ def run(module, *words):
 
 class Programs(unittest.TestCase):
 
-    def test_help_has_examples_and_version_is_the_packages(self):
+    def test_help_shows_examples_and_version(self):
         for module in PROGRAMS:
             shown = run(module, "--help")
             self.assertEqual(shown.returncode, 0, shown.stderr)
             self.assertIn(f"examples:\n  python -m {module}", shown.stdout)
             self.assertEqual(run(module, "--version").stdout, "0.1.0\n")
 
-    def test_documented_flags_are_those_of_the_programs(self):
+    def test_documented_flags_match_programs(self):
         page = (ROOT / "docs" / "python.md").read_text()
         for module in PROGRAMS:
             table = page[page.index(f"`python -m {module}`"):]
@@ -38,7 +38,7 @@ class Programs(unittest.TestCase):
             flags = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", run(module, "--help").stdout, re.M))
             self.assertEqual(documented, flags - {"--help", "--version"}, module)
 
-    def test_unknown_flag_is_one_line_and_ends_with_2(self):
+    def test_unknown_flag_exits_2(self):
         for module, required in PROGRAMS.items():
             done = run(module, *required, "--storm", "a")
             self.assertEqual(done.returncode, 2)

@@ -78,7 +78,7 @@ class RoutersTest(PythonTest):
         return router
 
 
-class RoutersOfAWorker(RoutersTest):
+class RoutersOnWorker(RoutersTest):
 
     def setUp(self):
         super().setUp()
@@ -93,7 +93,7 @@ class RoutersOfAWorker(RoutersTest):
     def cached(self, ids):
         return self.cluster.generate(self.worker.address, ids, "--cache", "read")["cached_tokens"]
 
-    def test_a_worker_restores_as_much_as_a_router_expects(self):
+    def test_worker_restores_what_router_expects(self):
         bridge = self.bridge(self.store)
         router = self.router(bridge)
         ids = self.publish(1)
@@ -109,11 +109,11 @@ class RoutersOfAWorker(RoutersTest):
         self.assertEqual(code, 0)
         self.assertIn("0 left out", said)
 
-    def test_an_interrupted_bridge_ends_with_130(self):
+    def test_interrupted_bridge_exits_130(self):
         bridge = self.bridge(self.store)
         self.assertEqual(bridge.stop(signal.SIGINT)[0], 130)
 
-    def test_a_worker_of_another_fingerprint_is_said(self):
+    def test_ignored_fingerprint_is_logged(self):
         bridge = self.bridge(self.store, "--fingerprint", "0" * 64)
         bridge.wait_for_line("following")
         self.publish(1)
@@ -121,7 +121,7 @@ class RoutersOfAWorker(RoutersTest):
         self.assertIn("only those of 0000", line)
         self.assertIn("--fingerprint", line)
 
-    def test_routers_that_came_late_or_were_away_know_all_of_it(self):
+    def test_late_router_knows_all_blocks(self):
         first = self.publish(1)
         bridge = self.bridge(self.store, "--replay-batches", 2)
         early = self.router(bridge)
@@ -135,7 +135,7 @@ class RoutersOfAWorker(RoutersTest):
         for ids in [first] + prompts:
             self.assertEqual(late.matched_tokens(ids), LAST_CHUNK)
 
-    def test_a_bridge_that_is_started_anew_goes_on_above_its_former_numbers(self):
+    def test_restarted_bridge_continues_batch_numbers(self):
         ids = self.publish(1)
         bridge = self.bridge(self.store)
         router = self.router(bridge)
@@ -147,7 +147,7 @@ class RoutersOfAWorker(RoutersTest):
         self.assertGreater(again.last, before)
         self.assertEqual(again.blocks, router.blocks)
 
-    def test_a_store_that_is_started_anew_changes_nothing_that_is_still_there(self):
+    def test_restarted_store_keeps_blocks(self):
         bridge = self.bridge(self.store)
         bridge.wait_for_line("following")
         router = self.router(bridge)
@@ -169,7 +169,7 @@ class RoutersOfAWorker(RoutersTest):
         router.wait_for(lambda: not router.blocks)
 
 
-class RoutersOfAStore(RoutersTest):
+class RoutersOnStore(RoutersTest):
     """Peers that are no routers, and a store that refuses."""
 
     def setUp(self):
@@ -183,7 +183,7 @@ class RoutersOfAStore(RoutersTest):
         host, port = address.removeprefix("tcp://").rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=60)
 
-    def test_garbage_and_many_connections_change_nothing(self):
+    def test_garbage_connections_stay_bounded(self):
         bridge = self.bridge(self.store)
         bridge.wait_for_line("following")
         garbage = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096,
@@ -205,12 +205,12 @@ class RoutersOfAStore(RoutersTest):
         self.assertLess(bridge.memory_mib(), MEMORY_BOUND_MIB)
         self.assertEqual(bridge.stop()[0], 0)
 
-    def test_a_store_that_refuses_ends_it_with_the_reason(self):
+    def test_refusing_store_ends_bridge(self):
         bridge = self.bridge(self.store, "--tenant", "another")
         bridge.wait_for_line("hearth_cache.events: PERMISSION_DENIED")
         self.assertEqual(bridge.popen.wait(timeout=60), 1)
 
-    def test_wrong_values_end_it_with_2(self):
+    def test_invalid_flag_exits_2(self):
         for flags, reason in ((["--zmq", "localhost 5557"], "localhost 5557: Invalid argument"),
                               (["--fingerprint", "w1"], "must be up to 64 digits"),
                               (["--high-water", "0"], "must be an integer in [1,"),
@@ -222,7 +222,7 @@ class RoutersOfAStore(RoutersTest):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, f"^hearth_cache.events: .*{reason}.*\n$")
 
-    def test_without_a_store_it_waits_and_ends_when_told(self):
+    def test_bridge_waits_for_missing_store(self):
         self.store.stop()
         bridge = self.bridge(self.store)
         bridge.wait_for_line("retrying")

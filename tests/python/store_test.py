@@ -9,7 +9,7 @@ import unittest
 
 import python_support
 import xxhash
-from calls_test import ToldServer
+from calls_test import ScriptedServer
 from python_support import CHUNK_TOKENS, ROOT, PythonTest, prompt
 
 from hearth_cache import (
@@ -38,7 +38,7 @@ class Vectors(unittest.TestCase):
         golden = ROOT / "tests" / "proto" / "golden"
         self.vectors = json.loads((golden / "vectors.json").read_text())
 
-    def test_fingerprints_have_the_published_digests(self):
+    def test_fingerprint_digest_equals_golden_vector(self):
         for vector in self.vectors["fingerprints"]:
             fields = tuple(sorted((name, value) for name, _, value in vector["fields"]))
             kinds = {name: kind for name, kind, _ in vector["fields"]}
@@ -48,7 +48,7 @@ class Vectors(unittest.TestCase):
             self.assertEqual(made.canonical().hex(), vector["canonical_hex"])
             self.assertEqual(made.digest.hex(), vector["digest"])
 
-    def test_a_boundary_needs_the_objects_that_its_tail_overlaps(self):
+    def test_boundary_needs_objects_its_tail_overlaps(self):
         for boundary in range(1, 100):
             needed = LAYOUT.needed_objects(boundary)
             ends = {0: [], 1: []}
@@ -61,7 +61,7 @@ class Vectors(unittest.TestCase):
                 self.assertEqual(group[-1][1], boundary)
                 self.assertEqual([end for _, end in group[:-1]], [begin for begin, _ in group[1:]])
 
-    def test_layouts_that_cannot_be_are_refused(self):
+    def test_invalid_layout_is_refused(self):
         for wrong in ({"dtype": "int8"}, {"layer_types": "gx"}, {"window": 0}):
             with self.assertRaises(ValueError):
                 Layout(**{"layer_types": "gl", "window": 8, "kv_heads": 1, "head_dim": 16,
@@ -86,7 +86,7 @@ class Prefixes(PythonTest):
                 self.assertEqual(fetched.slices[one.begin, layer], bytes_of(one, layer))
         self.assertEqual(fetched.bytes, needed_bytes(boundary))
 
-    def test_a_prefix_comes_back_as_it_was_published(self):
+    def test_fetch_returns_published_bytes(self):
         ids = prompt(100, 1)
         ack = self.keep(ids, 48, 100, durability="disk", ttl_s=1000)
         self.assertEqual(list(ack.boundaries), [48, 100])
@@ -99,7 +99,7 @@ class Prefixes(PythonTest):
         self.assertTrue(miss.miss_reason)
         self.assertEqual(self.keep(ids, 48, 100).bytes_received, 0, "the store has it")
 
-    def test_large_slices_travel_in_pieces(self):
+    def test_large_slice_is_sent_in_pieces(self):
         layout = Layout("g", 0, 4, 256, "float32", 1024)
         whole = Prefix(Fingerprint.of(layout, {}), [2] * 1025)
         data = random.Random(1).randbytes(layout.slice_bytes(1024))
@@ -107,13 +107,13 @@ class Prefixes(PythonTest):
         self.store.publish(whole, [1024], lambda one, layer: memoryview(data))
         self.assertEqual(self.store.fetch(whole).slices[0, 0], data)
 
-    def test_other_bytes_of_the_same_key_are_refused(self):
+    def test_other_bytes_for_same_key_conflict(self):
         exact = Prefix(Fingerprint.of(LAYOUT, {}, exactness="invariant"), prompt(33, 3))
         self.store.publish(exact, [32], bytes_of)
         with self.assertRaises(Conflict):
             self.store.publish(exact, [32], lambda one, layer: bytes_of(one, layer, seed=1))
 
-    def test_an_explanation_names_the_field_that_differs(self):
+    def test_explain_names_differing_field(self):
         ids = prompt(50, 4)
         self.keep(ids, 48)
         other = Prefix(OTHER, ids)
@@ -122,7 +122,7 @@ class Prefixes(PythonTest):
         self.assertEqual((differs.field, differs.requested, differs.stored, differs.matched_tokens),
                          ("engine", "another", "made up", 48))
 
-    def test_engines_pages_that_differ_in_one_field_are_shared_with_nobody(self):
+    def test_pages_differing_in_any_field_miss(self):
         shape = {"layer_types": "llgl", "window": 24, "page_bytes": 256, "chunk_tokens": 16}
         fields = {"engine": "vllm", "engine_version": "0.32.0", "dtype": "float32",
                   "cache_dtype": "auto", "isa": "AVX512", "weights_xxh3": "ab", "tp_size": 1}
@@ -143,7 +143,7 @@ class Prefixes(PythonTest):
                             "isa": "AVX512 amx", "weights_xxh3": "cd", "tp_size": 2}.items():
             self.assertEqual(found(PageLayout(**shape), {**fields, name: value}), (0, [name]))
 
-    def test_restore_points_are_listed_pinned_renewed_and_dropped(self):
+    def test_restore_point_list_pin_renew_drop(self):
         self.keep(prompt(33, 5), 32, ttl_s=500)
         point, = self.store.list()
         self.assertEqual((point.tokens, point.bytes), (32, needed_bytes(32)))
@@ -158,7 +158,7 @@ class Prefixes(PythonTest):
             self.store.pin(point.restore_point_id)
         self.assertEqual(self.store.stats().restore_points, 0)
 
-    def test_hints_reach_the_store(self):
+    def test_retention_hints_reach_store(self):
         ids = prompt(33, 10)
         self.keep(ids, 32, priority=-3)
         point, = self.store.list()
@@ -170,7 +170,7 @@ class Prefixes(PythonTest):
         self.assertGreater(point.kept_s, 50)
         self.assertEqual(point.priority, 4)
 
-    def test_a_watch_goes_on_after_an_event(self):
+    def test_watch_resumes_after_given_event(self):
         events = self.store.watch()
         last = next(event for event in events if event.kind == event.SNAPSHOT_END)
         self.keep(prompt(33, 6), 32)
@@ -182,7 +182,7 @@ class Prefixes(PythonTest):
         self.assertEqual(next(resumed).sequence, stored.sequence)
         resumed.close()
 
-    def test_one_of_two_computes_and_the_other_waits_for_it(self):
+    def test_second_lease_waits_for_publish(self):
         prefix = Prefix(PRINT, prompt(49, 7))
         turns = []
 
@@ -198,7 +198,7 @@ class Prefixes(PythonTest):
         other.join(LONG_S)
         self.assertEqual(turns, [(False, 48)])
 
-    def test_asyncio(self):
+    def test_async_store_makes_every_call(self):
         ids = prompt(100, 8)
 
         async def run():
@@ -229,7 +229,7 @@ class Prefixes(PythonTest):
         self.assertEqual(stats.restore_points, 0)
 
 
-class LyingStores(unittest.TestCase):
+class InvalidFetchMessages(unittest.TestCase):
     """What a reader does with messages that a store should not send."""
 
     def setUp(self):
@@ -251,7 +251,7 @@ class LyingStores(unittest.TestCase):
         self.reader.take(cache_store_pb2.FetchResponse(
             slice=cache_store_pb2.SliceData(**fields)))
 
-    def test_a_plan_about_something_else_is_refused(self):
+    def test_plan_for_other_prefix_is_refused(self):
         state = self.plan.state
         for part, name, wrong in (
                 (self.plan, "usable_tokens", 49), (state, "token_count", 47),
@@ -272,7 +272,7 @@ class LyingStores(unittest.TestCase):
         with self.assertRaisesRegex(PreconditionFailed, "objects"):
             self.take_plan()
 
-    def test_a_slice_without_its_digest_or_place_is_refused(self):
+    def test_invalid_slice_is_data_loss(self):
         with self.assertRaisesRegex(DataLoss, "without a plan"):
             self.take_slice(object=0, layer=2, data=b"x")
         self.take_plan()
@@ -300,16 +300,16 @@ class LyingStores(unittest.TestCase):
                     object=number, layer=layer, data=bytes_of(one, layer, seed))))
         return messages
 
-    def test_a_renewal_without_a_plan_is_data_loss(self):
-        with ToldServer([]) as server, Store(server.address, retries=0) as store:
+    def test_renew_without_plan_is_data_loss(self):
+        with ScriptedServer([]) as server, Store(server.address, retries=0) as store:
             with self.assertRaisesRegex(DataLoss, "without a plan"):
                 store.renew(b"x" * 32, 60)
 
-    def test_a_rotten_slice_is_asked_for_once_more(self):
-        with ToldServer(self.answer(1), self.answer(0)) as server, Store(server.address) as store:
+    def test_damaged_slice_is_fetched_once_more(self):
+        with ScriptedServer(self.answer(1), self.answer(0)) as server, Store(server.address) as store:
             fetched = store.fetch(self.prefix)
             self.assertEqual((fetched.usable_tokens, server.calls), (48, 2))
-        with ToldServer(self.answer(1)) as server, Store(server.address) as store:
+        with ScriptedServer(self.answer(1)) as server, Store(server.address) as store:
             with self.assertRaisesRegex(DataLoss, "digest"):
                 store.fetch(self.prefix)
             self.assertEqual(server.calls, 2)
@@ -321,7 +321,7 @@ class NamedCaches(PythonTest):
         self.store = self.cluster.store(self.folder / "data")
         self.node = self.worker(self.text_model(), self.store.address)
 
-    def test_caches_are_made_listed_prolonged_and_deleted(self):
+    def test_cache_create_list_update_delete(self):
         with Worker(self.node.address, store=self.store.address) as worker:
             rules = "the lighthouse keeper writes down each ship that passes."
             made = worker.caches.create([system(rules)], ttl_s=500)
@@ -339,11 +339,11 @@ class NamedCaches(PythonTest):
             with self.assertRaises(NotFound):
                 worker.caches.get(made.id)
 
-    def test_a_store_address_is_asked_for_where_it_is_needed(self):
+    def test_cache_list_needs_store_address(self):
         with Worker(self.node.address) as worker, self.assertRaisesRegex(ValueError, "store="):
             worker.caches.list()
 
-    def test_asyncio(self):
+    def test_async_worker_manages_caches(self):
         async def run():
             async with AsyncWorker(self.node.address, store=self.store.address) as worker:
                 made = await worker.caches.create(prompt(45, 2), ttl_s=500)

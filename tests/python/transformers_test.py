@@ -32,7 +32,7 @@ with PrefixCache(model, sys.argv[3], chunk_tokens=16) as prefixes:
 
 
 class Prefixes(TransformersTest):
-    def test_a_prefill_is_restored_at_its_end_and_computes_as_if_cold(self):
+    def test_prefill_restores_exact_state(self):
         # Below the window, at its edge, past it, on chunks and between them.
         for tokens in (5, 16, 40, 69, 70, 71, 96, 133):
             ids = prompt(tokens, tokens)
@@ -48,7 +48,7 @@ class Prefixes(TransformersTest):
             self.expect_cold(more, restored)
             self.expect_cold(more, computed)
 
-    def test_a_prefill_goes_on_from_what_is_stored(self):
+    def test_prefill_continues_from_stored_prefix(self):
         ids = prompt(250, 1)
         for tokens in (100, 110, 180, 250):
             cache = self.prefixes.prefill(ids[:tokens])
@@ -57,20 +57,20 @@ class Prefixes(TransformersTest):
             self.assertEqual(point.get_seq_length(), tokens)
             self.expect_cold(ids[:tokens] + [5], point)
 
-    def test_a_boundary_behind_what_was_restored_needs_no_older_rows(self):
+    def test_later_boundary_needs_no_old_rows(self):
         # At 128 the tail begins in another chunk than at 134.
         ids = prompt(140, 11)
         self.prefixes.prefill(ids[:134])
         self.expect_cold(ids[:137] + [5], self.prefixes.prefill(ids[:137]))
         self.assertEqual(self.prefixes.load(ids[:138]).get_seq_length(), 137)
 
-    def test_a_prefill_of_what_is_stored_gives_it_a_later_end(self):
+    def test_repeated_prefill_extends_ttl(self):
         ids = prompt(96, 12)
         self.prefixes.prefill(ids, ttl_s=500)
         self.prefixes.prefill(ids, ttl_s=5000)
         self.assertGreater(max(one.expires_in_s for one in self.store.list()), 4000)
 
-    def test_a_cache_that_went_on_from_a_load_is_saved(self):
+    def test_extended_cache_is_saved(self):
         ids = prompt(230, 13)
         self.prefixes.prefill(ids[:150])
         cache = self.prefixes.load(ids[:151])
@@ -79,7 +79,7 @@ class Prefixes(TransformersTest):
         self.assertIn(230, self.prefixes.save(cache, ids).boundaries)
         self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
 
-    def test_another_process_restores_it(self):
+    def test_other_process_restores_prefix(self):
         ids = prompt(150, 2)
         self.prefixes.prefill(ids)
         done = subprocess.run(
@@ -92,14 +92,14 @@ class Prefixes(TransformersTest):
         cold = self.next_logits(ids + [9])
         self.assertLess((torch.tensor(said["logits"]) - cold).abs().max().item(), TOLERANCE)
 
-    def test_bytes_stored_are_those_that_the_windows_need(self):
+    def test_store_holds_only_window_tails(self):
         self.prefixes.prefill(prompt(192, 3))
         window, layers = self.loaded.config.sliding_window, self.prefixes.layout.layer_types
         rows = layers.count("g") * 192 + layers.count("l") * (window - 1)
         row_bytes = self.prefixes.layout.slice_bytes(1)
         self.assertLess(self.store.list()[0].bytes, (rows + 3 * CHUNK) * row_bytes)
 
-    def test_generate_gives_the_same_tokens_and_keeps_the_prompt(self):
+    def test_generate_answers_equal_transformers(self):
         ids = prompt(150, 4)
         cold = self.greedy(self.loaded.generate, ids)
         self.assertEqual(self.greedy(self.prefixes.generate, ids), cold)
@@ -113,7 +113,7 @@ class Prefixes(TransformersTest):
         made = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, 150)}
         self.assertEqual(self.prefixes.generate(made, max_new_tokens=1).shape, (1, 151))
 
-    def test_a_cache_of_the_callers_own_is_saved_where_it_recorded(self):
+    def test_unrecorded_cache_is_not_saved(self):
         ids = prompt(130, 6)
         cache = self.prefixes.load(ids)
         self.next_logits(ids, cache)
@@ -131,7 +131,7 @@ class Prefixes(TransformersTest):
         with self.assertRaisesRegex(ValueError, "130 tokens, but 129"):
             self.prefixes.save(recorded, ids[:129])
 
-    def test_models_that_differ_share_nothing_and_are_told_the_field(self):
+    def test_differing_models_share_nothing(self):
         ids = prompt(100, 7)
         self.prefixes.prefill(ids)
 
@@ -160,14 +160,14 @@ class Prefixes(TransformersTest):
             changed.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
         self.assertEqual(found_by(changed), (0, ["weights_xxh3"]))
 
-    def test_two_byte_types_come_back_to_the_bit(self):
+    def test_bfloat16_restores_exact_bits(self):
         half = self.prefixes_of(self.load_model(torch.bfloat16))
         ids = prompt(100, 8)
         computed, restored = half.prefill(ids), half.load(ids + [5])
         for one, other in zip(restored.layers, computed.layers, strict=True):
             self.assertTrue(torch.equal(one.keys, other.keys))
 
-    def test_a_store_that_is_gone_costs_no_answer(self):
+    def test_lost_store_costs_no_answer(self):
         ids = prompt(100, 9)
         cold = self.greedy(self.loaded.generate, ids)
         self.node.stop()

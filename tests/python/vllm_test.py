@@ -105,7 +105,7 @@ class Engines(PythonTest):
                 self.assertAlmostEqual(one, other, delta=TOLERANCE)
                 self.apart = max(self.apart, abs(one - other))
 
-    def test_another_process_restores_and_answers_as_vllm_alone(self):
+    def test_second_engine_restores_same_answers(self):
         shared = prompt(300, 1)
         prompts = [shared + prompt(60 + 50 * i, 2 + i) for i in range(4)]
         # Prefills in chunks (which vLLM refuses with seeds on a CPU), too few blocks for all at a
@@ -122,7 +122,7 @@ class Engines(PythonTest):
         self.assertEqual([answer[1] for answer in second],
                          [(len(ids) - 1) // BLOCK * BLOCK for ids in prompts])
 
-    def test_engines_that_differ_share_nothing_and_are_told_the_field(self):
+    def test_differing_engines_share_nothing(self):
         prompts = [prompt(300, 1)]
         self.engine(prompts, self.node.address)
         for options, field in (({"dtype": "bfloat16"}, "dtype"),
@@ -131,7 +131,7 @@ class Engines(PythonTest):
             self.assertEqual(other["answers"][0][1], 0)
             self.assertIn(field, other["fields"])
 
-    def test_weights_changed_in_place_begin_cold_and_reach_no_other_engine(self):
+    def test_weight_change_starts_cold(self):
         before, after = prompt(300, 1), prompt(300, 2)
         options = {"enable_prefix_caching": False}
         alone = self.engine([before, after], options=options)
@@ -150,7 +150,7 @@ class Engines(PythonTest):
         self.assertEqual([answer[1] for answer in unchanged], [256, 0])
         self.expect_same(unchanged, alone)
 
-    def test_preempted_prompts_without_its_prefix_cache_answer_as_vllm_alone(self):
+    def test_preempted_requests_keep_their_answers(self):
         documents = [prompt(300 + 97 * i, 100 + i) for i in range(5)]
         prompts = [documents[i % 5] + prompt(20 + 7 * i % 120, 1000 + i)[1:] for i in range(50)]
         options = {"max_num_batched_tokens": 256, "max_num_seqs": 8, "max_model_len": 1024,
@@ -165,21 +165,21 @@ class Engines(PythonTest):
                   f"{self.apart:.1e} apart", file=sys.stderr)
         self.assertGreater(restored, 0)
 
-    def test_a_store_that_is_gone_costs_no_answer(self):
+    def test_lost_store_costs_no_answer(self):
         prompts = [prompt(200, 9)]
         address = self.node.address
         self.node.stop()
         self.expect_same(self.engine(prompts, address, seeds=[None, 7]),
                          self.engine(prompts, seeds=[None, 7]))
 
-    def test_a_policy_that_fails_requests_is_refused(self):
+    def test_fail_policy_is_refused(self):
         done = self.run_vllm("-c", ENGINE, told={
             "model": str(self.path), "prompts": [], "store": self.node.address, "options": {},
             "policy": "fail"})
         self.assertNotEqual(done.returncode, 0)
         self.assertIn('kv_load_failure_policy must be "recompute"', done.stderr)
 
-    def test_the_example(self):
+    def test_vllm_example_restores_prompt(self):
         ids = ",".join(map(str, prompt(300, 3)))
         done = self.run_vllm(ROOT / "examples" / "vllm_pair.py", self.path, self.node.address, ids)
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])

@@ -115,7 +115,7 @@ CHANGES = {
 }
 
 
-class Changes(TransformersTest):
+class ModelChanges(TransformersTest):
     def setUp(self):
         super().setUp()
         self.untouched = self.prefixes_of(self.load_model())
@@ -137,7 +137,7 @@ class Changes(TransformersTest):
         self.assertLess(apart, TOLERANCE if model.dtype == torch.float32 else HALF_TOLERANCE)
         prefixes.flush()
 
-    def test_a_changed_model_restores_nothing_of_before_and_shares_nothing(self):
+    def test_changed_model_shares_no_prefixes(self):
         for number, (name, change) in enumerate(CHANGES.items()):
             with self.subTest(name):
                 ids, after = prompt(TOKENS, number), prompt(TOKENS, 50 + number)
@@ -154,7 +154,7 @@ class Changes(TransformersTest):
                 self.assertEqual(self.restored(self.untouched, after), 0)
                 self.assertEqual(self.restored(self.untouched, ids), TOKENS)
 
-    def test_a_change_taken_back_restores_what_was_stored_before(self):
+    def test_reverted_change_restores_earlier_prefixes(self):
         ids, state = prompt(TOKENS, 1), self.load_model().state_dict()
         self.prefixes.prefill(ids)
         train(self.loaded)
@@ -166,7 +166,7 @@ class Changes(TransformersTest):
         hook.remove()
         self.assertEqual(self.restored(self.prefixes, ids), TOKENS)
 
-    def test_tensors_without_a_version_are_looked_at_too(self):
+    def test_inference_tensor_change_is_detected(self):
         ids = prompt(TOKENS, 8)
         with torch.inference_mode():
             model = self.load_model()
@@ -176,7 +176,7 @@ class Changes(TransformersTest):
             inference_mode_write(model)
             self.assertEqual(self.restored(prefixes, ids), 0)
 
-    def test_tensors_that_are_gone_are_not_kept(self):
+    def test_replaced_tensors_are_freed(self):
         weights = Weights(self.loaded)
         weights.look()
         old = weakref.ref(first(self.loaded).weight.untyped_storage())
@@ -184,7 +184,7 @@ class Changes(TransformersTest):
         replace_parameter(self.loaded)
         self.assertIsNone(old())
 
-    def test_a_look_hashes_only_what_changed(self):
+    def test_only_changed_tensors_are_hashed(self):
         # On a device there are no addresses to read from.
         for name, span_of in (("memory", _weights._span_of), ("device", lambda one: None)):
             weights, hashed = Weights(self.loaded), []
@@ -198,7 +198,7 @@ class Changes(TransformersTest):
                 self.assertIsNot(weights.look(), fields)
                 self.assertEqual([id(one) for one in hashed], [id(first(self.loaded).weight)])
 
-    def test_models_whose_content_cannot_be_hashed_are_refused(self):
+    def test_unhashable_model_is_refused(self):
         for name, (change, message) in UNHASHABLE.items():
             with self.subTest(name):
                 model = self.load_model()
@@ -209,7 +209,7 @@ class Changes(TransformersTest):
                     with self.assertRaisesRegex(ValueError, message):
                         look()
 
-    def test_a_compiled_model_shares_with_compiled_models(self):
+    def test_compiled_models_share_prefixes(self):
         ids = prompt(TOKENS, 9)
         for restored in (0, 96):
             prefixes = self.prefixes_of(torch.compile(self.load_model(), backend="eager"))
@@ -217,7 +217,7 @@ class Changes(TransformersTest):
             self.expect_plain(prefixes, self.loaded, ids)
         torch._dynamo.reset()
 
-    def test_a_save_in_the_background_is_of_the_weights_that_computed_it(self):
+    def test_background_save_keeps_its_weights(self):
         ids, waiting = prompt(TOKENS, 2), threading.Event()
         self.addCleanup(waiting.set)
         self.prefixes._background.submit(waiting.wait)
@@ -229,7 +229,7 @@ class Changes(TransformersTest):
         self.assertEqual(self.restored(self.untouched, ids), 96)
         self.expect_plain(self.untouched, self.load_model(), ids)
 
-    def test_a_cache_of_before_a_change_is_not_saved(self):
+    def test_cache_from_before_change_is_refused(self):
         ids = prompt(50, 3)  # which have not slid
         begun = self.prefixes.load(ids)
         self.next_logits(ids, begun)
@@ -244,7 +244,7 @@ class Changes(TransformersTest):
         self.prefixes.save(again, ids)
         self.assertEqual(self.restored(self.prefixes, ids), 50)
 
-    def test_a_cache_of_unknown_weights_is_not_saved(self):
+    def test_cache_not_from_load_is_refused(self):
         ids = prompt(50, 10)
         made = DynamicCache(config=self.loaded.config)
         self.next_logits(ids, made)
@@ -256,7 +256,7 @@ class Changes(TransformersTest):
                 self.prefixes.save(made, ids)
         self.assertEqual(self.store.list(), [])
 
-    def test_a_config_that_switches_caching_off_answers_the_same(self):
+    def test_use_cache_false_gives_same_answer(self):
         ids, model = prompt(TOKENS, 4), self.load_model()
         for config in (model.config, model.generation_config):
             config.use_cache = False
@@ -266,7 +266,7 @@ class Changes(TransformersTest):
         self.expect_plain(prefixes, self.loaded, ids)
         self.expect_plain(self.prefixes, self.loaded, ids, use_cache=False)
 
-    def test_a_model_in_training_and_what_ids_do_not_say_are_refused(self):
+    def test_training_model_and_extra_inputs_refused(self):
         ids = prompt(TOKENS, 5)
         self.loaded.train()
         for use in (lambda: self.prefixes.load(ids), lambda: self.prefixes.prefill(ids),
@@ -292,7 +292,7 @@ class Changes(TransformersTest):
             r=4, target_modules=["q_proj", "k_proj", "v_proj"], init_lora_weights=False,
             **options)).eval()
 
-    def test_adapters_share_with_the_same_adapters_only(self):
+    def test_only_equal_adapters_share_prefixes(self):
         ids = prompt(TOKENS, 6)
         model = self.lora(self.load_model())
         prefixes = self.prefixes_of(model)
@@ -309,7 +309,7 @@ class Changes(TransformersTest):
         loaded = peft.PeftModel.from_pretrained(self.load_model(), self.folder / "adapter")
         self.assertEqual(self.restored(self.prefixes_of(loaded), ids), 96)
 
-    def test_adapters_that_are_switched_scaled_merged_or_trained_are_cold(self):
+    def test_adapter_changes_start_cold(self):
         model = self.lora(self.load_model())
         config = model.peft_config["default"]
         prefixes = self.prefixes_of(model)
@@ -342,7 +342,7 @@ class Changes(TransformersTest):
         model.set_adapter("default")
         self.assertEqual(self.restored(prefixes, ids), 96, "nothing but the switch is different")
 
-    def test_adapters_of_transformers_itself_may_be_added_later(self):
+    def test_adapter_added_later_starts_cold(self):
         ids = prompt(TOKENS, 7)
         self.prefixes.prefill(ids)
         self.loaded.add_adapter(peft.LoraConfig(
@@ -354,7 +354,7 @@ class Changes(TransformersTest):
         self.assertEqual(self.restored(self.prefixes, ids), TOKENS)
         self.expect_plain(self.prefixes, self.loaded, ids)
 
-    def test_adapters_that_add_tokens_or_look_ahead_are_refused(self):
+    def test_prompt_tuning_and_alora_are_refused(self):
         for kind, config in (
                 ("PROMPT_TUNING", peft.PromptTuningConfig(
                     task_type="CAUSAL_LM", num_virtual_tokens=4)),

@@ -26,7 +26,7 @@ class Answers(PythonTest):
     def cold(self, asked, **options):
         return self.client.generate(asked, cache="off", **options)
 
-    def test_an_answer_is_that_of_hearthctl(self):
+    def test_answer_equals_hearthctl_answer(self):
         ids = prompt(50, 1)
         there = self.cluster.generate(self.worker_address, ids, max_new_tokens=NEW_TOKENS)
         answer = self.client.generate(ids, max_new_tokens=NEW_TOKENS, ignore_eos=True)
@@ -36,7 +36,7 @@ class Answers(PythonTest):
         self.assertGreaterEqual(answer.cached_tokens, 48)
         self.assertEqual(answer.source_tier, "worker")
 
-    def test_a_chat_streams_and_restores_its_breakpoint(self):
+    def test_chat_stream_restores_breakpoint(self):
         self.assertEqual(self.client.chat(CHAT, max_new_tokens=1).cached_tokens, 0)
         other = [CHAT[0], user("and which one last?")]
         with self.client.stream(other, max_new_tokens=NEW_TOKENS, ignore_eos=True) as stream:
@@ -47,7 +47,7 @@ class Answers(PythonTest):
         whole = self.cold(other, max_new_tokens=NEW_TOKENS, ignore_eos=True)
         self.assertEqual(whole.token_ids, stream.answer.token_ids)
 
-    def test_a_turn_goes_on_from_the_tokens_of_the_answer(self):
+    def test_next_turn_reuses_answer_tokens(self):
         first = self.client.chat(CHAT, max_new_tokens=NEW_TOKENS, ignore_eos=True)
         turns = [*CHAT, model(first.text, first.token_ids), user("why?")]
         made = list(self.client.tokenize(turns).token_ids)
@@ -55,7 +55,7 @@ class Answers(PythonTest):
         self.assertEqual(made[begin:begin + NEW_TOKENS], first.token_ids)
         self.assertIsInstance(turns[2], Message)
 
-    def test_options_reach_the_worker(self):
+    def test_sampling_options_reach_worker(self):
         seeded = {"temperature": 1.5, "seed": 7, "top_k": 40, "max_new_tokens": NEW_TOKENS,
                   "ignore_eos": True}
         once, again = (self.client.generate([2, 3, 4], **seeded) for _ in range(2))
@@ -69,7 +69,7 @@ class Answers(PythonTest):
         stopped = self.client.generate([2, 3, 4], logit_bias={9: 100.0}, stop_token_ids=[9])
         self.assertEqual(stopped.finish_reason, "stop")
 
-    def test_refusals_name_the_field(self):
+    def test_invalid_request_names_field(self):
         with self.assertRaises(InvalidRequest) as caught:
             self.client.generate([2, 3], top_p=3.0)
         self.assertEqual(caught.exception.field, "sampling.top_p")
@@ -78,7 +78,7 @@ class Answers(PythonTest):
         with self.assertRaisesRegex(ValueError, "empty"):
             self.client.generate([])
 
-    def test_prefill_and_explain(self):
+    def test_explain_reports_prefilled_tokens(self):
         ids = prompt(6 * CHUNK_TOKENS + 3, 2)
         made = self.client.prefill(ids, breakpoints=[40], ttl_s=1000, durability="disk")
         self.assertEqual(made.published.published_tokens, 6 * CHUNK_TOKENS)
@@ -88,7 +88,7 @@ class Answers(PythonTest):
         self.assertTrue([one for one in told.boundaries if one.boundary == 40 and one.usable])
         self.assertEqual(self.client.model().chunk_tokens, CHUNK_TOKENS)
 
-    def test_kept_prompts_have_their_hints(self):
+    def test_retention_hints_are_stored(self):
         kept = {"keep_s": 100, "priority": 3}
         self.client.generate(prompt(49, 6), max_new_tokens=1, wait_published=True, **kept)
         self.client.prefill(prompt(49, 7), **kept)
@@ -98,7 +98,7 @@ class Answers(PythonTest):
         self.assertEqual({point.priority for point in points}, {3})
         self.assertGreater(min(point.kept_s for point in points), 50)
 
-    def test_a_state_goes_to_a_file_and_back(self):
+    def test_saved_state_continues_elsewhere(self):
         whole = self.client.generate(prompt(40, 3), max_new_tokens=8, ignore_eos=True)
         first = self.client.generate(prompt(40, 3), max_new_tokens=3, ignore_eos=True)
         path = self.folder / "state"
@@ -115,7 +115,7 @@ class Answers(PythonTest):
         with self.assertRaises(NotFound):
             self.client.save_state("nobodys", path)
 
-    def test_questions_share_their_context_and_are_answered_as_alone(self):
+    def test_questions_share_cached_context(self):
         questions = [f"what came at hour {hour}?" for hour in range(12)]
         for context, put in ((RULES * 30, "\nQ: {question}\nA:"), (CHAT[:1], None)):
             options = {} if put is None else {"template": put}
@@ -133,13 +133,13 @@ class Answers(PythonTest):
             self.assertEqual(one.answer.token_ids, alone.token_ids)
             self.assertEqual(one.answer.prompt_tokens, alone.prompt_tokens)
 
-    def test_a_question_that_is_refused_costs_no_other_its_answer(self):
+    def test_refused_question_spares_others(self):
         told = {one.number: one for one in self.client.ask(
             prompt(40, 4), [[5], [100_000], [7]], max_new_tokens=1)}
         self.assertIsInstance(told[1].error, InvalidRequest)
         self.assertEqual([told[i].answer.cached_tokens for i in (0, 2)], [40, 40])
 
-    def test_asyncio(self):
+    def test_async_worker_answers_like_worker(self):
         ids = prompt(50, 5)
         want = self.cold(ids, max_new_tokens=NEW_TOKENS, ignore_eos=True)
 

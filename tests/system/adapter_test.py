@@ -46,7 +46,7 @@ class Adapters(SystemTest):
         return self.cluster.generate(worker.address, prompt(120, 1), "--wait-published", *flags,
                                      max_new_tokens=5)
 
-    def test_prefixes_of_an_adapter_are_shared_by_workers_that_have_it(self):
+    def test_workers_share_adapter_prefixes(self):
         first = self.start(f"legal={self.legal}", f"medical={self.medical}")
         second = self.start(f"law={self.legal}")
         cold = self.generate(first, "--adapter", "legal")
@@ -62,7 +62,7 @@ class Adapters(SystemTest):
             seen.add(other["first_logits_sha256"])
         self.assertEqual(len(seen), 3)
 
-    def test_they_are_explained_warmed_and_listed_by_name(self):
+    def test_commands_accept_adapter_name(self):
         worker = self.start(f"legal={self.legal}")
         file = self.folder / "warm.yaml"
         ids = ", ".join(map(str, prompt(90, 3)))
@@ -83,7 +83,7 @@ class Adapters(SystemTest):
                                  "--adapter", "law")
             self.assertIn("this worker's: legal", str(refused.exception))
 
-    def test_a_wrong_one_does_not_start(self):
+    def test_missing_adapter_stops_start(self):
         said = self.fails_to_start(
             "hearth-worker", "--model", self.made, "--store", "none", "--listen", "127.0.0.1:0",
             "--adapter", f"legal={self.folder}/nowhere")

@@ -96,7 +96,7 @@ class ChatPageInBrowser(HttpWorker):
         self.assertEqual(answer, whole["choices"][0]["message"]["content"])
         return answer, int(re.search(r"in, (\d+) cached", note).group(1))
 
-    def test_a_chat_streams_and_a_later_turn_finds_the_earlier_ones(self):
+    def test_chat_streams_and_reuses_turns(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             page.value(WATCH)
@@ -112,7 +112,7 @@ class ChatPageInBrowser(HttpWorker):
             _, cached = self.expect_turn(page, second, 3)
             self.assertGreater(cached, 0)
 
-    def test_it_fits_small_and_large_windows_light_and_dark(self):
+    def test_page_fits_every_window(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             self.say(page, "the keeper of the light " * 4 + "keeper" * 20)
@@ -125,7 +125,7 @@ class ChatPageInBrowser(HttpWorker):
                 grounds.add(page.value("getComputedStyle(document.body).backgroundColor"))
             self.assertEqual(len(grounds), 2)
 
-    def test_an_error_is_shown_and_the_message_may_be_sent_again(self):
+    def test_error_is_shown_and_recoverable(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             self.say(page, "lamp " * 400)
@@ -134,14 +134,14 @@ class ChatPageInBrowser(HttpWorker):
             self.say(page, again[0]["content"])
             self.expect_turn(page, again, 1)
 
-    def test_a_token_with_an_accent_is_explained(self):
+    def test_non_ascii_token_is_explained(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             page.value(f"{FIELD % 'token'}.value = 'caf\u00e9'")
             self.say(page, "lamp")
             page.wait_for("note1", "The access token must be")
 
-    def test_a_new_chat_during_a_stream_begins_afresh(self):
+    def test_new_chat_during_stream_is_empty(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             page.value(LEAVE)
@@ -153,7 +153,7 @@ class ChatPageInBrowser(HttpWorker):
             page.value("document.querySelectorAll('#chats .name')[1].click()")
             page.wait_for("text0", "the keeper of the light")
 
-    def test_chats_are_kept_over_a_reload_until_they_are_deleted(self):
+    def test_chats_survive_reload_until_deleted(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             first = [{"role": "user", "content": "the keeper"}]
@@ -178,7 +178,7 @@ class ChatPageInBrowser(HttpWorker):
     def write(self, page, text):
         page.value(f"write({{choices: [{{delta: {{content: {json.dumps(text)}}}}}]}})")
 
-    def test_markdown_becomes_elements_and_code_can_be_copied(self):
+    def test_markdown_is_rendered(self):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             self.say(page, "*one*\n<b>two</b>")
@@ -204,7 +204,7 @@ class ChatPageInBrowser(HttpWorker):
                 document.querySelector("#text1 + .foot button").click()""")
             self.assertEqual(page.value("copied"), [shown[-1], MARKDOWN])
 
-    def test_html_of_a_model_is_text_and_links_lead_to_sites_only(self):
+    def test_model_html_is_shown_as_text(self):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             self.say(page, "lamp")
@@ -222,7 +222,7 @@ class ChatPageInBrowser(HttpWorker):
                 self.assertIn(written, text)
             self.assertFalse(page.value("'hit' in window"))
 
-    def test_markdown_nested_without_end_is_shown_as_it_was_written(self):
+    def test_deeply_nested_markdown_stays_text(self):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             for number, deep in ((1, "> " * 40 + "deep"), (3, ">" * 3000 + "deep"),
@@ -235,7 +235,7 @@ class ChatPageInBrowser(HttpWorker):
                 self.assertIn("deep", page.value(f"{FIELD % f'text{number}'}.textContent"))
             self.assertLess(page.value("document.querySelectorAll('#text9 ul').length"), 40)
 
-    def test_a_link_keeps_its_address(self):
+    def test_link_keeps_query_string(self):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             self.say(page, "lamp")
@@ -245,7 +245,7 @@ class ChatPageInBrowser(HttpWorker):
             self.assertEqual(page.value("document.querySelector('#text1 a').href"),
                              "https://example.org/?a=1&region=us&copy=2")
 
-    def test_an_answer_can_be_stopped_retried_and_its_message_edited(self):
+    def test_answer_stop_retry_and_edit(self):
         with Page(self.url + "/") as page:
             self.stubbed(page)
             first = {"role": "user", "content": "lamp"}
@@ -280,7 +280,7 @@ class ChatPageInBrowser(HttpWorker):
                  {"role": "user", "content": "more"}],
                 [{"role": "user", "content": "light"}]])
 
-    def test_an_answer_does_not_scroll_a_reader_who_is_further_up(self):
+    def test_stream_keeps_reader_scroll_position(self):
         place = "[scroll.scrollTop, scroll.scrollHeight - scroll.clientHeight - scroll.scrollTop]"
         lines = "line\n\n" * 60
         with Page(self.url + "/") as page:
@@ -302,7 +302,7 @@ class ChatPageInBrowser(HttpWorker):
             page.value(f"{FIELD % 'down'}.click()")
             self.assertLess(page.value(place)[1], 4)
 
-    def test_a_base_model_is_named_as_such(self):
+    def test_base_model_is_labelled(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             for name, is_base in (("gemma-3-270m", True), ("google/gemma-3-1b-pt", True),
@@ -350,7 +350,7 @@ run().catch(error => error.name).then(said => {
 </script>"""
 
 
-class PageOfAnotherSite(HttpWorker):
+class CrossOriginPage(HttpWorker):
 
     def site(self):
         """Serves the page; returns its origin."""
@@ -380,14 +380,14 @@ class PageOfAnotherSite(HttpWorker):
         with Page(site + "/") as page:
             return page.wait_for("said", "said ").removeprefix("said ")
 
-    def test_a_listed_page_streams_a_chat_and_reads_errors(self):
+    def test_listed_origin_reads_answers(self):
         whole = self.post("/v1/chat/completions", {
             "messages": [{"role": "user", "content": "the keeper"}], "temperature": 0,
             "max_tokens": 24})
         self.assertEqual(json.loads(self.said(self.listed)),
                          [whole["choices"][0]["message"]["content"], "model_not_found"])
 
-    def test_another_page_reads_nothing(self):
+    def test_unlisted_origin_reads_nothing(self):
         self.assertEqual(self.said(self.site()), "TypeError")
 
 

@@ -110,7 +110,7 @@ class Clients(SystemTest):
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())["tokens"]
 
-    def test_openai(self):
+    def test_openai_example_works(self):
         said = self.example("openai")
         self.assertEqual(said["streamed"], said["whole"])
         self.assertGreater(said["cached"], 0)
@@ -120,21 +120,21 @@ class Clients(SystemTest):
         self.assertEqual(len(more["choices"]), 2)
         self.assertLessEqual(max(more["logprobs"]), 0)
 
-    def test_langchain(self):
+    def test_langchain_example_works(self):
         said = self.example("LangChain")
         self.assertEqual(said["streamed"], said["whole"])
         self.assertGreater(said["cached"], 0)
 
-    def test_llamaindex(self):
+    def test_llamaindex_example_works(self):
         said = self.example("LlamaIndex")
         self.assertEqual(said["streamed"], said["whole"])
 
-    def test_litellm(self):
+    def test_litellm_example_works(self):
         said = self.example("litellm")
         self.assertEqual(said["streamed"], said["whole"])
         self.assertGreater(said["cached"], 0)
 
-    def test_lm_eval(self):
+    def test_lm_eval_likelihoods_equal_transformers(self):
         said = self.example("lm-eval")
         for (context, continuation), (logprob, greedy) in zip(said["texts"], said["likelihoods"],
                                                               strict=True):
@@ -144,7 +144,7 @@ class Clients(SystemTest):
                             (context, continuation))
             self.assertEqual(greedy, is_greedy)
 
-    def test_aiperf(self):
+    def test_aiperf_replays_trace(self):
         self.assertIn("Time to First Token", self.commands("AIPerf"))
         replay = REPLAY.replace("URL", self.url.removesuffix("/v1"))
         self.assertIn("Time to First Token", self.run_here("bash", "-ec", replay))
@@ -155,7 +155,7 @@ class Clients(SystemTest):
         self.assertGreaterEqual(told["total_usage_prompt_cache_read_tokens"]["avg"], 8 * 512)
 
     @unittest.skipUnless((CLIENTS / "open_webui").is_dir(), "scripts/clients.sh open_webui")
-    def test_open_webui(self):
+    def test_open_webui_chats_and_caches(self):
         with OpenWebUi(self.section("Open WebUI"), self.folder) as web:
             self.assertEqual([model["id"] for model in json.loads(web.ask("models"))["data"]],
                              [MODEL.name])
@@ -275,7 +275,7 @@ for case in ((MODEL, "right", "lamp " * 40000), ("other", "right", "lamp"),
 
 class ClientErrors(SystemTest):
 
-    def test_each_client_has_its_own_exception_for_each_error(self):
+    def test_clients_raise_documented_exceptions(self):
         """A prompt that is too long, a wrong model, a wrong key, a full queue."""
         identities = self.folder / "identities.json"
         identities.write_text(json.dumps({"identities": [

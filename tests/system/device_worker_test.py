@@ -35,13 +35,13 @@ class DeviceTest(SystemTest):
 
 class TinyModels(DeviceTest):
 
-    def test_narrow_window(self):
+    def test_narrow_window_restores_exactly(self):
         self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS)
 
-    def test_window_of_several_chunks(self):
+    def test_wide_window_restores_exactly(self):
         self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
 
-    def test_unsupported_flags_end_the_start_with_one_line(self):
+    def test_unsupported_flags_stop_start(self):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("leave --exactness at auto", model, "--exactness", "exact"),
@@ -64,7 +64,7 @@ class TinyModels(DeviceTest):
 
 class RealModel(DeviceTest):
 
-    def test_270m(self):
+    def test_gemma_270m_restores_exactly(self):
         self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)
 
 

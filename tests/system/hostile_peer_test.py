@@ -154,11 +154,11 @@ class Store(Hostile):
     def honest(self, store):
         self.assertEqual(self.cluster.ctl("stats", "--store", store.address)["restore_points"], 0)
 
-    def test_half_sent_requests_are_bounded(self):
+    def test_partial_requests_use_bounded_memory(self):
         store = self.store()
         self.attack(store, HALF_SENT, self.LIMITS, lambda: self.honest(store))
 
-    def test_half_sent_requests_of_strangers_are_bounded(self):
+    def test_unauthenticated_partial_requests_are_bounded(self):
         identities = self.folder / "identities.json"
         identities.write_text(
             '{"identities": [{"name": "ops", "role": "admin", "token_sha256": '
@@ -172,7 +172,7 @@ class Store(Hostile):
                  "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
         self.attack(store, paths, self.LIMITS, honest)
 
-    def test_half_sent_requests_over_a_unix_socket_are_bounded(self):
+    def test_unix_socket_partial_requests_are_bounded(self):
         """There gRPC's own quota bounds them, and ends calls whosever they are."""
         self.addCleanup(os.umask, os.umask(0o022))
         store = self.store("--drain-timeout", "1s", listen=f"unix:{self.folder / 'socket'}")
@@ -192,7 +192,7 @@ class Store(Hostile):
             peer.close()
         self.cluster.ctl("stats", "--store", store.address, "--wait", "60")
 
-    def test_a_length_without_end_is_cut_off(self):
+    def test_huge_announced_length_is_cut_off(self):
         store = self.store()
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
@@ -204,7 +204,7 @@ class Store(Hostile):
             peer.step(0.01)
         self.honest(store)
 
-    def test_a_burst_of_pings_is_answered_and_costs_next_to_nothing(self):
+    def test_ping_burst_uses_little_memory(self):
         """gRPC's own strikes against pings kept kilobytes for each that came in one read."""
         store = self.store()
         before, pings = memory(store, "VmRSS"), 4000
@@ -221,7 +221,7 @@ class Store(Hostile):
         self.assertLess(memory(store, "VmHWM"), before + 32 * MIB)
         self.honest(store)
 
-    def test_pings_without_end_are_cut_off(self):
+    def test_endless_pings_close_connection(self):
         store = self.store()
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
@@ -234,7 +234,7 @@ class Store(Hostile):
         self.assertIn("unfinished messages of", store.log_path.read_text())
         self.honest(store)
 
-    def test_compressed_messages_are_not_unpacked(self):
+    def test_compressed_messages_are_not_decompressed(self):
         store = self.store()
         packer = zlib.compressobj(1, wbits=31)
         packed = b"".join([packer.compress(bytes(MIB)) for _ in range(300)] + [packer.flush()])
@@ -248,14 +248,14 @@ class Store(Hostile):
         self.assertLess(memory(store, "VmHWM"), 200 * MIB)
         self.honest(store)
 
-    def test_silent_connections_make_room(self):
+    def test_silent_connections_yield_to_active(self):
         store = self.store("--max-connections", 20)
         self.silent(store, lambda: self.honest(store), 20)
 
     # Calls of the attack: of most of them many, of those that cost the server much a few.
     FEW = {"parse-bombs": 8, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 20, "staging": 6}
 
-    def test_every_attack_is_outlived(self):
+    def test_store_survives_every_attack(self):
         """One store for all: what one attack left would be there for the next."""
         identities = []
         for name in ("honest", "other"):
@@ -300,13 +300,13 @@ class Store(Hostile):
 
 class Worker(Hostile):
 
-    def test_half_sent_requests_are_bounded(self):
+    def test_partial_requests_use_bounded_memory(self):
         worker = self.worker(self.model(), "none", "--unfinished-bytes", UNFINISHED_BYTES)
         ids = system_support.prompt(20, 1)
         self.attack(worker, WORKER_HALF_SENT, UNFINISHED_BYTES,
                     lambda: self.cluster.generate(worker.address, ids))
 
-    def test_large_requests_are_bounded(self):
+    def test_large_requests_use_bounded_memory(self):
         worker = self.worker(self.model(), "none", "--unfinished-bytes", UNFINISHED_BYTES)
         most = memory(worker, "VmRSS") + UNFINISHED_BYTES + BESIDE_BYTES
         def honest():
@@ -326,7 +326,7 @@ class Worker(Hostile):
             self.assertLess(memory(worker, "VmHWM"), most, name)
         self.assertEqual(worker.stop(), 0, worker.log_tail())
 
-    def test_silent_connections_make_room(self):
+    def test_silent_connections_yield_to_active(self):
         worker = self.worker(self.model(), "none", "--max-connections", 20)
         ids = system_support.prompt(20, 1)
         self.silent(worker, lambda: self.cluster.generate(worker.address, ids), 20)

@@ -48,7 +48,7 @@ def random_request(source, prompt):
 
 class Counts(HttpWorker):
 
-    def test_random_requests_add_up_and_get_what_grpc_gives(self):
+    def test_random_requests_match_metrics_and_grpc(self):
         source = random.Random(SEED)
         cached = written = 0
         bodies = []
@@ -115,7 +115,7 @@ class HangUps(HttpWorker):
         for caller, _ in callers:
             caller.close()
 
-    def test_leave_nothing_behind(self):
+    def test_hang_ups_leak_nothing(self):
         source = random.Random(SEED)
         self.post(COMPLETIONS, {"prompt": "the"})
         files = open_files(self.node) + 8  # the scrapes' own among them
@@ -139,7 +139,7 @@ class QueuedStreams(HttpWorker):
     def flags(self):
         return "--max-running", "1"
 
-    def test_each_has_its_headers_long_before_its_place(self):
+    def test_queued_stream_gets_headers_early(self):
         """They wait for a long prompt and its long answer, which has the only place."""
         source = random.Random(SEED)
         first = self.connect()
@@ -180,7 +180,7 @@ class StreamsByTls(HttpWorker):
         with urllib.request.urlopen(url, timeout=60, context=self.tls) as answer:
             return json.loads(answer.read())["status"]
 
-    def test_beside_many_of_them_the_door_answers_and_each_has_its_end(self):
+    def test_many_tls_streams_all_finish(self):
         self.assertEqual(self.health(), "ok")
         size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
         body = {"prompt": "the keeper", "max_tokens": 100, "ignore_eos": True, "stream": True,
@@ -276,7 +276,7 @@ class Hostile(HttpWorker):
             caller.shutdown(socket.SHUT_WR)
             return got, answer.read()
 
-    def test_requests_are_answered_as_they_deserve_and_others_are_served(self):
+    def test_hostile_requests_get_expected_status(self):
         source = random.Random(SEED)
         self.post(COMPLETIONS, {"prompt": "the keeper"})
         before = self.node.status_field("VmRSS")

@@ -125,7 +125,7 @@ class Hostile(HttpWorker):
 
 
 class WithoutIdentities(Hostile):
-    def test_hostile_requests_get_their_status(self):
+    def test_listed_requests_get_listed_status(self):
         self.check_all(lambda case, request: request, lambda case: case["status"])
 
 
@@ -137,13 +137,13 @@ class WithIdentities(Hostile):
             {"name": "caller", "role": "tenant", "token_sha256": digest}]}))
         return "--identities-file", path
 
-    def test_hostile_requests_with_a_token_get_their_status(self):
+    def test_requests_with_token_get_listed_status(self):
         def transform(case, request):
             has_token = b"Authorization" in request or b"X-Api-Key" in request
             return None if has_token or b"HTTP/" not in request else with_token(request, TOKEN)
         self.check_all(transform, lambda case: case["status"])
 
-    def test_hostile_requests_without_a_token_get_no_answer_of_the_model(self):
+    def test_requests_without_token_are_refused(self):
         self.check_all(lambda case, request: request, lambda case: case.get("unknown", 401))
 
 

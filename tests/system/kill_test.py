@@ -74,7 +74,7 @@ class Kill(SystemTest):
     def read(self, worker, seed):
         return self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed), "--cache", "read")
 
-    def test_every_acknowledged_publish_survives(self):
+    def test_acknowledged_publishes_survive_kills(self):
         source = random.Random(SEED)
         self.data = self.folder / "data"
         self.store = self.cluster.store(self.data)

@@ -23,18 +23,18 @@ def open_files(pid):
 
 class Start(SystemTest):
 
-    def test_a_data_folder_held_by_another_is_named(self):
+    def test_locked_data_folder_is_named(self):
         data = self.folder / "data"
         self.cluster.store(data)
         said = self.fails_to_start("hearth-store", "--data-dir", data, "--listen", "127.0.0.1:0")
         self.assertIn(str(data), said)
 
-    def test_an_address_in_use_is_named(self):
+    def test_used_address_is_named(self):
         store = self.cluster.store(self.folder / "data")
         said = self.fails_to_start("hearth-store", "--data-dir", "", "--listen", store.address)
         self.assertIn(store.address, said)
 
-    def test_an_address_in_use_is_named_before_a_model_is_loaded(self):
+    def test_used_address_fails_before_model_load(self):
         store = self.cluster.store(self.folder / "data")
         model = self.model()
         (model / "model.safetensors").write_bytes(b"torn")
@@ -43,13 +43,13 @@ class Start(SystemTest):
             said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none", *flags)
             self.assertIn(flags[-2][2:] + ": cannot listen on " + store.address, said)
 
-    def test_a_missing_model_folder_is_named(self):
+    def test_missing_model_folder_is_named(self):
         said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",
                                    "none", "--listen", "127.0.0.1:0")
         self.assertIn("nowhere is neither a folder", said)
         self.assertIn("hf download", said)
 
-    def test_a_torn_weights_file_is_named(self):
+    def test_truncated_weights_file_is_named(self):
         model = self.model()
         weights = model / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1000])
@@ -57,7 +57,7 @@ class Start(SystemTest):
                                    "127.0.0.1:0")
         self.assertIn("model.safetensors", said)
 
-    def test_an_unsupported_field_of_the_config_is_named(self):
+    def test_unsupported_config_field_is_named(self):
         model = self.model()
         config = json.loads((model / "config.json").read_text())
         config["hidden_activation"] = "relu"
@@ -67,12 +67,12 @@ class Start(SystemTest):
         self.assertIn("config.json", said)
         self.assertIn("hidden_activation", said)
 
-    def test_a_wrong_flag_is_named(self):
+    def test_invalid_flag_is_named(self):
         for flag, value in (("--host-bytes", "lots"), ("--log-level", "loud"), ("--nonsense", "1")):
             said = self.fails_to_start("hearth-store", flag, value)
             self.assertIn(flag, said)
 
-    def test_flags_come_from_a_file_and_the_environment_too(self):
+    def test_file_and_environment_set_flags(self):
         config = self.folder / "store.toml"
         config.write_text(f'data-dir = "{self.folder / "data"}"\nhost-bytes = "3MiB"\n')
         os.environ["HEARTH_STORE_DISK_BYTES"] = "5MiB"
@@ -88,7 +88,7 @@ class Start(SystemTest):
 
 class Serve(SystemTest):
 
-    def test_metrics_of_both_servers_can_be_read(self):
+    def test_both_servers_serve_metrics(self):
         store = self.cluster.store(self.folder / "data", pages=("metrics",))
         worker = self.worker(self.model(), store.address, pages=("metrics",))
         for _ in range(2):
@@ -102,7 +102,7 @@ class Serve(SystemTest):
         self.assertIn('hearth_worker_generation_seconds_count{part="ttft"} 2', worker_page)
         self.assertIn('hearth_worker_cached_tokens_total{tier="host"} 96', worker_page)
 
-    def test_logs_are_one_json_object_a_line_when_asked(self):
+    def test_json_log_lines_are_objects(self):
         store = self.cluster.store(self.folder / "data", "--log-format", "json")
         self.assertEqual(store.stop(), 0)
         events = [json.loads(line)["event"] for line in store.log_path.read_text().splitlines()]
@@ -111,7 +111,7 @@ class Serve(SystemTest):
 
 class Stop(SystemTest):
 
-    def test_a_store_that_says_stopped_has_let_go_of_its_folder(self):
+    def test_stopped_store_has_closed_its_files(self):
         data = self.folder / "data"
         store = self.cluster.store(data)
         store.popen.send_signal(signal.SIGTERM)
@@ -134,7 +134,7 @@ class Stop(SystemTest):
                 return client
         self.fail(client.stderr.read())
 
-    def test_sigterm_lets_running_requests_finish_and_exits_zero(self):
+    def test_sigterm_finishes_running_requests(self):
         store = self.cluster.store(self.folder / "data")
         worker = self.worker(self.model(), store.address)
         client = self.running_request(worker, 300)
@@ -145,14 +145,14 @@ class Stop(SystemTest):
         self.assertEqual(worker.popen.wait(20), 0)
         self.assertEqual(store.stop(), 0)
 
-    def test_sigint_ends_idle_servers_with_zero(self):
+    def test_sigint_stops_idle_servers(self):
         store = self.cluster.store(self.folder / "data")
         worker = self.worker(self.model(), store.address)
         for process in (worker, store):
             process.popen.send_signal(signal.SIGINT)
             self.assertEqual(process.popen.wait(20), 0)
 
-    def test_a_drain_publishes_what_a_finished_request_left_behind(self):
+    def test_drain_finishes_pending_publishes(self):
         store = self.cluster.store(self.folder / "data")
         model = self.model()
         worker = self.worker(model, store.address)
@@ -162,7 +162,7 @@ class Stop(SystemTest):
         answer = self.cluster.generate(other.address, prompt(400, 7), "--cache", "read")
         self.assertEqual(answer["cached_tokens"], 384)
 
-    def test_a_drain_cuts_off_what_does_not_end_in_time_and_says_so(self):
+    def test_drain_timeout_cuts_off_requests(self):
         worker = self.worker(self.model(context_tokens=100000), "none", "--drain-timeout", "10ms",
                              "--log-format", "json")
         client = self.running_request(worker, 90000)
@@ -173,7 +173,7 @@ class Stop(SystemTest):
         stopped = json.loads(worker.log_path.read_text().splitlines()[-1])
         self.assertEqual((stopped["event"], stopped["cut_off_calls"]), ("stopped", 1))
 
-    def test_a_second_signal_ends_the_process_at_once(self):
+    def test_second_signal_exits_at_once(self):
         worker = self.worker(self.model(context_tokens=100000), "none")
         client = self.running_request(worker, 90000)
         worker.popen.send_signal(signal.SIGTERM)

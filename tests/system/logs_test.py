@@ -35,7 +35,7 @@ class Logs(SystemTest):
 
 class Store(Logs):
 
-    def test_bytes_that_are_no_message_are_said_as_json(self):
+    def test_invalid_protobuf_is_logged_as_json(self):
         store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
@@ -52,7 +52,7 @@ class Store(Logs):
         self.assertEqual(store.stop(), 0)
         self.lines(store)
 
-    def test_tls_to_a_server_without_is_said(self):
+    def test_unexpected_tls_is_logged(self):
         store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
@@ -61,7 +61,7 @@ class Store(Logs):
         self.assertIn("the client uses TLS", said[0]["reason"])
         self.cluster.ctl("stats", "--store", store.address)
 
-    def test_handshakes_that_fail_and_certificates_that_end_are_said(self):
+    def test_tls_failures_and_expiry_are_logged(self):
         certificate, key = make_certificate(self.folder, "store")
         other, _ = make_certificate(self.folder, "other")
         store = self.cluster.store("", "--host-bytes", "1MiB", "--tls-cert", certificate,
@@ -87,7 +87,7 @@ class Store(Logs):
 
 class Worker(Logs):
 
-    def test_a_request_is_found_by_its_id_in_both_servers(self):
+    def test_request_id_is_in_both_logs(self):
         store = self.cluster.store(self.folder / "data", *JSON)
         worker = self.worker(self.model(), store.address, *JSON)
         self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
@@ -106,7 +106,7 @@ class Worker(Logs):
         self.assertEqual((at_store["hit_tokens"], at_store["tier"], at_store["tenant"]),
                          (96, "host", "default"))
 
-    def test_a_store_that_is_lost_and_found_again_is_said_once_each(self):
+    def test_store_loss_and_return_are_logged(self):
         store = self.cluster.store(self.folder / "data")
         worker = self.worker_with_page(store.address)
         self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
@@ -116,7 +116,7 @@ class Worker(Logs):
         self.wait_for(worker, lambda line: line["event"] == "store reachable")
         self.assertEqual(self.reachable(), 1)
 
-    def test_an_unknown_host_is_said_with_the_flag_that_accepts_it(self):
+    def test_refused_host_log_names_flag(self):
         worker = self.worker_with_page("none")
         request = urllib.request.Request(self.page + "/metrics",
                                          headers={"Host": "worker.example."})
@@ -127,7 +127,7 @@ class Worker(Logs):
         self.assertEqual(line["host"], "worker.example")
         self.assertIn("--metrics-hosts", line["why"])
 
-    def test_a_worker_that_starts_without_its_store_says_its_address(self):
+    def test_unreachable_store_address_is_logged(self):
         worker = self.worker_with_page("127.0.0.1:9")
         self.assert_unreachable(worker, "127.0.0.1:9")
 

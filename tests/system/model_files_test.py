@@ -30,20 +30,20 @@ def tokenizer():
 
 
 class ModelFilesTest(unittest.TestCase):
-    def test_tokenizer_gives_the_ids_of_the_gguf_tokenizer(self):
+    def test_tokenizer_ids_equal_gguf_ids(self):
         pieces = tokenizer()
         rows = json.loads(GOLDEN.read_text(encoding="utf-8"))
         self.assertGreaterEqual(len(rows), 50)
         for row in rows:
             self.assertEqual(pieces.encode(row["text"]), row["ids"], repr(row["text"]))
 
-    def test_tokenizer_gives_text_back_unchanged(self):
+    def test_tokenizer_round_trip_keeps_text(self):
         pieces = tokenizer()
         for row in json.loads(GOLDEN.read_text(encoding="utf-8")):
             if "\u2581" not in row["text"]:
                 self.assertEqual(pieces.decode(row["ids"]), row["text"])
 
-    def test_special_ids_are_gemmas(self):
+    def test_special_token_ids_match_gemma(self):
         pieces = tokenizer()
         self.assertEqual(pieces.vocab_size(), 262144)
         self.assertEqual((pieces.pad_id(), pieces.eos_id(), pieces.bos_id(), pieces.unk_id()),
@@ -57,11 +57,11 @@ class ModelFilesTest(unittest.TestCase):
             dtypes = {weights.get_slice(name).get_dtype() for name in names}
         self.assertEqual((len(names), dtypes), (236, {"BF16"}))
 
-    def test_weights_are_the_published_ones(self):
+    def test_weights_match_published_digest(self):
         digest = hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()
         self.assertEqual(digest, WEIGHTS_SHA256)
 
-    def test_transformers_continues_a_sentence_as_the_published_model_does(self):
+    def test_transformers_continues_known_sentence(self):
         pieces = tokenizer()
         model = transformers.Gemma3ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
         ids = torch.tensor([[BOS] + pieces.encode(PROMPT)])

@@ -37,7 +37,7 @@ class OneComputation(SystemTest):
         thread.start()
         return thread
 
-    def test_eight_clients_of_four_workers(self):
+    def test_eight_clients_cause_one_computation(self):
         model = self.model()
         workers = [self.worker(model, self.store.address, *self.flags) for _ in range(4)]
         endings = [[5 + i] * OWN_TOKENS for i in range(CLIENTS)]
@@ -57,7 +57,7 @@ class OneComputation(SystemTest):
             self.assertEqual(answers[i]["first_logits_sha256"], truth["first_logits_sha256"])
         self.assertEqual(self.counters()["nondeterminism"], 0)
 
-    def test_another_takes_over_from_a_worker_that_dies(self):
+    def test_lease_passes_from_dead_worker(self):
         model = self.model(context_tokens=LONG_CONTEXT)
         # On a busy machine too the first one is stopped before it has computed the prompt.
         first = self.worker(model, self.store.address, *self.flags, under=("nice", "-n", "19"))

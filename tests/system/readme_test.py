@@ -132,13 +132,13 @@ def unlisted(page, not_run):
 
 class Pages(unittest.TestCase):
 
-    def test_commands_show_what_the_pages_show(self):
+    def test_commands_print_documented_output(self):
         for name, not_run in NOT_RUN.items():
             page = (ROOT / name).read_text()
             self.assertGreater(len(readme_page.steps_of(page)), len(not_run), name)
             self.assertEqual("\n".join(findings(page, not_run)), "", name)
 
-    def test_commands_that_are_not_run_are_listed_and_exist(self):
+    def test_skipped_commands_are_listed(self):
         usage = subprocess.run([ROOT / "hearth", "help"], capture_output=True, text=True,
                                check=True).stdout
         for name, not_run in NOT_RUN.items():
@@ -160,37 +160,37 @@ UNTIL_INTERRUPTED = block("console", "$ echo a >a", "$ cat a -", "a", "^C")
 class WrongPages(unittest.TestCase):
     """Each is found to be wrong; the good ones are not."""
 
-    def test_output(self):
+    def test_output_mismatch_is_found(self):
         for shown in (["a 12 ms b"], ["..."], ["a ...", "..."], ["...", "a 3.5 s   b"]):
             self.assertEqual(findings(block("console", "$ echo a 7 ms b", *shown), {}), [], shown)
         for shown in (["a 7 MB b"], ["a 7 ms"], ["a 7 ms b", "c"], ["c", "..."], ["a 7 ms ... c"]):
             self.assertIn("not as shown",
                           findings(block("console", "$ echo a 7 ms b", *shown), {})[0], shown)
 
-    def test_other_lines_than_shown(self):
+    def test_missing_output_line_is_found(self):
         page = block("console", "$ printf '1\\n2\\n3\\n'", "1", "3")
         self.assertIn("not as shown", findings(page, {})[0])
         self.assertEqual(findings(page.replace("1\n3", "1\n...\n3"), {}), [])
 
-    def test_commands(self):
+    def test_failed_commands_are_found(self):
         self.assertEqual(findings(block("sh", "test -d build/bin   # a folder"), {}), [])
         self.assertIn("exit status 1", findings(block("sh", "false"), {})[0])
         self.assertIn("exit status 127", findings(block("console", "$ hearthcat", "..."), {})[0])
         self.assertIn("exit status more", findings(block("sh", "echo 'a"), {})[0])
         self.assertEqual(findings(UNTIL_INTERRUPTED, {}), [])
 
-    def test_an_interrupt_where_this_test_ignores_it(self):
+    def test_interrupt_works_when_ignored(self):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.addCleanup(signal.signal, signal.SIGINT, before)
         self.assertEqual(findings(UNTIL_INTERRUPTED, {}), [])
 
-    def test_lists(self):
+    def test_unlisted_commands_are_found(self):
         page = "Say `./hearth all\nday`.\n" + block("sh", "./hearth run")
         self.assertEqual(unlisted(page, {"./hearth gone": ""}), [
             "neither run nor listed: ./hearth all day", "the page does not say: ./hearth gone"])
         self.assertEqual(unlisted(page, {"./hearth all day": "", "./hearth run": ""}), [])
 
-    def test_blocks(self):
+    def test_invalid_blocks_are_refused(self):
         for page in (block("", "ls"), block("bash", "ls"), block("console", "a", "$ ls"),
                      block("console", "$ cat", "^C"),
                      block("text", "a", "build/bin/hearthctl ls")):

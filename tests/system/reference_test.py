@@ -72,7 +72,7 @@ class Reference(SystemTest):
         self.cluster.generate(worker.address, prompt(90, 2))
         return self.page_of(store), self.page_of(worker)
 
-    def test_the_page_is_what_the_programs_say(self):
+    def test_page_equals_program_output(self):
         # Some defaults are in the caller's home.
         said = [subprocess.run([pathlib.Path(system_support.BIN_DIR) / program, how], check=True,
                                capture_output=True, text=True, timeout=60,

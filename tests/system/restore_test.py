@@ -57,19 +57,19 @@ class Restore(SystemTest):
                 warm = self.ask(third, ids, "--cache", "read")
                 self.expect_restored(warm, cold[boundary], boundary, "disk")
 
-    def test_narrow_window(self):
+    def test_narrow_window_restores_exactly(self):
         self.check_geometry("narrow")
 
-    def test_window_of_several_chunks(self):
+    def test_wide_window_restores_exactly(self):
         self.check_geometry("wide")
 
-    def test_irregular_layers(self):
+    def test_irregular_layers_restore_exactly(self):
         self.check_geometry("irregular")
 
-    def test_class_exact(self):
+    def test_exact_class_restores_exactly(self):
         self.check_geometry("wide", "exact")
 
-    def test_store_in_the_worker_s_process(self):
+    def test_embedded_store_restores_after_restart(self):
         model = self.model()
         spec = f"embedded:{self.folder / 'data'}"
         worker = self.worker(model, spec)

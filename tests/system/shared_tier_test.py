@@ -39,7 +39,7 @@ class SharedTier(RedisTest):
         self.cluster.ctl("import", SNAPSHOT, "--store", store.address)
         self.wait_for(lambda: self.count(store, "shared_written_objects") > 0)
 
-    def test_a_prefix_of_one_store_is_restored_from_the_others_on_their_first_request(self):
+    def test_other_stores_restore_shared_prefix(self):
         self.publish(self.store("one"))
         for name in ("two", "three"):
             store = self.store(name)
@@ -47,13 +47,13 @@ class SharedTier(RedisTest):
             self.assertEqual(self.count(store, "shared_hits"), 1)
             self.assertEqual(self.count(store, "shared_rejected_values"), 0)
 
-    def test_a_store_that_is_gone_has_left_its_prefixes_to_the_others(self):
+    def test_stopped_store_leaves_shared_prefixes(self):
         one = self.store("one")
         self.publish(one)
         self.assertEqual(one.stop(), 0)
         self.assertEqual(self.fetched_tokens(self.store("two")), 20)
 
-    def test_without_redis_nothing_fails(self):
+    def test_lost_redis_fails_no_request(self):
         one, two = self.store("one"), self.store("two")
         self.publish(one)
         self.redis.kill()
@@ -64,7 +64,7 @@ class SharedTier(RedisTest):
         three = self.store("three")
         self.assertEqual(self.fetched_tokens(three), 0)
 
-    def test_a_redis_that_is_lost_and_found_again_is_said(self):
+    def test_redis_loss_and_return_are_logged(self):
         store = self.store("one")
         address = f"redis://127.0.0.1:{self.redis.port}"
         self.redis.kill()
@@ -77,7 +77,7 @@ class SharedTier(RedisTest):
         wait_for_log(store, lambda text: f"shared tier reachable address={address}" in text)
         self.assertEqual(self.count(store, "shared_unreachable_shards"), 0)
 
-    def test_a_store_and_its_redis_that_die_together_serve_once_both_are_back(self):
+    def test_store_and_redis_recover_together(self):
         one = self.store("one")
         self.publish(one)
         one.kill()
@@ -91,7 +91,7 @@ class SharedTier(RedisTest):
         self.publish(one)
         self.assertEqual(self.fetched_tokens(self.store("two")), 20)
 
-    def test_a_drop_of_all_reaches_a_store_that_died_meanwhile_and_outlives_redis(self):
+    def test_drop_all_reaches_restarted_store(self):
         one, two = self.store("one"), self.store("two")
         self.publish(one)
         self.assertEqual(self.fetched_tokens(two), 20)
@@ -104,7 +104,7 @@ class SharedTier(RedisTest):
         two.kill()
         self.assertEqual(self.fetched_tokens(self.store("two")), 20)
 
-    def test_a_silent_redis_costs_its_budget_and_is_used_again_when_it_speaks(self):
+    def test_hung_redis_is_used_after_resume(self):
         one, two = self.store("one"), self.store("two", "--shared-fetch-budget", "200ms")
         self.publish(one)
         self.redis.send(signal.SIGSTOP)
@@ -113,12 +113,12 @@ class SharedTier(RedisTest):
         self.redis.send(signal.SIGCONT)
         self.wait_for(lambda: self.fetched_tokens(two) == 20)
 
-    def test_another_secret_finds_nothing(self):
+    def test_other_secret_finds_nothing(self):
         self.publish(self.store("one"))
         self.secret.write_text("a5" * 32)
         self.assertEqual(self.fetched_tokens(self.store("two")), 0)
 
-    def test_without_a_secret_file_the_store_does_not_start(self):
+    def test_shared_tier_requires_secret_file(self):
         line = self.fails_to_start("hearth-store", "--data-dir", self.folder / "data", "--shared",
                                    f"redis://127.0.0.1:{self.redis.port}")
         self.assertIn("--shared needs --secret-file", line)

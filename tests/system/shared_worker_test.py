@@ -25,7 +25,7 @@ class SharedWorker(RedisTest):
     def ask(self, worker, ids, *flags):
         return self.cluster.generate(worker.address, ids, *flags, max_new_tokens=4)
 
-    def test_a_prefix_of_one_worker_is_restored_by_the_other_to_the_bit(self):
+    def test_other_host_restores_exact_bits(self):
         one, two = self.host("one"), self.host("two")
         ids = prompt(PROMPT_TOKENS, 1)
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")
@@ -33,7 +33,7 @@ class SharedWorker(RedisTest):
         self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "shared")
         self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
 
-    def test_a_silent_redis_changes_no_answer(self):
+    def test_hung_redis_changes_no_answer(self):
         one, two = self.host("one"), self.host("two")
         ids = prompt(PROMPT_TOKENS, 2)
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")

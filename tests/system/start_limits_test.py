@@ -53,21 +53,21 @@ class StartLimits(SystemTest):
             self.assertIn(f"\n{program}: ", "\n" + said, where)
         return code
 
-    def test_store_says_which_flag_asks_for_memory(self):
+    def test_memory_error_names_host_bytes(self):
         code, said = self.start(1024 * MIB, "hearth-store", "--data-dir", "", "--host-bytes",
                                 "8GiB")
         self.assertEqual(code, 1, said)
         for part in ("--host-bytes", str(9 << 30), str(1024 * MIB), "raise the limit"):
             self.assertIn(part, said)
 
-    def test_store_under_each_limit(self):
+    def test_store_starts_or_reports_limit(self):
         for step, limit in enumerate(limits()):
             for host_bytes in ("4GiB", "16MiB"):
                 self.expect_line_or_start(
                     limit, "hearth-store", "--data-dir", self.folder / f"data-{step}-{host_bytes}",
                     "--host-bytes", host_bytes)
 
-    def test_worker_under_each_limit(self):
+    def test_worker_starts_or_reports_limit(self):
         model = self.model()
         for step, limit in enumerate(limits()):
             for store in ("none", f"embedded:{self.folder / f'data-{step}'}"):

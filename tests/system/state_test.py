@@ -46,11 +46,11 @@ class States(SystemTest):
             self.assertEqual(begun["token_ids"] + rest["token_ids"], wholes[-1])
         self.assertEqual(len(set(map(tuple, wholes))), 3, "the flags decide nothing")
 
-    def test_they_go_on_without_a_store(self):
+    def test_saved_state_continues_without_store(self):
         first, second = self.start(), self.start()
         self.expect_to_go_on(first, second, second)
 
-    def test_they_go_on_with_a_store_which_keeps_them(self):
+    def test_loaded_state_is_published_to_store(self):
         store = self.cluster.store(self.folder / "data")
         first, second = self.start(), self.start(store.address)
         self.expect_to_go_on(first, second, first)
@@ -61,7 +61,7 @@ class States(SystemTest):
         third = self.cluster.generate(self.start(store.address).address, tokens)
         self.assertEqual(third["cached_tokens"], len(tokens) - 1)
 
-    def test_a_file_is_not_replaced_unasked(self):
+    def test_existing_file_needs_force(self):
         worker = self.start()
         self.path.write_text("mine")
         with self.assertRaises(ProcessFailed) as refused:
@@ -70,7 +70,7 @@ class States(SystemTest):
         self.assertEqual(self.path.read_text(), "mine")
         self.assertEqual([file.name for file in self.folder.glob("half*")], ["half.state"])
 
-    def test_another_model_refuses_them_by_name(self):
+    def test_other_model_refuses_state(self):
         self.save(self.start())
         with self.assertRaises(ProcessFailed) as refused:
             self.load(self.start(model=self.model("irregular", seed=2)))

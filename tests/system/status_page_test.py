@@ -81,7 +81,7 @@ class StoreWithPage(SystemTest):
 
 class StatusPage(StoreWithPage):
 
-    def test_the_json_is_what_stats_says(self):
+    def test_status_json_equals_stats(self):
         point = self.fill()
         _, text = self.get("/status.json")
         status = json.loads(text)
@@ -99,7 +99,7 @@ class StatusPage(StoreWithPage):
         self.assertNotIn("token_ids", text)
         self.assertNotIn("tenant", text)
 
-    def test_pages_are_read_only_and_closed_to_other_sites(self):
+    def test_pages_are_read_only_and_isolated(self):
         headers, page = self.get("/")
         self.assertIn("<title>", page)
         policy = headers["Content-Security-Policy"]
@@ -127,7 +127,7 @@ class StatusPageInBrowser(StoreWithPage):
             capture_output=True, text=True, timeout=120, check=True)
         return Shown(done.stdout)
 
-    def test_a_browser_shows_an_empty_store(self):
+    def test_empty_store_shows_placeholders(self):
         shown = self.browse()
         self.assertEqual(shown.text["live"], "live")
         self.assertEqual(shown.text["program"], "hearth-store")
@@ -144,7 +144,7 @@ class StatusPageInBrowser(StoreWithPage):
         for load in shown.loads:
             self.assertTrue(load.startswith(("data:", "/")), f"loaded from elsewhere: {load}")
 
-    def test_a_browser_shows_what_stats_says(self):
+    def test_page_figures_equal_stats(self):
         point = self.fill()
         stats = self.ctl("stats")
         shown = self.browse()
@@ -167,7 +167,7 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["errors"], "No errors.")
         self.assertEqual(shown.text["count-publish_commit-disk"], "1")
 
-    def test_in_the_first_ten_seconds_the_texts_agree(self):
+    def test_first_seconds_texts_agree(self):
         self.fill()
         shown = self.browse()
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
@@ -175,7 +175,7 @@ class StatusPageInBrowser(StoreWithPage):
                          "100.0 % of the requested tokens, in 1 lookups.")
         self.assertIn("alarm", shown.hidden)
 
-    def test_a_little_of_a_tier_can_be_seen_and_nothing_cannot(self):
+    def test_small_tier_fill_is_visible(self):
         with Page(self.url + "/") as page:
             page.wait_for("restore_points", "0")
             width = "document.getElementById('fill-disk').getBoundingClientRect().width"
@@ -184,7 +184,7 @@ class StatusPageInBrowser(StoreWithPage):
             page.wait_for("restore_points", "1")
             self.assertGreaterEqual(page.value(width), 5)
 
-    def test_lookups_for_what_a_worker_has_itself_are_no_misses(self):
+    def test_worker_held_lookups_are_no_misses(self):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             page.value("""
@@ -199,7 +199,7 @@ class StatusPageInBrowser(StoreWithPage):
             self.assertIn("of 2 lookups hit", shown)
             self.assertIn("in 8 more, the worker already had the prefix", shown)
 
-    def test_errors_are_on_top_and_coloured(self):
+    def test_errors_appear_first_in_red(self):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             said, colour, bad, is_above = page.value("""
@@ -215,7 +215,7 @@ class StatusPageInBrowser(StoreWithPage):
             self.assertEqual(bad, "#b3261e")
             self.assertTrue(is_above)
 
-    def test_it_fits_every_width_in_both_colours(self):
+    def test_page_fits_every_width(self):
         self.fill()
         with Page(self.url + "/") as page:
             page.wait_for("restore_points", "1")
@@ -227,14 +227,14 @@ class StatusPageInBrowser(StoreWithPage):
                         document.getElementById(name).getBoundingClientRect().height))""")
                 self.assertEqual(heights[0], heights[1], "the axis is as high as the chart")
 
-    def test_a_browser_shows_what_left_and_why(self):
+    def test_dropped_point_is_counted(self):
         point = self.fill()
         self.ctl("drop", point["id"], "--force")
         shown = self.browse()
         self.assertEqual(shown.text["removed-dropped"], "1")
         self.assertEqual(shown.text["restore_points"], "0")
 
-    def test_an_open_page_follows_the_store(self):
+    def test_open_page_follows_store(self):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             self.assertEqual(page.wait_for("restore_points", "0"), "0")

@@ -59,7 +59,7 @@ class StoreTest(SystemTest):
 
 class Backup(StoreTest):
 
-    def test_a_stopped_store_is_backed_up_and_restored(self):
+    def test_stopped_store_backup_can_be_restored(self):
         self.assertEqual(self.filled_store().stop(), 0)
         first = self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
         self.assertEqual((first["id"], first["has_secret"]), (1, True))
@@ -73,7 +73,7 @@ class Backup(StoreTest):
         self.assertIn("is not empty",
                       self.refused("restore", "--from", self.backups, "--data-dir", restored))
 
-    def test_sigusr1_backs_up_a_store_that_goes_on(self):
+    def test_sigusr1_backs_up_running_store(self):
         store = self.filled_store("--backup-dir", self.backups)
         store.popen.send_signal(signal.SIGUSR1)
         self.assertEqual(self.wait_for(store, "backed up")["id"], 1)
@@ -86,13 +86,13 @@ class Backup(StoreTest):
         self.cluster.ctl("restore", "--from", self.backups, "--data-dir", restored, "--id", 1)
         self.assert_serves_the_snapshot(restored)
 
-    def test_sigusr1_without_a_folder_is_answered_in_the_log(self):
+    def test_sigusr1_without_folder_is_logged(self):
         store = self.filled_store()
         store.popen.send_signal(signal.SIGUSR1)
         self.assertIn("--backup-dir", self.wait_for(store, "no backup")["reason"])
         self.assertEqual(store.stop(), 0)
 
-    def test_a_damaged_backup_is_refused_and_leaves_nothing(self):
+    def test_damaged_backup_is_not_restored(self):
         self.assertEqual(self.filled_store().stop(), 0)
         self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
         files = [path for path in (self.backups / "private").rglob("*") if path.is_file()]
@@ -108,7 +108,7 @@ class Backup(StoreTest):
 
 class Damaged(StoreTest):
 
-    def test_a_store_that_lost_its_manifest_starts_says_what_it_lost_and_serves(self):
+    def test_store_without_manifest_reports_loss(self):
         store = self.filled_store()
         store.popen.kill()
         store.popen.wait(LONG_S)
@@ -122,7 +122,7 @@ class Damaged(StoreTest):
 
 class Signals(StoreTest):
 
-    def test_each_has_its_meaning_and_none_ends_a_store_without_a_drain(self):
+    def test_signals_reload_or_drain(self):
         identities = self.folder / "identities.json"
         identities.write_text('{"identities": []}')
         store = self.store(self.data, "--identities-file", identities)
@@ -140,7 +140,7 @@ class Signals(StoreTest):
 
 class FolderInUse(StoreTest):
 
-    def test_verify_names_the_process_that_has_the_folder_open_and_does_not_disturb_it(self):
+    def test_verify_names_process_using_folder(self):
         store = self.filled_store()
         pid = str(store.popen.pid)
         verified = self.cluster.ctl("verify", self.data)
@@ -155,7 +155,7 @@ class FolderInUse(StoreTest):
 
 class GpuTier(StoreTest):
 
-    def test_without_a_device_one_line_says_that_it_is_off(self):
+    def test_missing_device_is_logged_once(self):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self.addCleanup(os.environ.pop, "CUDA_VISIBLE_DEVICES")
         store = self.filled_store("--gpu-bytes", "1GiB")
@@ -169,7 +169,7 @@ class GpuTier(StoreTest):
 
 class LocalSocket(StoreTest):
 
-    def test_a_silent_connection_makes_room_and_the_file_goes_with_the_store(self):
+    def test_unix_socket_evicts_silent_connections(self):
         path = self.folder / "socket"
         store = self.cluster.store("", "--host-bytes", "1MiB", "--max-connections", 20,
                                    listen=f"unix:{path}")

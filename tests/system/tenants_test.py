@@ -75,7 +75,7 @@ class Tenants(SystemTest):
         return self.cluster.generate(worker.address, ids, "--breakpoint", PREFIX_TOKENS,
                                      "--wait-published", *self.who(name))
 
-    def test_each_tenant_meets_its_own_prefixes_and_the_public_ones(self):
+    def test_tenant_sees_own_and_public_prefixes(self):
         first, second = self.start_worker(), self.start_worker()
         ids = prompt(PREFIX_TOKENS + 9, 1)
         self.assertEqual(self.generate(first, "team-a", ids)["cached_tokens"], 0)
@@ -100,7 +100,7 @@ class Tenants(SystemTest):
             stats = self.cluster.ctl("stats", "--tenant", tenant, *at_store)
             self.assertGreater(stats["restore_points"], 0, tenant)
 
-    def test_a_worker_shows_its_store_the_certificate_it_has_now(self):
+    def test_worker_uses_renewed_certificate(self):
         worker = self.start_worker()
         self.generate(worker, "team-a", prompt(PREFIX_TOKENS + 9, 1))
         address = self.store.address
@@ -121,7 +121,7 @@ class Tenants(SystemTest):
                 self.access / "team-a.token")["published_tokens"]
             seed += 1
 
-    def test_strangers_are_turned_away(self):
+    def test_unknown_identities_are_refused(self):
         worker = self.start_worker()
         (self.access / "stranger.token").write_text("token-of-nobody\n")
         ids = prompt(20, 1)

@@ -32,7 +32,7 @@ class WorkerWithPage(SystemTest):
 
 class WorkerPage(WorkerWithPage):
 
-    def test_the_json_is_what_the_requests_were(self):
+    def test_status_json_counts_requests(self):
         with urllib.request.urlopen(self.url + "/status.json", timeout=20) as answer:
             status = json.loads(answer.read())
         self.assertEqual(status["program"], "hearth-worker")
@@ -46,7 +46,7 @@ class WorkerPage(WorkerWithPage):
 
 class WorkerPageInBrowser(WorkerWithPage):
 
-    def test_a_browser_shows_requests_memory_and_where_tokens_came_from(self):
+    def test_page_shows_requests_and_sources(self):
         share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")

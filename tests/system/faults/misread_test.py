@@ -145,7 +145,7 @@ class Misread(SystemTest):
             places += 1
         self.assertEqual(places, 1)
 
-    def test_bad_moments_in_use_lose_nothing_and_damage_is_quarantined(self):
+    def test_read_errors_lose_nothing(self):
         self.start()
         for _ in range(20):
             self.assertTrue(self.publish())
@@ -175,7 +175,7 @@ class Misread(SystemTest):
         self.assertEqual(self.store.stop(), 0)
         self.assertEqual(self.cluster.ctl("verify", self.data)["problem_count"], 0)
 
-    def test_starts_in_bad_moments_lose_nothing(self):
+    def test_start_with_read_errors_loses_nothing(self):
         self.start()
         for _ in range(20):
             self.assertTrue(self.publish())
