@@ -10,10 +10,10 @@
 # SEEDS: runs of the crash test, a few seconds each, from HEARTH_CRASH_FIRST_SEED (default: 1).
 # FLIPS: single bits to flip in a data folder. MOMENTS: moments at which the disk is full (as root
 # also on small file systems).
-# SIMULATED: seconds to simulate a store and three workers with all faults mixed (docs/dev/building.md),
-# one process for each seed. The first seed is random, or HEARTH_SIM_FIRST_SEED. Progress is printed
-# each minute. A seed that fails is printed, its history is in build/soak/, and the other seeds
-# still run. This part needs the worker: ./hearth setup.
+# SIMULATED: seconds to simulate a store and three workers with all faults mixed
+# (docs/dev/building.md), one process for each seed. The first seed is random, or
+# HEARTH_SIM_FIRST_SEED. Progress is printed each minute. A seed that fails is printed, its history
+# is in build/soak/, and the other seeds still run. This part needs the worker: ./hearth setup.
 # 0 skips a part. All parts take hours on a small machine; the run stops after the first part that
 # fails. HEARTH_SOAK_KINDS="address" or "thread" runs the operations under one sanitizer only.
 set -euo pipefail

@@ -122,9 +122,6 @@ BANNED = [
       "services/inference/remote_prefix_cache.*", "services/rpc/client_access*",
       "worker/prefix/*"),
      "a wait would be hours longer when the machine's clock is set back: use SteadyClock"),
-    (re.compile(r"^(TEST\w*\(\w+, |    def test_)"
-                r"(?i:what|who|whose|of|those|that|nobody|nothing|where)(?=[A-Z_])"), ("tests/*",),
-     "a test's name is a plain sentence: begin with its subject"),
     (re.compile(r"\bABSL_FLAG\b"), ("*.cc", "*.h"), "flags live in services/serving/flags"),
 ]
 

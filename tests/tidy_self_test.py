@@ -84,9 +84,6 @@ BAD = {
     "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
     "a wait by the wall clock": (
         "services/inference/blocking_stream.h", "auto t = absl::Now();\n", "SteadyClock"),
-    "a test named as a riddle": ("tests/a_test.cc", "TEST(A, WhatIsB) {\n}\n", "plain sentence"),
-    "a Python test named as a riddle": (
-        "tests/b_test.py", "class B:\n    def test_of_b(self):\n        pass\n", "plain sentence"),
     "using namespace": ("proto/a.cc", "using namespace std;\n", "using namespace"),
     "TODO": ("proto/a.cc", "// TODO: later\n", "without an issue"),
     "environment": ("worker/text/w.cc", 'auto x = getenv("X");\n', "pass an option"),

@@ -42,7 +42,8 @@ class Questions(unittest.TestCase):
                 ('{"token_ids": [-1]}', "line 1: has token_ids that are not"),
                 ('{"token_ids": [true]}', "line 1: has token_ids that are not"),
                 ('{"token_ids": [1]}', "line 1: has token_ids, but the context is text"),
-                ('{"ending": "a"}\n{"id": 1, "ending": "b"}', 'line 2: repeats the id "1" of line 1'),
+                ('{"ending": "a"}\n{"id": 1, "ending": "b"}',
+                 'line 2: repeats the id "1" of line 1'),
                 ("\n \n", "has no question")):
             with self.assertRaises(ValueError, msg=lines) as caught:
                 questions(lines)

@@ -141,7 +141,8 @@ class Retries(unittest.TestCase):
 
 class Errors(unittest.TestCase):
     def test_invalid_field_is_named_without_retry(self):
-        with ScriptedServer(refusal_of("sampling.top_p")) as server, Worker(server.address) as worker:
+        with ScriptedServer(refusal_of("sampling.top_p")) as server, \
+                Worker(server.address) as worker:
             with self.assertRaises(InvalidRequest) as caught:
                 worker.generate([1], top_p=3.0)
             self.assertEqual(caught.exception.field, "sampling.top_p")

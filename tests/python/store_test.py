@@ -306,7 +306,8 @@ class InvalidFetchMessages(unittest.TestCase):
                 store.renew(b"x" * 32, 60)
 
     def test_damaged_slice_is_fetched_once_more(self):
-        with ScriptedServer(self.answer(1), self.answer(0)) as server, Store(server.address) as store:
+        with ScriptedServer(self.answer(1), self.answer(0)) as server, \
+                Store(server.address) as store:
             fetched = store.fetch(self.prefix)
             self.assertEqual((fetched.usable_tokens, server.calls), (48, 2))
         with ScriptedServer(self.answer(1)) as server, Store(server.address) as store:

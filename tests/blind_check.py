@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Draws 60 comments, 60 messages and 60 test names for a reader who has not seen the code.
+
+The reader writes below each line what it means, and whether it was clear at first reading; then
+compares with the code at the places that --places prints. The commit decides what is drawn, so
+nobody can choose the lines.
+"""
+
+import argparse
+import ast
+import io
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tarfile
+import tokenize
+
+from tidy_names import TOKEN, line_of, said
+
+C_FAMILY = (".cc", ".h", ".cu", ".cuh", ".proto")
+MESSAGE_FOLDERS = ("proto", "cache_store", "worker", "services", "python", "scripts", "hearth")
+WORDS_MIN = 4
+WORD = re.compile(r"[A-Za-z]{2,}")
+NO_PROSE = re.compile(r"^(clang-format|NOLINT|namespace|noqa|type:|!)|Copyright|SPDX")
+COMMENT_LINE = re.compile(r"\s*(//|#( |!|$))")
+GTEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.M)
+
+
+def tree_of(commit):
+    """{path: text} of the commit's text files."""
+    archive = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = {file.name: tar.extractfile(file).read() for file in tar if file.isfile()}
+    return {path: text.decode() for path, text in sorted(found.items())
+            if pathlib.Path(path).suffix in (*C_FAMILY, ".py", ".sh") or path == "hearth"}
+
+
+def comment_marks(path, text):
+    """(line, column, text) of each comment line."""
+    if path.endswith(C_FAMILY):
+        for match in TOKEN.finditer(text):
+            if (match["skip"] or "").startswith("//"):
+                column = match.start() - text.rfind("\n", 0, match.start()) - 1
+                yield line_of(text, match.start()), column, match[0].lstrip("/")
+    elif path.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield *token.start, token.string.lstrip("#")
+    else:
+        for number, line in enumerate(text.splitlines(), 1):
+            if match := re.match(r"(\s*)#(?!!)(.*)", line):
+                yield number, len(match[1]), match[2]
+
+
+def comments(path, text):
+    """(line, comment, code that it stands on); consecutive lines are one comment."""
+    lines, blocks = text.splitlines(), []
+    for line, column, words in comment_marks(path, text):
+        is_own_line = not lines[line - 1][:column].strip()
+        if blocks and is_own_line and words.strip() and blocks[-1][1:3] == [line - 1, column]:
+            blocks[-1][1] = line
+            blocks[-1][3] += " " + words.strip()
+        else:
+            blocks.append([line, line, column, words.strip()])
+    for first, last, column, words in blocks:
+        before = lines[first - 1][:column].strip()
+        after = next((code.strip() for code in lines[last:]
+                      if code.strip() and not COMMENT_LINE.match(code)), "")
+        yield first, words, before or after
+    if path.endswith(".py"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                if doc := ast.get_docstring(node):
+                    yield node.body[0].lineno, " ".join(doc.split()), lines[node.lineno - 1].strip()
+
+
+def python_messages(text):
+    """(line, literal) of a Python file; a value in an f-string is a star."""
+    tree = ast.parse(text)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+              for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "*"
+                                       for part in node.values)
+        elif (isinstance(node, ast.Constant) and isinstance(node.value, str)
+              and id(node) not in docs | inside):
+            yield node.lineno, node.value
+
+
+def messages(path, text):
+    """(line, message, ""): literals of errors, log lines and help."""
+    if path.split("/")[0] not in MESSAGE_FOLDERS:
+        return
+    if path.endswith(".py"):
+        found = list(python_messages(text))
+    elif path.endswith(C_FAMILY):
+        found = list(said(text))
+    else:
+        found = [(text.count("\n", 0, match.start()) + 1, match[1])
+                 for match in re.finditer(r'"((?:\\.|[^"\\\n])*)"', text)]
+    last = ""
+    for line, literal in found:
+        if literal not in last and "\n" not in literal.strip():  # a part of the text before it
+            last = literal
+            yield line, " ".join(literal.split()), ""
+
+
+def test_names(path, text):
+    """(line, suite and name, "")."""
+    for match in GTEST.finditer(text):
+        yield line_of(text, match.start()), f"{match[1]}.{match[2]}", ""
+    if path.startswith("tests/") and path.endswith("_test.py"):
+        for suite in ast.walk(ast.parse(text)):
+            for node in suite.body if isinstance(suite, ast.ClassDef) else ():
+                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                    yield node.lineno, f"{suite.name}.{node.name}", ""
+
+
+def is_prose(text):
+    words = [word for word in text.split() if WORD.search(word)]
+    return len(words) >= WORDS_MIN and not NO_PROSE.search(text)
+
+
+def drawn(commit, count):
+    """{title: [(path:line, text, code)]} of `count` lines of each kind."""
+    tree, source = tree_of(commit), random.Random(commit)
+    for title, kind in (("Comments", comments), ("Messages", messages),
+                        ("Test names", test_names)):
+        all_lines = [(f"{path}:{line}", words, code) for path, text in tree.items()
+                     for line, words, code in kind(path, text)
+                     if kind is test_names or is_prose(words)]
+        yield title, source.sample(all_lines, min(count, len(all_lines)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="commit to draw from; its hash is the seed")
+    parser.add_argument("--count", type=int, default=60, help="lines of each kind; default 60")
+    parser.add_argument("--places", action="store_true",
+                        help="print FILE:LINE of each instead of the form to fill in")
+    args = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--verify", args.commit + "^{commit}"],
+                            capture_output=True, text=True, check=False)
+    if commit.returncode != 0:
+        parser.error(f"{args.commit} is not a commit of this repository")
+    for title, lines in drawn(commit.stdout.strip(), args.count):
+        print(f"## {title}\n")
+        for number, (place, words, code) in enumerate(lines, 1):
+            print(f"{number}. {place if args.places else words}")
+            if not args.places:
+                print((f"   - code: `{code}`\n" if code else "") +
+                      "   - means:\n   - clear at first reading (yes, no):\n")
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
