@@ -55,7 +55,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "scripts"), str(ROOT / "tests/sy
 from attack import background, identities_file, processor_s, rest  # noqa: E402  (path set above)
 from hearth_procs import Cluster, ProcessFailed  # noqa: E402
 from http_chat import WORDS, ask  # noqa: E402
-from system_support import Beside  # noqa: E402
+from system_support import BackgroundThread  # noqa: E402
 import http_attacks  # noqa: E402
 
 BUDGET_MIB, BESIDE_MIB, BACK_MIB = 128, 128, 64
@@ -68,7 +68,7 @@ LEAST_CHATS = 3  # however long they take
 PAGE_MIB = 4096 / (1 << 20)
 
 
-class Chats(Beside):
+class Chats(BackgroundThread):
     """Streams one chat after the other: seconds to the first token of each."""
 
     numbers = itertools.count()
@@ -92,7 +92,7 @@ class Chats(Beside):
                 self._stop.wait(0.05)
 
 
-class Health(Beside):
+class Health(BackgroundThread):
     """Asks for /health: milliseconds of each."""
 
     def __init__(self, url):
@@ -118,7 +118,7 @@ def resident_mib(process):
         return 0.0
 
 
-class Memory(Beside):
+class Memory(BackgroundThread):
     """The most that a process had; a process with more than `limit_mib` is killed."""
 
     def __init__(self, process, limit_mib):

@@ -218,7 +218,7 @@ class FeedTest(unittest.TestCase):
         for event in (plain(Event.START), *snapshot, plain(Event.SNAPSHOT_END)):
             self.take(event, sequence)
 
-    def told(self):
+    def new_events(self):
         """All events since the last call."""
         events = []
         for batch in self.feed.since(self.read, 1000):
@@ -231,60 +231,60 @@ class FeedTest(unittest.TestCase):
 class Feed(FeedTest):
 
     def test_first_event_clears_all_blocks(self):
-        self.assertEqual(self.told(), [AllBlocksCleared()])
+        self.assertEqual(self.new_events(), [AllBlocksCleared()])
         self.assertEqual(self.feed.place, Event())
 
     def test_snapshot_then_changes_are_reported(self):
-        self.told()
+        self.new_events()
         self.watch([point(Event.SNAPSHOT, 1, 3)], 5)
         tokens = [place for place in range(3) for _ in range(CHUNK_TOKENS)]
-        self.assertEqual(self.told(), [BlockStored([1000, 1001, 1002], None, tokens, CHUNK_TOKENS,
-                                                   None, "CPU", None)])
+        self.assertEqual(self.new_events(), [BlockStored(
+            [1000, 1001, 1002], None, tokens, CHUNK_TOKENS, None, "CPU", None)])
         self.assertEqual((self.feed.place.incarnation, self.feed.place.sequence), (7, 5))
         self.assertEqual(self.woken, 1)
         self.take(point(Event.STORED, 2, 1), 6)
         self.take(plain(Event.DURABLE), 7)
         self.take(point(Event.EVICTED, 1, 3), 8)
-        stored, removed = self.told()
+        stored, removed = self.new_events()
         self.assertEqual(stored.block_hashes, [2000])
         self.assertEqual(removed, BlockRemoved([1002, 1001, 1000], "CPU"))
         self.assertEqual(self.feed.place.sequence, 8)
 
     def test_new_snapshot_reports_only_difference(self):
         self.watch([point(Event.SNAPSHOT, 1, 1), point(Event.SNAPSHOT, 2, 1)], 5)
-        self.told()
+        self.new_events()
         self.watch([point(Event.SNAPSHOT, 2, 1), point(Event.SNAPSHOT, 3, 1)], 1)
-        self.assertEqual([event.block_hashes for event in self.told()], [[3000], [1000]])
+        self.assertEqual([event.block_hashes for event in self.new_events()], [[3000], [1000]])
 
     def test_resumed_watch_keeps_known_blocks(self):
         self.watch([point(Event.SNAPSHOT, 1, 3)], 5)
-        self.told()
+        self.new_events()
         self.feed.begin_watch()
         self.take(plain(Event.START, resumed=True), 5)
         self.take(point(Event.STORED, 2, 1), 6)  # missed meanwhile
         self.take(plain(Event.SNAPSHOT_END), 6)
-        self.assertEqual([event.block_hashes for event in self.told()], [[2000]])
+        self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertIn("of 2 restore points", str(self.feed))
 
     def test_split_point_is_reported_when_whole(self):
         self.watch([], 5)
-        self.told()
+        self.new_events()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
         self.take(point(Event.CHUNKS, 1, 5, 2, 4), 6)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.new_events(), [])
         self.assertEqual(self.feed.place.sequence, 5, "cut off here, it must come again")
         self.take(point(Event.CHUNKS, 1, 5, 4, 5), 6)
-        self.assertEqual(len(self.told()), 1)
+        self.assertEqual(len(self.new_events()), 1)
         self.assertEqual(self.feed.place.sequence, 6)
         self.take(point(Event.STORED, 2, 5, 0, 2), 7)
         self.take(point(Event.DROPPED, 2, 5), 8)  # it left before all of it was sent
         self.take(point(Event.CHUNKS, 2, 5, 2, 5), 8)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.new_events(), [])
         self.assertEqual(self.feed.place.sequence, 8)
 
     def test_inconsistent_pieces_are_skipped(self):
         self.watch([], 5)
-        self.told()
+        self.new_events()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
         self.take(point(Event.CHUNKS, 1, 5, 3, 5), 6)  # a gap
         self.take(point(Event.STORED, 2, 2, 0, 3), 7)  # more than it has
@@ -294,7 +294,7 @@ class Feed(FeedTest):
         bare = point(Event.STORED, 4, 2)
         bare.ClearField("chunks")  # it ends inside a chunk
         self.take(bare, 9)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.new_events(), [])
         self.assertEqual(str(self.feed), "0 blocks of 0 restore points; 2 left out, 0 of other "
                                          "fingerprints")
 
@@ -305,9 +305,9 @@ class Feed(FeedTest):
 
     def test_other_fingerprints_are_not_reported(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
-        self.told()
+        self.new_events()
         self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 6)
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.new_events(), [])
         self.assertIn("1 of other fingerprints", str(self.feed))
 
     def test_new_fingerprint_warns_once(self):
@@ -324,21 +324,21 @@ class Feed(FeedTest):
     def test_fingerprint_changes_when_empty(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.EVICTED, 1, 1), 6))
-        self.told()
+        self.new_events()
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 7))
-        self.assertEqual([event.block_hashes for event in self.told()], [[2000]])
+        self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertIn("0 of other fingerprints", str(self.feed))
         self.assertIn("now reporting fingerprint 6f74686572", self.said[0])
 
     def test_skipped_points_return_when_empty(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 6))
-        self.told()
+        self.new_events()
         self.assertFalse(self.take(point(Event.EVICTED, 1, 1), 7))
         self.assertEqual(self.feed.place, Event())
-        self.assertEqual(len(self.told()), 1, "removed all the same")
+        self.assertEqual(len(self.new_events()), 1, "removed all the same")
         self.watch([point(Event.SNAPSHOT, 2, 1, fingerprint=OTHER)], 7)
-        self.assertEqual([event.block_hashes for event in self.told()], [[2000]])
+        self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertTrue(self.take(point(Event.EVICTED, 2, 1, fingerprint=OTHER), 8),
                         "nothing was left out")
 
@@ -456,7 +456,7 @@ class TinyFeed(FeedTest):
         everything = self.feed.replay(self.here.next)
         self.assertEqual(self.woken, 1)
         self.read = before
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.new_events(), [])
         self.assertEqual(self.read, self.feed.next_number, "without a gap")
         self.assertGreater(self.read, before)
         after = self.feed.next_number

@@ -13,7 +13,7 @@ import zlib
 import hostile_calls
 import system_support
 from hostile_calls import HALF_SENT, WORKER_HALF_SENT
-from http2_peer import PING, Http2Peer, came_and_went, frame
+from http2_peer import PING, Http2Peer, bytes_exchanged, frame
 from system_support import SystemTest
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ class Arrivals:
         if getattr(attack, "socket", None) is not None:
             sockets.append(attack.socket)
         for each in sockets:
-            arrived, answered = came_and_went(each)
+            arrived, answered = bytes_exchanged(each)
             if answered:
                 self._arrived[each] = max(arrived, self._arrived.get(each, 0))
 
@@ -112,7 +112,7 @@ class Hostile(SystemTest):
             peer.open(paths[i % len(paths)], MESSAGE_BYTES, MESSAGE_BYTES + 1000)
         return peer
 
-    def has_arrived(self, attack, arrivals, name, honest):
+    def wait_until_arrived(self, attack, arrivals, name, honest):
         """Waits until enough of it was taken: an attack that was not let in proves nothing."""
         end = time.monotonic() + LONG_S
         while arrivals.bytes() < LEAST_BYTES[name]:
@@ -273,11 +273,11 @@ class Store(Hostile):
             with self.subTest(name):
                 attack = make(hostile_calls.Target(store.address, "token-of-other"))
                 self.addCleanup(attack.close)
-                self.outlive(store, attack, name)
+                self.check_survives(store, attack, name)
                 self.assertLess(memory(store, "VmHWM"), most)
         self.assertEqual(store.stop(), 0, store.log_tail())
 
-    def outlive(self, store, attack, name):
+    def check_survives(self, store, attack, name):
         units = self.FEW.get(name, 40)
         def honest():
             self.cluster.ctl("stats", "--store", store.address, "--wait", "10", "--token-file",
@@ -293,7 +293,7 @@ class Store(Hostile):
             honest()
             attack.pump()
             arrivals.look(attack)
-        self.has_arrived(attack, arrivals, name, honest)
+        self.wait_until_arrived(attack, arrivals, name, honest)
         attack.close()
         honest()
 
@@ -322,7 +322,7 @@ class Worker(Hostile):
             honest()
             attack.pump()
             arrivals.look(attack)
-            self.has_arrived(attack, arrivals, name, honest)
+            self.wait_until_arrived(attack, arrivals, name, honest)
             self.assertLess(memory(worker, "VmHWM"), most, name)
         self.assertEqual(worker.stop(), 0, worker.log_tail())
 

@@ -59,7 +59,7 @@ def connect(address):
     return peer
 
 
-def came_and_went(peer_socket):
+def bytes_exchanged(peer_socket):
     """How many bytes of ours the server's kernel has, and of the server's came back (TCP_INFO);
     (0, 0) for a socket that is closed."""
     try:

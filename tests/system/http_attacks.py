@@ -145,7 +145,7 @@ def odd_tokens(target):
     return Exchanges(target, in_turns([functools.partial(Request, each) for each in made]))
 
 
-def of_lines(target, forms, to_pages=False):
+def raw_requests(target, forms, to_pages=False):
     """Requests as they are written here, in turns; with the caller's token if it has one."""
     line = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
     made = [form.replace("\n", "\r\n").replace("TOKEN\r\n", line).encode() for form in forms]
@@ -293,17 +293,17 @@ ATTACKS = {
         t, posts(t, [(COMPLETIONS, LOGPROBS)], reads=False), 8, small_window=True), True, 1),
     "stops": (lambda t: Exchanges(t, posts(t, [(COMPLETIONS, STOPS)]), 1), True, UNITS_PER_S),
     "biases": (lambda t: Exchanges(t, posts(t, [(COMPLETIONS, BIASES)]), 1), True, UNITS_PER_S),
-    "no-host": (lambda t: of_lines(t, NO_HOST), False, UNITS_PER_S),
-    "hosts": (lambda t: of_lines(t, EVIL_HOSTS), False, UNITS_PER_S),
+    "no-host": (lambda t: raw_requests(t, NO_HOST), False, UNITS_PER_S),
+    "hosts": (lambda t: raw_requests(t, EVIL_HOSTS), False, UNITS_PER_S),
     "connections": (lambda t: pipelined(t, "/", 1100), False, UNITS_PER_S),
     "hang-ups": (hang_ups, True, 5),
     "half-closed": (half_closed, True, 5),
-    "smuggling": (lambda t: of_lines(t, SMUGGLING), True, UNITS_PER_S),
+    "smuggling": (lambda t: raw_requests(t, SMUGGLING), True, UNITS_PER_S),
     "pages-extensions": (lambda t: chunks(t, EXTENSIONS, "5;", to_pages=True), False, UNITS_PER_S),
     "pages-trailers": (lambda t: chunks(t, TRAILERS, "0\r\n", to_pages=True), False, UNITS_PER_S),
     "pages-connections": (lambda t: pipelined(t, "/metrics", 200, to_pages=True), False,
                           UNITS_PER_S),
-    "pages-hosts": (lambda t: of_lines(t, EVIL_HOSTS, to_pages=True), False, UNITS_PER_S),
+    "pages-hosts": (lambda t: raw_requests(t, EVIL_HOSTS, to_pages=True), False, UNITS_PER_S),
     "slow-streams": (slow_streams, True, 5),
 }
 

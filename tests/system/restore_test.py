@@ -1,7 +1,7 @@
 """One store, two workers: equal first logits cold and warm from every tier, at every kept point."""
 
 import system_support
-from system_support import GEOMETRIES, CHUNK_TOKENS, RequestsBeside, SystemTest, prompt
+from system_support import GEOMETRIES, CHUNK_TOKENS, BackgroundRequests, SystemTest, prompt
 
 PROMPT_TOKENS = 150
 NEW_TOKENS = 4
@@ -33,8 +33,8 @@ class Restore(SystemTest):
         flags = ("--exactness", exactness)
         first = self.worker(model, store.address, *flags, pool_bytes="64MiB")
         second = self.worker(model, store.address, *flags)
-        with RequestsBeside(self.cluster, first.address), \
-                RequestsBeside(self.cluster, second.address):
+        with BackgroundRequests(self.cluster, first.address), \
+                BackgroundRequests(self.cluster, second.address):
             shared = prompt(PROMPT_TOKENS, 1)
             stored = self.ask(first, shared, "--wait-published")
             self.assertEqual(stored["cached_tokens"], 0)

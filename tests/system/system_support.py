@@ -83,7 +83,7 @@ class SystemTest(unittest.TestCase):
         return said[0]
 
 
-class Beside:
+class BackgroundThread:
     """Runs `_run` on a thread of its own until the block ends, which `_stop` tells."""
 
     def __init__(self):
@@ -99,7 +99,7 @@ class Beside:
         self._thread.join()
 
 
-class RequestsBeside(Beside):
+class BackgroundRequests(BackgroundThread):
     """Keeps a worker busy with prompts of its own until the block ends."""
 
     def __init__(self, cluster, address, seed=99):
@@ -123,5 +123,5 @@ def main(helper="WRITE_CHECKPOINT"):
     unittest.main(module="__main__")
 
 
-__all__ = ["Beside", "CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "ROOT", "RequestsBeside",
-           "SystemTest", "main", "prompt"]
+__all__ = ["BackgroundRequests", "BackgroundThread", "CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed",
+           "ROOT", "SystemTest", "main", "prompt"]

@@ -16,9 +16,11 @@ from hearth_cache.errors import HearthError
 LOAD_DEADLINE_S = 2.0  # and so much for each byte: slower than computing on most machines
 LOAD_S_PER_BYTE = 1 / 50e6
 QUIET_S = (1.0, 8.0)
-# Of a config: what says where it came from, and what only decides which token is drawn.
-_UNTOLD = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
-           "bos_token_id", "eos_token_id", "pad_token_id"}
+# Fields of a model's config that do not change keys and values: they name its origin, or decide
+# only which token is drawn.
+_IGNORED_CONFIG_FIELDS = {
+    "_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
+    "bos_token_id", "eos_token_id", "pad_token_id"}
 _LOG = logging.getLogger("hearth_cache")
 
 
@@ -27,11 +29,11 @@ def load_deadline_s(size: int) -> float:
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:
-    told = {name: value for name, value in config.items() if name not in _UNTOLD}
+    told = {name: value for name, value in config.items() if name not in _IGNORED_CONFIG_FIELDS}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class Quiet:
+class StoreBackoff:
     """A store that failed is left alone for a while, twice as long each time. `failures` counts
     them. Thread safety: calls that meet count as one or as two."""
 

@@ -20,7 +20,7 @@ from typing import Any, Optional, Union, cast
 
 import numpy as np
 
-from hearth_cache._engines import Quiet, load_deadline_s
+from hearth_cache._engines import StoreBackoff, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
 from hearth_cache.errors import NotFound
 from hearth_cache.layout import ObjectId, PageLayout
@@ -131,7 +131,7 @@ class Planner:
         self._requests: dict[str, _Request] = {}
         self._loads: list[Transfer] = []
         self._asking = ThreadPoolExecutor(THREADS, "hearth-plan")
-        self.quiet = Quiet()
+        self.quiet = StoreBackoff()
 
     def begin_epoch(self) -> None:
         """Call when the weights change. From now on nothing that was stored before is found, and
@@ -330,7 +330,7 @@ class Mover:
         self._known: dict[str, Fetched] = {}  # of running requests, what the store has
         self._epoch = 0
         self.saves_left_out = 0
-        self.quiet = Quiet()
+        self.quiet = StoreBackoff()
 
     def begin(self, step: Step) -> None:
         """Call first in each step. If the step begins an epoch, loads under way will fail, and

@@ -21,7 +21,7 @@ from typing import Any, Optional, Union, cast
 import numpy as np
 
 from hearth_cache._channel import Closing
-from hearth_cache._engines import Quiet, config_sha256, load_deadline_s
+from hearth_cache._engines import StoreBackoff, config_sha256, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
 from hearth_cache._weights import Weights
 from hearth_cache.layout import (
@@ -106,7 +106,7 @@ class PrefixCache(Closing):
         self._marks: tuple[Any, ...] = ()
         self._last: Fingerprint
         self._last = self.fingerprint
-        self._quiet = Quiet()
+        self._quiet = StoreBackoff()
         self._background = ThreadPoolExecutor(1, "hearth-save")
         self._saving: list[Future[Any]] = []
 

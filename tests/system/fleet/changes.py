@@ -31,7 +31,7 @@ def reshard(field):
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
-        requests.go_on(field.count // 3)
+        requests.wait_for_more(field.count // 3)
         added = engine.add_server()
         began, before = time.monotonic(), len(requests.answers)
         first = engine.servers[0]
@@ -42,7 +42,7 @@ def reshard(field):
         engine.manage("reshard", first.address, "--cluster-from", "all", "--cluster-to",
                       engine.node_id(added), "--cluster-slots", SLOTS // 4, "--cluster-yes")
         ended, after = time.monotonic(), len(requests.answers)
-        requests.go_on(field.count // 3)
+        requests.wait_for_more(field.count // 3)
     answers = requests.answers
     verdict.note("took s", f"{ended - began:.1f}")
     verdict.note("keys of the new one", added.cli("dbsize"))
@@ -64,7 +64,7 @@ def reshard(field):
     verdict.answers(fleet, answers, probe.answers)
 
 
-class SlowWay:
+class DelayedRoutes:
     """To each server of an engine, by which one may be sent."""
 
     def __init__(self, field, folder):
@@ -78,10 +78,10 @@ class SlowWay:
         field.engine.of_all("config", "set", "cluster-announce-port", DELAYED_PORT)
         self.urls = ",".join(f"{server.host.address}:{DELAYED_PORT}"
                              for server in field.engine.servers)
-        wait_for(lambda: all(self._is_told(server) for server in field.engine.servers),
+        wait_for(lambda: all(self._announces_delay(server) for server in field.engine.servers),
                  "all tell the slow way to all")
 
-    def _is_told(self, server):
+    def _announces_delay(self, server):
         try:
             Connection(server.host.address, DELAYED_PORT).ask("ping")
         except OSError:
@@ -103,7 +103,7 @@ class SlowWay:
 def engine_delayed(field):
     """The engine's answers to one store come 50 ms later; then later than its budget."""
     fleet, verdict = field.fleet, field.verdict
-    way = SlowWay(field, fleet.folder)
+    way = DelayedRoutes(field, fleet.folder)
     try:
         node = fleet.add_node(fleet.small_ram, way.urls)
         probe = Probe(fleet, node.add_worker())
@@ -116,7 +116,7 @@ def engine_delayed(field):
             for delay_ms in (50, 400):
                 way.set_ms(delay_ms)
                 began = time.monotonic()
-                requests.go_on(field.count // 4)
+                requests.wait_for_more(field.count // 4)
                 slow = [answer for answer in probe.answers if answer.began >= began]
                 verdict.note(f"{delay_ms} ms: hits, first token ms median",
                              f"{load.hit_rate(slow):.3f}, {load.first_token_ms(slow, .5):.0f}")
@@ -143,22 +143,22 @@ class Dropped:
     def __len__(self):
         return len(self._prompts)
 
-    def served_by(self, node):
+    def count_served(self, node):
         return sum(self._fleet.ask(ids, node.workers[0], "--cache", "read").cached > 0
                    for ids in self._prompts)
 
-    def hold_forgotten(self, verdict, node, since, bar_s=2.0):
+    def check_forgotten(self, verdict, node, since, bar_s=2.0):
         """From now on `node` serves none."""
-        wait_for(lambda: self.served_by(node) == 0, "it serves nothing dropped")
+        wait_for(lambda: self.count_served(node) == 0, "it serves nothing dropped")
         verdict.in_time("the other serves none s after it is back", time.monotonic() - since, bar_s)
-        verdict.none("served by it later", sum(self.served_by(node) for _ in range(3)))
+        verdict.none("served by it later", sum(self.count_served(node) for _ in range(3)))
 
 
-def _drop_unheard(field, name):
+def _drop_while_cut(field, name):
     """The first store drops all while the second, which serves it, does not see the engine."""
     dropper, blind = field.fleet.nodes[:2]
     dropped = Dropped(field.fleet, name)
-    field.verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
+    field.verdict.all("served by the other before", dropped.count_served(blind), len(dropped))
     field.cut(blind)
     dropper.drop_all()
     return dropped
@@ -169,20 +169,20 @@ def partition_and_drop(field):
     fleet, verdict = field.fleet, field.verdict
     dropper, blind = fleet.nodes[0], fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        dropped = _drop_unheard(field, "drop")
-        verdict.none("served by who dropped, after it", dropped.served_by(dropper))
-        verdict.note("served by the other, cut off", dropped.served_by(blind))
+        dropped = _drop_while_cut(field, "drop")
+        verdict.none("served by who dropped, after it", dropped.count_served(dropper))
+        verdict.note("served by the other, cut off", dropped.count_served(blind))
         field.heal(blind)
-        dropped.hold_forgotten(verdict, blind, time.monotonic())
+        dropped.check_forgotten(verdict, blind, time.monotonic())
         newcomer = fleet.add_node()
         newcomer.add_worker()
-        verdict.none("served by a new store", dropped.served_by(newcomer))
+        verdict.none("served by a new store", dropped.count_served(newcomer))
         field.cut(dropper)
         verdict.hold("a drop of one cut off", "is refused" if not _drops(dropper) else "is done",
                      "is refused", not _drops(dropper))
         field.heal(dropper)
         wait_for(lambda: _drops(dropper), "it can drop again")
-        requests.go_on(field.count // 8)
+        requests.wait_for_more(field.count // 8)
     verdict.answers(fleet, requests.answers)
 
 
@@ -191,12 +191,12 @@ def drop_and_loss(field):
     fleet, verdict = field.fleet, field.verdict
     blind = fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        dropped = _drop_unheard(field, "loss")
+        dropped = _drop_while_cut(field, "loss")
         field.engine.of_all("flushall")
         field.heal(blind)
         # Who dropped tells the engine again when it reads the generation, once a second.
-        dropped.hold_forgotten(verdict, blind, time.monotonic(), 4.0)
-        requests.go_on(field.count // 8)
+        dropped.check_forgotten(verdict, blind, time.monotonic(), 4.0)
+        requests.wait_for_more(field.count // 8)
     verdict.answers(fleet, requests.answers)
 
 
@@ -212,7 +212,7 @@ def narrow_engine(field):
         for server in field.engine.servers:
             server.host.limit("1mbit")
         began = time.monotonic()
-        requests.go_on(field.count // 4)
+        requests.wait_for_more(field.count // 4)
         for server in field.engine.servers:
             server.host.unlimit()
         healed = time.monotonic()
@@ -237,7 +237,7 @@ def newcomers(field):
     """A new store with a worker, and a new worker: their first requests."""
     fleet, verdict = field.fleet, field.verdict
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        requests.go_on(field.count // 8)
+        requests.wait_for_more(field.count // 8)
         node = fleet.add_node()
         first = fleet.ask(fleet.prompts.known[0], node.add_worker())
         verdict.hold("a new store's first request", f"{first.cached} of {first.restorable} tokens, "
@@ -253,7 +253,7 @@ def newcomers(field):
         healed = time.monotonic()
         wait_for(lambda: _is_shared(fleet, blind), "it shares what others have")
         verdict.in_time("it shares s after it sees the engine", time.monotonic() - healed, 2.0)
-        requests.go_on(field.count // 8)
+        requests.wait_for_more(field.count // 8)
     verdict.answers(fleet, requests.answers, [first, alone])
 
 
@@ -278,21 +278,21 @@ def _shares(field, number=0):
     return got.cached == got.restorable and got.result["source_tier"] == "shared"
 
 
-def _break_and_mend(field, fault, mend, least=0.95):
+def _break_and_repair(field, fault, mend, least=0.95):
     """A trace in which both happen, and the stores share again soon."""
     fleet, verdict = field.fleet, field.verdict
     third = field.count // 3
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        before = requests.go_on(third)
+        before = requests.wait_for_more(third)
         fault()
         verdict.note("shares in the fault", _shares(field))
-        requests.go_on(third)
+        requests.wait_for_more(third)
         mend()
         mended = time.monotonic()
         wait_for(lambda: _shares(field), "stores share again")
         verdict.in_time("stores share again after s", time.monotonic() - mended, 3.0)
         after = len(requests.answers)
-        requests.go_on(third)
+        requests.wait_for_more(third)
     answers = requests.answers
     verdict.hits(answers[:before], answers[before + field.count // 10:after], least,
                  "hits a tenth of the trace later, of those before")
@@ -308,7 +308,7 @@ def full_engine(field):
         engine.of_all("config", "set", "maxmemory-policy", "noeviction")
         engine.of_all("config", "set", "maxmemory", 1)
 
-    _break_and_mend(field, fault, lambda: engine.of_all("config", "set", "maxmemory", 0))
+    _break_and_repair(field, fault, lambda: engine.of_all("config", "set", "maxmemory", 0))
 
 
 def wrong_password(field):
@@ -319,7 +319,7 @@ def wrong_password(field):
         engine.of_all("acl", "setuser", USER, "resetpass", ">another")
         engine.of_all("client", "kill", "user", USER)
 
-    _break_and_mend(field, fault, lambda: file.write_text("another\n"))
+    _break_and_repair(field, fault, lambda: file.write_text("another\n"))
 
 
 def flushed(field):
@@ -348,7 +348,7 @@ def emptied_server(field):
             server.cli("cluster", "addslotsrange", first, last)
         engine.wait_whole()
 
-    _break_and_mend(field, fault, mend)
+    _break_and_repair(field, fault, mend)
 
 
 def another_cluster(field):
@@ -361,4 +361,4 @@ def another_cluster(field):
         engine.servers.reverse()
         engine.join()
 
-    _break_and_mend(field, engine.kill, mend)
+    _break_and_repair(field, engine.kill, mend)

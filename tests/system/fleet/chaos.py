@@ -72,11 +72,11 @@ class Field:
     def cut(self, node):
         """What the engine answers the node's store goes nowhere."""
         for server in self.engine.servers:
-            server.host.ignore([node.host])
+            server.host.block_replies([node.host])
 
     def heal(self, node):
         for server in self.engine.servers:
-            server.host.heed([node.host])
+            server.host.unblock_replies([node.host])
 
     def close(self):
         if self.fleet is not None:
@@ -85,7 +85,7 @@ class Field:
         namespaces.Host.forget_names()
 
 
-def suffer(args, names, how):
+def run_faults(args, names, how):
     """These faults, one after the other in one fleet. The bars that were missed."""
     missed = []
     with tempfile.TemporaryDirectory(prefix="hearth-chaos-") as folder:
@@ -118,10 +118,10 @@ def main():
     namespaces.enter()
     missed = []
     if args.short:
-        missed = suffer(args, args.faults or SHORT, {})
+        missed = run_faults(args, args.faults or SHORT, {})
     else:
         for name in args.faults or FAULTS:
-            missed += suffer(args, [name], FAULTS[name][1])
+            missed += run_faults(args, [name], FAULTS[name][1])
     for line in missed:
         print("MISSED", line)
     sys.exit(1 if missed else 0)

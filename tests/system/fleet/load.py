@@ -6,7 +6,7 @@ import threading
 import time
 
 from hearth_procs import ProcessFailed
-from system_support import Beside, CHUNK_TOKENS, prompt
+from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 ANSWER_TOKENS = 2
 PLACES = 24  # requests that a client has under way
@@ -88,7 +88,7 @@ class Reference:
         return (said["first_logits_sha256"], said["token_ids"]) != self.of(answer.ids)
 
 
-class Load(Beside):
+class Load(BackgroundThread):
     """Requests come when they come: at `rate` a second, by lot, until the block ends."""
 
     def __init__(self, client, prompts, rate, seed=1):
@@ -118,7 +118,7 @@ class Load(Beside):
                 self._ended += 1
                 self._changed.notify_all()
 
-    def go_on(self, count):
+    def wait_for_more(self, count):
         """Until so many more requests came, and all that came until then have ended."""
         end = len(self.answers) + count
         with self._changed:

@@ -84,12 +84,12 @@ class Host:
     def ip(self, *words):
         run("ip", "-netns", self.name, *words)
 
-    def ignore(self, others):
+    def block_replies(self, others):
         """What this host would answer the others goes nowhere, without a word."""
         for other in others:
             self.ip("route", "add", "blackhole", f"{other.address}/32")
 
-    def heed(self, others):
+    def unblock_replies(self, others):
         for other in others:
             self.ip("route", "del", "blackhole", f"{other.address}/32")
 

@@ -19,17 +19,17 @@ def primary_killed(field, silent=False):
                  if primary not in holders]
     others = OneChunk(fleet, fleet.add_node(fleet.small_ram).add_worker(), elsewhere)
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
-        before = requests.go_on(field.count // 4)
+        before = requests.wait_for_more(field.count // 4)
         probe.wait_whole(0)
         began = time.monotonic()
         if silent:
             rest = [server.host for server in field.engine.servers if server is not primary]
-            primary.host.ignore(rest + [some.host for some in fleet.nodes])
+            primary.host.block_replies(rest + [some.host for some in fleet.nodes])
         else:
             primary.kill()
         with others:
             again = probe.wait_whole(began)
-        requests.go_on(field.count // 2)
+        requests.wait_for_more(field.count // 2)
     asked = others.answers
     verdict.note("meanwhile asked for other shards' keys", len(asked))
     lost = sum(answer.cached == 0 for answer in asked)
@@ -59,7 +59,7 @@ def store_lost(field):
     def fault(requests):
         node = field.fleet.nodes[1]
         node.store.kill()
-        requests.go_on(field.count // 20)
+        requests.wait_for_more(field.count // 20)
         node.start()
     trace(field, fault)
 
@@ -73,9 +73,9 @@ def worker_lost(field):
 def trace(field, fault):
     fleet, verdict = field.fleet, field.verdict
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        before = requests.go_on(field.count // 2)
+        before = requests.wait_for_more(field.count // 2)
         fault(requests)
-        requests.go_on(field.count - before)
+        requests.wait_for_more(field.count - before)
     tenth = field.count // 10
     answers = requests.answers
     verdict.note("hits in the tenth after it", f"{load.hit_rate(answers[before:before+tenth]):.3f}")
@@ -91,16 +91,16 @@ def engine_silent(field):
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
-        requests.go_on(field.count // 4)
+        requests.wait_for_more(field.count // 4)
         probe.wait_whole(0)
         cold = [fleet.ask(ids, probe.worker, "--cache", "off") for ids in probe.prompts]
         began = time.monotonic()
         field.cut(node)
-        requests.go_on(field.count // 4)
+        requests.wait_for_more(field.count // 4)
         healed = time.monotonic()
         field.heal(node)
         again = probe.wait_whole(healed)
-        requests.go_on(field.count // 4)
+        requests.wait_for_more(field.count // 4)
     during = [answer for answer in probe.answers if began <= answer.ended and
               answer.began <= healed]
     verdict.note("first tokens ms, cold: median, worst",

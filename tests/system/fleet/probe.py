@@ -3,13 +3,13 @@
 import itertools
 
 from engine import wait_for
-from system_support import Beside, CHUNK_TOKENS, prompt
+from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
 PROMPTS = 32  # more than a store with `small_ram` holds
 
 
-class Probe(Beside):
+class Probe(BackgroundThread):
     """Through one worker, whose store has `small_ram`."""
 
     def __init__(self, fleet, worker, seed="probe"):
@@ -64,7 +64,7 @@ def publish_one_chunk(fleet, engine, count):
     return published
 
 
-class OneChunk(Beside):
+class OneChunk(BackgroundThread):
     """Asks for prompts of one chunk, each once, through a store that has none of them but the
     first: it knows the generation and the fingerprint, each of which lies on one shard."""
 

@@ -10,7 +10,7 @@ from typing import Optional, Union, cast
 from typing_extensions import Unpack
 
 from hearth_cache._calls import Access, PathText, Patience
-from hearth_cache.aio._asked import AsyncAskedPrompts
+from hearth_cache.aio._questions import AsyncQuestionPrompts
 from hearth_cache.aio._channel import AsyncChannel, AsyncClosing, last, new_request_id
 from hearth_cache.aio._results import results
 from hearth_cache.aio.store import AsyncStore
@@ -189,7 +189,7 @@ class AsyncWorker(AsyncClosing):
                 failed[number] = error
             return Asked(number, questions[number], made, failed.get(number))
 
-        prompts, mode = AsyncAskedPrompts(put, template, tokens), options.get("cache", "default")
+        prompts, mode = AsyncQuestionPrompts(put, template, tokens), options.get("cache", "default")
         await prompts.read_context()
         async for _ in results(read, len(questions), parallel):
             pass

@@ -29,7 +29,7 @@ class _Asked:
     breakpoints: list[int] = field(default_factory=list[int])
 
 
-class AsyncAskedPrompts:
+class AsyncQuestionPrompts:
     def __init__(self, context: inference_pb2.PromptInput, template: str,
                  tokenize: Tokenize) -> None:
         if "{question}" not in template:
