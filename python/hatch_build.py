@@ -1,7 +1,7 @@
-"""Makes the messages of hearth_cache.v1 from the .proto files when a wheel is built, and of each
-client in hearth_cache.aio the one that blocks.
+"""Build hook of the wheel: compiles the .proto files into hearth_cache.v1, and makes the blocking
+clients from the asyncio clients in hearth_cache.aio.
 
-Messages are compiled under the package's own name: a module called `proto` would be proto-plus's.
+The messages are compiled under the package's own name: a module `proto` would hide proto-plus.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "hearth_cache/v1"
-# What makes asyncio's code block, in order; of names AsyncStore is made Store.
+# (pattern, replacement), applied in this order: turn asyncio code into blocking code. AsyncStore
+# becomes Store.
 BLOCKING = (
     (r"\bhearth_cache\.aio\b", "hearth_cache"),
     (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
@@ -37,8 +38,8 @@ FILES = ("cache_store", "chunk_run", "inference", "store_stats")
 
 
 def strict(stub: str) -> str:
-    """protoc's types with two of its mistakes mended: a field called `bytes` hides the type from
-    the fields beside it, and mappings have no parameters."""
+    """Corrects two errors of protoc's type stubs: a field named `bytes` hides the type `bytes` from
+    the other fields, and mappings have no type parameters."""
     stub = re.sub(r"(: |\[)bytes\b(?!:)", r"\1_bytes", stub)
     stub = re.sub(r"_Mapping(?=\])", "_Mapping[str, _Any]", stub)
     return "from builtins import bytes as _bytes\nfrom typing import Any as _Any\n" + stub
@@ -75,7 +76,7 @@ class MessagesHook(BuildHookInterface[Any]):
             build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
         clients = root / "src" / "hearth_cache"
         for path in (clients / "aio").glob("*.py"):
-            if not (clients / path.name).exists():  # else it is written twice
+            if not (clients / path.name).exists():  # else it is written by hand
                 made = self.made / path.name
                 made.write_text(blocking(path.read_text(encoding="utf-8")), encoding="utf-8")
                 build_data["force_include"][str(made)] = f"hearth_cache/{path.name}"

@@ -1,4 +1,4 @@
-"""Client of Hearth: a worker's answers, and a store's prefixes for other engines.
+"""Client of Hearth: Worker generates answers, Store keeps prefixes for other engines.
 
     with Worker("127.0.0.1:7070") as worker:
         answer = worker.generate("Water boils at", max_new_tokens=8)

@@ -1,4 +1,4 @@
-"""How a server is reached, and how long a call is tried."""
+"""How a client reaches a server, and how long it retries a call."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PathText = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Access:
-    """How a server is reached: TLS as soon as there is an authority, and who calls.
+    """Credentials of a client. With `tls_ca` the connection uses TLS.
 
-    `tls_ca`, `tls_cert`, `tls_key`, `token_file`: paths. The token file is read for each call, as
-    Kubernetes renews its tokens. `plaintext_tokens`: a token may cross a network in clear text.
+    `tls_ca`, `tls_cert`, `tls_key`, `token_file`: paths. The token file is read for each call,
+    because Kubernetes renews tokens. `plaintext_tokens`: the token may be sent without TLS.
     """
 
     tls_ca: Optional[PathText] = None
@@ -72,7 +72,7 @@ class Access:
         token = self.token
         if self.token_file is not None:
             token = pathlib.Path(self.token_file).read_text(encoding="ascii").strip()
-        # The servers' rule. gRPC would refuse the token too, and quote it in its error.
+        # The servers' own rule, checked here: gRPC's error for such a token would quote it.
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise ValueError("the token must be visible ASCII characters without spaces")
         return sent if token is None else (*sent, ("authorization", f"Bearer {token}"))
@@ -84,8 +84,8 @@ def _stays_on_host(address: str) -> bool:
 
 
 class Patience:
-    """How long one call is tried: until its deadline, and at most `retries` times more.
-    `waits_for_room`: refusals of a server without room do not count as tries."""
+    """The retry policy of one call: until its deadline, with at most `retries` retries.
+    `waits_for_room`: a retry after Busy does not count."""
 
     def __init__(self, deadline_s: float, retries: int, waits_for_room: bool = False) -> None:
         self._end = time.monotonic() + deadline_s
@@ -96,14 +96,14 @@ class Patience:
         return max(0.0, self._end - time.monotonic())
 
     def delay_s(self, failure: HearthError) -> float:
-        """Until the call is tried again; raises `failure` where it is not."""
+        """Returns the seconds until the next retry; raises `failure` if there is none."""
         if isinstance(failure, Busy):
             delay_s = min(failure.retry_after_s or 0.0, LONGEST_HINT_S)
         elif isinstance(failure, Unavailable):
             delay_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, LONGEST_BACKOFF_S)
         else:
             raise failure
-        # Callers that were refused together do not come back together.
+        # Random, so that callers that were refused together do not retry together.
         delay_s *= random.uniform(1.0, 1.25)
         counts = not (self._waits_for_room and isinstance(failure, Busy))
         if (counts and self._retries <= 0) or delay_s >= self.left_s():

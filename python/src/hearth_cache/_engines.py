@@ -1,5 +1,5 @@
-"""What caches of other engines have in common: how long a store is waited for, how long one that
-failed is left alone, and the digest of a model's config."""
+"""Shared by the caches for transformers and vLLM: deadlines of loads, the pause after a failed
+call, and the digest of a model's config."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from hearth_cache.errors import HearthError
 
-LOAD_DEADLINE_S = 2.0  # and so much for each byte: slower than computing on most machines
-LOAD_S_PER_BYTE = 1 / 50e6
-QUIET_S = (1.0, 8.0)
+LOAD_DEADLINE_S = 2.0
+LOAD_S_PER_BYTE = 1 / 50e6  # added to the deadline; most machines compute faster than 50 MB/s
+QUIET_S = (1.0, 8.0)  # the first and the longest pause
 # Fields of a model's config that do not change keys and values: they name its origin, or decide
 # only which token is drawn.
 _IGNORED_CONFIG_FIELDS = {
@@ -34,8 +34,9 @@ def config_sha256(config: Mapping[str, Any]) -> str:
 
 
 class StoreBackoff:
-    """A store that failed is left alone for a while, twice as long each time. `failures` counts
-    them. Thread safety: calls that meet count as one or as two."""
+    """Pauses calls of a store after a failure; true during a pause. Each pause in a row is twice as
+    long as the one before. `failures` counts failed calls. Thread safety: two threads that fail at
+    the same time may lengthen the pause once or twice."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -46,14 +47,14 @@ class StoreBackoff:
 
     @contextlib.contextmanager
     def call(self, *also: type[Exception]) -> Generator[None, None, None]:
-        """A block that calls the store. Its failure ends the block and is logged; and so are
-        errors of `also`, which are not the store's."""
+        """Wraps a block that calls the store. A HearthError ends the block, is logged, and begins
+        a pause. Exceptions of the types `also` end the block and are logged."""
         try:
             yield
             self.end()
         except HearthError as error:
             self.failures += 1
-            if not self:  # else calls failed that were under way together
+            if not self:  # else this call began before the pause did
                 self._until = time.monotonic() + self._next_s
                 self._next_s = min(2 * self._next_s, QUIET_S[1])
             _LOG.warning("the store failed; the prompt is computed: %s", error)
@@ -61,5 +62,5 @@ class StoreBackoff:
             _LOG.exception("a transfer failed; the prompt is computed")
 
     def end(self) -> None:
-        """The store answered."""
+        """Ends the pause: the store answered."""
         self._until, self._next_s = 0.0, QUIET_S[0]

@@ -1,5 +1,5 @@
-"""One fetch and one publish, message by message: what the blocking client and the one for asyncio
-do alike. Nothing that a store sends is taken on trust."""
+"""One fetch and one publish, message by message, for the blocking client and the asyncio client.
+Everything that a store sends is checked."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from hearth_cache.v1 import cache_store_pb2
 
 PIECE_BYTES = 1 << 20
 Bytes = Union[bytes, memoryview]
-# The bytes of a layer of an object; called again for those that the store lacks.
+# (object, layer) -> the slice's bytes. Called again for each slice that the store asks for.
 SliceOf = Callable[[ObjectId, int], Bytes]
-# Takes the bytes of a layer of an object, which have their digest, of what is being fetched.
+# (fetch, object, layer, bytes): receives one slice of a fetch, after its digest was checked.
 Place = Callable[["Fetched", ObjectId, int, Bytes], None]
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The tokens of a prompt, and what computes them. `cuts`: of class exact alone."""
+    """A prompt's tokens, and the fingerprint of the engine that computes them. `cuts`: where the
+    prefill was cut, other than at whole chunks; only for the class exact."""
 
     fingerprint: Fingerprint
     token_ids: Sequence[int]
@@ -38,8 +39,8 @@ class Prefix:
 
 @dataclass
 class Fetched:
-    """`usable_tokens` 0: a miss, and `miss_reason` says why. Else `slices` has the bytes of each
-    layer of each of `objects`, checked: (begin, layer) -> bytes."""
+    """The result of a fetch. If `usable_tokens` is 0, it is a miss, and `miss_reason` says why.
+    Otherwise `slices` has the checked bytes of all objects: (object's begin, layer) -> bytes."""
 
     usable_tokens: int = 0
     matched_tokens: int = 0
@@ -49,12 +50,12 @@ class Fetched:
     slices: dict[tuple[int, int], Bytes] = field(
         default_factory=dict[tuple[int, int], Bytes])
     bytes: int = 0
-    refs: Sequence[cache_store_pb2.ObjectRef] = ()  # the store's names of `objects`
+    refs: Sequence[cache_store_pb2.ObjectRef] = ()  # `objects` in the store's form, with digests
 
 
 class FetchReader:
-    """Takes the messages of a Fetch. DataLoss: a slice does not have its digest, or did not come;
-    PreconditionFailed: the plan is not about what was asked."""
+    """Reads the messages of one Fetch. Raises DataLoss if a slice does not match its digest or is
+    missing, and PreconditionFailed if the plan does not match the request."""
 
     def __init__(self, prefix: Prefix, above_tokens: int, max_tokens: int,
                  place: Optional[Place] = None) -> None:
@@ -63,7 +64,7 @@ class FetchReader:
         self._above = above_tokens
         self._most = max_tokens or max(0, len(prefix.token_ids) - 1)
         self._planned = False
-        self._due: dict[tuple[int, int], int] = {}  # digests, by object and layer
+        self._due: dict[tuple[int, int], int] = {}  # (object, layer): digest of a missing slice
         self._parts: dict[tuple[int, int], bytearray] = {}
         self.fetched = Fetched()
 
@@ -146,9 +147,9 @@ def _differs(name: str, said: object) -> PreconditionFailed:
 
 
 class Offer:
-    """Puts the objects of `begin`'s boundaries into it, and makes the messages that send what the
-    store lacks of them. `stored`: what the store had lately, by a plan's names; of these objects no
-    bytes are offered."""
+    """The objects of one publish. The constructor adds to `begin` the objects that its boundaries
+    need; pieces() makes the messages with the slices that the store lacks. `stored`: objects that
+    a fetch found in the store; they are announced as absent, with the digests of the store."""
 
     def __init__(self, begin: cache_store_pb2.PublishBegin, layout: AnyLayout, slice_of: SliceOf,
                  stored: Sequence[cache_store_pb2.ObjectRef]) -> None:
@@ -173,7 +174,7 @@ class Offer:
         return data
 
     def pieces(self, plan: cache_store_pb2.PublishPlan) -> Iterator[cache_store_pb2.PublishRequest]:
-        """What the plan asks for."""
+        """Yields the slices of the objects that the plan asks for."""
         for number in plan.needed:
             if number >= len(self._objects):
                 raise DataLoss("publish: the store asked for an object that was not offered")
@@ -187,8 +188,8 @@ class Offer:
 
 
 class Turn:
-    """What a store said about a prefix that several might compute. `compute`: this caller does, and
-    others wait until the block is left; else there is nothing to wait for."""
+    """A store's answer to a lease. If `compute`, this caller computes the prefix, and other callers
+    wait until the block ends. Otherwise nobody has to wait: `usable_tokens` can be fetched."""
 
     def __init__(self, answer: cache_store_pb2.LeaseResponse) -> None:
         self.answer = answer

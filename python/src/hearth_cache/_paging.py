@@ -1,10 +1,10 @@
-"""Pages of a paged engine and a store: what is asked, loaded and saved, and when. vllm.py binds
-this to vLLM; here nothing of vLLM is needed.
+"""Loads and saves the KV pages of a paged engine. vllm.py connects this file to vLLM; nothing here
+imports vLLM.
 
-A `Planner` lives where requests are scheduled, a `Mover` where the pages are, in the memory of the
-process (`HostPages`) or of a device (`DevicePages`). A load is of all that a boundary needs or of
-nothing. A save takes its pages before the step that computed them is over: the next one may free
-them.
+A `Planner` runs in the engine's scheduler and decides what is loaded and saved. A `Mover` runs in a
+worker of the engine and copies pages, in host memory (`HostPages`) or device memory
+(`DevicePages`). A load brings all pages that a boundary needs, or fails. A save copies its pages
+before the step that computed them ends, because the next step may free them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
 _LOG = logging.getLogger("hearth_cache")
 
 PLAN_DEADLINE_S = 1.0
-SAVE_PATIENCE = 5  # times that of a load: nobody waits for it
-IDLE_S = 0.005  # an engine that has nothing to compute waits so long for a transfer
-STAGED_BYTES_MAX = 1 << 30  # of saves under way; those beyond are left out
+SAVE_PATIENCE = 5  # a save's deadline in deadlines of a load: no request waits for a save
+IDLE_S = 0.005  # an engine with nothing to compute waits this long for a transfer
+STAGED_BYTES_MAX = 1 << 30  # pages of unfinished saves; saves over the limit are skipped
 KNOWN_REQUESTS_MAX = 1024
 THREADS = 4
-HINT = "hearth.keep"  # the type of an action of kv_hints
-HINTS = {"keep_s": (0, 3600), "priority": (-8, 8)}  # what the store takes of each
+HINT = "hearth.keep"  # action_type of the actions in kv_hints that are for Hearth
+HINTS = {"keep_s": (0, 3600), "priority": (-8, 8)}  # the ranges that a store accepts
 
-Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of layers
+Blocks = Sequence[Sequence[int]]  # a request's block numbers: [group of layers][block]
 
 
 @dataclass
 class Transfer:
-    """Pages of a request that are loaded or saved. `present_tokens`: of a load, what is there
-    already, and may be shared with others. `hints`: for Store.publish(). `epoch`: the planner's,
-    when the transfer was planned."""
+    """A load or a save of a request's pages. `present_tokens` of a load: the engine has the pages of
+    these first tokens; other requests may share them, so the load does not write them. `hints`:
+    options of Store.publish(). `epoch`: the planner's epoch when it planned the transfer."""
 
     request_id: str
     token_ids: list[int]
@@ -59,8 +59,8 @@ class Transfer:
 
 @dataclass
 class Step:
-    """What a step of the engine has to transfer. `idle`: it computes nothing. `epoch`: the
-    planner's, by which movers learn that a new epoch began."""
+    """The transfers of one engine step. `idle`: the step computes nothing. `epoch`: the planner's
+    epoch; by it movers learn that a new epoch began."""
 
     loads: list[Transfer] = field(default_factory=list[Transfer])
     saves: list[Transfer] = field(default_factory=list[Transfer])
@@ -72,14 +72,14 @@ class Step:
 class _Request:
     token_ids: list[int]
     salt: str
-    boundaries: list[int]  # that are saved when they are passed
+    boundaries: list[int]  # a save is planned when the request's tokens reach one of these
     hints: Mapping[str, Any]
-    asked: Optional[Future[int]] = None  # None: it is computed
+    asked: Optional[Future[int]] = None  # tokens to restore; None: compute the whole prompt
 
 
 @functools.lru_cache(maxsize=64)
 def say_ignored(field: str, wanted: str, got: str) -> None:
-    """Logs a kind of wrong hint, once in the process: each request may bring it."""
+    """Logs an ignored hint. Each combination of arguments is logged once in the process."""
     _LOG.warning("a request's hint is ignored: %s must be %s; got %s", field, wanted, got)
 
 
@@ -101,10 +101,10 @@ def _actions_of(request: Any) -> Iterable[Any]:
 
 
 def hints_of(request: Any) -> dict[str, Any]:
-    """keep_s and priority of a vLLM request, from its kv_transfer_params and from the actions of
-    its kv_hints. vLLM passes on what a caller sent, whatever its type, and an error here would end
-    the scheduler's thread: a value of a wrong type is ignored. A value out of the store's range is
-    cut, since the store would refuse the save."""
+    """Returns keep_s and priority of a vLLM request, from its kv_transfer_params and from the
+    actions of its kv_hints. vLLM does not check the types of these values, and an exception here
+    would end the scheduler's thread, so a value of a wrong type is ignored. A value outside the
+    store's range is clamped, because the store would refuse the save."""
     told = dict(_mapping_of(request.kv_transfer_params, "kv_transfer_params"))
     for action in _actions_of(request):
         if getattr(action, "action_type", None) == HINT:
@@ -120,9 +120,9 @@ def hints_of(request: Any) -> dict[str, Any]:
 
 
 class Planner:
-    """`prefixes_of`: a prompt with its salt in an epoch, as each of the engine's ranks keeps it.
-    Epoch 0 is that of the weights that the engine loaded; its pages may be shared. Thread safety:
-    none."""
+    """Plans the loads and saves of an engine. `prefixes_of(token_ids, salt, epoch)`: the prompt's
+    prefix for each rank of the engine. In epoch 0 the engine has the weights that it loaded, and
+    pages may be shared with other engines. Thread safety: none."""
 
     def __init__(self, store: Store, block_tokens: int,
                  prefixes_of: Callable[[Sequence[int], str, int], list[Prefix]]) -> None:
@@ -134,15 +134,16 @@ class Planner:
         self.quiet = StoreBackoff()
 
     def begin_epoch(self) -> None:
-        """Call when the weights change. From now on nothing that was stored before is found, and
-        no other process finds what is saved. The requests so far are computed and not saved: part
-        of their pages may be of the old weights. Loads planned so far are sent and fail."""
+        """Call when the weights change. Afterwards, earlier restore points are not found, and other
+        processes do not find new ones. Requests that have begun are computed but not saved: some
+        of their pages may come from the old weights. Loads planned before fail in the mover."""
         self._epoch = secrets.randbits(63) or 1
         self._requests.clear()
 
     def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
               reads: bool = True, hints: Optional[Mapping[str, Any]] = None) -> None:
-        """One token is always left to compute."""
+        """Adds a request and asks the store about its prompt, in the background. The boundary is
+        below the prompt's end: the engine must compute at least one token."""
         boundary = (len(token_ids) - 1) // self._block_tokens * self._block_tokens
         if boundary <= 0:
             return
@@ -152,15 +153,16 @@ class Planner:
             request.asked = self._asking.submit(self._ask, request, boundary, self._epoch)
 
     def _ask(self, request: _Request, boundary: int, epoch: int) -> int:
-        """The restore point; and what other prompts begin with alike becomes one, too."""
-        with self.quiet.call(Exception):  # the scheduler's thread takes the result
+        """Returns how many tokens can be restored. If the store knows a longer beginning that the
+        prompt shares with other prompts, its last whole block becomes a boundary to save, too."""
+        with self.quiet.call(Exception):  # result() must not raise in the scheduler's thread
             usable = matched = boundary
             for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt,
                                             epoch):
                 with self._store.lease(prefix, lease_s=0, deadline_s=PLAN_DEADLINE_S) as turn:
                     usable = min(usable, turn.usable_tokens)
                     matched = min(matched, turn.answer.matched_tokens)
-            # A store may say anything; only whole blocks can be placed.
+            # Not trusted to be a whole number of blocks: only whole blocks can be loaded.
             usable -= usable % self._block_tokens
             alike = matched - matched % self._block_tokens
             if usable < alike < boundary:
@@ -169,7 +171,8 @@ class Planner:
         return 0
 
     def matched(self, request_id: str, computed: int) -> tuple[Optional[int], bool]:
-        """Tokens beyond `computed` to load; None: not known yet."""
+        """Returns (tokens to load beyond `computed`, whether the load is asynchronous). If tokens
+        is None, the store has not answered yet."""
         request = self._requests.get(request_id)
         if request is None or request.asked is None:
             return 0, False
@@ -188,7 +191,8 @@ class Planner:
 
     def step(self, scheduled: Iterable[tuple[str, int, int]],
              blocks_of: Callable[[str], Optional[Blocks]]) -> Step:
-        """`scheduled`: each request with the tokens that are computed before and after."""
+        """Plans the transfers of a step. `scheduled`: (request id, computed tokens before the step,
+        computed tokens after it) of each request in the step."""
         step, self._loads = Step(self._loads, [], True, self._epoch), []
         for request_id, begin, end in scheduled:
             step.idle = False
@@ -208,7 +212,8 @@ class Planner:
         return step
 
     def failed(self, request_ids: Iterable[str]) -> None:
-        """They are computed; who asks again for each would ask for ever."""
+        """The loads of these requests failed: compute them. Asking the store again could repeat the
+        failure without end."""
         for request_id in request_ids:
             if request_id in self._requests:
                 self._requests[request_id].asked = None
@@ -221,43 +226,44 @@ class Planner:
 
 
 class HostPages:
-    """Pages in a process's own memory. `pages`: of each layer [block, byte]. Thread safety: none;
-    a writer() is for one other thread."""
+    """Pages in host memory. `pages`: for each layer [block, byte]. Thread safety: none, except that
+    one other thread may use a writer()."""
 
     def __init__(self, pages: Sequence[Any]) -> None:
         self._pages: list[np.ndarray[Any, np.dtype[np.uint8]]] = [one.numpy() for one in pages]
         self._taken: dict[int, Any] = {}
 
     def take(self, layer: int, blocks: list[int]) -> None:
-        """Begins to copy pages out."""
+        """Begins to copy these pages of a layer."""
         self._taken[layer] = self._pages[layer][blocks]
 
     def taken(self) -> Callable[[], dict[int, Any]]:
-        """Ends a series of take(): waits for the copies and gives them, an array a layer. From now
-        on the engine may write the pages."""
+        """Ends a series of take(). Returns a function that waits for the copies and returns
+        {layer: array [block, byte]}. From now on the engine may write the pages."""
         taken, self._taken = self._taken, {}
         return lambda: taken
 
     def writer(self) -> HostPages:
-        """Puts bytes into pages that the engine does not read yet."""
+        """Returns an object that writes pages which the engine does not read yet: put() writes one
+        page, finish() waits for all."""
         return self
 
     def put(self, layer: int, block: int, data: Bytes) -> None:
         self._pages[layer][block] = np.frombuffer(data, np.uint8)
 
     def finish(self) -> None:
-        """Waits until what was put is written."""
+        """Waits until all put() pages are written."""
 
 
 class DevicePages:
-    """Pages in a device's memory, copied through pinned buffers on streams of their own. `api`:
-    torch.cuda or what is like it. Copies begin behind what the engine's stream has been given; what
-    that is given later begins behind the copies of a take."""
+    """Pages in device memory, copied through pinned buffers on a stream of this object. `api`:
+    torch.cuda or a module with its interface. Copies wait for the work that is already on the
+    engine's stream. After taken(), later work on the engine's stream waits for the copies."""
 
     def __init__(self, pages: Sequence[Any], api: Any, *, pinned: bool = True) -> None:
         self._pages, self._api, self._pinned = pages, api, pinned
         self._stream = api.Stream()
-        self._kept: dict[Any, Any] = {}  # until they are copied
+        self._kept: dict[Any, Any] = {}  # host buffers; kept until their copies are done
 
     def _begin(self) -> None:
         self._stream.wait_event(self._api.current_stream().record_event())
@@ -284,9 +290,9 @@ class DevicePages:
         return wait
 
     def writer(self) -> DevicePages:
-        """Made by the engine's thread; used by one other."""
+        """Call on the engine's thread; one other thread may use the result."""
         made = DevicePages(self._pages, self._api, pinned=self._pinned)
-        made._begin()  # until now the engine may read what was in these blocks before
+        made._begin()  # work on the engine's stream may still read the blocks' old content
         return made
 
     def put(self, layer: int, block: int, data: Bytes) -> None:
@@ -301,7 +307,8 @@ class DevicePages:
 
 
 def pages_of(cache: Any, name: str, blocks: int, page_bytes: int) -> Any:
-    """A layer's pages as [block, byte]. Blocks of the kernel may be parts of the manager's."""
+    """Returns a view of a layer's cache as [block, byte]. A block of the cache manager may consist
+    of several consecutive blocks of the attention kernel."""
     parts, odd = divmod(cache.shape[0], blocks)
     page = cache[:1].numel() * parts
     if odd or not cache[0].is_contiguous() or (parts > 1 and not cache[:parts].is_contiguous()) \
@@ -316,8 +323,9 @@ AnyPages = Union[HostPages, DevicePages]
 
 
 class Mover:
-    """`groups`: of each layer the engine's group, whose blocks it uses. `prefix_of`: a prompt with
-    its salt in an epoch. Thread safety: none; it is the engine's thread's."""
+    """Loads and saves pages in a worker of the engine. `groups`: for each layer the number of the
+    engine's layer group, whose blocks the layer uses. `prefix_of(token_ids, salt, epoch)`: the
+    prompt's prefix for this rank. Thread safety: none; used by the engine's thread."""
 
     def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: AnyPages,
                  prefix_of: Callable[[Sequence[int], str, int], Prefix]) -> None:
@@ -326,15 +334,15 @@ class Mover:
         self._loading = ThreadPoolExecutor(THREADS, "hearth-load")
         self._saving = ThreadPoolExecutor(1, "hearth-save")
         self._loads: dict[Future[Optional[Fetched]], Transfer] = {}
-        self._saves: dict[Future[None], int] = {}  # under way, with their bytes
-        self._known: dict[str, Fetched] = {}  # of running requests, what the store has
+        self._saves: dict[Future[None], int] = {}  # unfinished saves and their staged bytes
+        self._known: dict[str, Fetched] = {}  # request id: objects that its load found stored
         self._epoch = 0
         self.saves_left_out = 0
         self.quiet = StoreBackoff()
 
     def begin(self, step: Step) -> None:
-        """Call first in each step. If the step begins an epoch, loads under way will fail, and
-        saves that wait are left out: it is not known which weights computed them."""
+        """Call first in each step. If the step begins an epoch, unfinished loads fail and queued
+        saves are skipped: it is unknown which weights computed their pages."""
         if step.epoch != self._epoch:
             self._epoch = step.epoch
             self._known.clear()
@@ -352,7 +360,7 @@ class Mover:
             if one.begin >= load.present_tokens:
                 writer.put(layer, load.blocks[self._groups[layer]][one.begin // chunk], data)
 
-        with self.quiet.call(Exception):  # whatever it is: the engine must hear of it
+        with self.quiet.call(Exception):  # any error: the engine must learn that the load failed
             if load.epoch != self._epoch:
                 return None
             try:
@@ -361,7 +369,7 @@ class Mover:
                     above_tokens=boundary - 1, max_tokens=boundary, place=place,
                     deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
             finally:
-                writer.finish()  # failed or not: the engine gets its blocks back
+                writer.finish()  # also after a failure: the engine reuses the blocks
             if fetched.usable_tokens != boundary:
                 raise NotFound(
                     f"{boundary} planned tokens are no longer stored: {fetched.miss_reason}")
@@ -371,7 +379,8 @@ class Mover:
         return None
 
     def _hint(self, load: Transfer, known: Fetched) -> None:
-        """What is stored already has the hints, too: it is published again without its bytes."""
+        """Gives the request's hints to the restore point that was loaded: publishes it again,
+        without bytes."""
         with self.quiet.call(Exception):
             self._store.publish(self._prefix_of(load.token_ids, load.salt, load.epoch),
                                 load.boundaries, lambda one, layer: b"", stored=known,
@@ -400,7 +409,7 @@ class Mover:
 
     def _save(self, save: Transfer, begins: list[list[int]],
               taken: Callable[[], dict[int, Any]], size: int, known: Fetched) -> None:
-        # Judged again here: it was queued, and an engine that ends would wait for each.
+        # Checked again: the save was queued, and an engine that ends would wait for each save.
         if self.quiet or save.epoch != self._epoch:
             self.saves_left_out += 1
             return
@@ -416,7 +425,8 @@ class Mover:
                                 deadline_s=SAVE_PATIENCE * load_deadline_s(size))
 
     def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:
-        """Requests whose load is over, and those of them whose load failed."""
+        """Returns the ids of requests whose load ended, and the ids of those whose load failed.
+        `finished`: requests that ended. If `idle`, waits up to IDLE_S for a load."""
         for request_id in finished:
             self._known.pop(request_id, None)
         if idle:
@@ -426,12 +436,12 @@ class Mover:
             load = self._loads.pop(one)
             over[load.request_id] = one.result() if load.epoch == self._epoch else None
         self._known.update((name, fetched) for name, fetched in over.items() if fetched)
-        while len(self._known) > KNOWN_REQUESTS_MAX:  # of some the end was missed
+        while len(self._known) > KNOWN_REQUESTS_MAX:  # a request's end may be missed
             self._known.pop(next(iter(self._known)))
         return set(over), {name for name, fetched in over.items() if not fetched}
 
     def flush(self) -> None:
-        """Waits for the saves so far."""
+        """Waits for all saves that have begun."""
         wait(self._saves)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""What the programs of this package share: the flags of a server, exit codes, and their last line.
+"""Shared by the programs of this package: the flags of a server, exit codes, and the error line.
 
 Exit codes: 0 done; 1 failed; 2 the command line, or a value in it, was wrong; 3 the server was not
-reached; 130 interrupted. All but 0 come with one line on stderr: what, where, what to do.
+reached; 130 interrupted. With each code but 0, one line on stderr says what is wrong, where, and
+what to do.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _ACCESS = (
     ("tls-ca", "connect with TLS; CA (PEM) that signed the server's certificate"),
     ("tls-cert", "client certificate (PEM)"), ("tls-key", "its private key (PEM)"),
     ("token-file", "file with the bearer token"))
-# Unicode's control characters but line ends and tabs, and the marks of bidirectional text.
+# Unicode's control characters except line feeds and tabs, and the marks of bidirectional text.
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def shown(text: str) -> str:
-    """Control characters as text, so that nothing from a server or a file steers a terminal."""
+    """Escapes control characters, so that text of a server or a file cannot control a terminal."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100
                          else f"\\u{ord(found[0]):04x}", text)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line. `examples` follow the flags in --help."""
+    """Reports an error in one line. --help shows `examples` after the flags."""
 
     def __init__(self, program: str, about: str, examples: str) -> None:
         super().__init__(program, usage=f"python -m {program} [FLAG...]", description=about,
@@ -47,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {shown(message)} (--help shows examples)\n")
 
     def fail(self, error: Union[HearthError, OSError, ValueError]) -> int:
-        """Prints the last line; returns the exit code."""
+        """Prints the error line; returns the exit code."""
         name = error.code.name + ": " if isinstance(error, HearthError) else ""
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and \
             error.filename else str(error)
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         return USAGE if is_wrong else FAILED
 
     def add_server(self, kind: str, port: int) -> None:
-        """The address of a worker or a store, and how it is reached: see access_of()."""
+        """Adds the flags of a server's address and of the access to it (read by access_of())."""
         self._kind = kind
         variable, usual = f"HEARTHCTL_{kind.upper()}", f"127.0.0.1:{port}"
         self.add_argument(
@@ -90,7 +91,7 @@ def address(text: str) -> str:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of a flag that is a whole number between these."""
+    """The type of a flag whose value is an integer in [least, most]."""
     def number(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"must be an integer in [{least}, {most}]; got {text}")
@@ -99,7 +100,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def duration(text: str) -> float:
-    """30s, 500ms, 1h30m or plain seconds, in seconds."""
+    """Converts 30s, 500ms, 1h30m or plain seconds to seconds."""
     units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
     part = r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|us|ns)"
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
@@ -110,7 +111,8 @@ def duration(text: str) -> float:
 
 
 def utf8(text: str) -> str:
-    """Arguments that are not UTF-8 come with surrogates, which no message takes."""
+    """Refuses an argument that is not UTF-8: Python decodes it to surrogates, which protobuf
+    refuses."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

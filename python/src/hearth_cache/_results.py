@@ -1,4 +1,4 @@
-"""Work on many numbers by threads, and its results as they are done."""
+"""Runs work(0) to work(count - 1) on threads; yields each result when it is ready."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names a torch model by its content: tensors, adapters, hooks. Any of them can change in memory
-without notice."""
+"""Fingerprint fields of a torch model by its content: tensors, adapters, hooks. The content can
+change in memory at any time, so each use compares it again."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hearth_cache.layout import FieldValue
 
 torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
 
-SAMPLE_BYTES = 64  # of the middle of a tensor
-# Fields of an adapter's config that do not change what it computes.
+SAMPLE_BYTES = 64  # compared at each look, from the middle of each tensor
+# Fields of an adapter's config that do not change its results.
 _IGNORED = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
-_WHOLE_PROMPT = {"POLY", "XLORA"}  # kinds of adapters that choose by the call or by later tokens
+_WHOLE_PROMPT = {"POLY", "XLORA"}  # types that depend on the call or on later tokens
 
 
 @dataclass
 class _State:
-    tensors: list[Any] = field(default_factory=list[Any])  # in the order of their modules
-    adapters: list[str] = field(default_factory=list[str])  # of layers in which adapters compute
-    hooks: list[Any] = field(default_factory=list[Any])  # numbers, or functions put in place
+    tensors: list[Any] = field(default_factory=list[Any])  # in the order of the walk over modules
+    adapters: list[str] = field(default_factory=list[str])  # of PEFT layers that use adapters
+    hooks: list[Any] = field(default_factory=list[Any])  # hook ids, replaced forward functions
     training: bool = False
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A tensor that was hashed."""
+    """A tensor at the last look: weak reference, (version, address), sample, digest."""
 
     ref: Callable[[], Any]
     mark: tuple[int, int]
@@ -43,22 +43,23 @@ class _Seen:
 
 
 class Weights:
-    """`training`: at the last look a module was in training mode. Thread safety: none."""
+    """The content of a model. `training`: a module was in training mode at the last look. Thread
+    safety: none."""
 
     def __init__(self, model: Any) -> None:
         self._model, self.training = model, False
         self._marks: tuple[Any, ...] = ()
-        self._seen: list[_Seen] = []  # of each tensor of the last look
-        self._spans: list[tuple[int, int]] = []  # of samples in memory: address and bytes
+        self._seen: list[_Seen] = []  # for each tensor of the last look
+        self._spans: list[tuple[int, int]] = []  # (address, bytes) of the samples, for CPU tensors
         self._samples: list[bytes] = []
-        self._hooks: tuple[list[Any], int] = [], 0  # with what names them
+        self._hooks: tuple[list[Any], int] = [], 0  # and a random number that stands for them
         self._fields: dict[str, FieldValue] = {}
 
     def look(self) -> dict[str, FieldValue]:
-        """The fields of a fingerprint; the same object if nothing changed. Only tensors that
-        changed are hashed. A change shows by a tensor's object, version counter and address, and by
-        a few of its bytes: writes through `.data`, and those of some optimizers' kernels, count no
-        version."""
+        """Returns the fingerprint fields; the same object if nothing changed. Hashes only changed
+        tensors. A tensor has changed if its object, version counter, address or sampled bytes
+        differ. The sample is needed because writes through `.data`, and some optimizers' kernels,
+        do not count a version."""
         state = _state_of(self._model)
         self.training = state.training
         marks = ([0 if one.is_inference() else one._version for one in state.tensors],
@@ -72,7 +73,7 @@ class Weights:
         return self._fields
 
     def _take_samples(self, tensors: list[Any]) -> list[bytes]:
-        """Without views that are kept: they would keep the memory of tensors that are gone."""
+        """Keeps no views: a view would keep the memory of a freed tensor."""
         if len(self._spans) == len(tensors):
             return [ctypes.string_at(*span) for span in self._spans]
         views: dict[Any, list[Any]] = {}
@@ -85,7 +86,7 @@ class Weights:
         _check_layers(self._model)
         before = {id(one.ref()): one for one in self._seen}
         now: dict[int, _Seen] = {}
-        # With its adapters disabled a model has the names that it has without adapters.
+        # Names without PEFT's prefixes: a model with disabled adapters equals one without.
         names = {id(one): name.removeprefix("base_model.model.").replace(".base_layer.", ".")
                  .replace(".original_module.", ".")
                  for each in (self._model.named_parameters, self._model.named_buffers)
@@ -108,7 +109,7 @@ class Weights:
         if state.adapters:
             fields["adapters_xxh3"] = xxhash.xxh3_128_hexdigest(
                 "\n".join(state.adapters + _configs_of(self._model)).encode())
-        if state.hooks:  # of a function no other process can know that it is the same
+        if state.hooks:  # another process cannot know a function: a random number names the hooks
             if state.hooks != self._hooks[0]:
                 self._hooks = state.hooks, secrets.randbits(63)
             fields["hooks"] = self._hooks[1]
@@ -116,7 +117,7 @@ class Weights:
 
 
 def _state_of(model: Any) -> _State:
-    """Without named_parameters() and the like: they take longer than a look may."""
+    """Walks the modules directly: named_parameters() is too slow for each look."""
     state, tensors, left = _State(), list[Any](), [model]
     while left:
         module = left.pop()
@@ -124,24 +125,24 @@ def _state_of(model: Any) -> _State:
             continue
         inside: dict[str, Any] = module.__dict__
         children: dict[str, Any] = inside["_modules"]
-        if inside.get("training"):  # torch.compile()'s module has a property
+        if inside.get("training"):  # from __dict__: torch.compile()'s module has a property
             state.training = True
         if "forward" in inside and "_orig_mod" not in children:
-            state.hooks.append(inside["forward"])  # itself: a number of one that is gone comes back
+            state.hooks.append(inside["forward"])  # not its id(): ids are reused
         if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
-            # Those of transformers itself change nothing: they copy outputs, or ask for gradients.
+            # Hooks of transformers are ignored: they only copy outputs or request gradients.
             state.hooks += [number for hooks in (inside["_forward_hooks"],
                                                  inside["_forward_pre_hooks"])
                             for number, one in hooks.items()
                             if not str(getattr(one, "__module__", "")).startswith("transformers.")]
-        if hasattr(module.__class__, "adapter_layer_names"):  # a layer of PEFT
+        if hasattr(module.__class__, "adapter_layer_names"):  # a PEFT layer
             if module._disable_adapters and not module.merged_adapters:
                 children = {key: child for key, child in children.items()
                             if key not in module.adapter_layer_names}
             else:
                 state.adapters.append(f"{module._active_adapter} {module._disable_adapters} "
                                       f"{module.merged_adapters} {inside.get('scaling')}")
-        # Most are empty, and asking first is what makes this fast.
+        # Most of these are empty: the checks make the walk fast.
         if inside["_parameters"]:
             tensors += inside["_parameters"].values()
         if inside["_buffers"]:
@@ -179,7 +180,7 @@ def _configs_of(model: Any) -> list[str]:
         kept: dict[str, Any] = {key: value for key, value in config.to_dict().items()
                                 if key not in _IGNORED}
         for key, value in kept.items():
-            if isinstance(value, (set, frozenset)):  # whose order is another in each process
+            if isinstance(value, (set, frozenset)):  # a set's order differs between processes
                 kept[key] = sorted(map(str, cast("set[Any]", value)))
         made.append(name + json.dumps(kept, sort_keys=True, default=str))
     return made
@@ -193,10 +194,10 @@ def _span_of(tensor: Any) -> Optional[tuple[int, int]]:
 
 
 def _view_of(tensor: Any) -> Any:
-    """The bytes that are a tensor's sample."""
+    """Returns a byte view of a tensor's sample."""
     storage, size = tensor.untyped_storage(), tensor.element_size()
     first = tensor.storage_offset() * size
-    whole = min(tensor.numel() * size, storage.nbytes() - first)  # less where strides are 0
+    whole = min(tensor.numel() * size, storage.nbytes() - first)  # less than numel if strides are 0
     taken = min(SAMPLE_BYTES, whole)
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
         storage, first + (whole - taken) // 2, (taken,), (1,))

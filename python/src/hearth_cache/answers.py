@@ -1,4 +1,4 @@
-"""What a worker answers: whole, or piece by piece as it is computed."""
+"""Answers of a worker, complete or while they are computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hearth_cache.errors import DataLoss, InvalidRequest
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
 
 Question = Union[str, Sequence[int]]
-SAMPLES_MAX = 1024  # far more than a worker gives; a wrong number must not fill memory
+SAMPLES_MAX = 1024  # above any worker's limit: a wrong sample number must not fill memory
 
 FINISH_REASONS = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
@@ -25,19 +25,19 @@ class Sample:
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])  # of token_ids, if asked for
+    logprobs: list[float] = field(default_factory=list[float])  # of token_ids, if requested
     finish_reason: str = ""  # length, eos or stop
 
 
 @dataclass
 class Answer:
-    """An answer so far. `started` and `finished` have everything that the worker said."""
+    """An answer so far. `started` and `finished` are the worker's complete messages."""
 
-    request_id: str  # as the logs of worker and store have it; save_state() takes it
+    request_id: str  # the id in the logs of worker and store; for save_state()
     samples: list[Sample] = field(default_factory=lambda: [Sample()])
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, restored instead of computed
-    source_tier: str = "none"  # the slowest that they came from: worker, gpu, host, disk or shared
+    cached_tokens: int = 0  # tokens of the prompt that were restored, not computed
+    source_tier: str = "none"  # slowest source of them: worker, gpu, host, disk or shared
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
     published: Optional[inference_pb2.Published] = None
@@ -58,7 +58,7 @@ class Answer:
 
     def take(self, message: inference_pb2.GenerateResponse
              ) -> Optional[inference_pb2.GeneratedToken]:
-        """Adds a message; returns it where it has text or tokens."""
+        """Adds a message of the stream; returns its token, if it has one."""
         kind = message.WhichOneof("message")
         if kind == "started":
             self.started = message.started
@@ -91,7 +91,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of ask() and what came of it: an answer, or the error of this question alone."""
+    """A question of ask(), with its answer or its error. Other questions are not affected."""
 
     number: int
     question: Question
@@ -101,7 +101,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Cache:
-    """One of Worker.caches."""
+    """A cache of Worker.caches."""
 
     id: str
     tokens: int
@@ -113,7 +113,7 @@ class Cache:
 
 
 def tier_name(tier: store_stats_pb2.Tier) -> str:
-    """A tier of a later version is its number."""
+    """Returns the tier's name; the number of a tier that this version does not know."""
     if tier not in store_stats_pb2.Tier.values():
         return str(tier)
     return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()

@@ -1,4 +1,4 @@
-"""The errors of Hearth's servers, a class each: `except Busy` instead of comparing codes."""
+"""The errors of Hearth's servers: one exception class for each gRPC status code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLASSES: dict[grpc.StatusCode, type[HearthError]] = {}
 
 
 class HearthError(Exception):
-    """A call that failed. `request_id`: as the logs of worker and store have it."""
+    """A call that failed. `request_id`: the call's id in the logs of worker and store."""
 
     code = grpc.StatusCode.UNKNOWN
 
@@ -32,11 +32,11 @@ class HearthError(Exception):
 
 
 class InvalidRequest(HearthError, code=grpc.StatusCode.INVALID_ARGUMENT):
-    """A field of the request is wrong; `field` is its path, where it is about one."""
+    """The request is invalid; `field` is the path of the invalid field, or empty."""
 
 
 class Unauthenticated(HearthError, code=grpc.StatusCode.UNAUTHENTICATED):
-    """The server asks who calls: a token or a client certificate is missing or wrong."""
+    """A token or a client certificate is missing or wrong."""
 
 
 class PermissionDenied(HearthError, code=grpc.StatusCode.PERMISSION_DENIED):
@@ -48,19 +48,19 @@ class NotFound(HearthError, code=grpc.StatusCode.NOT_FOUND):
 
 
 class PreconditionFailed(HearthError, code=grpc.StatusCode.FAILED_PRECONDITION):
-    """The server cannot do this as it was started: the message says what is missing."""
+    """The server is not set up for this call: the message says what is missing."""
 
 
 class Busy(HearthError, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
-    """A limit is reached for now; repeat after `retry_after_s`."""
+    """A limit is reached for now; retry after `retry_after_s`."""
 
 
 class Unavailable(HearthError, code=grpc.StatusCode.UNAVAILABLE):
-    """The server cannot be reached, or is ending."""
+    """The server is unreachable or shutting down."""
 
 
 class DeadlineExceeded(HearthError, code=grpc.StatusCode.DEADLINE_EXCEEDED):
-    """The call took longer than its deadline_s, or its peer than it may."""
+    """The call exceeded its deadline_s, or a time limit of the server."""
 
 
 class Cancelled(HearthError, code=grpc.StatusCode.CANCELLED):
@@ -68,19 +68,19 @@ class Cancelled(HearthError, code=grpc.StatusCode.CANCELLED):
 
 
 class DataLoss(HearthError, code=grpc.StatusCode.DATA_LOSS):
-    """Bytes do not match their digest; nothing was used."""
+    """Bytes do not match their digest, or a message is missing or invalid."""
 
 
 class Conflict(HearthError, code=grpc.StatusCode.ABORTED):
-    """The key exists with other bytes; the stored ones stay."""
+    """The key is stored with other bytes, which stay."""
 
 
 def from_call(call: Any, address: str, request_id: str) -> HearthError:
-    """`call`: what gRPC raised."""
+    """Converts `call`, the exception that gRPC raised."""
     said: dict[str, Union[str, bytes]] = dict(call.trailing_metadata() or ())
     code, details = call.code(), call.details() or call.code().name
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
-        code = grpc.StatusCode.INVALID_ARGUMENT  # gRPC's limit: the server never has room for it
+        code = grpc.StatusCode.INVALID_ARGUMENT  # gRPC's size limit: a retry cannot succeed
     kind = _CLASSES.get(code, HearthError)
     retry_after_s = _seconds(said.get("retry-after-ms")) if kind is Busy else None
     made = kind(f"{address}: {details}", request_id, retry_after_s,
@@ -104,6 +104,6 @@ def _field(details: Union[str, bytes, None]) -> str:
             for detail in status_pb2.Status.FromString(details).details:
                 if detail.Unpack(request) and request.field_violations:
                     return str(request.field_violations[0].field)
-    except DecodeError:  # the call's own error says more
+    except DecodeError:  # without details; the call's own error is raised
         pass
     return ""

@@ -1,6 +1,7 @@
-"""Fingerprints and layouts: what keys and values are of, and how a prompt's are divided.
+"""Fingerprints, which name what computed keys and values, and layouts, which divide a prompt's keys
+and values into objects and slices.
 
-The encodings are those of docs/dev/snapshot-format.md; tests compare them with its golden vectors.
+docs/dev/snapshot-format.md specifies the encodings; tests compare them with its golden vectors.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ class ObjectId:
 
 
 class _Layers:
-    """How a prompt's keys and values are divided. `layer_types`: a letter a layer, g or l.
-    `window` counts the current token: a tail is window - 1."""
+    """Divides a prompt's keys and values into objects. `layer_types`: one letter for each layer, g
+    (global) or l (local). `window` includes the current token: a local layer's tail has window - 1
+    tokens."""
 
     layer_types: str
     window: int
     chunk_tokens: int
 
     def __post_init__(self) -> None:
-        # A local layer without a window would have a tail of no tokens: a wrong answer.
+        # Without a window, local layers would restore no tokens, and answers would be wrong.
         if set(self.layer_types) - {"g", "l"} or not self.layer_types:
             raise ValueError(f'layer_types must be letters g and l; got "{self.layer_types}"')
         if "l" in self.layer_types and self.window < 1:
@@ -65,7 +67,8 @@ class _Layers:
         raise NotImplementedError
 
     def needed_objects(self, boundary: int) -> list[ObjectId]:
-        """What must be there to go on from a boundary: the restore rule."""
+        """Returns the objects that must be stored so that computation can continue at a boundary
+        (the restore rule): all global objects, and the local objects that overlap the tail."""
         needed: list[ObjectId] = []
         tail_begin = max(0, boundary - (self.window - 1)) if self.window > 0 else boundary
         for begin in range(0, boundary, self.chunk_tokens):
@@ -103,8 +106,8 @@ class Layout(_Layers):
 
 @dataclass(frozen=True)
 class PageLayout(_Layers):
-    """A slice is one layer's page of one block of an engine, as the engine wrote it: whole blocks
-    only, which nobody else reads."""
+    """A slice is one layer's page of one block of an engine, as the engine wrote it. Objects are
+    whole blocks, and only engines with the same fingerprint can read the pages."""
 
     layer_types: str
     window: int
@@ -123,8 +126,8 @@ AnyLayout = Union[Layout, PageLayout]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Everything but the tokens that decides the bytes of keys and values. Two engines with the
-    same one may exchange them; Explain names the field in which others differ."""
+    """Everything except the tokens that decides the bytes of keys and values. Engines with equal
+    fingerprints share prefixes; Explain names a field in which two fingerprints differ."""
 
     layout: AnyLayout
     fields: tuple[tuple[str, FieldValue], ...]
@@ -132,8 +135,9 @@ class Fingerprint:
     @classmethod
     def of(cls, layout: AnyLayout, more: Mapping[str, FieldValue],
            exactness: str = "portable") -> Fingerprint:
-        """`more`: what else decides: the engine, its version, the weights' digest. `exactness`:
-        portable: equal within rounding; invariant: bits depend on the tokens alone."""
+        """Adds to the layout's fields the fields `more`: the engine, its version, the digest of the
+        weights and so on. `exactness`: "portable": results are equal within rounding;
+        "invariant": the bits depend only on the tokens."""
         fields: dict[str, FieldValue] = {**layout.fields(), "exactness": exactness}
         taken = sorted(fields.keys() & more.keys())
         if taken:

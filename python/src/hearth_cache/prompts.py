@@ -1,4 +1,4 @@
-"""What is asked of a worker: prompts, chats, and the options of an answer."""
+"""Requests to a worker: prompts, chats, and the options of an answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Durability = Literal["default", "memory", "disk", "sync", "shared"]
 
 @dataclass(frozen=True)
 class Message:
-    """A turn of a chat. `breakpoint`: its end is a boundary worth keeping. `token_ids`: of a
-    model's turn, those of its answer, which then stand in the prompt as they are."""
+    """A turn of a chat. `breakpoint`: keep a restore point at the turn's end. `token_ids`: for a
+    turn of the model, the tokens of its answer; the prompt then has exactly these tokens."""
 
     role: str
     text: str
@@ -41,8 +41,8 @@ Prompt = Union[str, Sequence[int], Sequence[Message]]
 
 class PromptOptions(TypedDict, total=False):
     breakpoints: Sequence[int]  # token positions, or byte offsets of a text
-    omit_generation_prompt: bool  # of a chat: its last message is left unfinished
-    strict: bool  # of a chat: control tokens in its messages are plain characters
+    omit_generation_prompt: bool  # for a chat: leave its last message unfinished
+    strict: bool  # for a chat: control tokens in its messages are plain text
 
 
 class PrefillOptions(PromptOptions, total=False):
@@ -51,15 +51,15 @@ class PrefillOptions(PromptOptions, total=False):
     durability: Durability
     ttl_s: Optional[int]
     adapter: str
-    keep_s: int  # for so long what is kept is given up after all else of the tenant
-    priority: int  # -8 to 8: its worth beside the tenant's others
+    keep_s: int  # evict the kept prefix last within the tenant for so many seconds
+    priority: int  # -8 to 8: each step doubles its value within the tenant
 
 
 class GenerateOptions(PrefillOptions, total=False):
     """The fields of GenerateRequest and SamplingParams, by their names.
 
-    Without max_new_tokens an answer has at most 256, and fewer where the context ends.
-    `logprobs`: the alternatives reported with each token, 0 for the token's own alone.
+    Without max_new_tokens, an answer has at most 256 tokens, or fewer if the context is full.
+    `logprobs`: alternatives to report for each token; 0: only the token's own logprob.
     """
 
     max_new_tokens: int
@@ -103,7 +103,8 @@ _OF_PREFILLS = PrefillOptions.__annotations__.keys() - PromptOptions.__annotatio
 
 def prompt_input(prompt: Union[Prompt, inference_pb2.PromptInput],
                  options: Mapping[str, Any]) -> inference_pb2.PromptInput:
-    """Of `options` those of PromptOptions alone are looked at, and none for a PromptInput."""
+    """Makes the message of a prompt. Uses only the options of PromptOptions. A PromptInput is
+    returned unchanged."""
     if isinstance(prompt, inference_pb2.PromptInput):
         return prompt
     made = inference_pb2.PromptInput(breakpoints=options.get("breakpoints", ()))
@@ -146,5 +147,5 @@ def prefill_request(prompt: inference_pb2.PromptInput,
 
 def _value(name: str, value: Any) -> Any:
     if name == "stop" and isinstance(value, str):
-        return [value]  # else it would be taken letter by letter
+        return [value]  # else each letter would be a stop text
     return f"{_ENUMS[name]}_{value.upper()}" if name in _ENUMS else value

@@ -1,12 +1,12 @@
-"""PrefixCache: transformers' models restore their prompts' prefixes from a store.
+"""PrefixCache: models of transformers restore the prefixes of their prompts from a store.
 
     prefixes = PrefixCache(model, "127.0.0.1:7080")
     output = prefixes.generate(input_ids, max_new_tokens=64)
 
-For models on one device whose layers have full or sliding-window attention, all of one shape, as
-Gemma 3 has. Other processes with the same weights, adapters, dtype, attention, versions and threads
-share what is kept: the results agree within rounding. Each use first checks whether the model
-changed.
+Supports models on one device whose layers have full or sliding-window attention and one KV shape,
+as in Gemma 3. Processes with the same weights, adapters, dtype, attention, versions and threads
+share restore points; their results agree within rounding. Each use first checks whether the model
+has changed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hearth_cache.layout import (
 from hearth_cache.store import Store
 from hearth_cache.v1 import cache_store_pb2
 
-# By name: much of their types is unknown to strict checkers, which then find fault with every use.
+# Imported by name: strict type checkers do not know most of their types.
 torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
-STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
+STEP_TOKENS = 1024  # tokens in one step of a prefill; bounds the memory for activations
 SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
-_BEGUN = "_hearth_fingerprint"  # of a cache: the model's when the cache was begun
-# Options of generate() to which a restored cache would give another answer, with the values that do
-# no harm. transformers 5.23 computes the prompt again behind the cache in assisted generation;
-# hidden states and attentions of restored tokens are not computed; the rest brings its own loop or
-# cache, or changes the prompt.
+_BEGUN = "_hearth_fingerprint"  # a cache's attribute: the model's fingerprint at its beginning
+# Options of generate() with which a restored cache would change the answer, and their harmless
+# values. In assisted generation, transformers 5.23 computes the prompt again after the cache.
+# Hidden states and attentions of restored tokens are not computed. The other options bring their
+# own loop or cache, or change the prompt.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "assistant_early_exit": (), "assistant_model": (),
     "cache_implementation": ("dynamic", "hybrid"), "constraints": (), "custom_generate": (),
@@ -48,7 +48,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,), "output_attentions": (), "output_hidden_states": (),
     "past_key_values": (), "penalty_alpha": (0,), "prompt_lookup_num_tokens": (),
     "token_healing": (), "use_mtp": ()}
-# Arguments of a model's forward() that decide no keys and values; types do not if all are 0.
+# Arguments of forward() that do not change keys and values; token types only if all are 0.
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
 _HARMLESS = {"attention_mask", "tokenizer", *_TOKEN_TYPES, *_REFUSED}
 
@@ -57,8 +57,8 @@ Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, toke
 
 
 class _Layers:
-    """The rows of a fetch, put where they belong as they come: for each layer [K, V][1][kv_head]
-    [token][bytes of head_dim]."""
+    """Collects the rows of a fetch while they come: for each layer an array
+    [K, V][1][kv_head][token][bytes of head_dim]."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -78,14 +78,14 @@ class _Layers:
         self._fetched = fetched
         self._begins = [min((one.begin for one in fetched.objects if one.group == group),
                                  default=0) for group in (GLOBAL, LOCAL)]
-        # Not numpy's memory: that asks for huge pages, and a machine without them takes its time.
+        # Allocated by torch: numpy asks for huge pages, which is slow on a machine without them.
         self._layers = [
             torch.empty((2, 1, self._layout.kv_heads,
                          fetched.usable_tokens - self._begins["gl".index(kind)], self._row_bytes),
                         dtype=torch.uint8).numpy() for kind in self._layout.layer_types]
 
     def rows_at(self, boundary: int) -> Iterator[Any]:
-        """Exactly what each layer holds after so many tokens."""
+        """Yields for each layer exactly the rows that it holds after `boundary` tokens."""
         for kind, rows in zip(self._layout.layer_types, self._layers):
             if kind == "l":
                 rows = rows[:, :, :, max(0, rows.shape[3] - (self._layout.window - 1)):]
@@ -93,8 +93,9 @@ class _Layers:
 
 
 class PrefixCache(Closing):
-    """`store`: a Store, or the address of one. Of a store that fails, load() and generate() find
-    nothing (`failures` counts that); save() and prefill() raise its error. Thread safety: none."""
+    """Restores and keeps the prefixes of one model. `store`: a Store, or its address. If the store
+    fails, load() and generate() find nothing, and `failures` counts it; save() and prefill() raise
+    the error. Thread safety: none."""
 
     def __init__(self, model: Any, store: Union[Store, str], *, chunk_tokens: int = 128,
                  tenant: str = "") -> None:
@@ -112,7 +113,7 @@ class PrefixCache(Closing):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the model as it is now."""
+        """The fingerprint of the model in its current state."""
         config: Any = self._model.config.get_text_config(decoder=True)
         fields = {**_fields_of(self._model), **self._weights.look()}
         marks = (fields, str(self._model.dtype), str(config.__dict__))
@@ -131,18 +132,20 @@ class PrefixCache(Closing):
         return self._quiet.failures
 
     def close(self) -> None:
-        """Waits for what generate() saves."""
+        """Waits for the saves of generate()."""
         self.flush()
         self._background.shutdown()
         self._store.close()
 
     def load(self, ids: Ids, *, max_tokens: int = 0) -> Any:
-        """A DynamicCache of the longest prefix of `ids` that is stored, empty where there is none:
-        get_seq_length() tells. `max_tokens` 0: at least one token is left to compute."""
+        """Returns a DynamicCache with the longest stored prefix of `ids`; get_seq_length() is its
+        length, 0 if nothing is stored. `max_tokens`: the longest prefix to load; 0: at least one
+        token is left to compute."""
         return self._load(self._prefix(_list_of(ids)), max_tokens)[0]
 
     def prefill(self, ids: Ids, *, ttl_s: int = 0) -> Any:
-        """A DynamicCache of all of `ids`, restored as far as it is stored, and kept."""
+        """Returns a DynamicCache of all `ids`: restores the stored prefix, computes the rest, and
+        publishes it."""
         ids = _list_of(ids)
         prefix = self._prefix(ids)
         cache, stored = self._load(prefix, len(ids))
@@ -153,10 +156,11 @@ class PrefixCache(Closing):
         return cache
 
     def save(self, cache: Any, ids: Ids, *, ttl_s: int = 0) -> cache_store_pb2.PublishAck:
-        """Keeps a cache of load() or prefill() after the model computed all of `ids`. Its sliding
-        layers must not have slid, or must have recorded: activate_past_recording() before the
-        prefill, and crop(0) after this. ValueError: load() or prefill() did not make the cache, or
-        the model changed since then."""
+        """Publishes a cache that load() or prefill() made, after the model computed all `ids`. The
+        sliding layers must still hold all needed tokens: if the prompt is longer than their
+        window, call activate_past_recording() before the prefill, and crop(0) after save().
+        Raises ValueError if load() or prefill() did not make the cache, or if the model has
+        changed since then."""
         begun = getattr(cache, _BEGUN, None)
         if begun is None:
             raise ValueError("the cache must be made by load() or prefill(), or the weights that "
@@ -170,16 +174,16 @@ class PrefixCache(Closing):
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, but {len(ids)} ids were given")
         rows, stored = self._rows(cache, length), Fetched()
-        if any(keys.shape[-2] < length for keys, _ in rows):  # as of one that went on from load()
+        if any(keys.shape[-2] < length for keys, _ in rows):  # for example continued after load()
             stored = self._store.fetch(prefix, max_tokens=length,
                                        place=lambda fetched, one, layer, data: None)
         return self._publish(prefix, rows, ttl_s, stored)
 
     def generate(self, inputs: Any = None, **options: Any) -> Any:
-        """model.generate(), which begins with what is stored of each prompt; what is new of a
-        prompt is kept in the background. `inputs`: a tensor [prompts, tokens], or what a tokenizer
-        made with return_tensors="pt", which may come as **options, too. Padding must be on the
-        left. ValueError names an option with which the answer would be another."""
+        """Calls model.generate() with the stored prefix of each prompt restored; publishes new
+        prefixes in the background. `inputs`: a tensor [prompts, tokens], or the output of a
+        tokenizer with return_tensors="pt", which may also be passed as **options. Padding must be
+        on the left. Raises ValueError for an option that would change the answer."""
         if not torch.is_tensor(inputs):
             options = {**(inputs if isinstance(inputs, Mapping) else {}), **options}
             inputs = options.pop("input_ids", inputs)
@@ -191,7 +195,7 @@ class PrefixCache(Closing):
         if mask is None:
             mask = options["attention_mask"] = self._mask_of(inputs, options)
         prompts = _prompts_of(inputs, mask)
-        # Else transformers computes the whole prompt again behind the cache.
+        # Otherwise transformers would compute the whole prompt again after the cache.
         if self._setting(options, "use_cache") is False:
             options["use_cache"] = True
         if self._setting(options, "cache_implementation") is not None:
@@ -210,7 +214,8 @@ class PrefixCache(Closing):
         return self._model.generate(inputs, past_key_values=cache, **options)
 
     def _setting(self, options: dict[str, Any], name: str) -> Any:
-        """Of an option, as transformers finds it."""
+        """Returns an option's value where transformers looks for it: the call, its
+        generation_config, the model's generation_config."""
         if name in options:
             return options[name]
         given = getattr(options.get("generation_config"), name, None)
@@ -231,15 +236,17 @@ class PrefixCache(Closing):
                                  "generate()")
 
     def _mask_of(self, inputs: Any, options: dict[str, Any]) -> Any:
-        """As transformers makes it: the padding token is padding where it cannot end an answer."""
+        """Makes the mask as transformers does: the padding token is padding unless it is also an
+        end token."""
         pad, ends = (self._setting(options, name) for name in ("pad_token_id", "eos_token_id"))
         if pad is None or (ends is not None and pad in torch.as_tensor(ends).flatten().tolist()):
             return torch.ones_like(inputs)
         return inputs.ne(pad).long()
 
     def _begin(self, ids: list[int], *, whole: bool = False) -> Any:
-        """A cache of what is stored of a prompt and of its whole chunks, which are kept; `whole`:
-        and of the rest but its last token."""
+        """Returns a cache of the prompt's whole chunks: restores the stored ones, computes the
+        others and publishes them in the background. `whole`: the cache also has the tokens after
+        the last whole chunk, except the last token."""
         prefix = self._prefix(ids)
         cache, stored = self._load(prefix, 0)
         boundary = (len(ids) - 1) // self._chunk_tokens * self._chunk_tokens
@@ -253,7 +260,7 @@ class PrefixCache(Closing):
         return cache
 
     def _stack(self, caches: list[Any], columns: int) -> Any:
-        """One cache of prompts that end in the same column. Padding, which is masked, is 0."""
+        """Stacks the caches of several prompts, padded on the left with zeros, which are masked."""
         stacked = transformers.DynamicCache(config=self._model.config)
         layout = cast(Layout, self._last.layout)
         for number, kind in enumerate(layout.layer_types):
@@ -265,13 +272,14 @@ class PrefixCache(Closing):
         return stacked
 
     def flush(self) -> None:
-        """Waits for what generate() saves."""
+        """Waits for the saves of generate()."""
         for one in self._saving:
             one.result()
         self._saving = []
 
     def _prefix(self, ids: Sequence[int]) -> Prefix:
-        """Named by the model as it is now: a save in the background may be later."""
+        """Makes a prefix with the model's current fingerprint. Call before the prompt is computed:
+        the model may change before a background save."""
         prefix = Prefix(self.fingerprint, ids, tenant=self._tenant)
         if self._weights.training:
             raise ValueError("the model is in training mode: dropout changes keys and values, "
@@ -295,7 +303,8 @@ class PrefixCache(Closing):
         return cache, fetched
 
     def _compute(self, cache: Any, ids: list[int]) -> Rows:
-        """Of the tokens that the cache lacks; its sliding layers keep them all, until it ends."""
+        """Computes the tokens that the cache lacks, and returns all rows that it then holds. The
+        sliding layers drop no token until the end of this call."""
         cache.activate_past_recording()
         with torch.no_grad():
             for begin in range(cache.get_seq_length(), len(ids), STEP_TOKENS):
@@ -310,7 +319,7 @@ class PrefixCache(Closing):
         return rows
 
     def _rows(self, cache: Any, length: int) -> Rows:
-        """A snapshot: a cache that goes on makes tensors anew."""
+        """Returns the cache's rows. They stay valid: a cache that continues makes new tensors."""
         layout = cast(Layout, self._last.layout)
         wanted = (length, 1, layout.kv_heads, layout.head_dim, f"torch.{layout.dtype}")
         rows: Rows = []
@@ -359,7 +368,7 @@ def _list_of(ids: Ids) -> list[int]:
 
 
 def _prompts_of(inputs: Any, mask: Any) -> list[list[int]]:
-    """Without their padding."""
+    """Returns the token ids of each prompt, without padding."""
     if inputs.dim() != 2 or 0 in inputs.shape or mask.shape != inputs.shape:
         raise ValueError("inputs and attention_mask must be of one shape [prompts, tokens]; got "
                          f"{list(inputs.shape)} and {list(mask.shape)}")
@@ -371,7 +380,8 @@ def _prompts_of(inputs: Any, mask: Any) -> list[list[int]]:
 
 
 def _fill(layer: Any, keys: Any, values: Any, tokens: int) -> None:
-    """Puts keys and values of so many tokens into a layer of a new cache."""
+    """Puts keys and values [1, kv_head, row, head_dim] into a layer of a new cache that has seen
+    `tokens` tokens."""
     layer.lazy_initialization(keys, values)
     layer.keys, layer.values = keys, values
     if layer.is_sliding:

@@ -1,12 +1,13 @@
-"""HearthConnector: vLLM's prefix cache goes on in a store, across processes and hosts.
+"""HearthConnector: extends vLLM's prefix cache by a store that processes and hosts share.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "HearthConnector",
       "kv_connector_module_path": "hearth_cache.vllm", "kv_role": "kv_both",
       "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"store": "127.0.0.1:7080"}}'
 
-Pages are kept as the engine wrote them; engines share them where all that decides their bytes is
-the same, which the fingerprint names. Requests with adapters, images or embeddings are left alone.
+Pages are stored as the engine wrote them. Engines share pages if their fingerprints, which name
+everything that decides the bytes, are equal. Requests with adapters, images or embeddings are not
+stored or restored.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hearth_cache._paging import (
 from hearth_cache.layout import FieldValue, Fingerprint, PageLayout
 from hearth_cache.store import Store
 
-# By name, as in transformers.py.
+# Imported by name, as in transformers.py.
 torch: Any = importlib.import_module("torch")
 vllm: Any = importlib.import_module("vllm")
 _base: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.base")
@@ -41,7 +42,8 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 
 class HearthConnector(
         _base.KVConnectorBase_V1, _base.SupportsHMA):  # type: ignore[misc]
-    """`kv_connector_extra_config`: `store`, its address; `tenant`; and the fields of Access."""
+    """vLLM makes one for its scheduler and one for each worker. `kv_connector_extra_config` has
+    `store` (an address) and optionally `tenant` and the fields of Access."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         _base.KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
@@ -62,7 +64,7 @@ class HearthConnector(
         self._ranks: int = vllm_config.parallel_config.tensor_parallel_size
         self._layout, self._names, self._groups = _layout_of(kv_cache_config)
         self._store, self._step = store, Step()
-        self._mover: Mover  # of a worker
+        self._mover: Mover  # only in a worker
         self._rank: int = vllm_config.parallel_config.rank % self._ranks
         self._fields = _fields_of(vllm_config, kv_cache_config)
         self._print_of = functools.lru_cache(maxsize=64)(self._make_print)
@@ -73,7 +75,7 @@ class HearthConnector(
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a save that is lost is a miss later
+        return False  # a lost save only causes a later miss
 
     def _prefix_of(self, rank: int, token_ids: Sequence[int], salt: str,
                    epoch: int = 0) -> Prefix:
@@ -88,14 +90,15 @@ class HearthConnector(
 
     def reset_cache(self) -> bool:
         """vLLM's scheduler calls this for reset_prefix_cache(reset_connector=True), and when it
-        pauses or sleeps. The weights may have changed in memory, where no file names them: a new
-        epoch begins, which the workers learn with the next step. False: not the scheduler's."""
+        pauses or sleeps. The weights may have changed in memory, without a file that names them.
+        So a new epoch begins; the workers learn it with the next step. Returns false in a
+        worker."""
         if self._schedules:
             self._planner.begin_epoch()
         return self._schedules
 
     def on_new_request(self, request: Any) -> None:
-        # A salt parts callers' prefixes: if it cannot be read, nothing of the request is shared.
+        # The salt separates callers: if its type is wrong, the request shares nothing.
         alone = request.lora_request is not None or request.mm_features or \
             getattr(request, "prompt_embeds", None) is not None or \
             not isinstance(request.cache_salt or "", str)
@@ -179,7 +182,7 @@ def _check(config: Any) -> None:
 
 
 def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
-    """With the layers' names in their order, and the group of each."""
+    """Returns the layout, the names of the layers in order, and each layer's group number."""
     layers: list[tuple[str, Any, int]] = []
     for number, group in enumerate(config.kv_cache_groups):
         spec = group.kv_cache_spec
@@ -206,7 +209,7 @@ def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
 
 
 def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
-    """All that decides the bytes of a page but the layout, the rank and the tokens."""
+    """Returns everything that decides the bytes of a page, except layout, rank and tokens."""
     model, parallel = config.model_config, config.parallel_config
     platform = importlib.import_module("vllm.platforms").current_platform
     on_cpu: bool = platform.is_cpu()
@@ -225,12 +228,12 @@ def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
             for one in caches.kv_cache_groups})).encode()).hexdigest(),
         "config_sha256": config_sha256(model.hf_config.to_dict()),
         "weights_xxh3": _weights_digest(model), "tp_size": parallel.tensor_parallel_size,
-        # Random weights, whatever the files are.
+        # The weights are random, and no file decides them.
         **({"load_format": "dummy"} if config.load_config.load_format == "dummy" else {})}
 
 
 def _weights_digest(model: Any) -> str:
-    """Of the checkpoint's files: each worker has its part of them only."""
+    """Hashes the checkpoint's files: a worker's memory has only its own part of the weights."""
     folder = pathlib.Path(model.model)
     if not folder.exists():
         hub: Any = importlib.import_module("huggingface_hub")

@@ -1,1 +1,1 @@
-"""The clients for asyncio. The build makes the blocking ones of them (hatch_build.py)."""
+"""The asyncio clients. The build makes the blocking clients from them (hatch_build.py)."""

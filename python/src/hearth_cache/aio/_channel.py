@@ -1,4 +1,4 @@
-"""A channel to a server, and its calls."""
+"""A gRPC channel to a server, and its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class AsyncClosing:
-    """A block that ends with close()."""
+    """A context manager that calls close() at the end of its block."""
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -33,7 +33,7 @@ class AsyncClosing:
 
 
 class AsyncChannel:
-    """Calls of one service of a server, by the names of its methods."""
+    """Calls methods of one gRPC service, by name."""
 
     def __init__(self, service: str, address: str, access: Optional[Access], deadline_s: float,
                  retries: int) -> None:
@@ -83,7 +83,7 @@ class AsyncChannel:
     async def once(self, method: str, requests: Union[Message, AsyncIterator[Message]],
                    response: type[R], patience: Patience,
                    request_id: str = "") -> AsyncGenerator[R, None]:
-        """Not retried: who has several requests begins anew."""
+        """Not retried. A caller that streams requests must begin again by itself."""
         request_id = request_id or new_request_id()
         kind: Any = self._channel.unary_stream if isinstance(requests, Message) \
             else self._channel.stream_stream

@@ -1,8 +1,8 @@
-"""The prompts of many questions about one context, and the boundary that all share.
+"""The prompts of many questions about one context, and the boundary that all of them share.
 
-A text's last tokens depend on what follows it, so that each question is turned into tokens behind
-the text's end. Of a long text that end is its last words, where their tokens are the same behind
-the whole text as alone: then no token reaches across their beginning.
+The last tokens of a text depend on the text after them, so each question is tokenized together with
+the end of the context. For a long text that end is its last words, if they have the same tokens
+alone as at the end of the whole text: then no token crosses their beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tokenize = Callable[[inference_pb2.PromptInput], Awaitable[inference_pb2.Tokeniz
 
 @dataclass
 class _Asked:
-    common: int = 0  # tokens of the context that it begins with
+    common: int = 0  # tokens of the context that the prompt begins with
     rest: list[int] = field(default_factory=list[int])
     breakpoints: list[int] = field(default_factory=list[int])
 
@@ -41,7 +41,7 @@ class AsyncQuestionPrompts:
         self._asked: dict[int, _Asked] = {}
 
     async def read_context(self) -> None:
-        """Before the questions are read."""
+        """Call before read_question()."""
         if self._input.HasField("token_ids"):
             self._ids = list(self._input.token_ids.ids)
             return
@@ -52,7 +52,7 @@ class AsyncQuestionPrompts:
         end = _last_words(self._input.text)
         if end:
             ids = list((await self._tokenize(inference_pb2.PromptInput(text=end))).token_ids)
-            # Each begins with the token that begins every text.
+            # Both lists begin with BOS: compare the tokens after it.
             if ids[:1] == self._ids[:1] and ids[1:] == self._ids[len(self._ids) - len(ids) + 1:]:
                 self._end, self._end_ids = end, ids
 
@@ -66,7 +66,7 @@ class AsyncQuestionPrompts:
             end = inference_pb2.PromptInput(text=self._end + question)
             ids = list((await self._tokenize(end)).token_ids)
             same = _common(self._end_ids, ids)
-            if same >= 2:  # else the question may reach further back
+            if same >= 2:  # else the question may change tokens before `end`
                 self._asked[number] = _Asked(len(self._ids) - len(self._end_ids) + same, ids[same:])
                 return
         whole = await self._tokenize(self._with(question))
@@ -85,7 +85,8 @@ class AsyncQuestionPrompts:
         return made
 
     def shared(self) -> inference_pb2.PromptInput:
-        """What is kept for all, once the questions are read; empty: they share nothing."""
+        """Returns the prompt that all questions share; empty if they share no token. Call after
+        all questions are read."""
         self.boundary = min((asked.common for asked in self._asked.values()), default=0)
         made = inference_pb2.PromptInput()
         if self.boundary > 0:
@@ -106,7 +107,8 @@ class AsyncQuestionPrompts:
 
 
 def _last_words(text: str) -> str:
-    """The end of a long text, from a space behind a letter on; empty where there is none."""
+    """Returns the end of a long text, beginning at a space after a letter; "" if the text is short
+    or has no such space."""
     if len(text) <= LONG_TEXT_CHARACTERS:
         return ""
     found = re.match(r".*[A-Za-z](?= )", text[:len(text) - END_CHARACTERS + 1], re.DOTALL)

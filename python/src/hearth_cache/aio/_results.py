@@ -1,4 +1,5 @@
-"""Work on many numbers by tasks, and its results as they are done: _results.py, by threads."""
+"""Runs work(0) to work(count - 1) in tasks; yields each result when it is ready. _results.py is the
+same with threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of a hearth-store: prefixes, for engines other than Hearth's own."""
+"""A client of a hearth-store, for engines other than Hearth's worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hearth_cache.v1 import cache_store_pb2, store_stats_pb2
 
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_RETRIES = 3
-_WATCH_S = 1e7  # as good as without end
+_WATCH_S = 1e7  # 116 days: practically no deadline
 
 Pieces = Callable[[cache_store_pb2.PublishPlan], Iterable[cache_store_pb2.PublishRequest]]
 PinResponse = cache_store_pb2.PinResponse
@@ -24,16 +24,16 @@ RestorePoints = list[cache_store_pb2.RestorePointInfo]
 
 
 class AsyncStore(AsyncClosing):
-    """A hearth-store at `address` ("host:port" or "unix:PATH"). Tenants are the caller's own where
-    none is named. Methods that block may be called from any thread; those for asyncio need its
-    loop, here already."""
+    """A hearth-store at `address` ("host:port" or "unix:PATH"). Without `tenant`, calls act
+    for the caller's own tenant. Any thread may call the blocking client. The asyncio client must be
+    created and used in a running event loop."""
 
     def __init__(self, address: str, *, access: Optional[Access] = None,
                  deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
         self._channel = AsyncChannel("CacheStore", address, access, deadline_s, retries)
 
     def connect(self) -> None:
-        """Begins to connect, which the first call does otherwise."""
+        """Begins to connect now, instead of at the first call."""
         self._channel.connect()
 
     async def close(self) -> None:
@@ -41,11 +41,12 @@ class AsyncStore(AsyncClosing):
 
     async def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
                     place: Optional[Place] = None, deadline_s: Optional[float] = None) -> Fetched:
-        """The longest restore point of a prompt above `above_tokens`, and at most at `max_tokens`
-        (0: one token is left to compute). Every byte is checked; where one is wrong the store is
-        asked once more, and checks its own. DataLoss: it is wrong again. `place` takes each slice
-        as it comes, and all of them again with another Fetched where the store is asked again; the
-        result is then without them."""
+        """Returns the longest restore point of a prompt that is above `above_tokens` and at most
+        `max_tokens` (0: at least one token is left to compute). Checks every slice's digest. If a
+        digest is wrong, the store is asked once more and then verifies its own bytes; if one is
+        wrong again, raises DataLoss. `place` receives each slice as it comes; the result then has
+        no slices. If the store is asked again, `place` receives all slices again, with another
+        Fetched."""
         patience = self._channel.patience(deadline_s)
         try:
             return await self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), False,
@@ -67,9 +68,10 @@ class AsyncStore(AsyncClosing):
                       ttl_s: int = 0, keep_s: int = 0, priority: int = 0,
                       stored: Optional[Fetched] = None,
                       deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
-        """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
-        the store lacks. `stored`: of what was fetched no bytes are asked for. `keep_s`: for so long
-        the tenant gives up its other points first; `priority`, -8 to 8: their worth beside them."""
+        """Publishes restore points at `boundaries`. `slice_of(object, layer)` returns a slice's
+        bytes; it is called a second time for slices that the store lacks. `stored`: a fetch whose
+        objects are not sent again. `keep_s`: for this many seconds the points are evicted last
+        within the tenant. `priority`, -8 to 8: each step doubles their value in eviction."""
         begin = cache_store_pb2.PublishBegin(
             prefix=prefix.message(), boundaries=sorted(boundaries), ttl_s=ttl_s, keep_s=keep_s,
             durability=f"DURABILITY_{durability.upper()}", priority=priority)
@@ -105,9 +107,10 @@ class AsyncStore(AsyncClosing):
     async def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0,
                     above_tokens: int = 0, max_tokens: int = 0, min_tokens: int = 0,
                     deadline_s: float = DEFAULT_DEADLINE_S) -> AsyncGenerator[Turn, None]:
-        """A block in which it is this caller's turn to compute a prefix, or nobody's; it begins
-        once another is done, after up to `wait_s`. `lease_s` 0: what a fetch would find.
-        `deadline_s`: for the rest."""
+        """A block in which this caller computes a prefix (Turn.compute), or need not. If another
+        caller computes it, the block begins when that caller has finished, after at most `wait_s`.
+        `lease_s` 0: takes no lease; the turn only says what a fetch would find. `deadline_s`: of
+        the call, in addition to `wait_s` and `lease_s`."""
         request = cache_store_pb2.LeaseRequest(
             prefix=prefix.message(), above_tokens=above_tokens, max_tokens=max_tokens,
             min_tokens=min_tokens, lease_ms=round(1000 * lease_s), wait_ms=round(1000 * wait_s))
@@ -131,8 +134,9 @@ class AsyncStore(AsyncClosing):
 
     def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None,
               with_chunks: bool = False) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
-        """What is stored, and every change from then on; `since`: after the last event that was
-        received. `with_chunks`: with the tokens of restore points. Closing the iterator ends it."""
+        """Yields all restore points, then every change. `since`: the last event received; the watch
+        continues after it. `with_chunks`: events have the tokens of restore points. Closing the
+        iterator ends the watch."""
         since = since or cache_store_pb2.WatchEvent()
         request = cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
                                                incarnation=since.incarnation,
@@ -150,7 +154,8 @@ class AsyncStore(AsyncClosing):
 
     async def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
                    tenant: str = "") -> cache_store_pb2.DropResponse:
-        """Removes a restore point; None: all of the tenant's. Pinned ones only with `force`."""
+        """Removes a restore point; None: all restore points of the tenant. Pinned restore points
+        are removed only with `force`."""
         request = cache_store_pb2.DropRequest(
             restore_point_id=restore_point_id or b"", all=restore_point_id is None, force=force,
             tenant=tenant)
@@ -158,7 +163,7 @@ class AsyncStore(AsyncClosing):
 
     async def renew(self, restore_point_id: bytes, ttl_s: int, *,
                     tenant: str = "") -> cache_store_pb2.PublishAck:
-        """Gives a restore point a later end: it is published again, without its bytes."""
+        """Extends a restore point's time to live: publishes it again, without bytes."""
         request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
         async with aclosing(self._channel.stream("Fetch", request,
                                                  cache_store_pb2.FetchResponse)) as messages:

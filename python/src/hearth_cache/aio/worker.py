@@ -1,4 +1,4 @@
-"""A client of a hearth-worker: answers and warm prefixes."""
+"""A client of a hearth-worker: generates answers and warms prefixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATE_PIECE_BYTES = 1 << 20
 
 class AsyncStream(AsyncClosing):
     """An answer while it is computed: an iterator over its tokens, each with `text`, `ids` and
-    `sample`. `answer` has what came so far. Leaving the block, or close(), ends the call."""
+    `sample`. `answer` holds the answer so far. The end of the block, or close(), ends the call."""
 
     def __init__(self, messages: AsyncGenerator[inference_pb2.GenerateResponse, None],
                  request_id: str) -> None:
@@ -50,10 +50,9 @@ CacheList = list[Cache]
 
 
 class AsyncCaches:
-    """Worker.caches: prefixes that a caller keeps by name, as providers' context caches are used.
-    A cache is a restore point of the store that the worker publishes to; making one is a Prefill of
-    its prompt with a breakpoint at the end. Its id is the restore point's, in hexadecimal digits.
-    """
+    """Worker.caches: named prefixes, like the context caches of hosted APIs. A cache is a restore
+    point in the worker's store; create() prefills its prompt with a breakpoint at the end. The
+    cache's id is the restore point's id in hexadecimal digits."""
 
     def __init__(self, worker: AsyncWorker, store: Optional[AsyncStore]) -> None:
         self._worker, self._kept = worker, store
@@ -66,7 +65,7 @@ class AsyncCaches:
         return self._kept
 
     async def create(self, prompt: Prompt, **options: Unpack[PrefillOptions]) -> Cache:
-        """Computes a prompt, or its beginning that is new, and keeps it."""
+        """Computes a prompt, as far as it is not stored, and keeps it."""
         if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Message):
             *others, end = cast("Sequence[Message]", prompt)
             prompt = [*others, dataclasses.replace(end, breakpoint=True)]
@@ -76,7 +75,7 @@ class AsyncCaches:
             options["breakpoints"] = sorted({*options.get("breakpoints", ()), length})
         made = await self._worker.prefill(prompt, **options)
         told = await self._worker.explain(prompt, **options)
-        # What the store has already is not published again.
+        # The prefill published nothing if the store has the prompt already.
         kept = max(made.boundaries, default=made.published.published_tokens)
         for boundary in told.boundaries:
             if boundary.boundary == kept and boundary.restore_point_id:
@@ -99,16 +98,16 @@ class AsyncCaches:
         await self._store.drop(bytes.fromhex(id))
 
     async def update(self, id: str, *, ttl_s: int) -> Cache:
-        """Lets a cache live for so long from now; a later end that it has already stays."""
+        """Lets a cache live for `ttl_s` from now, unless it expires later already."""
         await self._store.renew(bytes.fromhex(id), ttl_s)
         return await self.get(id)
 
 
 class AsyncWorker(AsyncClosing):
     """A hearth-worker at `address` ("host:port" or "unix:PATH"). `store`: the address of its store,
-    for `caches`. `retries`: how often a call is repeated that was refused for now, or found nobody;
-    `deadline_s`: how long a call may take with them, where the call does not say. Methods that
-    block may be called from any thread; those for asyncio need its loop, here already."""
+    for `caches`. `retries`: how often a call is retried when the worker is busy or unreachable.
+    `deadline_s`: the default deadline of a call, with its retries. Any thread may call the blocking
+    client. The asyncio client must be created and used in a running event loop."""
 
     def __init__(self, address: str, *, store: Optional[str] = None,
                  access: Optional[Access] = None, deadline_s: float = DEFAULT_DEADLINE_S,
@@ -134,7 +133,7 @@ class AsyncWorker(AsyncClosing):
 
     def stream(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
                **options: Unpack[GenerateOptions]) -> AsyncStream:
-        """The answer token by token."""
+        """Yields the answer token by token."""
         request = generate_request(prompt_input(prompt, options), options)
         return self._stream(request, self._channel.patience(deadline_s))
 
@@ -155,10 +154,11 @@ class AsyncWorker(AsyncClosing):
                   deadline_s: Optional[float] = None,
                   on_context: Optional[Callable[[inference_pb2.PrefillResponse], object]] = None,
                   **options: Unpack[GenerateOptions]) -> AsyncIterator[Asked]:
-        """Answers many questions about one context, `parallel` at a time, as they are done. The
-        context is computed and kept once: `on_context` is then told. A question is put into
-        `template`; after a chat it is the user's next message; after token ids it is token ids.
-        `deadline_s` is of each call; a worker without room is asked again until then."""
+        """Answers many questions about one context, `parallel` at a time; yields each answer when
+        it is complete. The context is prefilled once, then `on_context` is called. After a text, a
+        question is inserted into `template`; after a chat, it is the user's next message; after
+        token ids, it is token ids. `deadline_s` applies to each call; while the worker is busy,
+        the call is retried."""
         put = prompt_input(context, options)
         if any(isinstance(one, str) == put.HasField("token_ids") for one in questions):
             raise ValueError("questions must be token ids if the context is, else texts")
@@ -181,7 +181,7 @@ class AsyncWorker(AsyncClosing):
             try:
                 if number not in failed:
                     request = generate_request(prompts.prompt_of(number), options)
-                    # The context is kept; a question's end is of no use to anybody.
+                    # Only the context is kept: no other prompt begins with this question.
                     request.cache = inference_pb2.CACHE_MODE_READ if mode in ("default", "read") \
                         else inference_pb2.CACHE_MODE_OFF
                     made = await self._whole(request, patience())
@@ -222,8 +222,8 @@ class AsyncWorker(AsyncClosing):
 
     async def explain(self, prompt: Prompt,
                       **options: Unpack[PrefillOptions]) -> cache_store_pb2.ExplainResponse:
-        """For each boundary of a prompt where it is stored, or why it cannot be used. `options`:
-        with which it would be kept."""
+        """Returns for each boundary of a prompt where it is stored, or why it cannot be used.
+        `options`: the options with which the prompt would be kept."""
         request = inference_pb2.ExplainInputRequest(prompt=prompt_input(prompt, options),
                                                     adapter=options.get("adapter", ""))
         return await self._channel.unary("Explain", request, cache_store_pb2.ExplainResponse)
@@ -233,7 +233,7 @@ class AsyncWorker(AsyncClosing):
                                          inference_pb2.GetModelResponse)
 
     async def save_state(self, request_id: str, path: PathText) -> None:
-        """Writes an inference, running or finished, to a file: Answer.request_id names it."""
+        """Writes a running or finished inference to a file. `request_id`: Answer.request_id."""
         request = inference_pb2.SaveStateRequest(request_id=request_id)
         with open(path, "wb") as file:
             async for piece in self._channel.stream("SaveState", request,
@@ -241,7 +241,7 @@ class AsyncWorker(AsyncClosing):
                 file.write(piece.data)
 
     async def load_state(self, path: PathText) -> inference_pb2.LoadStateResponse:
-        """Gives the worker a saved inference; the answer says how to go on."""
+        """Loads a saved inference into the worker; the response says how to continue it."""
         async def pieces() -> AsyncIterator[inference_pb2.StateChunk]:
             with open(path, "rb") as file:
                 while data := file.read(_STATE_PIECE_BYTES):

@@ -2,5 +2,5 @@
 
     python -m hearth_cache.ask --context handbook.txt --questions questions.jsonl
 
-docs/python.md has the form of the files.
+docs/python.md describes the files.
 """

@@ -1,9 +1,9 @@
-"""What was answered: the file of the answers, their lines, and the report.
+"""The answer file, its lines, and the report of a run.
 
-Each answer is a line of the file as soon as it is there, with digests of its context and question
-and with the model that answered: the next run continues where one stopped. A last line without its
-end was being written when a program died. If it begins as an answer does, the next answer replaces
-it.
+Each complete answer is appended to the file at once, with digests of its context and question and
+the name of its model, so that the next run continues where this run stops. A last line without a
+line feed was being written when a program died. If it begins like an answer, the next answer
+replaces it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def json_line(value: dict[str, Any]) -> str:
 
 
 class AnswerFile:
-    """Holds a lock that keeps a second program out. ValueError: the file has lines that are no
-    answers, or is one of `inputs`. PreconditionFailed: it is about another context, or another
-    program is writing it. Nothing is written then."""
+    """The answer file, locked against other programs. The constructor raises ValueError if the file
+    has a line that is not an answer, or is one of `inputs`; PreconditionFailed if it is about
+    another context, or another program has it open. In these cases the file is not changed."""
 
     def __init__(self, path: str, context_sha256: str, inputs: Sequence[str] = ()) -> None:
         for one in inputs:
             if os.path.exists(path) and os.path.exists(one) and os.path.samefile(path, one):
                 raise ValueError(f"{path}: --output is also an input file{_OTHER_FILE}")
         self._path, self._context_sha256 = path, context_sha256
-        self._sha256_of: dict[str, str] = {}  # of questions, by id
-        self._models: dict[str, int] = {}  # and the first line that names each
+        self._sha256_of: dict[str, str] = {}  # question id: digest of the answered question
+        self._models: dict[str, int] = {}  # model name: number of its first line
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC |
                              os.O_NONBLOCK, 0o644)
         try:
@@ -92,7 +92,8 @@ class AnswerFile:
         self._models.setdefault(model, number)
 
     def has(self, question: Question) -> bool:
-        """PreconditionFailed: another question with its id is answered."""
+        """Whether the file answers the question. Raises PreconditionFailed if it has an answer to
+        another question with the same id."""
         found = self._sha256_of.get(question.id)
         if found is not None and found != question.sha256:
             raise PreconditionFailed(
@@ -101,7 +102,7 @@ class AnswerFile:
         return found is not None
 
     def check_model(self, model: str) -> None:
-        """PreconditionFailed: it has answers of another model."""
+        """Raises PreconditionFailed if the file has answers of another model."""
         for other, line in self._models.items():
             if other != model:
                 raise PreconditionFailed(f"{self._path} line {line} is of another model "
@@ -110,14 +111,14 @@ class AnswerFile:
     def append(self, question: Question, line: dict[str, Any], model: str) -> None:
         whole = json_line({**line, "context_sha256": self._context_sha256,
                            "question_sha256": question.sha256, "model": model}).encode() + b"\n"
-        os.ftruncate(self._file, self._whole_bytes)  # a torn last line
+        os.ftruncate(self._file, self._whole_bytes)  # remove an incomplete last line
         self._whole_bytes += len(whole)
         while whole:
             whole = whole[os.write(self._file, whole):]
 
 
 def model_name(model: inference_pb2.GetModelResponse, adapter: str) -> str:
-    """What decides an answer, whichever machine gives it: weights, their form, and the adapter."""
+    """Names what decides an answer on every machine: weights, their format, and the adapter."""
     fields = {field.name: field.text for field in model.fingerprint.fields}
     digests = [one.fingerprint.digest.hex() for one in model.adapters if one.name == adapter]
     parts = [fields.get("weights_sha256", ""), *filter(None, [fields.get("weights")]),
@@ -126,7 +127,7 @@ def model_name(model: inference_pb2.GetModelResponse, adapter: str) -> str:
 
 
 def answer_line(question: Question, answer: Union[Answer, HearthError]) -> dict[str, Any]:
-    """{"id", "kind", "answer", ...}, or with "error" of a question that failed."""
+    """Returns {"id", "kind", "answer", ...}; "error" and "error_code" if the question failed."""
     line: dict[str, Any] = {"id": question.id}
     if question.kind:
         line["kind"] = question.kind
@@ -149,7 +150,7 @@ def ms_text(ms: float) -> str:
 
 
 class AskReport:
-    """The totals of a run. Rates are shares of the prompts' tokens."""
+    """The totals of a run. The hit rate is a share of the prompts' tokens."""
 
     def __init__(self) -> None:
         self.context: Optional[inference_pb2.PrefillResponse] = None
@@ -177,7 +178,7 @@ class AskReport:
         return self._cached / max(1, self._cached + self._computed)
 
     def _ttft(self, share: float) -> float:
-        """The time within which this share of the first tokens came."""
+        """Returns the time within which this share of the questions had its first token."""
         if not self._ttft_ms:
             return 0.0
         return sorted(self._ttft_ms)[math.ceil(share * len(self._ttft_ms)) - 1]

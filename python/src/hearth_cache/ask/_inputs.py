@@ -1,12 +1,12 @@
-"""What is asked: the context, and the questions, a JSON object a line.
+"""Reads the context and the questions. Each line of questions is a JSON object:
 
-    {"id": "q1", "question": "Which river?"}     put into --template, in place of {question}
+    {"id": "q1", "question": "Which river?"}     inserted into --template, in place of {question}
     {"ending": " and the river is called"}       continues where the context ends; or "prompt"
     {"token_ids": [5, 7], "kind": "ids"}         after a context of token ids
 
-`id` is a text or a whole number, by default the number of its line; no two are equal. `kind` is a
-word that comes back with the answer. Fields that are not known are refused with their line.
-ValueError names the file, the place and the mistake.
+`id` is a text or an integer, by default the line's number; each id occurs once. `kind` is a word
+that is copied to the answer. Unknown fields are refused. ValueError names the file, the line and
+the error.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _KNOWN = "known are id, kind, question, ending and prompt (texts), and token_ids
 @dataclass(frozen=True)
 class Question:
     id: str
-    ending: Union[str, list[int]]  # what the context continues with
+    ending: Union[str, list[int]]  # what follows the context in the prompt
     kind: str
-    sha256: str  # of the ending and the settings of its answer
+    sha256: str  # of the ending and of the options that decide its answer
 
 
 @dataclass(frozen=True)
 class Context:
     prompt: inference_pb2.PromptInput
-    sha256: str  # of its file
+    sha256: str  # of the context's file
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
@@ -86,7 +86,7 @@ def read_context(kind: str, path: str) -> Context:
 
 
 def parse_token_ids(text: str) -> list[int]:
-    """"2,3,4", spaces and line ends allowed, or a JSON list."""
+    """Parses 2,3,4 (with spaces and line ends anywhere between) or a JSON list."""
     ids: list[int] = []
     for item in re.findall(r"[^,\s]+", re.sub(r"^\s*\[(.*)\]\s*$", r"\1", text, flags=re.DOTALL)):
         if not re.fullmatch(r"\d{1,10}", item) or int(item) >= 1 << 32:
@@ -98,7 +98,7 @@ def parse_token_ids(text: str) -> list[int]:
 
 
 def parse_chat(text: str) -> inference_pb2.Chat:
-    """A list of messages, as `hearthctl generate --chat` takes it."""
+    """Parses a list of messages, in the form of `hearthctl generate --chat`."""
     messages, chat = _json(text), inference_pb2.Chat()
     if not is_list(messages):
         raise ValueError('the chat must be a list, like [{"role": "user", "content": "Hello"}]')
@@ -159,7 +159,8 @@ def _token_ids(value: Any) -> list[int]:
 
 
 def _json(text: str) -> Any:
-    """ValueError says what is wrong, also of a text that no message can carry."""
+    """Parses JSON. Raises ValueError also for nesting that is too deep, and for text that protobuf
+    cannot carry."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -172,7 +173,7 @@ def _json(text: str) -> Any:
 
 def parse_questions(text: str, template: str, of_token_ids: bool,
                     each: inference_pb2.GenerateRequest) -> list[Question]:
-    """`each`: the settings of the answers. `of_token_ids`: what the context is."""
+    """`each`: the options of the answers. `of_token_ids`: the context is token ids."""
     settings = _settings(each)
     questions: list[Question] = []
     line_of: dict[str, int] = {}
@@ -235,10 +236,11 @@ def _is_whole(value: Any) -> bool:
 
 
 def _settings(each: inference_pb2.GenerateRequest) -> bytes:
-    """Where an answer is kept, and for how long, does not change it."""
+    """Returns the options that decide an answer, encoded. Options that decide only where and how
+    long a prompt is kept are left out."""
     made = inference_pb2.GenerateRequest()
     made.CopyFrom(each)
     for name in ("prompt", "cache", "durability", "keep_s", "priority"):
         made.ClearField(name)
-    made.sampling.SetInParent()  # an answer file that hearthctl ask wrote has it, empty or not
+    made.sampling.SetInParent()  # digests in files of hearthctl ask include it, even if empty
     return made.SerializeToString(deterministic=True)

@@ -1,8 +1,8 @@
-"""Events about blocks of KV, in the bytes that vLLM publishes and routers read.
+"""Events about KV blocks, encoded as vLLM publishes them and routers read them.
 
 A payload is MessagePack: [seconds, [event, ...], rank]. An event is an array that begins with its
-name. vLLM itself writes maps since 0.2x; all known readers still take arrays, older ones nothing
-else.
+name. Newer releases of vLLM write maps; all known readers accept arrays, and older readers accept
+only arrays.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Optional, Union
 
 import msgspec
 
-# A payload then has about 80 KiB. A subscriber that does not read has at most --high-water of them
-# waiting.
+# Limits of a payload; it then has about 80 KiB. At most --high-water payloads wait for a subscriber
+# that does not read.
 MAX_BATCH_TOKENS = 16 << 10
 MAX_BATCH_REMOVALS = 4 << 10
 _RANK = 0  # vLLM's data-parallel rank; workers of Hearth have none
@@ -22,11 +22,11 @@ _RANK = 0  # vLLM's data-parallel rank; workers of Hearth have none
 
 @dataclass(frozen=True)
 class BlocksStored:
-    """Blocks that follow each other in a prompt. `parent_id`: the block before them, or 0."""
+    """Consecutive blocks of a prompt. `parent_id`: the block before them, or 0 at its beginning."""
 
     ids: list[int]
     parent_id: int
-    token_ids: list[int]  # block_tokens for each
+    token_ids: list[int]  # block_tokens for each id
     block_tokens: int
 
 
@@ -45,12 +45,12 @@ KvEvent = Union[BlocksStored, BlocksRemoved, AllBlocksCleared]
 
 @dataclass(frozen=True)
 class KvLabels:
-    medium: str = "CPU"  # where the blocks are: CPU, GPU, ...
+    medium: str = "CPU"  # where the blocks are, as events say it: CPU, GPU, ...
     lora_name: str = ""
 
 
 def encode_batches(events: Iterable[KvEvent], labels: KvLabels, now: float) -> list[bytes]:
-    """The events in order, in as few payloads as the limits allow; long events are divided."""
+    """Encodes the events in order, in as few payloads as the limits allow; splits long events."""
     payloads: list[bytes] = []
     batch: list[list[object]] = []
     size = 0
@@ -75,7 +75,7 @@ def _payload(events: list[list[object]], now: float) -> bytes:
 
 def _pieces(events: Iterable[KvEvent], medium: Optional[str],
             lora_name: Optional[str]) -> Iterator[tuple[list[object], int]]:
-    """Each event as it is encoded, and its size in tokens."""
+    """Yields each event in its encoded form, split if it is long, with its size in tokens."""
     for event in events:
         if isinstance(event, BlocksStored):
             parent, each = event.parent_id, event.block_tokens

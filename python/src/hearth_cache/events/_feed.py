@@ -1,8 +1,8 @@
 """EventFeed: turns the events of a store's watch into numbered batches for routers.
 
-Restore points that end at a whole chunk and have the right fingerprint are reported: their chunks
-are the blocks. Numbers begin at the microsecond of the start. A program that is started again thus
-continues above its former numbers, and its subscribers see a gap instead of a repetition.
+A restore point is reported if it ends at a whole chunk and has the reported fingerprint; its chunks
+are the blocks. Numbers begin at the start time in microseconds, so that a restarted program
+continues above its earlier numbers, and its subscribers see a gap instead of a repetition.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hearth_cache.events._batches import (
 from hearth_cache.events._ledger import BlockLedger, PointBlocks
 from hearth_cache.v1 import cache_store_pb2, chunk_run_pb2
 
-# As proto/kv_layout.h has them.
+# The limits of proto/kv_layout.h.
 _CHUNK_TOKENS = range(16, 1024 + 1)
 _MAX_PROMPT_TOKENS = 1 << 20
-_DIGEST_BYTES = 8  # enough to tell fingerprints apart, and to pass as --fingerprint
+_DIGEST_BYTES = 8  # of a fingerprint in log lines; --fingerprint accepts them
 
 _Event = cache_store_pb2.WatchEvent
 
@@ -33,16 +33,15 @@ class KvBatch(NamedTuple):
 
 
 class BatchLog:
-    """The batches that were published last, for subscribers that missed some. Numbers have no gap.
-    Both limits hold, except that the last batch is always kept and that batches without events do
-    not count."""
+    """The last published batches, for subscribers that missed some. Numbers have no gap. Both
+    limits apply to batches with events; the last batch is kept even if it exceeds them."""
 
     def __init__(self, max_batches: int, max_bytes: int, first_number: int) -> None:
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._payloads: dict[int, tuple[bytes, bool]] = {}  # and whether it has events
+        self._payloads: dict[int, tuple[bytes, bool]] = {}  # number: (payload, whether it has events)
         self._with_events = 0
         self.first = self.next = first_number
-        self.bytes = 0  # of batches with events
+        self.bytes = 0  # size of the batches with events
 
     def append(self, payload: bytes) -> None:
         self._add(payload, True)
@@ -65,39 +64,39 @@ class BatchLog:
         self.next += 1
 
     def since(self, number: int, most: int) -> list[KvBatch]:
-        """The batches from `number` on that are kept, at most `most`."""
+        """Returns the kept batches from `number` on, at most `most`."""
         begin = max(number, self.first)
         return [KvBatch(one, self._payloads[one][0])
                 for one in range(begin, min(begin + most, self.next))]
 
 
 class _Batches(list[KvBatch]):
-    """A list that can be referred to weakly."""
+    """A list with support for weak references."""
 
 
 @dataclass
 class _OpenPoint:
-    """A restore point of which more chunks follow."""
+    """A restore point whose last chunks have not come yet."""
 
     blocks: PointBlocks
-    chunks: int  # in all
+    chunks: int  # of the whole restore point
     in_snapshot: bool
 
 
 @dataclass(frozen=True)
 class FeedOptions:
     labels: KvLabels = field(default_factory=KvLabels)
-    # The first hexadecimal digits of a digest; empty: the fingerprint of the first restore point,
-    # and of the next one once no point of it is left.
+    # The first hexadecimal digits of the reported fingerprint. Empty: the fingerprint of the first
+    # restore point; when none of its points is left, the fingerprint of the next new point.
     fingerprint: str = ""
     max_blocks: int = 1_000_000
-    max_batches: int = 10_000  # kept for replays, within max_batch_bytes
+    max_batches: int = 10_000  # batches kept for replays, within max_batch_bytes
     max_batch_bytes: int = 256 << 20
 
 
 class EventFeed:
-    """`say` gets a line for people where restore points of another fingerprint are left out, or
-    are reported from now on."""
+    """Turns watch events into batches. `say` receives a log line when restore points of another
+    fingerprint are ignored, or when another fingerprint is reported from now on."""
 
     def __init__(self, options: FeedOptions, say: Callable[[str], object],
                  now: Callable[[], float] = time.time) -> None:
@@ -109,33 +108,34 @@ class EventFeed:
         self._has_others = self._has_said_others = False
         self._open: Optional[_OpenPoint] = None
         self._in_snapshot = False
-        self._listed: set[bytes] = set()  # by the snapshot so far
+        self._listed: set[bytes] = set()  # points that the current snapshot has listed
         self._left_out = self._of_others = 0
-        # The last answer of replay() that reported everything, as long as somebody sends it; and
-        # the next number at that time.
+        # The last full replay, while a task still sends it; and the next batch number at that
+        # time.
         self._everything: Callable[[], Optional[_Batches]] = lambda: None
         self._everything_at = 0
-        self.place = _Event()  # where a watch continues
-        self.on_batches: Callable[[], object] = lambda: None  # called after batches were added
+        self.place = _Event()  # the event after which the next watch continues
+        self.on_batches: Callable[[], object] = lambda: None  # called after batches are added
         self._publish([AllBlocksCleared()])
 
     def begin_watch(self) -> None:
-        """A watch begins: it sends again whatever the last one did not send to its end."""
+        """Call when a watch begins. Discards unfinished restore points and snapshots: the watch
+        sends them again."""
         self._open, self._in_snapshot = None, False
         self._listed.clear()
 
     def take(self, event: _Event) -> bool:
-        """False: the watch must be begun again, at `place`."""
+        """Processes one event. If it returns false, begin a new watch at `place`."""
         if event.kind == _Event.LOST:
             self.place = _Event()
             return False
         events = self._apply(event)
-        # A snapshot, and a restore point of which more follows, must be sent again from its start.
+        # Not inside a snapshot or a restore point: a new watch must send these from their start.
         if not self._in_snapshot and self._open is None:
             self.place = _Event(incarnation=event.incarnation, sequence=event.sequence)
         self._publish(events)
         if not self._options.fingerprint and self._has_others and not self._in_snapshot \
-                and self._ledger.points == 0:  # all that is left is of another fingerprint
+                and self._ledger.points == 0:  # only points of other fingerprints are left
             self._has_others = False
             self.place = _Event()
             return False
@@ -144,14 +144,14 @@ class EventFeed:
     def _apply(self, event: _Event) -> list[KvEvent]:
         if event.kind == _Event.CHUNKS:
             return self._extend(event.chunks)
-        self._open = None  # it left before all its chunks came
+        self._open = None  # its last chunks will not come
         if event.kind == _Event.START:
             self._in_snapshot = not event.resumed
         elif event.kind in (_Event.SNAPSHOT, _Event.STORED):
             if self._begin(event):
                 return self._extend(event.chunks)
         elif event.kind == _Event.SNAPSHOT_END:
-            # A watch that was resumed lists nothing.
+            # A resumed watch sends no snapshot, so points that it did not list stay.
             gone = self._ledger.keep(self._listed) if self._in_snapshot else []
             self.begin_watch()
             return gone
@@ -223,14 +223,14 @@ class EventFeed:
         return self._log.next
 
     def since(self, number: int, most: int) -> list[KvBatch]:
-        """The batches from `number` on that are kept, at most `most`."""
+        """Returns the kept batches from `number` on, at most `most`."""
         return self._log.since(number, most)
 
     def replay(self, number: int) -> list[KvBatch]:
-        """What a subscriber needs that has all batches before `number`: the batches from it on or,
-        if one of them is not kept any more, everything. Everything is numbered so that its last
-        number is the last published one and its first is `number` or above. Where that takes more
-        numbers than there are, batches without events are published."""
+        """Returns the batches for a subscriber that has all batches before `number`: the kept
+        batches from `number` on or, if some of these are no longer kept, a full replay of all
+        blocks. The last batch of a full replay has the last published number, and its first has
+        `number` or more. If that leaves too few numbers, empty batches are published first."""
         if number >= self._log.first:
             return self._log.since(number, self._log.next - number)
         everything = self._everything()

@@ -1,10 +1,11 @@
 """BlockLedger: the blocks that routers know, and the restore points that need each block.
 
-Blocks form trees, as prompts that begin alike do. A block stays as long as a restore point ends in
-it or goes through it. Each block has its parent and its tokens, so that a router that missed events
-can be sent everything again.
-Invariants: 1. The ledger has the parent of each of its blocks. 2. A block's `uses` count its
-children and the restore points that end in it, and are above 0. 3. At most max_blocks blocks.
+Blocks form trees, because prompts share beginnings. A block stays while a restore point ends in it
+or in one of its descendants. Each block stores its parent and its tokens, so that all blocks can be
+sent again to a router that missed events.
+Invariants: 1. The parent of each block is in the ledger. 2. A block's `uses` is the number of its
+children plus the number of restore points that end in it, and is above 0. 3. There are at most
+max_blocks blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from hearth_cache.events._batches import BlocksRemoved, BlocksStored, KvEvent
 
 @dataclass
 class PointBlocks:
-    """A restore point with all its blocks, from the first token on."""
+    """A restore point and all its blocks, from the first token on."""
 
     point_id: bytes
     block_tokens: int
     ids: list[int] = field(default_factory=list[int])
-    token_ids: list[int] = field(default_factory=list[int])  # block_tokens for each
+    token_ids: list[int] = field(default_factory=list[int])  # block_tokens for each id
 
 
 class _Block:
@@ -38,7 +39,7 @@ class BlockLedger:
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._blocks: dict[int, _Block] = {}
-        self._points: dict[bytes, int] = {}  # the block that each ends in
+        self._points: dict[bytes, int] = {}  # restore point: the block in which it ends
 
     def __contains__(self, point_id: bytes) -> bool:
         return point_id in self._points
@@ -52,8 +53,9 @@ class BlockLedger:
         return len(self._points)
 
     def add(self, point: PointBlocks) -> Optional[list[KvEvent]]:
-        """Returns what is new to routers. None, and nothing changes: the blocks are too many, or
-        contradict others that have the same number. REQUIRES: the point has a block."""
+        """Adds a restore point; returns the events about its new blocks. Returns None and changes
+        nothing if there would be too many blocks, or if a block's id is known with another parent.
+        REQUIRES: the point has a block."""
         if point.point_id in self._points:
             return []
         known, each = self._known(point), point.block_tokens
@@ -72,7 +74,8 @@ class BlockLedger:
         return [stored] if stored.ids else []
 
     def _known(self, point: PointBlocks) -> Optional[int]:
-        """How many blocks of the point are here already; None: the blocks contradict others."""
+        """Returns how many of the point's first blocks are known; None if its ids contradict
+        known blocks or repeat."""
         added: set[int] = set()
         parent = known = 0
         for block_id in point.ids:
@@ -89,7 +92,8 @@ class BlockLedger:
         return known
 
     def remove(self, point_id: bytes) -> list[KvEvent]:
-        """Returns what leaves with a restore point: the last block of a prompt first."""
+        """Removes a restore point; returns the event about the blocks that no other point needs,
+        children before parents."""
         block_id, removed = self._points.pop(point_id, 0), BlocksRemoved([])
         while block_id != 0:
             block = self._blocks[block_id]
@@ -102,12 +106,12 @@ class BlockLedger:
         return [removed] if removed.ids else []
 
     def keep(self, point_ids: Set[bytes]) -> list[KvEvent]:
-        """Removes all restore points but these."""
+        """Removes all other restore points."""
         gone = [point_id for point_id in self._points if point_id not in point_ids]
         return [event for point_id in gone for event in self.remove(point_id)]
 
     def everything(self) -> Iterator[KvEvent]:
-        """All blocks for a router that knows none, parents first."""
+        """Yields events about all blocks, parents first, for a router that knows none."""
         sent: set[int] = set()
         for block_id in self._points.values():
             chain: list[int] = []

@@ -1,13 +1,13 @@
 """EventSockets: publishes a feed's batches over ZeroMQ, and answers requests for missed batches.
 
-A batch is [topic, number, payload]; the number has 8 bytes, the highest first. A request for a
-replay is the first number that is wanted, in the same form. Its answers are [number, payload] each,
-and at the end the number -1 with an empty payload. A new subscriber is sent the last batch again
-within a second, and sees from its number what it lacks.
-Invariants: 1. A subscriber or asker that does not read costs its high-water mark of batches, and
-delays no other. 2. At most MAX_REPLAYS answers are sent at a time, and at most MAX_WAITING_REPLAYS
-wait; an asker has one. 3. A peer's message has at most MAX_PEER_BYTES, or ends its connection.
-(ZeroMQ keeps all topics that a subscriber asks for, however many.)
+A batch is [topic, number, payload]; the number has 8 bytes, big endian. A replay request is the
+first number that the subscriber needs, in the same form. A replay is a series of [number, payload],
+ended by the number -1 with an empty payload. When a subscriber connects, the last batch is sent
+again within a second; its number shows which batches the subscriber missed.
+Invariants: 1. A peer that does not read costs at most its high-water mark of batches, and delays no
+other peer. 2. At most MAX_REPLAYS replays are sent at a time, and at most MAX_WAITING_REPLAYS wait;
+each peer has at most one. 3. A peer's message over MAX_PEER_BYTES ends its connection.
+(ZeroMQ does not limit the number of topics that a subscriber asks for.)
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ MAX_PEER_BYTES = 512
 MAX_REPLAYS = 4
 MAX_WAITING_REPLAYS = 256
 _END = b"\xff" * 8  # number -1
-_AT_ONCE = 64  # batches that are sent before others get their turn
+_AT_ONCE = 64  # batches sent before other tasks run
 _REPEAT_PAUSE_S = 1.0
 _STALL_PAUSE_S = 0.005
-_REPLAY_HIGH_WATER = 64  # batches on their way to one asker, which holds memory if it never reads
+_REPLAY_HIGH_WATER = 64  # queued batches for one peer's replay
 
 
 @dataclass(frozen=True)
 class SocketOptions:
-    publish: str  # tcp://ADDRESS:PORT or ipc://PATH; the port * is any that is free
-    replay: str  # empty: none
+    publish: str  # tcp://ADDRESS:PORT or ipc://PATH; port *: any free port
+    replay: str  # same form; empty: no replays
     topic: bytes = b""
-    high_water: int = 1000  # batches that wait for one subscriber
-    patience_s: float = 10.0  # with an asker that takes nothing of its answer
+    high_water: int = 1000  # batches queued for one subscriber
+    patience_s: float = 10.0  # a replay ends if its peer takes nothing for this long
 
 
 class EventSockets:
-    """zmq.ZMQError where an address is taken, or is none: its text begins with the address."""
+    """The constructor raises zmq.ZMQError if an address is in use or invalid; the error's text
+    begins with the address."""
 
     def __init__(self, options: SocketOptions, feed: EventFeed) -> None:
         self._options, self._feed = options, feed
@@ -56,13 +57,13 @@ class EventSockets:
         try:
             self._publisher = self._socket(zmq.XPUB)
             self._publisher.set(zmq.SNDHWM, options.high_water)
-            self._publisher.set(zmq.XPUB_VERBOSE, 1)  # reports each subscriber, not each topic
+            self._publisher.set(zmq.XPUB_VERBOSE, 1)  # report every subscription, not only new topics
             _bind(self._publisher, options.publish)
             if options.replay:
                 self._replayer = self._socket(zmq.ROUTER)
                 self._replayer.set(zmq.SNDHWM, _REPLAY_HIGH_WATER)
                 self._replayer.set(zmq.RCVHWM, _REPLAY_HIGH_WATER)
-                self._replayer.set(zmq.ROUTER_MANDATORY, 1)  # says when an asker takes no more
+                self._replayer.set(zmq.ROUTER_MANDATORY, 1)  # report when a peer's queue is full
                 _bind(self._replayer, options.replay)
         except zmq.ZMQError:
             self.close()
@@ -72,23 +73,23 @@ class EventSockets:
     def _socket(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
         for option, value in ((zmq.LINGER, 1000), (zmq.HANDSHAKE_IVL, 5000),
-                              (zmq.TCP_MAXRT, 60_000),  # a peer that takes nothing is let go
+                              (zmq.TCP_MAXRT, 60_000),  # disconnect a peer that takes nothing
                               (zmq.TCP_KEEPALIVE, 1), (zmq.MAXMSGSIZE, MAX_PEER_BYTES)):
             socket.set(option, value)
         return socket
 
     def close(self) -> None:
-        """Batches on their way get a second to leave."""
+        """Closes the sockets; queued batches have one second to be sent."""
         self._feed.on_batches = lambda: None
         self._context.destroy()
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Where batches are published and replayed, as bound; empty: nowhere."""
+        """The bound addresses for batches and for replays; empty: disabled."""
         return _address(self._publisher), _address(self._replayer)
 
     async def run(self) -> None:
-        """Publishes until it is cancelled."""
+        """Publishes and replays until it is cancelled."""
         self._changed.set()
         work = [self._publish_new(), self._read_subscriptions(), self._repeat_last()]
         if self._replayer is not None:
@@ -120,7 +121,7 @@ class EventSockets:
         return bool(batches)
 
     async def _publish(self, batch: KvBatch) -> None:
-        # A subscriber with too many batches waiting misses this one: the next number shows it.
+        # A subscriber whose queue is full misses this batch; the next number shows the gap.
         await _send(self._publisher, self._options.topic, batch.number.to_bytes(8, "big"),
                     batch.payload)
 
@@ -143,7 +144,7 @@ class EventSockets:
 
     async def _read_requests(self, replayer: zmq.asyncio.Socket) -> None:
         while True:
-            # Of the requests that wait, an asker's last one counts: an answer can take seconds.
+            # Only a peer's last waiting request counts: a replay can take seconds.
             requests = [await replayer.recv_multipart()]
             while len(requests) < MAX_WAITING_REPLAYS:
                 try:
@@ -159,7 +160,7 @@ class EventSockets:
     def _begin_replay(self, replayer: zmq.asyncio.Socket, asker: bytes, number: int) -> None:
         before = self._replays.pop(asker, None)
         if before is not None:
-            before.cancel()  # it asks again
+            before.cancel()  # replaced by the new request
         if len(self._replays) < MAX_REPLAYS + MAX_WAITING_REPLAYS:
             task = asyncio.ensure_future(self._replay(replayer, asker, number))
             self._replays[asker] = task
@@ -182,7 +183,7 @@ class EventSockets:
 
     async def _answer(self, replayer: zmq.asyncio.Socket, asker: bytes, number: bytes,
                       payload: bytes) -> bool:
-        """False: the asker is gone, or has taken nothing for too long."""
+        """Sends one message of a replay. Returns false if the peer is gone or takes nothing."""
         until = time.monotonic() + self._options.patience_s
         while True:
             try:
@@ -197,7 +198,7 @@ class EventSockets:
 
 
 async def _send(socket: Any, *parts: bytes) -> None:
-    """zmq.Again: there is no room. It never waits."""
+    """Sends without waiting; raises zmq.Again if the queue is full."""
     await socket.send_multipart(parts, zmq.NOBLOCK)
 
 
