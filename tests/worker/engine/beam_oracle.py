@@ -1,10 +1,10 @@
-"""Compares the engine's search for the likeliest answer with transformers' generate(num_beams=N).
+"""Oracle: the engine's beam search equals transformers' generate(num_beams=N).
 
     beam_oracle.py BEAM_PROBE tiny            random checkpoints of small, odd geometries
-    beam_oracle.py BEAM_PROBE real MODEL_DIR  the real 270M, some prompts
+    beam_oracle.py BEAM_PROBE real MODEL_DIR  the real 270M model, some prompts
 
-Both: the same tokens, the same end, scores within 1e-4. A question on which transformers' own
-float32 and float64 answers differ hangs on the last bits, and is left out; few may be.
+Both compare tokens, finish reason, and scores (within 1e-4). If transformers' own float32 and
+float64 answers differ, the question depends on the last bits and is left out; this must be rare.
 """
 
 import os
@@ -28,7 +28,7 @@ STOPPED = [(4, 24, 1.0, False), (8, 30, 0.5, False), (2, 30, -0.5, True)]
 
 
 class StopBelow(StoppingCriteria):
-    """Ends a beam as a stop string does: most of the candidates may end so."""
+    """Ends a beam like a stop string. Most candidates may end this way."""
 
     def __init__(self, below):
         self.below = below
@@ -38,7 +38,7 @@ class StopBelow(StoppingCriteria):
 
 
 class Tally:
-    """What was compared, and what would make the comparison worth little."""
+    """Counts of comparisons; check() fails if they prove too little."""
 
     def __init__(self):
         self.equal = self.left_out = self.ended = self.stopped = self.unlike_greedy = 0
@@ -54,7 +54,7 @@ class Tally:
 
 @torch.inference_mode()
 def their_answer(model, ids, search, ends, stop_below=0):
-    """The tokens without the end token, why they end, and the score."""
+    """Returns transformers' tokens without the end token, the finish reason, and the score."""
     beams, tokens, length_penalty, early_stopping = search
     out = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long(),
                          num_beams=beams, do_sample=False, max_new_tokens=tokens,
@@ -70,7 +70,7 @@ def their_answer(model, ids, search, ends, stop_below=0):
 
 
 def compare(name, probe, models, ids, search, ends, tally, stop_below=0):
-    """Asks both; returns transformers' tokens."""
+    """Compares both implementations. Returns transformers' tokens."""
     answers = [their_answer(model, ids, search, ends, stop_below) for model in models]
     tokens, reason, score = answers[0]
     if any(other[:2] != (tokens, reason) for other in answers[1:]):
@@ -93,7 +93,7 @@ def compare(name, probe, models, ids, search, ends, tally, stop_below=0):
 
 
 def write_ends(model, folder, ends):
-    """The checkpoint's end tokens: the worker reads them where transformers does."""
+    """Sets the checkpoint's end tokens, in the files that transformers and the worker read."""
     model.config.eos_token_id = ends
     model.generation_config.eos_token_id = ends
     model.generation_config.save_pretrained(folder)

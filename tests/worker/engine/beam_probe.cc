@@ -1,11 +1,12 @@
-// Answers beam_oracle.py: runs requests with several beams on an engine of the class invariant.
+// Answers beam_oracle.py: runs beam searches on an engine of the class invariant.
 //
-//   beam_probe MODEL_DIR [THREADS]
-// Reads one JSON object a line from standard input, writes one a line to standard output:
-//   {"ids": [..], "beams": 4, "max_new_tokens": 20, "length_penalty": 1.0, "early_stopping": false,
-//    "ignore_eos": true, "stop_below": 0}
-// With "stop_below" a token ends a beam, like a stop string, whose id modulo 5 is below it.
-//     -> {"tokens": [..], "reason": "eos", "score": -1.5, "cached_tokens": 0, "ms": 10.5}
+//  beam_probe MODEL_DIR [THREADS]
+//
+// Reads one JSON object per line from standard input, and writes one per line to standard output:
+//  {"ids": [..], "beams": 4, "max_new_tokens": 20, "length_penalty": 1.0, "early_stopping": false,
+//   "ignore_eos": true, "stop_below": 0}
+//  -> {"tokens": [..], "reason": "eos", "score": -1.5, "cached_tokens": 0, "ms": 10.5}
+// A token whose id modulo 5 is below "stop_below" ends a beam, like a stop string.
 #include <chrono>
 #include <cstdlib>
 #include <iostream>

@@ -1,4 +1,4 @@
-// The canary: which differences between two machines part their fingerprints.
+// The canary: which differences between machines change their fingerprints.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A context that holds more than 4,096 keys, and a window that slides within it.
+// A context of more than 4,096 keys, with a sliding window.
 const std::string& LongDir() {
   TinyGeometry geometry;
   geometry.context_tokens = 8192;
@@ -43,7 +43,7 @@ TEST(CanaryTest, OneRowDifferenceChangesFingerprint) {
 
 TEST(CanaryTest, SlidWindowDifferenceChangesFingerprint) {
   TinyGeometry geometry;
-  geometry.window = 512;  // as Gemma 3 270M: two chunks and a few rows never leave it
+  geometry.window = 512;  // as in Gemma 3 270M; longer than two chunks and a few rows
   geometry.context_tokens = 8192;
   const Fingerprint usual = FingerprintOn(ModelDir(geometry), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(ModelDir(geometry), OddBits::kSlidWindow)),
@@ -87,7 +87,7 @@ TEST(FingerprintTest, YarnAddsFingerprintFields) {
 }
 
 TEST(CanaryTest, ShortContextStillSlidesWindow) {
-  const std::string& dir = ModelDir(Geometries()[0].geometry);  // 512 tokens of context
+  const std::string& dir = ModelDir(Geometries()[0].geometry);  // a context of 512 tokens
   const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);
   EXPECT_EQ(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kNowhere)).size(), 0u);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kSlidWindow)),

@@ -1,4 +1,4 @@
-// Guesses of what a text goes on with: where they come from, and how long they are.
+// Guessed tokens: where they come from, and how many are guessed.
 
 #include <numeric>
 #include <random>
@@ -67,7 +67,7 @@ TEST(DraftLengthTest, CorrectGuessesGrowItToLimit) {
     length.OnStep(length.tokens(), length.tokens());
   }
   EXPECT_THAT(tokens, ElementsAre(3, 7, 10, 10));
-  length.OnStep(2, 2);  // a step had no room for more
+  length.OnStep(2, 2);  // the step had no room for more tokens
   EXPECT_EQ(length.tokens(), 10u);
 }
 
@@ -89,7 +89,7 @@ TEST(DraftLengthTest, ZeroLimitDisablesDrafts) {
   EXPECT_EQ(length.tokens(), 0u);
 }
 
-// Of a text where every pair was seen before and every guess is wrong.
+// For a text in which every pair occurred before and every guess is wrong.
 TEST(DraftLengthTest, WrongGuessesCostFewRows) {
   DraftLength length(15);
   uint32_t drafted = 0, late = 0;
@@ -100,7 +100,7 @@ TEST(DraftLengthTest, WrongGuessesCostFewRows) {
   }
   EXPECT_LE(drafted, 19u);
   EXPECT_EQ(drafted - late, 5u);
-  // And comes back at once where something is.
+  // A right guess restores the length at once.
   while (length.tokens() == 0) length.OnStep(0, 0);
   length.OnStep(1, 1);
   EXPECT_EQ(length.tokens(), 3u);

@@ -1,5 +1,5 @@
-// The engine with LoRA adapters: each has keys and values of its own, whoever computes beside it.
-// What an adapter computes: tests/worker/model/adapter_oracle.py.
+// The engine with LoRA adapters: each adapter has its own keys and values, whatever runs in the
+// same batch. The adapters' results are checked by tests/worker/model/adapter_oracle.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,7 +90,7 @@ TEST_F(EngineAdapters, SamplesUseTheAdapter) {
     collector->WaitAll();
   };
   Collector collector;
-  collect(&collector, Through("legal", 2));  // greedy: both are what one is
+  collect(&collector, Through("legal", 2));  // greedy, so both samples are equal
   EXPECT_EQ(samples[0].size(), 6u);
   EXPECT_EQ(samples[0], samples[1]);
   EXPECT_EQ(samples[0], worker.Run(Through("legal"))->tokens);

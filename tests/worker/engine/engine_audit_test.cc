@@ -1,5 +1,4 @@
-// Audits: what a cache gave is computed again when nothing else is to be done, and taken out where
-// it is wrong.
+// Audits: an idle engine recomputes prefixes from a cache and quarantines wrong ones.
 
 #include "worker/engine/engine_audit.h"
 
@@ -36,7 +35,7 @@ PrefixRequest PrefixOf(const std::vector<int32_t>& prompt, uint32_t boundary) {
   return prefix;
 }
 
-// Until the worker has done `audits`, or given them up.
+// Waits until the worker has finished or skipped `audits` audits.
 void WaitForAudits(TestWorker* worker, uint64_t audits) {
   while (worker->Counter("audits") + worker->Counter("audits_skipped") < audits) {
     std::this_thread::yield();
@@ -134,7 +133,7 @@ TEST(EngineAuditTest, InvalidAuditRateIsRefused) {
   }
 }
 
-// Two caches of 40 rows that differ by what `change` does to the second one's first global key.
+// Compares two caches of 40 rows, after `change` was applied to the first global key of the second.
 std::vector<ObjectId> Compared(Exactness exactness, const std::function<void(float*)>& change) {
   const auto gemma = Gemma::Load(AuditDir(), {});
   const KvLayout layout = LayoutOf((*gemma)->config(), KvDtype::kFloat32, 16, exactness);

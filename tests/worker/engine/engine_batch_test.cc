@@ -1,5 +1,5 @@
-// Steps of several sequences, class invariant: who is computed with whom changes no bit, and nobody
-// stops for another's prompt.
+// Batched steps in the class invariant: the composition of a batch changes no bit, and a long
+// prompt does not block decoding sequences.
 
 #include <functional>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 const std::string& BatchDir() { return ModelDir(Geometries()[1].geometry); }
 
-// A request's tokens with all that is said of each.
+// A request's tokens with their log probabilities.
 struct Answer {
   Collector run;
   std::vector<SampledToken> tokens;
@@ -69,7 +69,7 @@ EngineRequest SampledRequest(uint64_t number) {
 TEST(EngineBatchTest, BatchedRequestsEqualSingleRequests) {
   constexpr uint64_t kRequests = 8;
   EngineOptions options = InvariantOptions();
-  options.speculate = 0;  // it would make decode steps fewer, by who decodes beside whom
+  options.speculate = 0;  // guessing would make the number of steps depend on the batch
   TestWorker alone(BatchDir(), options, nullptr, /*with_cache=*/false);
   std::vector<std::unique_ptr<Answer>> wanted, got;
   for (uint64_t i = 1; i <= kRequests; ++i) {
@@ -102,13 +102,14 @@ TEST(EngineBatchTest, BatchedRequestsEqualSingleRequests) {
   EXPECT_EQ(worker.Counter("nondeterminism"), 0u);
 }
 
-// Eight that decode and a prompt of 25 chunks of 16: half of a step is its own.
+// Eight sequences decode while a prompt of 200 tokens prefills with half of each step's rows.
 TEST(EngineBatchTest, LongPromptSharesStepsWithDecoding) {
   EngineOptions options = InvariantOptions();
   options.max_running = 9;
-  options.speculate = 0;  // a guess that is right ends one before the prompt's last step
+  options.speculate = 0;  // a right guess could end a sequence too early
   TestWorker worker(BatchDir(), options, nullptr, /*with_cache=*/false);
-  // All decode by the last one's tenth token, at which they stand still until the prompt is there.
+  // The last sequence's tenth token blocks the engine until the prompt is submitted. All decode
+  // then.
   absl::Notification all_decode, submitted;
   std::vector<std::unique_ptr<Collector>> decoding;
   for (uint64_t seed = 1; seed <= 8; ++seed) {

@@ -1,4 +1,4 @@
-// A cache that fails, lies or dawdles costs time only.
+// A cache that fails, returns wrong data or is slow costs only time.
 
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ EngineOptions NoPool() {
   return options;
 }
 
-// A request, its cold answer, and a store that could serve 64 of its tokens.
+// A request, its cold answer, and a store that has 64 of its tokens.
 class EngineFaultsTest : public testing::Test {
  protected:
   EngineFaultsTest() : request_(Request(ForkedPrompt(70, 90, 1, 2))) {
@@ -78,7 +78,7 @@ TEST_F(EngineFaultsTest, BlockedFetchThreadsDelayNoRequest) {
   absl::Notification release;
   EngineOptions options = NoPool();
   options.cache.fetch_budget = absl::Milliseconds(5);
-  options.max_running = 1;  // one fetch thread, room for one more fetch to wait
+  options.max_running = 1;  // one fetch thread, and room for one waiting fetch
   TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   for (int i = 0; i < 4; ++i) ExpectComputed(*worker.Run(request_));
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(EngineFaultsTest, InvalidFetchFallsBackToPool) {
   EngineOptions options = TestWorker::SmallOptions();
   TestWorker worker(FaultyDir(), options, cache_);
-  worker.Run(Request(Prompt(40, 1)));  // from the store's objects or not: pools 32
+  worker.Run(Request(Prompt(40, 1)));  // puts 32 tokens into the pool
   cache_->mangle = [](FetchOutcome* outcome) { outcome->objects.clear(); };
   const auto run = worker.Run(request_);
   EXPECT_EQ(run->started.cached_tokens, 32u);
@@ -184,7 +184,7 @@ TEST_F(EngineFaultsTest, SlowPublishDelaysNoRequest) {
   EXPECT_EQ(worker.Counter("publishes_stored"), 2u);
 }
 
-// Its first fetch takes until it is stopped.
+// Blocks the first fetch until it is stopped.
 class StoppableCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -205,7 +205,7 @@ class StoppableCache : public MemoryPrefixCache {
 TEST(CancelledFetchTest, FreesItsThread) {
   const auto cache = std::make_shared<StoppableCache>(TestWorker(FaultyDir())->layout());
   EngineOptions options = NoPool();
-  options.max_running = 1;  // and one thread for fetches
+  options.max_running = 1;  // also limits fetch threads to one
   TestWorker worker(FaultyDir(), options, cache);
   Collector collector;
   const auto handle = worker.Submit(Request(Prompt(40)), &collector);

@@ -22,7 +22,7 @@ std::string TestDevice() {
   return device == nullptr ? "cpu" : device;
 }
 
-// Removed when the process ends.
+// Removes the folders at the end of the process.
 struct CheckpointFolders {
   ~CheckpointFolders() {
     std::error_code ignored;
@@ -99,8 +99,8 @@ EngineOptions TestWorker::SmallOptions() {
   options.dtype = "float32";
   options.chunk_tokens = 16;
   options.threads = 2;
-  options.cache.load = LoadChoice::kAlways;  // likewise
-  options.cache.fetch_budget = kHang;        // tests that are about the budget set their own
+  options.cache.load = LoadChoice::kAlways;
+  options.cache.fetch_budget = kHang;  // timeout tests set their own
   return options;
 }
 
@@ -118,7 +118,7 @@ TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
 
 std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
                                                         Collector* collector) {
-  EngineRequest completed = request;  // what is wrong with it Submit says
+  EngineRequest completed = request;  // Submit reports errors
   engine_->Complete(&completed).IgnoreError();
   auto handle = engine_->Submit(completed, collector->Callbacks(completed.writes()));
   if (!handle.ok()) Die(handle.status().ToString());

@@ -1,5 +1,5 @@
-// The harness of the engine's tests: an engine on a tiny random checkpoint, and requests run to
-// their end. Waits are notifications with a limit that only a broken engine reaches.
+// Harness of the engine's tests: an engine on a tiny random checkpoint, and requests run to their
+// end. Waits are notifications with a timeout that only a broken engine reaches.
 #ifndef HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 #define HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 
@@ -14,31 +14,32 @@
 
 namespace hearth {
 
-// Of a worker's own pool: more than any test fills.
+// Size of a worker's pool: more than any test fills.
 inline constexpr uint64_t kPoolBytes = 64 << 20;
 
-// Long enough for a busy machine; only a hang takes it.
+// Timeout for hangs; long enough for a busy machine.
 inline constexpr absl::Duration kHang = absl::Seconds(120);
 
-// Collects one request's callbacks. Destroyed, it waits for those still to come.
+// Collects the callbacks of one request. The destructor waits for the remaining callbacks.
 class Collector {
  public:
   Collector() = default;
   ~Collector();
-  // Called once, for a request that is accepted.
+  // Called once, for an accepted request.
   EngineCallbacks Callbacks(bool writes = true);
 
-  // Wait for the events; they abort the test after kHang.
+  // These wait for events, and abort the test after kHang.
   void WaitStarted() { Wait(&started_); }
   void WaitFirstToken() { Wait(&first_token_); }
   void WaitEnd() { Wait(&ended_); }
   void WaitPublished() { Wait(&published_); }
-  void WaitAll();  // the end, and the publish when there is one
+  void WaitAll();  // the end, and the publish if the request writes
 
-  // Called on the engine's thread with each token's number (from 0); its answer ends the sequence.
+  // Called on the engine's thread with each token's index (from 0). Returning false ends the
+  // sequence.
   std::function<bool(size_t)> on_token;
 
-  // To be read after WaitEnd (outcome: WaitPublished).
+  // Read these after WaitEnd (`outcome`: after WaitPublished).
   StartedInfo started;
   FinishedInfo finished;
   absl::Status error;
@@ -52,13 +53,13 @@ class Collector {
   absl::Notification started_, first_token_, ended_, published_;
 };
 
-// A deterministic prompt; prompts of one seed are prefixes of each other.
+// Returns a deterministic prompt. Prompts of the same seed are prefixes of each other.
 std::vector<int32_t> Prompt(size_t tokens, uint64_t seed = 1, int vocab_size = 160);
-// `head` tokens of one seed, the rest of another.
+// Returns `head` tokens of one seed, followed by tokens of another seed.
 std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed,
                                   uint64_t tail_seed);
 
-// An engine, and optionally a cache in memory, which may be shared with another engine.
+// An engine, with an optional cache in memory that several engines may share.
 class TestWorker {
  public:
   explicit TestWorker(const std::string& model_dir, EngineOptions options = SmallOptions(),
@@ -69,7 +70,7 @@ class TestWorker {
   const std::shared_ptr<MemoryPrefixCache>& cache() const { return cache_; }
   uint64_t Counter(const std::string& name) { return engine_->Stats().counters.at(name); }
 
-  // Runs a request to its end, and its publish when it writes. Aborts when it is refused.
+  // Runs a request to its end, and its publish if it writes. Aborts if the request is refused.
   std::unique_ptr<Collector> Run(const EngineRequest& request);
   std::shared_ptr<EngineRequestHandle> Submit(const EngineRequest& request, Collector* collector);
   void Stop() { engine_.reset(); }
@@ -83,10 +84,10 @@ class TestWorker {
 EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints = {},
                       uint32_t max_new_tokens = 2);
 
-// Of the class invariant; self-tests are remembered for the process. If the environment has
+// Options of the class invariant; self-tests run once per process. If the environment has
 // HEARTH_TEST_DEVICE, that device computes, and checkpoints are in bfloat16; else the CPU computes.
 EngineOptions InvariantOptions(int threads = 2);
-// Of a chunk of all layers.
+// Returns the bytes of a chunk in all layers.
 uint64_t ChunkBytes(const KvLayout& layout);
 
 struct NamedGeometry {
@@ -94,10 +95,10 @@ struct NamedGeometry {
   TinyGeometry geometry;
   const char* dtype = "float32";
 };
-// Window below C = 16, window above several C, several KV heads with irregular layer types; that
-// one in bfloat16 too.
+// A window below C = 16; a window above several C; several KV heads with irregular layer types; the
+// same in bfloat16.
 const std::vector<NamedGeometry>& Geometries();
-// The checkpoint of a geometry, written once a process.
+// The checkpoint of a geometry, written once per process.
 const std::string& ModelDir(const TinyGeometry& geometry);
 
 }  // namespace hearth

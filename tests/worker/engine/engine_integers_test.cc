@@ -1,5 +1,5 @@
-// Engines that multiply integers and keep keys and values in bfloat16, each with another kernel of
-// integers: what one makes another restores and goes on from, with the bits of a cold run.
+// Engines that multiply integers and keep keys and values in bfloat16, with different integer
+// kernels: one restores and continues KV that another computed, with the bits of a cold run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kAnswer = 12, kPromptTokens = 150;
 const char kAdapter[] = "legal";
 
-// The kernel that publishes, and the one that restores.
+// The publishing kernel and the restoring kernel.
 using Kernels = std::pair<IntegerKernel, IntegerKernel>;
 
 class EngineIntegers : public testing::TestWithParam<Kernels> {
@@ -45,9 +45,9 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
     if (!usable.empty()) ForceIntegerKernel(usable.back());
   }
 
-  // Every kind of request whose steps are unlike a plain prefill's.
+  // Requests whose steps differ from a plain prefill's.
   static std::map<std::string, EngineRequest> Requests() {
-    // Its last tokens were there before, so that there is something to guess.
+    // The prompt's last tokens repeat, so that there is something to guess.
     std::vector<int32_t> prompt = Prompt(kPromptTokens);
     prompt.insert(prompt.end(), prompt.end() - 40, prompt.end());
     const EngineRequest plain = Request(prompt, {kPromptTokens}, kAnswer);
@@ -57,7 +57,7 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
     requests["beams"].search.beams = 3;
     requests["samples"].samples = 2;
     requests["samples"].sampling.temperature = 1;
-    for (auto& [name, request] : requests) request.tenant = name;  // nothing is shared among them
+    for (auto& [name, request] : requests) request.tenant = name;  // so that they share nothing
     return requests;
   }
 

@@ -1,5 +1,4 @@
-// The engine in the class invariant, on the kernels: what a request gets depends on its tokens
-// alone.
+// The engine in the class invariant, on the kernels: a request's results depend only on its tokens.
 
 #include <atomic>
 #include <functional>
@@ -29,7 +28,7 @@ class EngineInvariantTest : public testing::TestWithParam<NamedGeometry> {
 
 std::vector<NamedGeometry> FloatGeometries() {
   std::vector<NamedGeometry> geometries = Geometries();
-  geometries.pop_back();  // computes in bfloat16
+  geometries.pop_back();  // bfloat16
   return geometries;
 }
 
@@ -39,7 +38,7 @@ TEST_P(EngineInvariantTest, WarmRunHasColdRunBits) {
   const auto cold = alone.Run(Request(prompt, {}, 9));
   ASSERT_TRUE(cold->error.ok()) << cold->error;
   TestWorker publisher(Dir(), Invariant(3));
-  // Breakpoints that nobody else has, and texts that go on in other ways.
+  // Texts with other breakpoints and other continuations.
   for (const uint32_t shared : {7u, 16u, 45u, 46u, 100u}) {
     publisher.Run(Request(ForkedPrompt(shared, shared + 30, 1, 70 + shared), {shared}));
     EngineOptions options = Invariant(2);
@@ -59,7 +58,7 @@ TEST_P(EngineInvariantTest, PoolHitSharesBlocks) {
   const auto cold = worker.Run(Request(Prompt(100), {93}));
   const uint64_t kept = worker->Stats().kv_used_bytes;
   EXPECT_GT(kept, 0u);
-  // Of 100 tokens and the one that is stepped: chunks 0 to 4 are shared, 5 and 6 are its own.
+  // The request shares chunks 0 to 4 of its 101 tokens, and takes chunks 5 and 6 itself.
   uint64_t while_running = 0;
   Collector warm_run;
   warm_run.on_token = [&](size_t) {
@@ -102,7 +101,7 @@ TEST_P(EngineInvariantTest, ConcurrentRequestsKeepTheirTokens) {
   }
 }
 
-// Workers take turns, and none computes an answer again.
+// Two workers alternate turns. Neither recomputes an earlier answer.
 TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
   TestWorker one(Dir(), Invariant(1));
   EngineOptions no_pool = Invariant(3);
@@ -128,7 +127,7 @@ TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
     const std::vector<int32_t> next = Prompt(11, 40 + turn);
     text.insert(text.end(), next.begin(), next.end());
   }
-  // Prefilled by one that reads nothing, the same objects have the same bits.
+  // A worker that reads nothing prefills the same text to the same bits.
   EngineRequest prefill = Request(text, {known}, 0);
   prefill.cache = CacheMode::kWrite;
   TestWorker fresh(Dir(), Invariant(2), one.cache());
@@ -136,7 +135,8 @@ TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
   EXPECT_EQ(one.cache()->conflicts(), 0);
 }
 
-// One at the end of a chunk is kept: all that it needs is there. Nothing is cut out for another.
+// A new breakpoint at a chunk's end is kept, because its objects are complete. Others are not cut
+// out of restored objects.
 TEST_P(EngineInvariantTest, NewBreakpointIsKeptAtChunkEnd) {
   TestWorker worker(Dir(), Invariant());
   worker.Run(Request(Prompt(70), {70}, 0));
@@ -173,7 +173,7 @@ TEST_P(EngineInvariantTest, StoppedAnswerIsPublished) {
   EXPECT_THAT(reader.cache()->BoundariesOf("default"), testing::IsEmpty());
 }
 
-// One that everybody waits for.
+// Always grants a lease, as if other requests waited.
 class LeasingCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -185,7 +185,7 @@ class LeasingCache : public MemoryPrefixCache {
   }
 };
 
-// Boundaries within a step, and the last one before its end.
+// Boundaries inside a step, and the last boundary before the end.
 TEST_P(EngineInvariantTest, LeaseHolderPublishesEachBoundary) {
   EngineOptions options = Invariant();
   options.cache.compute.min_tokens = 1;
@@ -205,7 +205,8 @@ TEST_P(EngineInvariantTest, LeaseHolderPublishesEachBoundary) {
   EXPECT_EQ(cache->conflicts(), 0);
 }
 
-// The first of two equal fetches goes into the pool: the second brings nothing more, and is right.
+// The first of two equal fetches fills the pool. The second brings nothing new, but is not an
+// error.
 TEST_P(EngineInvariantTest, ConcurrentEqualFetchesAreAccepted) {
   TestWorker publisher(Dir(), Invariant());
   publisher.Run(Request(Prompt(60), {48}, 1));
@@ -233,7 +234,7 @@ TEST_P(EngineInvariantTest, ConcurrentEqualFetchesAreAccepted) {
   EXPECT_EQ(worker.Counter("fetches_refused"), 0u);
 }
 
-// A prefill computes decoded tokens again, with the same bits; a single different bit is found.
+// A prefill recomputes decoded tokens to the same bits; one wrong bit is detected.
 TEST_P(EngineInvariantTest, AuditComparesDecodedBits) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
@@ -260,7 +261,7 @@ TEST_P(EngineInvariantTest, AuditComparesDecodedBits) {
   PrefixRequest answered;
   answered.token_ids.assign(text.begin(), text.begin() + 69);
   answered.tenant = "default";
-  const ObjectId decoded{48, 16, LayerGroup::kGlobal};  // all of it decoded, none prefilled
+  const ObjectId decoded{48, 16, LayerGroup::kGlobal};  // decoded tokens only
   publisher.cache()->Poison(answered, decoded);
   audit(1);
   EXPECT_THAT(publisher.cache()->quarantined(), testing::ElementsAre(decoded));
@@ -302,11 +303,11 @@ TEST(InvariantClassTest, Bfloat16DtypeIsRefused) {
 }
 
 TEST(InvariantClassTest, PoolYieldsOnlyToServableRequests) {
-  uint64_t needed = 0;  // by one request of 64 tokens
+  uint64_t needed = 0;  // bytes needed by one request of 64 tokens
   {
     TestWorker worker(OneDir(), Invariant(), nullptr, /*with_cache=*/false);
     worker.Run(Request(Prompt(64), {}, 1));
-    needed = worker->Stats().kv_used_bytes;  // the pool's
+    needed = worker->Stats().kv_used_bytes;  // held by the pool
   }
   EngineOptions options = Invariant();
   options.memory.kv_bytes = 3 * needed;
@@ -327,7 +328,7 @@ TEST(InvariantClassTest, PoolYieldsOnlyToServableRequests) {
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
-// The pool's part of it is in the budget already.
+// The restored part is in the pool already, and counts once against the budget.
 TEST(InvariantClassTest, NextTurnReusesPoolInTightBudget) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gggl";
@@ -345,7 +346,7 @@ TEST(InvariantClassTest, NextTurnReusesPoolInTightBudget) {
   EXPECT_GE(next->started.cached_tokens, 176u);
 }
 
-// The audit waits for its cache, which answers when another audit is under way.
+// The audit's fetch answers while another audit is running.
 TEST(InvariantClassTest, RequestAbortsRunningAudit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gg";
@@ -357,7 +358,8 @@ TEST(InvariantClassTest, RequestAbortsRunningAudit) {
   EngineOptions options = Invariant();
   options.cache.audit_rate = 1;
   options.memory.pool_bytes = 0;
-  // For an audit, six chunks computed and six fetched; not for six and a request of seven.
+  // Enough for an audit (six chunks computed and six fetched), but not for six chunks and a request
+  // of seven.
   options.memory.kv_bytes = 12 * ChunkBytes(publisher->layout());
   absl::Notification asked, answered;
   int fetches = 0;
@@ -375,7 +377,7 @@ TEST(InvariantClassTest, RequestAbortsRunningAudit) {
     answered.WaitForNotification();
   };
   TestWorker worker(dir, options, publisher.cache());
-  // The first one's answer is there, the second one's is not: who would take it has time to.
+  // Answer the first audit's fetch, and give the second audit time to take it by mistake.
   meanwhile = [&] {
     for (int i = 0; i < 2000 && worker.Counter("audits") == 0; ++i) std::this_thread::yield();
   };

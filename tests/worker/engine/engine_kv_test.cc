@@ -1,4 +1,4 @@
-// The engine with each way to keep keys and values, on the kernels.
+// The engine with each strategy of keeping keys and values, on the kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ EngineRequest AskFor(const std::string& cache, const std::string& quantization =
   return request;
 }
 
-// The blocks that a request takes from its first token to its last.
+// Returns the number of blocks taken between a request's first and last token.
 uint64_t TakenWhileDecoding(TestWorker* worker, const EngineRequest& request,
                             std::vector<int32_t>* tokens) {
   Collector collector;
@@ -58,7 +58,7 @@ TEST(EngineKv, StaticRequestDecodesWithoutAllocation) {
   dynamic.cache = CacheMode::kOff;
   EXPECT_GT(TakenWhileDecoding(&worker, dynamic, &want), 0u);
   for (const CacheMode cache : {CacheMode::kOff, CacheMode::kDefault, CacheMode::kDefault}) {
-    EngineRequest request = AskFor("static");  // cold, cold and kept, from the pool
+    EngineRequest request = AskFor("static");  // run uncached, cold and kept, and from the pool
     request.cache = cache;
     EXPECT_EQ(TakenWhileDecoding(&worker, request, &tokens), 0u);
     EXPECT_EQ(tokens, want);
@@ -94,7 +94,7 @@ TEST(EngineKv, QuantizedRestoreHasColdBits) {
     EXPECT_EQ((*run)->tokens, want->tokens);
     EXPECT_EQ((*run)->finished.samples[0].logits_sha256, want->finished.samples[0].logits_sha256);
   }
-  // Another class: smaller, and with other bits.
+  // Quantized KV has another fingerprint, fewer bytes and other bits.
   TestWorker plain(Dir(), Options(), nullptr, /*with_cache=*/false);
   EXPECT_NE(plain->fingerprint().digest(), cold->fingerprint().digest());
   EXPECT_EQ(cold->fingerprint().Layout()->quantization.bits, 4u);
@@ -116,7 +116,7 @@ TEST(EngineKv, OtherQuantizationIsComputedUncached) {
     EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kQuantized);
   }
   EXPECT_EQ(plain.Counter("pool_inserts"), 0u);
-  // And what is dynamic there is of another class than that worker's.
+  // Static KV on the quantized worker is not cached either.
   EXPECT_EQ(quantized.Run(AskFor("static"))->started.cached_tokens, 0u);
 }
 
@@ -181,7 +181,7 @@ TEST(EngineKv, StaticNeedsInvariantClass) {
               HasSubstr("kv-cache: static needs exactness invariant"));
 }
 
-// A copy of the checkpoint whose generation_config.json is `json`.
+// Copies the checkpoint, with `json` as its generation_config.json.
 std::string DirSaying(const TestFolder& folder, const std::string& json) {
   const std::string dir = folder.path() + "/model";
   std::filesystem::remove_all(dir);
@@ -202,7 +202,7 @@ TEST(EngineKv, RequestOverridesFlagOverridesModel) {
   EXPECT_THAT(std::string(Engine::Create(unknown).status().message()), HasSubstr("got \"mamba\""));
 }
 
-// Training guides set use_cache to false, and the checkpoint keeps it in either file.
+// Training guides set use_cache to false, which ends up in either file of a checkpoint.
 TEST(EngineKv, CheckpointUseCacheFalseIsIgnored) {
   const TestFolder folder;
   const std::string dir = DirSaying(folder, R"({"use_cache": false})");

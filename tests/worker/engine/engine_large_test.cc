@@ -1,4 +1,4 @@
-// A prefix that is larger than the worker's pool and than what may wait to be published.
+// A prefix larger than the worker's pool and than staging-bytes.
 
 #include <string>
 
@@ -13,7 +13,7 @@ TEST(EngineLargeTest, PrefixLargerThanPoolIsPublished) {
   EngineOptions options = InvariantOptions();
   const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
   options.memory.pool_bytes = 2 * chunk;
-  // Of a prompt that is whole chunks only what local layers keep beyond their window is staged.
+  // For a prompt of whole chunks, only local chunks beyond the window count as staged.
   options.memory.staging_bytes = 8 * chunk;
   TestWorker worker(dir, options);
   const EngineRequest request = Request(Prompt(400), {}, 0);

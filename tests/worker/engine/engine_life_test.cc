@@ -1,4 +1,5 @@
-// A request's life: limits, modes, cancelling in every phase, deadlines, draining, sampling.
+// A request's life: limits, cache modes, cancellation in every phase, deadlines, draining,
+// sampling.
 
 #include <thread>
 
@@ -23,8 +24,8 @@ EngineOptions OnePlace(uint32_t max_queued = 8) {
   return options;
 }
 
-// Blocks fetches until released, and says when one began. Outlived by a fetch that nobody waits
-// for.
+// Blocks fetches until Release(), and notes when one begins. Its state outlives it, for abandoned
+// fetches.
 class Gate {
  public:
   explicit Gate(MemoryPrefixCache* cache) {
@@ -108,7 +109,7 @@ TEST(EngineLifecycleTest, BusyTenantDoesNotBlockAnother) {
   for (int round = 0; round < 5; ++round) {
     for (int i = 0; i < 100; ++i) refused += worker->Submit(many, ignored).ok() ? 0 : 1;
     Collector other;
-    worker.Submit(few, &other);  // dies where it is refused
+    worker.Submit(few, &other);  // aborts if the request is refused
     other.WaitEnd();
     EXPECT_TRUE(other.error.ok()) << other.error;
   }
@@ -125,7 +126,7 @@ TEST(EngineLifecycleTest, CancelledQueuedRequestFreesQueue) {
   waiting.WaitEnd();
   EXPECT_EQ(waiting.error.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(waiting.was_started());
-  worker.Submit(Request(Prompt(40)), &next);  // dies when the queue is still full
+  worker.Submit(Request(Prompt(40)), &next);  // aborts if the queue is still full
   gate.Release();
   next.WaitEnd();
 }
@@ -143,13 +144,13 @@ TEST(EngineLifecycleTest, CancelledFetchFreesPlaceAtOnce) {
   EngineRequest uncached = Request(Prompt(40));
   uncached.cache = CacheMode::kOff;
   worker.Submit(uncached, &next);
-  next.WaitEnd();  // while the first fetch is still blocked
+  next.WaitEnd();  // the first fetch is still blocked
   EXPECT_TRUE(next.error.ok());
   gate.Release();
-  handle->Cancel();  // after the end: nothing happens
+  handle->Cancel();  // no effect after the end
 }
 
-// Has a request wait for another's computation until it is released, and then something for it.
+// Makes a request wait for another's computation until `released`, then offers more tokens.
 class WaitingCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -295,7 +296,7 @@ TEST(EngineLifecycleTest, FinishReasonsAreReported) {
   EXPECT_EQ(stopped.finished.reason, FinishReason::kStop);
   EXPECT_EQ(stopped.tokens.size(), 3u);
 
-  // At a high temperature token 1, the end token, comes up soon among 160.
+  // At a high temperature, token 1 (the end token) is soon drawn from 160 tokens.
   EngineRequest request = Request(Prompt(40), {}, 400);
   request.ignore_eos = false;
   request.sampling.temperature = 100;
@@ -312,7 +313,7 @@ TEST(EngineLifecycleTest, SeedDeterminesSampledTokens) {
   request.sampling.temperature = 5;
   request.sampling.seed = 7;
   const auto first = worker.Run(request);
-  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // warm, this time
+  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // warm
   request.sampling.seed = 8;
   EXPECT_NE(worker.Run(request)->tokens, first->tokens);
 }
@@ -321,7 +322,7 @@ TEST(EngineLifecycleTest, RepeatedPrefillComputesNothing) {
   TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(75), {50}, 0);
   const auto first = worker.Run(request);
-  EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens make no boundary
+  EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens have no boundary
   EXPECT_THAT(first->outcome.boundaries, ElementsAre(50, 64));
   EXPECT_EQ(first->finished.first_logits_sha256, Digest{});
   const auto second = worker.Run(request);
@@ -375,7 +376,7 @@ TEST(EngineLifecycleTest, StoreIsAskedBeyondPoolOnly) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   const int fetches = worker.cache()->fetches();
-  worker.Run(Request(Prompt(40)));  // the pool has all that is possible
+  worker.Run(Request(Prompt(40)));  // the pool has all usable tokens
   EXPECT_EQ(worker.cache()->fetches(), fetches);
   worker.Run(Request(Prompt(75)));
   EXPECT_EQ(worker.cache()->fetches(), fetches + 1);

@@ -1,4 +1,4 @@
-// Compute or load in the engine: the bits are the same, and what was decided is told and counted.
+// Load or compute, in the engine: both give the same bits, and decisions are reported and counted.
 
 #include <atomic>
 #include <memory>
@@ -15,7 +15,7 @@ const std::string& LoadDir() { return ModelDir(Geometries()[1].geometry); }
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Offers what MemoryPrefixCache has as `bytes` over a wire.
+// Reports what MemoryPrefixCache has as an offer of `bytes` bytes over a wire.
 class PricedCache final : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -49,19 +49,19 @@ class PricedCache final : public MemoryPrefixCache {
                      absl::Duration) override {
     ++leases;
     LeaseOutcome outcome;
-    outcome.usable_tokens = 64;  // there is what was cut off
+    outcome.usable_tokens = 64;  // the abandoned load's tokens exist
     return outcome;
   }
 
   uint64_t bytes = 1;
-  uint32_t first_most = 0;  // if any: a request's first fetch finds no more, at
+  uint32_t first_most = 0;  // if > 0, limits a request's first fetch
   uint64_t first_bytes = 1;
-  std::vector<LoadReport> judged;  // by fetch; of one request at a time
+  std::vector<LoadReport> judged;  // reports of all fetches
   bool cuts_off = false;
   int leases = 0;
 };
 
-// By its clock each thing that is measured takes a millisecond or a few, however busy the machine.
+// The clock advances 1 ms per call, so measured durations do not depend on the machine.
 EngineOptions Choosing(LoadChoice load, Exactness exactness) {
   EngineOptions options =
       exactness == Exactness::kInvariant ? InvariantOptions() : TestWorker::SmallOptions();
@@ -73,7 +73,7 @@ EngineOptions Choosing(LoadChoice load, Exactness exactness) {
   return options;
 }
 
-// The first load is of a byte, the second of a million of millions.
+// The first load has 1 byte, the second 2^40 bytes.
 TEST(EngineLoadTest, ExpensivePrefixIsComputedInstead) {
   for (const Exactness exactness : {Exactness::kExact, Exactness::kInvariant}) {
     SCOPED_TRACE(ExactnessName(exactness));
@@ -138,8 +138,8 @@ TEST(EngineLoadTest, AbandonedLoadIsNotRetried) {
   EXPECT_EQ(worker.Counter("fetch_misses"), misses);
 }
 
-// It looks again after its wait for another's computation, and finds what is too dear. What is
-// loaded first is of a byte, where a MiB was measured.
+// After waiting for another's computation, the request fetches again and finds only an expensive
+// offer. Its first load has 1 byte, at a rate measured with 1 MiB.
 TEST(EngineLoadTest, FirstFetchReportIsKept) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
@@ -148,7 +148,7 @@ TEST(EngineLoadTest, FirstFetchReportIsKept) {
   TestWorker worker(LoadDir(), options, cache);
   const EngineRequest request = Request(Prompt(75), {20, 50});
   cache->bytes = kMiB;
-  for (int run = 0; run < 2; ++run) worker.Run(request);  // what computing costs, and a MiB
+  for (int run = 0; run < 2; ++run) worker.Run(request);  // measure computing, then a load of 1 MiB
   cache->first_most = 20;
   cache->bytes = uint64_t{1} << 40;
   const int asked = cache->fetches();
@@ -163,7 +163,7 @@ TEST(EngineLoadTest, FirstFetchReportIsKept) {
   EXPECT_EQ(worker.Counter("loads_declined"), 0u);
 }
 
-// All of it is to be computed still, so that loading more spares more.
+// All tokens must still be computed, so a longer load saves more.
 TEST(EngineLoadTest, DeclinedTokensCountAsMissing) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
@@ -172,7 +172,7 @@ TEST(EngineLoadTest, DeclinedTokensCountAsMissing) {
   TestWorker worker(LoadDir(), options, cache);
   const EngineRequest request = Request(Prompt(75), {50});
   cache->bytes = kMiB;
-  for (int run = 0; run < 2; ++run) worker.Run(request);  // what computing costs, and a MiB
+  for (int run = 0; run < 2; ++run) worker.Run(request);  // measure computing, then a load of 1 MiB
   cache->first_most = 50;
   cache->first_bytes = cache->bytes = uint64_t{1} << 40;
   cache->judged.clear();

@@ -1,5 +1,5 @@
-// Requests in so little memory that some are preempted: each gets the tokens, the log probabilities
-// and the logits that it gets with room for all.
+// Requests preempted for want of memory have the same tokens, log probabilities and logits as with
+// enough memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,9 +26,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a caller is reported, beside times.
+// All that a caller receives, except times.
 struct Reported {
-  std::map<uint32_t, std::string> answers;  // by sample: each token with its log probabilities
+  std::map<uint32_t, std::string> answers;  // by sample: tokens with log probabilities
   std::string prompt, ends;
   uint32_t started = 0, prompt_tokens = 0;
 };
@@ -43,8 +43,8 @@ void AddToken(const SampledToken& token, std::string* text) {
 struct Followed {
   Collector collector;
   Reported reported;
-  uint32_t stop_after = 0;                     // tokens of a sample; 0: it is not stopped
-  const absl::Notification* begins = nullptr;  // the engine waits for it when the request starts
+  uint32_t stop_after = 0;                     // tokens per sample; 0: unlimited
+  const absl::Notification* begins = nullptr;  // on_started waits for it
 
   void Submit(TestWorker* worker, EngineRequest request) {
     ASSERT_TRUE((*worker)->Complete(&request).ok());
@@ -83,8 +83,8 @@ struct Asked {
   uint32_t stop_after = 0;
 };
 
-// All at once: the engine waits with its first request until it has all, so that its steps do not
-// depend on the time.
+// Submits all requests at once: the first request waits until all are submitted, so that steps do
+// not depend on timing.
 std::vector<std::unique_ptr<Followed>> RunAll(TestWorker* worker, const std::vector<Asked>& asked) {
   std::vector<std::unique_ptr<Followed>> runs;
   absl::Notification all_asked;
@@ -129,7 +129,7 @@ Asked Drawn(size_t prompt, uint64_t seed, uint32_t answer) {
   return asked;
 }
 
-// One of each kind: what an answer depends on goes through preemptions with it.
+// One request of each kind, with settings that must survive preemption.
 std::vector<Asked> OneOfEachKind() {
   std::vector<Asked> asked = {Greedy(60, 1, 90), Drawn(45, 2, 80), Drawn(33, 3, 100)};
   TokenRules& rules = asked[1].request.sampling.rules;
@@ -143,7 +143,7 @@ std::vector<Asked> OneOfEachKind() {
   asked.back().request.samples = 3;
   asked.push_back(Drawn(70, 5, 40));
   asked.back().request.sampling.prompt_logprobs = 2;
-  // A text that repeats itself, whose guesses come true.
+  // A repeating text, whose guesses are often right.
   asked.push_back(Greedy(0, 0, 90));
   for (int i = 0; i < 12; ++i) {
     const std::vector<int32_t> part = Prompt(5, 6);
@@ -162,7 +162,7 @@ std::vector<Asked> OneOfEachKind() {
   return asked;
 }
 
-// In chunks, of one request that takes most.
+// Returns the bytes of `chunks` chunks.
 uint64_t KvBytesOf(const EngineOptions& options, const std::string& dir, uint64_t chunks) {
   return chunks * ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
 }
@@ -214,10 +214,11 @@ TEST(EnginePreemption, PreemptedStrategiesKeepTheirAnswers) {
     asked.push_back(Drawn(50, 9, 60));
     asked.back().request.samples = 3;
     if (quantized) {
-      ExpectSameInLittleMemory(Dir(), options, asked, 30);  // of chunks in a third of the bits
+      ExpectSameInLittleMemory(Dir(), options, asked,
+                               30);  // quantized chunks are a third of the size
       continue;
     }
-    // Each has all that it may need from its first step on: none is preempted but for its samples.
+    // Static requests take all their memory in the first step, so only their samples are preempted.
     TestWorker roomy(Dir(), options);
     const auto want = RunAll(&roomy, asked);
     options.memory.kv_bytes = KvBytesOf(options, Dir(), 18);
@@ -239,7 +240,7 @@ TEST(EnginePreemption, PreemptedAdaptersKeepTheirAnswers) {
   ExpectSameInLittleMemory(Dir(), options, asked, 11);
 }
 
-// The older ones leave no room beside themselves at their ends: searches begin anew until then.
+// Near their ends the older requests use all memory, so the searches restart until then.
 TEST(EnginePreemption, PreemptedSearchFindsTheSame) {
   std::vector<Asked> asked = {Greedy(20, 1, 200), Greedy(20, 2, 200), Greedy(20, 3, 200),
                               Greedy(20, 6, 200), Greedy(20, 7, 200), Greedy(20, 8, 200)};
@@ -266,7 +267,7 @@ TEST(EnginePreemption, OldestRequestIsNeverPreempted) {
       << "each of its tokens but the first was decoded";
 }
 
-// What was restored holds memory, too, until the answer is kept.
+// Restored objects hold memory until the answer is kept.
 TEST(EnginePreemption, PreemptionReleasesRestoredPrefix) {
   const KvLayout layout = TestWorker(Dir(), InvariantOptions(), nullptr, false)->layout();
   const MemoryLimits memory;
@@ -306,7 +307,7 @@ TEST(EnginePreemption, PreemptedRequestCanBeCancelled) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-// Its prompt and a chunk fit, all of its answer does not.
+// The prompt and a chunk fit, but the whole answer does not.
 TEST(EnginePreemption, AnswerLargerThanMemoryFails) {
   EngineOptions options = InvariantOptions();
   options.memory.kv_bytes = KvBytesOf(options, Dir(), 5);
@@ -327,8 +328,8 @@ int Environment(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// Arrivals, lengths, budgets, kinds and tenants by chance. On a tiny model, or on the one that
-// HEARTH_PREEMPTED_MODEL names; HEARTH_SCHEDULES: how many.
+// Random arrivals, lengths, budgets, kinds and tenants, on a tiny model or the model of
+// HEARTH_PREEMPTED_MODEL. HEARTH_SCHEDULES: number of schedules.
 TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
   const char* const model = std::getenv("HEARTH_PREEMPTED_MODEL");
   const std::string dir = model == nullptr ? Dir() : model;
@@ -344,7 +345,7 @@ TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     std::vector<Asked> asked;
-    uint64_t most = 0;  // chunks of one
+    uint64_t most = 0;  // chunks of the largest request
     for (uint64_t i = 0, count = 3 + random() % 5; i < count; ++i) {
       const uint32_t prompt = 1 + static_cast<uint32_t>(random() % (3 * chunk));
       const uint32_t answer = 1 + static_cast<uint32_t>(random() % (3 * chunk));

@@ -1,4 +1,4 @@
-// The same request gives the same bits with the cache as without.
+// A request has the same bits with the cache as without it.
 
 #include <memory>
 #include <random>
@@ -23,7 +23,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
     options.memory.pool_bytes = pool_bytes;
     return options;
   }
-  // The request's results without any cache.
+  // Runs the request without a cache.
   std::unique_ptr<Collector> Cold(EngineRequest request) {
     if (cold_ == nullptr) cold_ = std::make_unique<TestWorker>(dir(), Options(0), nullptr, false);
     request.cache = CacheMode::kOff;
@@ -40,7 +40,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
   std::unique_ptr<TestWorker> cold_;
 };
 
-// Of several samples the others go on with a copy of what the first computed.
+// Further samples continue with a copy of the first sample's KV.
 TEST_P(EngineRestoreTest, SampleEqualsRequestWithItsSeed) {
   EngineRequest request = Request(Prompt(75), {}, 40);
   request.sampling.temperature = 3;
@@ -89,8 +89,8 @@ TEST_P(EngineRestoreTest, EveryBoundaryRestoresColdBits) {
   }
 }
 
-// As a cache lends what lies on the worker's device: whole chunks there alone, remainders with the
-// host's bytes beside them.
+// Lends objects on the worker's device, as a cache may: whole chunks only there, remainders also in
+// host memory.
 TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
@@ -151,7 +151,7 @@ TEST_P(EngineRestoreTest, PromptBelowOneChunkIsReused) {
     EXPECT_EQ(warm->started.cached_tokens, 100u);
     ExpectSame(*bare.Run(request), *warm);
   }
-  // Without the breakpoint nothing of that chunk is shared.
+  // Without the breakpoint, no part of the chunk is shared.
   EXPECT_EQ(worker.Run(Request(Prompt(140)))->started.cached_tokens, 0u);
 }
 
@@ -181,8 +181,8 @@ TEST_P(EngineRestoreTest, VeryShortPromptsWork) {
   }
 }
 
-// A second continuation of a known beginning: the first sighting cannot use it, but keeps a tail
-// there, and the third continuation does.
+// The second continuation of a known beginning cannot reuse it, but keeps a tail at the fork. The
+// third continuation uses that tail.
 TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
   TestWorker worker(dir(), Options(0));
   worker.Run(Request(Prompt(200)));
@@ -196,9 +196,9 @@ TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
   ExpectSame(*Cold(request), *third);
 }
 
-// A random family of prompts that fork from each other, with random cuts: whatever a worker finds,
-// in its pool or in the store, it answers as a worker without any cache does; and what it publishes
-// has the same bits, computed at once or continued from any restore point.
+// Random prompts that fork from each other, with random cuts. Whatever a worker finds in its pool
+// or in the store, it answers like a worker without a cache. Published bits are the same whether
+// computed at once or continued from any restore point.
 TEST_P(EngineRestoreTest, RandomForksKeepTheirBits) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
@@ -231,7 +231,7 @@ TEST_P(EngineRestoreTest, RandomForksKeepTheirBits) {
     ExpectSame(*cold, *from_store);
     ExpectSame(*cold, *from_pool);
     restored += from_store->started.cached_tokens + from_pool->started.cached_tokens;
-    request.cache = CacheMode::kWrite;  // computes all of it, publishes all of it
+    request.cache = CacheMode::kWrite;  // computes and publishes everything
     const auto written = writer.Run(request);
     EXPECT_EQ(written->started.cached_tokens, 0u);
     family.push_back(std::move(child));

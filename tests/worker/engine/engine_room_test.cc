@@ -1,4 +1,4 @@
-// Memory for keys and values: what has no room waits, in turn. What is preempted:
+// Memory for keys and values: requests without memory wait in order. Preemption is tested in
 // engine_preemption_test.cc.
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 const std::string& RoomDir() { return ModelDir(Geometries()[0].geometry); }
 
-// Room for `chunks` of 16 tokens, and nothing in a pool.
+// Memory for `chunks` chunks of 16 tokens, without a pool.
 EngineOptions Room(uint64_t chunks) {
   static const uint64_t chunk =
       ChunkBytes(TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
@@ -46,7 +46,8 @@ TEST(EngineKvMemoryTest, RequestsStartInOrderWithinBudget) {
   struct Asked {
     size_t prompt, answer;
   };
-  // The first leaves no room for the second; the third and the fourth would fit beside it.
+  // The first request leaves no memory for the second. The third and fourth would fit, but must
+  // wait.
   const std::vector<Asked> asked = {{40, 60}, {100, 44}, {10, 6}, {12, 4}, {60, 40}};
   TestWorker alone(RoomDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const EngineOptions options = Room(10);
@@ -120,8 +121,8 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishMemory) {
   EXPECT_TRUE(second.error.ok()) << second.error;
 }
 
-// A publish and the pool hold the same memory: no block is freed when the publish ends, but the
-// pool can evict it then.
+// A publish and the pool hold the same memory. The publish's end frees no block, but the pool can
+// then evict it.
 TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
@@ -140,7 +141,7 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   EngineRequest request = Uncached(Prompt(100, 2), 9);
   request.deadline = absl::Now() + absl::Minutes(1);
   worker.Submit(request, &second);
-  // Two requests end in two rounds: by the end of the later one the engine has tried `second`.
+  // Two cancelled requests end in two rounds; by then the engine has tried to admit `second`.
   for (int i = 0; i < 2; ++i) {
     Collector cancelled;
     worker.Submit(Uncached(Prompt(5), 1), &cancelled)->Cancel();
@@ -151,13 +152,12 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   EXPECT_TRUE(second.error.ok()) << second.error;
 }
 
-// A request that waits for others does not evict entries of the pool that would not make enough
-// room.
+// A waiting request evicts no pool entries if eviction would not free enough memory.
 TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
   EngineOptions options = Room(14);
   options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
-  worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
+  worker.Run(Request(Prompt(64, 9), {}, 1));  // puts four chunks into the pool
   const uint64_t pooled = worker->Stats().pool_bytes;
   ASSERT_GT(pooled, 0u);
   Collector large, waiting;
@@ -169,9 +169,9 @@ TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
     least = std::min(least, worker->Stats().pool_bytes);
     return true;
   };
-  worker.Submit(Uncached(Prompt(150), 40), &large);  // takes ten chunks with its first step
+  worker.Submit(Uncached(Prompt(150), 40), &large);  // takes ten chunks in its first step
   holds_memory.WaitForNotification();
-  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // has no room beside it
+  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // does not fit at the same time
   submitted.Notify();
   large.WaitEnd();
   waiting.WaitEnd();
@@ -215,7 +215,7 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
   EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest is not dropped";
 }
 
-// Each breakpoint holds the local blocks of a window that the sequence leaves.
+// Each breakpoint keeps local blocks of a window that the sequence leaves.
 TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.window = 24;
@@ -234,7 +234,7 @@ TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   EngineOptions little = options;
   little.memory.staging_bytes = 6 * local;
   EngineOptions tight = options;
-  // Of 803 tokens, with local blocks of a window and a chunk at a time, and not one more.
+  // Exactly enough for 803 tokens, with local blocks of one window and one chunk.
   const uint64_t seen = (24 + 3 * 16 - 2) / 16;
   tight.memory.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
   for (const EngineOptions& bounded : {little, tight}) {
@@ -247,7 +247,7 @@ TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   }
 }
 
-// A hit in the pool that leaves no room beside itself is not waited for without end.
+// A pool hit that leaves no memory for the request itself does not block it forever.
 TEST(EngineKvMemoryTest, BlockingPoolHitIsReleased) {
   EngineOptions options = Room(10);
   options.memory.pool_bytes = kPoolBytes;
@@ -305,7 +305,7 @@ TEST(KvBytesTest, ChosenDefaultIsNoted) {
   EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
 }
 
-// In the classes of libtorch, on a device or wherever --kv-bytes is given.
+// A budget in the torch classes, as on a device or with --kv-bytes.
 EngineOptions ExactRoom(uint64_t tokens) {
   static const uint64_t token_bytes = [] {
     TestWorker any(RoomDir());
@@ -364,7 +364,7 @@ TEST(EngineKvMemoryTest, AllocationFailureAllowsRetry) {
   EXPECT_TRUE(worker.Run(Uncached(Prompt(100), 20))->error.ok());
 }
 
-// Nothing else of the engine happens meanwhile that could wake it.
+// No other event of the engine could wake the waiting request.
 TEST(EngineKvMemoryTest, MemoryFreedLateWakesWaiter) {
   struct HoldingCache : MemoryPrefixCache {
     using MemoryPrefixCache::MemoryPrefixCache;
@@ -393,7 +393,7 @@ TEST(EngineKvMemoryTest, MemoryFreedLateWakesWaiter) {
   EXPECT_TRUE(waiting.error.ok()) << waiting.error;
 }
 
-// Somebody else's program on the device: within the budget, and without memory.
+// Another program uses the device's memory, so an allocation within the budget fails.
 TEST(EngineKvMemoryTest, DeviceWithoutMemoryRefusesRequest) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   LimitCacheBytes(ExactRoom(100).memory.kv_bytes);

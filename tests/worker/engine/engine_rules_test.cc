@@ -1,5 +1,5 @@
-// What a request says of single tokens: the answer depends on the prompt, the seed and the settings
-// alone, whatever is guessed, cached, decoded beside it or was drawn elsewhere before.
+// Rules for single tokens: the answer depends only on the prompt, the seed and the settings, not on
+// guesses, caching, other requests or earlier draws.
 
 #include <algorithm>
 #include <memory>
@@ -122,7 +122,7 @@ TEST(EngineTokenRules, StopTokenEndsAnswerAfterMinimum) {
   EXPECT_THAT(longer->tokens, Each(Ne(stop)));
 }
 
-// In steps of several runs of rows, beside others, and whatever is cached.
+// With steps of several blocks of rows, concurrent requests, and a prefix that is cached.
 TEST(PromptLogprobs, EqualNextTokenLogprobs) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest plain = Request(Prompt(150), {}, 6);

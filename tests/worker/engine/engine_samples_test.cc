@@ -1,5 +1,5 @@
-// Several answers to one prompt: it is computed once, what it holds is shared, each answer is its
-// own.
+// Several answers to one prompt: the prompt is computed once, its memory is shared, and the answers
+// are independent.
 
 #include <algorithm>
 #include <functional>
@@ -140,7 +140,7 @@ TEST_P(EngineSamplesTest, TooManySamplesAreRefused) {
   options.model_dir = SamplesDir();
   options.max_running = kMaxRunning;
   EXPECT_TRUE(options.Validate().ok());
-  options.max_running += 1;  // with more no step of all of them could be made
+  options.max_running += 1;  // one more than a step can hold
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("in [0, 512]; got 513"));
   options.max_running = 8;
   options.step_tokens = 15;
@@ -154,7 +154,7 @@ TEST_P(EngineSamplesTest, ClassLimitsRunningSequences) {
   EXPECT_EQ(Options().PlacesOf(worker->layout().exactness), places);
   EXPECT_THAT(worker->notes(),
               testing::Contains("max-running: " + std::to_string(places) + " sequences at a time"));
-  // Each answer stands still in its first token until the last one is submitted.
+  // The first tokens block the engine until all requests are submitted.
   std::vector<std::unique_ptr<Collector>> runs;
   absl::Notification submitted;
   uint32_t most = 0;
@@ -180,8 +180,8 @@ TEST_P(EngineSamplesTest, ClassLimitsRunningSequences) {
 INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Invariant" : "Exact"; });
 
-// The blocks of the prompt are held once; of 75 tokens the last block is copied, and memory that
-// has room for no more than that is enough.
+// Samples share the prompt's blocks, except its last incomplete block. Exactly that memory
+// suffices.
 TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   TestWorker any(SamplesDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   Sampled wanted;
@@ -191,7 +191,7 @@ TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 0;
   options.memory.kv_bytes =
-      (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks, of the others the last four
+      (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks; other samples: their last 4 chunks
   TestWorker worker(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled four, next;
   uint64_t most = 0;
@@ -213,10 +213,10 @@ TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   Sampled one;
   ASSERT_TRUE(one.Submit(&any, Drawn(1, 331)).ok());
   one.run.WaitAll();
-  // The other three hold what is behind the 20 chunks of the prompt beside it.
+  // Each of the other three samples holds the rows after the prompt's 20 whole chunks.
   EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
-  // In 22 chunks the prompt and a chunk of an answer, of the others the last two; of local layers
-  // five that a step sees.
+  // One byte too little: 22 chunks for the prompt and a chunk of an answer, and the last two of
+  // each other sample; five local chunks for a step.
   options.memory.kv_bytes = (22 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
                             (5 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kLocal) - 1;
   TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);

@@ -1,5 +1,5 @@
-// A search for the likeliest answer: its beams are sequences that share blocks and go on from one
-// another. What it finds is compared with the same search over requests of one token each.
+// Beam search: beams are sequences that fork and share blocks. The result is compared with the same
+// search over requests of one token.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ EngineRequest Searching(uint32_t beams, uint32_t prompt = 75, uint32_t answer = 
   return request;
 }
 
-// The request's search where each beam's next tokens are those of a request for one.
+// Runs the search with a separate one-token request for each beam and step.
 BeamSearch::Hypothesis OneByOne(TestWorker* worker, const EngineRequest& request,
                                 const Stops& stops = nullptr) {
   BeamSearch::Ends ends;
@@ -86,7 +86,7 @@ TEST(EngineSearchTest, SearchEqualsTokenByTokenSearch) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-// The end tokens are some of those that answers have, so that beams come upon them.
+// Uses tokens of ordinary answers as end tokens, so that beams reach them.
 TEST(EngineSearchTest, EndTokensAndStopsFinishBeams) {
   const std::vector<uint32_t> prompts = {20, 33, 75, 90};
   const std::string dir = NewTinyCheckpoint(Geometries()[1].geometry, "search");
@@ -148,7 +148,7 @@ TEST(EngineSearchTest, WarmSearchEqualsColdSearch) {
   EXPECT_EQ(worker.Run(request)->tokens, wanted->tokens);
 }
 
-// A chunk that is sealed belongs to a beam, and those that go on from it share it.
+// A sealed chunk belongs to one beam, and the beams that continue it share it.
 TEST(EngineSearchTest, BeamsShareQuantizedBlocks) {
   EngineOptions options = InvariantOptions();
   options.kv.cache = "quantized";
@@ -202,7 +202,7 @@ TEST(EngineSearchTest, CancelEndsAllBeamsOnce) {
   EXPECT_TRUE(run.tokens.empty());
 }
 
-// A handle may live as long as the call whose callbacks these are, and be held by it.
+// A handle may be owned by the call that owns the callbacks.
 TEST(EngineSearchTest, HandleDoesNotOwnCallbacks) {
   for (const bool cancels : {false, true}) {
     TestWorker worker(SearchDir(), InvariantOptions());
@@ -299,13 +299,13 @@ TEST(EngineSearchTest, InvalidSearchNamesTheField) {
               HasSubstr("beams: a search needs exactness invariant; this worker's is exact"));
 }
 
-// Beams share the whole chunks of their prompt, and need room for all that comes behind it.
+// Beams share the prompt's whole chunks, and need memory for everything after them.
 TEST(EngineSearchTest, SearchStaysWithinItsMemory) {
   TestWorker any(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const auto wanted = any.Run(Searching(4, 331, 120));
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 0;
-  // 451 tokens, of the others those behind 320; of local layers five chunks of each.
+  // 451 tokens; for each other beam the tokens after 320; five local chunks per beam.
   options.memory.kv_bytes = (29 + 3 * 9) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
                             4 * 5 * any->layout().ObjectBytes(16, LayerGroup::kLocal);
   TestWorker worker(SearchDir(), options, nullptr, /*with_cache=*/false);

@@ -1,5 +1,5 @@
-// Steps that compute guessed tokens, class invariant: the answer, its logits and what is kept of it
-// are those of a worker that guesses nothing, whatever it decodes beside.
+// Steps with guessed tokens, class invariant: answer, logits and kept prefix equal those of a
+// worker that does not guess, whatever else is in the batch.
 
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ EngineOptions Options(uint32_t speculate = kDefaultSpeculate) {
 
 const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
 
-// A text that repeats itself, with a mistake now and then.
+// A repeating text with occasional deviations.
 std::vector<int32_t> RepeatingPrompt(uint32_t tokens, uint64_t seed) {
   const std::vector<int32_t> part = Prompt(13, seed), mistakes = Prompt(tokens, seed + 100);
   std::vector<int32_t> prompt;
@@ -92,7 +92,7 @@ void ExpectSame(const GuessedAnswer& got, const GuessedAnswer& want) {
   EXPECT_EQ(by_sample[0], by_sample[1]);
 }
 
-// The counts of a request agree with its tokens: each step gave one, and what was right more.
+// The counters match the tokens: each step produced one token, plus the accepted guesses.
 void ExpectCounted(const GuessedAnswer& answer) {
   const FinishedInfo& info = answer.run.finished;
   const auto samples = static_cast<uint32_t>(info.samples.size());
@@ -105,7 +105,7 @@ class EngineSpeculationTest : public testing::TestWithParam<NamedGeometry> {
   const std::string& dir() const { return ModelDir(GetParam().geometry); }
 };
 
-// Cold, beside others, with what the pool has and with what a store has, drawn and greedy.
+// Cold, batched, restored from pool and store, sampled and greedy.
 TEST_P(EngineSpeculationTest, GuessesKeepEveryAnswer) {
   constexpr uint64_t kRequests = 6;
   TestWorker plain(dir(), Options(0), nullptr, /*with_cache=*/false);
@@ -189,7 +189,7 @@ TEST(EngineSpeculation, ExactClassRefusesSpeculation) {
   EXPECT_EQ(options.FlagsOfInvariant(), "--speculate");
 }
 
-// A step may end anywhere among its guessed tokens: what is kept is what was decoded.
+// An answer may stop at any guessed token of a step; exactly the decoded tokens are kept.
 TEST(EngineSpeculation, StoppedAnswerKeepsDecodedTokens) {
   for (const size_t last : {20u, 21u, 22u, 23u, 24u, 25u, 26u, 27u, 28u}) {
     SCOPED_TRACE(last);

@@ -1,4 +1,4 @@
-// Inferences that go on elsewhere: token for token what one worker gives in one go.
+// States: an inference continues on another worker exactly as on one worker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ EngineRequest Asked(bool sampled, uint32_t max_new_tokens, size_t prompt = 101) 
   return request;
 }
 
-// The snapshot of all tokens but the last, which is what a saved state has.
+// Returns the snapshot of all tokens except the last, as a saved state has it.
 absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& request,
                                      const std::vector<int32_t>& answer) {
   EngineRequest all = request;
@@ -50,7 +50,7 @@ absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& re
   return file;
 }
 
-// The snapshot with other bytes in its first slice, and the digests that go with them.
+// Changes the bytes of the snapshot's first slice, with matching digests.
 std::string Forged(std::string file, const std::function<void(char* slice, size_t bytes)>& forge) {
   const SnapshotHeader header = ParseSnapshotHeader(file).value();
   Manifest manifest = header.manifest;
@@ -199,7 +199,7 @@ TEST(EngineStates, StateWithDifferentBytesIsRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("KV differs"));
 }
 
-// Every request that restored one would end with logits that are no numbers.
+// A request that restored such a state would fail with logits that are not finite.
 TEST(EngineStates, StateWithNanIsRefused) {
   for (const KvDtypeChoice dtype : {KvDtypeChoice::kFloat32, KvDtypeChoice::kBFloat16}) {
     EngineOptions options = InvariantOptions();
@@ -218,7 +218,7 @@ TEST(EngineStates, StateWithNanIsRefused) {
   }
 }
 
-// What a window leaves is memory of the pool too, where it came from elsewhere.
+// Restored chunks that a window leaves belong to the pool and must not be overwritten.
 TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
   for (const NamedGeometry& geometry : Geometries()) {
     SCOPED_TRACE(geometry.name);
@@ -239,7 +239,7 @@ TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
   }
 }
 
-// Numbers so large that sums of them are none.
+// Values so large that their sums overflow.
 TEST(EngineStates, StateGivingInfiniteLogitsIsForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));

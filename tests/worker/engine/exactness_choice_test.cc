@@ -1,4 +1,5 @@
-// Which class of bits a worker serves, on machines that keep the promise and on one that does not.
+// The class of exactness that a worker serves, on machines that pass the self-test and on one that
+// fails it.
 
 #include "worker/engine/runner/exactness_choice.h"
 
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 
 const std::string& ChoiceDir() { return ModelDir(Geometries()[0].geometry); }
 
-// In steps of `rows` rows the first output of a row has another bit.
+// Changes a bit of the first output in steps of `rows` rows.
 void DependOn(int64_t rows) {
   InvariantGemma::ReplaceProduct([rows](const ConstRows& x, const PackedWeights& weights,
                                         const Rows& y, Workspace* workspace, ParallelFor parallel) {
@@ -114,7 +115,7 @@ std::string Refusal(const EngineOptions& options) {
   return std::string(options.Validate().message());
 }
 
-// A checkpoint in bfloat16, as devices take.
+// A bfloat16 checkpoint, as devices need.
 const std::string& DeviceDir() {
   static const std::string* const dir = [] {
     TinyGeometry geometry;
@@ -138,7 +139,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceHasCpuFingerprint) {
   EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
 }
 
-// A device that lacks something never falls back to a pass that it has not.
+// If a device does not support an option, it does not fall back silently.
 TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EngineOptions options = Emulated();
   options.model_dir = ChoiceDir();  // float32
@@ -173,7 +174,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
   EXPECT_TRUE(worker.Run(request)->error.ok());
 }
 
-// Until its own bits ran on a GPU: then `auto` may take it.
+// `auto` does not choose CUDA until its bits were verified on a GPU.
 TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   EXPECT_THAT(std::string(CheckAutoInvariant("cuda:1", "auto").message()),
               HasSubstr("--exactness invariant computes the CPU's bits there"));
@@ -183,7 +184,7 @@ TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   options.device = "cuda";
   EXPECT_EQ(Refusal(options), "");
   if (OpenDevice("cuda").ok()) GTEST_SKIP() << "this machine and this build have cuda";
-  const absl::Status lacks = Engine::Create(options).status();  // the build, or the GPU
+  const absl::Status lacks = Engine::Create(options).status();  // no CUDA in the build, or no GPU
   EXPECT_FALSE(lacks.ok());
   EXPECT_THAT(std::string(lacks.message()), HasSubstr("device: cuda"));
 }
@@ -214,7 +215,7 @@ TEST(WeightsChoiceTest, ContradictoryOptionsAreBothNamed) {
   }
 }
 
-// The checkpoint has float32.
+// The checkpoint is float32.
 TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
   EXPECT_GT(stored, 0u);
@@ -224,7 +225,7 @@ TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   EXPECT_LT(narrow, stored / 3) << "no second copy of the embedding";
 }
 
-// Asked for with --exactness auto, on a machine that cannot have the class.
+// With --exactness auto on a machine that fails the self-test.
 TEST(WeightsChoiceTest, RequestedFormHasNoFallback) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
@@ -285,7 +286,7 @@ TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {
   EXPECT_EQ(integers->layout().dtype, KvDtype::kBFloat16);
 }
 
-// What was stored of a checkpoint without blocks before these flags were there stays valid.
+// Entries of unquantized checkpoints that were stored before these flags existed stay valid.
 TEST(ArithmeticChoiceTest, UnquantizedWeightsUseFloat32Only) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);
@@ -359,7 +360,7 @@ TEST(WeightsChoiceTest, Q80WeightsChangeTheFingerprint) {
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].field, "weights");
   EXPECT_EQ(differences[0].theirs, "q8_0 by quantizer 1");
-  // Other weights: other logits.
+  // Other weights give other logits.
   const auto request = Request(Prompt(40));
   EXPECT_EQ(automatic.Run(request)->finished.first_logits_sha256,
             wide.Run(request)->finished.first_logits_sha256);

@@ -20,8 +20,8 @@ KvLayout Layout() {
   return layout;
 }
 
-// Sealed objects for `boundary`, with `fill` as digest of every slice. Shared with `known` where
-// the ids agree, as a request that went on from `known` would.
+// Returns sealed objects for `boundary`; every slice digest is `fill`. Shares objects of equal id
+// with `known`, as a request that continued from `known` would.
 KvObjects Objects(uint32_t boundary, uint64_t fill, const KvObjects& known = {}) {
   KvObjects objects;
   for (const ObjectId& id : NeededObjects(Layout(), boundary)) {
@@ -85,8 +85,10 @@ TEST(PrefixPoolTest, ExactClassNeedsEqualCuts) {
   pool.Insert(Prefix(48, {20}), 32, Objects(32, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 32u);
-  EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary, 32u);      // above it: no matter
-  EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary, 32u);  // cuts at multiples
+  EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary,
+            32u);  // a cut above the boundary is ignored
+  EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary,
+            32u);  // cuts at multiples of C are ignored
 }
 
 TEST(PrefixPoolTest, UnalignedBoundaryNeedsEqualCut) {
@@ -109,7 +111,7 @@ TEST(PrefixPoolTest, SharedObjectsCountOnce) {
   EXPECT_EQ(pool.bytes(), Bytes(first));
   const KvObjects second = Objects(64, 1, first);
   pool.Insert(Prefix(64), 64, second);
-  // Globals of [0, 32) are shared; the local ones of the first point are its own.
+  // Global objects of [0, 32) are shared; the first point has its own local objects.
   const size_t global_bytes = Layout().ObjectBytes(kChunk, LayerGroup::kGlobal);
   EXPECT_EQ(pool.bytes(), Bytes(first) + Bytes(second) - 2 * global_bytes);
 }
@@ -157,7 +159,7 @@ bool Any(const KvObject&) { return true; }
 
 TEST(PrefixPoolTest, EvictsOnlyPrefixThatFreesMemory) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
-  const KvObjects held = Objects(32, 1);  // as a running sequence has them
+  const KvObjects held = Objects(32, 1);  // held by a running sequence
   pool.Insert(Prefix(32, {}, 1), 32, held);
   pool.Insert(Prefix(32, {}, 2), 32, Objects(32, 2));
   pool.Insert(Prefix(32, {}, 3), 32, Objects(32, 3));

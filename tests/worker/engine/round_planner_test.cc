@@ -14,7 +14,7 @@ EngineRequest RequestOf(const std::string& tenant) {
   return request;
 }
 
-// The engine sets memory aside without the planner's lock, and calls come meanwhile.
+// The engine reserves memory without the planner's lock, so a request may be dropped meanwhile.
 TEST(RoundPlannerTest, DroppedRequestIsNotAdmitted) {
   EngineOptions options;
   options.max_running = 2;

@@ -1,4 +1,4 @@
-// The rows of a batch that guessed tokens get.
+// Rows of a batch for guessed tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kRows = 128, kAlone = 512;
 
-// So many decode, and one prompt of so many tokens prefills where that is above 0.
+// `decoding` sequences decode; if prompt > 0, one prompt of `prompt` tokens prefills.
 Scheduler With(uint32_t decoding, uint32_t prompt = 0) {
   Scheduler scheduler(decoding + 1, 0);
   for (SequenceId id = 1; id <= decoding; ++id) {
@@ -58,7 +58,7 @@ TEST(SchedulerGuessesTest, GuessesYieldToDecodingAndPrompts) {
     for (const auto& [id, tokens] : TokensOf(With(decoding), all)) EXPECT_EQ(tokens, 1u) << id;
   }
   EXPECT_EQ(TokensOf(With(2, 500), all), (Tokens{{1, 1}, {2, 1}, {99, kRows - 2}}));
-  // A prompt's last tokens leave some.
+  // A prompt's last step leaves rows for guesses.
   EXPECT_EQ(TokensOf(With(2, 3), all), (Tokens{{1, 3}, {2, 2}, {99, 3}}));
 }
 

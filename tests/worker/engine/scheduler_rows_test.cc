@@ -1,4 +1,4 @@
-// How many rows the batches of a Scheduler have at most.
+// Maximum rows of a Scheduler's batches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// With so many that decode, and prompts longer than a step in all other places.
+// Returns the rows of a batch if `decoding` sequences decode and the other places prefill.
 size_t RowsOfABatch(uint32_t places, SequenceId decoding, uint32_t rows, uint32_t alone) {
   Scheduler scheduler(places, 0);
   for (SequenceId id = 1; id <= places; ++id) scheduler.Enqueue(id);

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// Places for all that there are places for.
+// Admits sequences while places are free.
 std::vector<SequenceId> Admit(Scheduler* scheduler) {
   std::vector<SequenceId> admitted;
   while (const std::optional<SequenceId> next = scheduler->Candidate()) {
@@ -38,7 +38,7 @@ TEST(SchedulerTest, FreePlacesExtendTheQueue) {
   EXPECT_FALSE(scheduler.Enqueue(4));
   Admit(&scheduler);
   EXPECT_FALSE(scheduler.Enqueue(4));
-  scheduler.Remove(3);  // the queued one
+  scheduler.Remove(3);  // the queued sequence
   EXPECT_TRUE(scheduler.Enqueue(4));
   EXPECT_FALSE(scheduler.Enqueue(5));
 }
@@ -79,7 +79,7 @@ TEST(SchedulerTest, ForkPlacesAreReservedAtAdmission) {
   EXPECT_EQ(scheduler.running(), 4u);
   scheduler.Remove(1);
   EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
-  scheduler.Remove(2);  // with the place of its fork
+  scheduler.Remove(2);  // frees its fork's place, too
   EXPECT_EQ(scheduler.running(), 1u);
 }
 
@@ -97,7 +97,7 @@ TEST(SchedulerTest, WideSequenceIsNotOvertaken) {
   EXPECT_EQ(Admit(&scheduler), Ids{3});
 }
 
-// Bytes of each sequence by its id.
+// `held`: bytes by sequence id.
 std::optional<SequenceId> VictimFor(const Scheduler& scheduler, SequenceId id,
                                     const std::map<SequenceId, uint64_t>& held) {
   return scheduler.Victim(id, [&](SequenceId other) {
@@ -186,8 +186,8 @@ TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
   EXPECT_EQ(Admit(&scheduler), Ids{7});
 }
 
-// As of a model whose steps hold one sequence. Random arrivals, steps and departures: limits hold,
-// and a batch has each sequence that decodes and a step of one prompt.
+// As for a model without batching. Random arrivals, steps and departures: limits hold, and each
+// batch has every decoding sequence and one step of one prompt.
 TEST(SchedulerTest, RandomUseKeepsInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
@@ -228,7 +228,7 @@ TEST(SchedulerTest, RandomUseKeepsInvariants) {
   }
 }
 
-// Of a batch: who decodes, then "id:tokens" of who prefills.
+// Text of a batch: ids of decoding sequences, then "id:tokens" of prefilling sequences.
 std::string BatchText(const std::vector<PlannedStep>& batch) {
   std::string text;
   for (const PlannedStep& part : batch) {
@@ -244,7 +244,7 @@ struct Prefilling {
   std::string tenant;
 };
 
-// With ids 1 to `decoding` decoding, and these prefilling.
+// Ids 1 to `decoding` decode, and `prefilling` sequences prefill.
 Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefilling) {
   Scheduler scheduler(32, 0);
   for (SequenceId id = 1; id <= decoding; ++id) scheduler.Enqueue(id);
@@ -271,7 +271,7 @@ TEST(SchedulerBatchTest, SingleRowRotatesBetweenPrompts) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 9:1");
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 8:1");
   scheduler.Remove(1);
-  scheduler.Remove(99);  // unknown: nothing happens
+  scheduler.Remove(99);  // unknown id: no effect
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "2 9:1");
 }
 
@@ -311,7 +311,7 @@ TEST(SchedulerBatchTest, RemainderRowsRotate) {
   EXPECT_EQ(rows, (std::map<SequenceId, uint32_t>{{1, 2}, {2, 2}, {3, 4}, {4, 4}}));
 }
 
-// Random arrivals and departures: each batch is what the invariants say, and all get to their end.
+// Random arrivals and departures: each batch satisfies the invariants, and all sequences finish.
 TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
@@ -319,7 +319,7 @@ TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
     const uint32_t rows = 1 + random() % 40, alone = rows + random() % 100;
     const uint32_t places = 1 + random() % 6;
     Scheduler scheduler(places, 4);
-    size_t most = 0;  // rows of a batch
+    size_t most = 0;  // maximum rows of a batch
     std::map<SequenceId, uint32_t> prefill_left, decode_left, passed_over;
     std::map<SequenceId, std::string> tenants;
     SequenceId next_id = 1;
@@ -370,8 +370,8 @@ TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
   }
 }
 
-// A worker of so few blocks that sequences are preempted, with one token a unit of each. The
-// sequence that lacks a block preempts the scheduler's victim, else itself.
+// A simulated worker with so few blocks that sequences are preempted. A sequence that needs a block
+// preempts the scheduler's victim, else itself.
 class Worker {
  public:
   explicit Worker(uint64_t seed)
@@ -380,7 +380,7 @@ class Worker {
         budget_(6 + random_() % 12),
         scheduler_(places_, 1000) {}
 
-  // True: all that arrived ended.
+  // Returns whether all sequences finished.
   bool Run() {
     const uint64_t count = 1 + random_() % 12;
     for (int step = 0; step < 20000; ++step) {
@@ -432,7 +432,7 @@ class Worker {
       uint64_t& length = running_.at(part.id);
       const uint64_t end = length + part.tokens;
       if (Used() - BlocksOf(length) + BlocksOf(end) <= budget_) {
-        length = end;  // its blocks are taken
+        length = end;  // takes its blocks
         return;
       }
       const std::optional<SequenceId> victim = scheduler_.Victim(part.id, [&](SequenceId id) {
@@ -448,7 +448,7 @@ class Worker {
   }
   void Advance(const PlannedStep& part) {
     Text& text = texts_.at(part.id);
-    if (running_.at(part.id) < TextOf(part.id)) return;  // of its prompt
+    if (running_.at(part.id) < TextOf(part.id)) return;  // still prefilling
     if (part.kind == StepKind::kPrefill) scheduler_.StartDecode(part.id);
     if (++text.generated < text.answer) return;
     scheduler_.Remove(part.id);
@@ -458,11 +458,11 @@ class Worker {
 
   std::mt19937_64 random_;
   const uint32_t places_;
-  const uint64_t budget_;  // blocks
+  const uint64_t budget_;  // in blocks
   Scheduler scheduler_;
   SequenceId next_id_ = 1;
   std::map<SequenceId, Text> texts_;
-  std::map<SequenceId, uint64_t> running_;  // tokens that have blocks
+  std::map<SequenceId, uint64_t> running_;  // tokens that have blocks, by id
   uint64_t preemptions_ = 0;
 };
 

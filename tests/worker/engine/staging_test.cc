@@ -25,7 +25,7 @@ class StagingTest : public testing::TestWithParam<NamedGeometry> {
 
   KvCache NewKv() { return *gemma_->NewKvCache(256); }
 
-  // Steps `kv` from its length to `to` on the canonical schedule, recording each step.
+  // Steps `kv` up to `to` on the canonical schedule, and records each step.
   void StepTo(KvCache* kv, uint32_t to, const std::vector<uint32_t>& cuts,
               StagedSnapshots* staged) {
     const std::vector<int32_t> prompt = Prompt(200);
@@ -122,7 +122,7 @@ TEST(StagingBytes, DefaultHoldsTwoTails) {
 }
 
 TEST_P(StagingTest, UnknownObjectsHaveNoBytes) {
-  // Went on from 32 without the objects at hand.
+  // Continues from 32 without the restored objects.
   StagedSnapshots staged(layout_, {48}, 32, {}, &budget_);
   KvCache kv = NewKv();
   StagedSnapshots nothing(layout_, {}, 0, {}, &budget_);

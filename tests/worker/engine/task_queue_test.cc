@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 TEST(TaskQueueTest, RunsTasksInArrivalOrder) {
-  std::vector<int> order;  // one thread: no lock needed
+  std::vector<int> order;  // one thread, so no lock
   TaskQueue queue(1, 8);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(queue.Submit([&order, i](TaskQueue::Fate) { order.push_back(i); }));
@@ -47,7 +47,7 @@ TEST(TaskQueueTest, StopDropsWaitingTasks) {
   });
   queue.Submit([&](TaskQueue::Fate fate) {
     fates[1] = fate;
-    release.Notify();  // the first one ends only after this one was dropped
+    release.Notify();  // the first task ends only after this one was dropped
   });
   busy.WaitForNotification();
   queue.Stop();

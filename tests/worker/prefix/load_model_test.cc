@@ -1,4 +1,4 @@
-// Compute or load: what is learned, what follows from it, and what a mistake costs.
+// Load or compute: what is learned, what is decided, and what a wrong decision costs.
 
 #include "worker/prefix/load_model.h"
 
@@ -14,7 +14,7 @@ constexpr double kMegabyte = 1e6;
 class LoadModelTest : public testing::Test {
  protected:
   void Pass(double seconds) { now_ += absl::Seconds(seconds); }
-  // A prompt of 2,048 takes two seconds from here on.
+  // From here on, 2,048 tokens take 2 s to compute.
   void LearnCompute() {
     for (int i = 0; i < 20; ++i) model_.OnStep(512, absl::Milliseconds(500));
   }
@@ -42,13 +42,14 @@ class LoadModelTest : public testing::Test {
   bool Loads(const LoadReport& offer, const LoadWork& work = Prompt()) {
     return Decided(offer, work).decision == LoadDecision::kLoad;
   }
-  // Whether the store is asked, when it might have all of the prompt.
+  // Returns whether the store is asked if it might have the whole prompt.
   bool Asks() {
     LoadReport best = Offer();
     best.source = std::nullopt;
     return Loads(best);
   }
-  // A transfer of 28 MB at a rate, by its limits. Returns its report, which the model learns.
+  // Simulates a transfer of 28 MB at a rate, within its limits. The model learns the returned
+  // report.
   LoadReport Transfer(double megabytes_per_second) {
     LoadReport load = Decided(Offer());
     EXPECT_EQ(load.decision, LoadDecision::kLoad);
@@ -107,7 +108,7 @@ TEST_F(LoadModelTest, TokensAlreadyHeldReduceSavings) {
 
 TEST_F(LoadModelTest, ConcurrentPromptsFavorLoading) {
   LearnCompute();
-  LearnLink(10);  // 2.8 s
+  LearnLink(10);  // 28 MB in 2.8 s
   EXPECT_FALSE(Loads(Offer()));
   LoadWork busy = Prompt();
   busy.others = 1;
@@ -147,7 +148,7 @@ TEST_F(LoadModelTest, SlowTransferMayTakeTwiceEstimate) {
 
 TEST_F(LoadModelTest, ComputeTimeBoundsTransfer) {
   LearnCompute();
-  LearnLink(15);  // 1.9 s
+  LearnLink(15);  // 28 MB in 1.9 s
   EXPECT_LE(Decided(Offer()).limits->transfer, absl::Milliseconds(2010));
 }
 
@@ -225,8 +226,8 @@ TEST_F(LoadModelTest, AlwaysIgnoresCostButMeasures) {
   EXPECT_TRUE(load.load_estimate.has_value());
 }
 
-// Why two boundaries are enough: with windows bytes grow slower and slower, and computing faster
-// and faster, so that no boundary between is the best.
+// Two boundaries are enough: with a longer boundary the bytes grow ever slower (windows) and the
+// computing grows ever faster, so no boundary between them is best.
 TEST_F(LoadModelTest, NoMiddleBoundaryIsBest) {
   const double window = 512, global = 3000, local = 15000, a = 1e-3, b = 2e-7;
   for (const double rate : {0.5e6, 2e6, 5e6, 8e6, 20e6, 100e6}) {

@@ -1,5 +1,5 @@
-// The search alone, on tables of what may come next: each row's probabilities are made up, and the
-// scores are worked out by hand.
+// The search without a model: tables give made-up probabilities of next tokens, and scores are
+// computed by hand.
 #include "worker/text/beam_search.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::vector<TokenLogprob> Likeliest(const Row& row) {
   return likeliest;
 }
 
-// What may come after each answer so far; `otherwise` where it says nothing.
+// Probabilities of the next token after each answer; `otherwise` for answers not listed.
 struct Table {
   std::map<Tokens, Row> rows;
   Row otherwise;
@@ -70,7 +70,7 @@ std::vector<Tokens> TokensOf(const BeamSearch& search) {
 
 double Log(double share) { return std::log(share); }
 
-// The first token that is likelier leads to less.
+// The likelier first token leads to a worse answer.
 Table Misleading() {
   Table table;
   table.rows[{}] = {{2, 0.6}, {3, 0.4}};
@@ -117,7 +117,7 @@ TEST(BeamSearch, CandidateCountGrowsWithEndTokens) {
   EXPECT_EQ(BeamSearch({3}, UpTo(2, {1, 2})).candidates(), 9u);
 }
 
-// Its score counts the end token, which the answer lacks.
+// The score counts the end token, but the answer does not contain it.
 TEST(BeamSearch, EndTokenEndsOnlyItsBeam) {
   Table table;
   table.rows[{}] = {{2, 0.5}, {kEnd, 0.3}, {3, 0.2}};
@@ -143,7 +143,8 @@ TEST(BeamSearch, LowRankedEndTokenIsIgnored) {
   EXPECT_EQ(search.best().tokens, (Tokens{2, 4})) << "though it is far less likely";
 }
 
-// After two steps there are two hypotheses, of one token and of two, and a beam between them.
+// After two steps there are two hypotheses, of one and two tokens, and a beam with a score between
+// theirs.
 Table TwoEndsAndBetter() {
   Table table;
   table.rows[{}] = {{2, 0.5}, {kEnd, 0.3}, {3, 0.2}};
@@ -168,7 +169,7 @@ TEST(BeamSearch, SearchContinuesWhileBeamMayImprove) {
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &patient), 4);
   EXPECT_EQ(patient.best().tokens, (Tokens{2, 4, 6}));
   EXPECT_NEAR(patient.best().score, Log(0.5 * 0.45) / 4, 1e-6);
-  // Divided by nothing the beam, of 0.225, is below both hypotheses, of 0.3 and 0.25.
+  // With length penalty 0 the beam (0.225) is below both hypotheses (0.3 and 0.25).
   BeamSearch plain({2, 0, false}, UpTo(9));
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &plain), 2);
   EXPECT_THAT(plain.best().tokens, IsEmpty());
@@ -217,7 +218,7 @@ TEST(BeamSearch, StoppedBeamKeepsItsLastToken) {
   EXPECT_EQ(search.best().end, FinishReason::kStop);
 }
 
-// More candidates may end by a stop than there are end tokens.
+// More candidates may end by a stop than by end tokens.
 TEST(BeamSearch, StopsMayReduceBeamsTemporarily) {
   BeamSearch::Ends ends = UpTo(3);
   ends.stops = [](absl::Span<const int32_t> tokens) { return tokens.back() < 8; };

@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::string kMark = "\xE2\x96\x81";  // a space in a piece
+const std::string kMark = "\xE2\x96\x81";  // stands for a space in pieces
 
 std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
   return std::string(Tokenizer::Make(pieces).status().message());
@@ -66,15 +66,15 @@ TEST(Tokenizer, UnreachablePieceIsRefused) {
   EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "") << "normal ones may";
 }
 
-// Characters that the models below have pieces of, and some that they have not.
+// Characters for the random models; the last one has no piece.
 const std::vector<std::string>& Alphabet() {
   static const auto* alphabet = new std::vector<std::string>{
       "a", "b", "c", "\xC3\xA9", "\xE6\x97\xA5", kMark, "\xF0\x9F\x99\x82"};
   return *alphabet;
 }
 
-// A few dozen pieces of few characters, so that most neighbours meet in some text and many scores
-// are equal.
+// Returns a model with a few dozen pieces of few characters, so that most neighbours occur in some
+// piece and many scores are equal.
 std::string RandomModel(std::mt19937_64* random, std::map<std::string, float>* pieces) {
   MadeUpModel model;
   pieces->emplace(kMark, -1);
@@ -90,7 +90,7 @@ std::string RandomModel(std::mt19937_64* random, std::map<std::string, float>* p
   return model.Bytes();
 }
 
-// The whole text merged, the best score first, of equal ones the leftmost.
+// Reference: merges the whole text, best score first, leftmost among equal scores.
 std::vector<std::string> Merged(std::string_view text, const std::map<std::string, float>& pieces) {
   std::vector<std::string> parts;
   for (size_t at = 0; at < text.size(); at += CharacterAt(text, at).bytes) {
@@ -145,8 +145,8 @@ TEST(PairMerger, CutTextEqualsWholeTextMerge) {
   EXPECT_GT(cuts, 5000U);
 }
 
-// Words of two of 64 Chinese characters. Some piece has each last byte of a character before the
-// first byte of another, but few words have neighbours that a piece joins.
+// Words of two of 64 Chinese characters. For most neighbours some piece has the last byte of one
+// before the first byte of the other, but few words are joined by a piece.
 TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   std::vector<std::string> characters, words;
   for (int last = 0x80; last < 0xC0; ++last) {
@@ -168,7 +168,7 @@ TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   for (uint32_t count = 0; offsets.size() < kMaxDeclaredBreakpoints; ++count) {
     const size_t word = random() % words.size();
     if (count % every == every - 1) {
-      offsets.push_back(line.size() + characters[word].size());  // inside the word
+      offsets.push_back(line.size() + characters[word].size());  // inside a word
       common_tokens.push_back(count);
     }
     line += words[word];
@@ -180,7 +180,7 @@ TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   EXPECT_EQ(encoding.common_tokens, common_tokens);
 }
 
-// A text that ends inside a piece has no such piece, and its "<" may be merged then.
+// If the text is cut inside the piece, the piece does not occur, and its "<" may merge.
 TEST(Tokenizer, CutInsideSpelledPieceReachesBack) {
   MadeUpModel model;
   model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
@@ -228,7 +228,7 @@ TEST(Tokenizer, BrokenPieceIsRefused) {
     return TokenizerOf(model.Bytes());
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const auto control = make("<c>", nan, PieceType::kControl);  // nothing becomes it
+  const auto control = make("<c>", nan, PieceType::kControl);  // merging never produces it
   ASSERT_TRUE(control.ok()) << control.status();
   EXPECT_EQ((*control)->Encode("abab").size(), 2U);
   const auto kInvalid = absl::StatusCode::kInvalidArgument;

@@ -70,7 +70,7 @@ TEST(Prompt, UnknownTemplateRefusesOnlyChats) {
 }
 
 TEST(Prompt, BreakpointInsideTokenMovesBack) {
-  // Cut after one line end of two: the pair is one token in the whole text.
+  // The cut lies between two line ends that are one token in the whole text.
   const auto prompt = Build(FromText("and\n\nlamp", {4}));
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_THAT(prompt->breakpoints, ElementsAre(2U)) << "<bos>, and";
@@ -196,7 +196,7 @@ TEST(Prompt, PartBreakpointsAreDeclared) {
   EXPECT_THAT(Build(FromChat({Message("user", "the lamp")}))->declared, IsEmpty());
 }
 
-// Of any roles; its last message is not the model's.
+// Random roles; the last message is not the model's.
 std::vector<ChatMessage> RandomChat(std::mt19937_64* random) {
   std::vector<ChatMessage> chat((*random)() % 8 + 1);
   for (ChatMessage& message : chat) {
@@ -275,7 +275,7 @@ TEST(Prompt, LaterTurnExtendsEarlierPrompt) {
                             before->breakpoints.begin(), before->breakpoints.end()));
 }
 
-// Each character a token of its own, as no encoder writes it.
+// One token per character, which no encoder would produce.
 std::vector<int32_t> Spelt(const std::string& text) {
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(TinyTokenizer().FindPiece(std::string(1, c)).value());
@@ -318,7 +318,8 @@ TEST(Prompt, EditedAnswerIsEncodedAnew) {
   for (const char* text : {"lamps", "lam", "limp", ""}) {
     EXPECT_EQ(with(text, Spelt("lamp"))->token_ids, with(text, {})->token_ids) << text;
   }
-  // Nor are control tokens an answer's, which could end its turn, nor tokens that there are not.
+  // Control tokens, which could end the turn, and unknown ids are not accepted as an answer's
+  // tokens.
   const int32_t end_of_turn = TinyTokenizer().FindPiece(kEndOfTurn).value();
   EXPECT_EQ(with(kEndOfTurn, {end_of_turn})->token_ids, with(kEndOfTurn, {})->token_ids);
   EXPECT_EQ(with("lamp", {1 << 30, -1})->token_ids, with("lamp", {})->token_ids);

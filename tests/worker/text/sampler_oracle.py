@@ -1,8 +1,8 @@
-"""Oracle: temperature, top-k, top-p and min-p keep what transformers' own logits processors keep,
-with the same probabilities; biases, penalties and bans give its processors' logits to the bit;
-logprobs are torch's log_softmax.
+"""Oracle: temperature, top-k, top-p and min-p keep the same tokens as transformers' logits
+processors, with the same probabilities; biases, penalties and bans give the processors' logits bit
+for bit; logprobs equal torch's log_softmax.
 
-Usage: sampler_oracle.py TEXT_PROBE MODEL_DIR (any tokenizer: it plays no part).
+Usage: sampler_oracle.py TEXT_PROBE MODEL_DIR (any tokenizer; it is not used).
 """
 import sys
 
@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (MinNewTokensLengthLogitsProc
 
 from text_probe_client import Probe
 
-# Probabilities in float32 there, in double here: 262,144 roundings of 2^-24 stay below this.
+# transformers uses float32, Hearth double. 262,144 roundings of 2^-24 stay below this.
 TOLERANCE = 1e-5
 
 
@@ -47,8 +47,8 @@ def check_filter(probe, logits, temperature, top_k, top_p, min_p):
 
 
 def check_rules(probe, logits, generator):
-    """In transformers' order; presence and frequency penalty, which it lacks, as OpenAI's API
-    writes them down."""
+    """Rules in transformers' order. It has no presence and frequency penalty: these follow the
+    documentation of OpenAI's API."""
     def draw(count):
         return torch.randint(len(logits), (count,), generator=generator).tolist()
     prompt, answer = draw(30), draw(12) * 2

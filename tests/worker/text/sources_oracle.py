@@ -1,5 +1,5 @@
-"""Oracle: of a folder with several files about its tokenizer, Hearth makes the ids that
-transformers makes, or refuses to start and names the first token that differs.
+"""Oracle: for a folder with several tokenizer files, Hearth makes the same ids as transformers, or
+refuses to start and names the first differing token.
 
 Usage: sources_oracle.py TEXT_PROBE TOKENIZER_MODEL
 """
@@ -33,7 +33,7 @@ def entry(text, **changes):
 
 
 class Folder:
-    """A model folder: tokenizer.json and tokenizer.model of one vocabulary, either or both."""
+    """A model folder with tokenizer.json, tokenizer.model, or both, of the same vocabulary."""
 
     def __init__(self, root, name, source, tokenizer, has_json=True, has_model=True):
         self.path = root / name
@@ -85,7 +85,7 @@ def check_refused(binary, folder, *words):
 
 
 def check_saved(binary, make, count):
-    """As fine-tuning programs save: tokens added as texts or objects, special or not."""
+    """Folders as fine-tuning programs save them: with special and ordinary added tokens."""
     folder = make("saved by transformers")
     theirs = folder.theirs()
     theirs.add_tokens(["<|im_start|>", "THINKING"])
@@ -94,7 +94,7 @@ def check_saved(binary, make, count):
                        AddedToken("light", normalized=False)])
     theirs.save_pretrained(folder.path)
     check_equal(binary, folder)
-    # transformers 4 writes these as well.
+    # transformers 4 also writes these files.
     folder.write("added_tokens.json", {"<|im_start|>": count, "THINKING": count + 1})
     with open(folder.path / "tokenizer.json", encoding="utf-8") as file:
         added = json.load(file)["added_tokens"]
@@ -107,7 +107,7 @@ def check_saved(binary, make, count):
 
 
 def check_beside(binary, make, count):
-    """Tokens that only files beside the vocabulary have."""
+    """Added tokens that only other files than the vocabulary list."""
     folder = make("tokenizer.model and its decoder", has_json=False)
     folder.write("tokenizer_config.json", {"added_tokens_decoder": {
         str(count): entry("<|im_start|>", special=True), str(count + 1): entry("THINKING")}})
@@ -125,7 +125,7 @@ def check_beside(binary, make, count):
 
 
 def check_renamed(binary, make, start):
-    """Tokens inside the vocabulary get other texts: in tokenizer.json alone, which counts."""
+    """Renamed tokens of the vocabulary. A new text in tokenizer.json is used."""
     def rename(new):
         def change(it):
             vocabulary = it["model"]["vocab"]
@@ -153,7 +153,7 @@ def check_renamed(binary, make, start):
 
 
 def check_empty_decoder(binary, make, count):
-    """Some classes of transformers drop all added tokens of tokenizer.json, others keep them."""
+    """With an empty decoder, some transformers classes drop added tokens and others keep them."""
     lengths = set()
     for name in ("GemmaTokenizerFast", "PreTrainedTokenizerFast"):
         folder = make(f"an empty decoder, {name}")
@@ -165,7 +165,7 @@ def check_empty_decoder(binary, make, count):
     assert lengths == {count, count + 1}, f"the classes agree: {lengths}"
     folder = make("an empty decoder and tokenizer.model", has_json=False)
     folder.write("tokenizer_config.json", {"added_tokens_decoder": {}})
-    folder.write("added_tokens.json", {"<|im_start|>": count})  # is not read then
+    folder.write("added_tokens.json", {"<|im_start|>": count})  # ignored in this case
     check_equal(binary, folder)
 
 
@@ -184,7 +184,7 @@ def check_differences(binary, make, count, start):
 
 
 def check_added(binary, make):
-    """Tokens added as texts are looked for in the normalized text, after all others."""
+    """Tokens added as texts are matched in the normalized text, after all other tokens."""
     for name, more, add in [
             ("a space inside", ["keepers", " of", "lamp", "keepers\u2581of"],
              lambda it: it.add_tokens(["keepers of", "the lamp"])),
@@ -212,7 +212,7 @@ def check_added(binary, make):
 
 
 def check_random(binary, make):
-    """Tokens at random, with spaces, of others' texts, of every kind."""
+    """Random added tokens of every kind: with spaces, and with parts of other tokens."""
     rng = random.Random(5)
     words = ["a", "b", " ", "  ", "\n", "<", ">", "the", " of", "\u00e9", "<bos>", "x", "x\u2581"]
     for number in range(20):
@@ -227,7 +227,7 @@ def check_random(binary, make):
 
 
 def check_forms(binary, make, count):
-    """Of tokenizer.json."""
+    """Variants of tokenizer.json."""
     def added(*ids):
         names = ["<|im_start|>", "THINKING"]
         return lambda it: it["added_tokens"].extend(

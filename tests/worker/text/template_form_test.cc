@@ -1,4 +1,4 @@
-// Which chat templates count as Gemma's. What transformers renders is in template_oracle.py.
+// Which chat templates count as Gemma's. template_oracle.py compares with transformers.
 #include "worker/text/template_form.h"
 
 #include <string>
@@ -20,7 +20,7 @@ std::string With(const std::string& from, const std::string& to) {
   return changed;
 }
 
-// Applies changes, pairs of texts, of which each first text must be there.
+// Applies replacements (from, to); each `from` must occur.
 std::string Changed(std::string text, const nlohmann::json& changes) {
   for (const nlohmann::json& change : changes) {
     const std::string before = text;
@@ -79,7 +79,7 @@ TEST(TemplateForm, OtherOutputIsUnknown) {
   EXPECT_FALSE(RendersAsGemma(GemmaTemplate() + "{#"));
 }
 
-// ChatML, and templates of the kinds that translate and that call functions.
+// ChatML, a translation template, and a function calling template.
 TEST(TemplateForm, OtherFormatsAreUnknown) {
   for (const char* name : {"chatml.jinja", "translate.jinja", "functions.jinja"})
     EXPECT_FALSE(RendersAsGemma(ReadTestFile(std::string("other_templates/") + name))) << name;

@@ -1,6 +1,6 @@
-"""Oracle: chat templates that count as Gemma's render chats, in transformers, to the text that
-Hearth makes of them; of templates changed at random none that renders otherwise counts as Gemma's;
-a template of another format is refused by the name of its file.
+"""Oracle: transformers renders chats by templates that count as Gemma's to the same text as Hearth;
+a randomly changed template that renders differently does not count as Gemma's; a template of
+another format is refused with its file name.
 
 Usage: template_oracle.py TEXT_PROBE TESTS_DATA_DIR
 """
@@ -24,7 +24,7 @@ CHATS = [
      {"role": "user", "content": [{"type": "text", "text": " y"}, {"type": "text", "text": "z "}]},
      {"role": "model", "content": [{"type": "text", "text": " w "}]}],
 ]
-# Chats that the template refuses, and the chat that each of them counts as.
+# Chats that the template refuses, each with the equivalent chat that it accepts.
 JOINED = [
     ([{"role": "user", "content": " a "}, {"role": "user", "content": "b"},
       {"role": "assistant", "content": "c"}, {"role": "model", "content": "d"}],
@@ -52,7 +52,7 @@ def render(template, chat, generate):
     try:
         return render_jinja_template([chat], chat_template=template, bos_token="<bos>",
                                      add_generation_prompt=generate)[0][0]
-    except Exception as error:  # of a template that was changed at random, any
+    except Exception as error:  # a randomly changed template may raise any error
         return f"error: {type(error).__name__}"
 
 
@@ -67,7 +67,7 @@ def changed_layout(template, rng):
 
 
 def changed(template, rng):
-    """One place is cut, doubled, or gets something that may matter; or the front gets it."""
+    """Deletes or doubles some characters, or inserts text that may matter, also at the front."""
     at, size, kind = rng.randrange(len(template)), rng.randint(1, 6), rng.randrange(5)
     if kind == 0:
         return template[:at] + template[at + size:]
@@ -108,8 +108,8 @@ def check_texts(probe, template):
 
 
 def known_templates(data):
-    """gemma_chat.jinja, and templates of the published forms: gemma_templates.json lists pairs of
-    texts; "published" changes gemma_chat.jinja, and the other lists change the result."""
+    """Returns gemma_chat.jinja and the published templates. gemma_templates.json lists
+    replacements: "published" is applied to gemma_chat.jinja, the other lists to the result."""
     def made(template, changes):
         for old, new in changes:
             assert template.count(old) == 1, f"{template.count(old)} times:\n{old}"

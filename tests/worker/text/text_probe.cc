@@ -1,5 +1,5 @@
-// Lets the Python oracles ask this repository's text code: one JSON request a line on stdin, one
-// JSON answer a line on stdout. A malformed request ends the program: the oracle is at fault.
+// Runs this repository's text code for the Python oracles: reads one JSON request per line, and
+// writes one JSON answer per line. A malformed request is the oracle's fault and ends the program.
 #include <cstdint>
 #include <iostream>
 #include <string>

@@ -1,4 +1,4 @@
-"""Talks to text_probe: one JSON line each way. Imported by the oracle tests in this folder."""
+"""Client of text_probe: one JSON line each way. Used by the oracle tests in this folder."""
 import json
 import subprocess
 

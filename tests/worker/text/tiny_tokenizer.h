@@ -21,7 +21,7 @@ inline std::string ReadTestFile(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Of the contents of a tokenizer.model.
+// `model`: contents of a tokenizer.model.
 inline absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const std::string& model) {
   const auto pieces = ReadTokenizerModel(model);
   return pieces.ok() ? Tokenizer::Make(*pieces) : pieces.status();
@@ -36,7 +36,7 @@ inline const Tokenizer& TinyTokenizer() {
   return *tokenizer;
 }
 
-// Words, digits, runs of spaces and lines, markers, and characters that only bytes can spell.
+// Random words, digits, runs of spaces and line ends, markers, and characters without a piece.
 inline std::string RandomText(std::mt19937_64* random, int words) {
   static const char* const kWords[] = {"the keeper",
                                        "lamp",

@@ -1,13 +1,13 @@
-"""Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer, and the ids
-those of SentencePiece wherever the two agree with each other by design; from tokenizer.model,
-from the tokenizer.json that transformers' tokenizer writes, and from the forms of a GGUF header.
+"""Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer; ids also equal
+SentencePiece's where the two agree by design. Sources: tokenizer.model, the tokenizer.json that
+transformers writes, and several forms of a GGUF header.
 
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--gguf FILE] [--examples FILE]
 
-transformers' tokenizer is built by transformers itself, with the code that it uses for GGUF files
-of Gemma 3, from the list of pieces in MODEL_DIR/tokenizer.model: vocabulary, merges and added
-tokens are its own. The GGUF file of the base model has no chat template, so that template's oracle
-are the examples: chats rendered and tokenized with the published template and tokenizer.
+transformers builds its tokenizer with its own code for GGUF files of Gemma 3, from the pieces in
+MODEL_DIR/tokenizer.model, so vocabulary, merges and added tokens are its own. The base model's GGUF
+file has no chat template; the template is checked by --examples: chats rendered and tokenized with
+the published template and tokenizer.
 """
 import argparse
 import json
@@ -46,7 +46,7 @@ WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "1
          "<", ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂",
          "ß", "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
          "def ", "(i", ");"]
-# Ranges of characters, drawn from at random; and sentences, cut and joined at random.
+# Ranges of characters to draw from, and sentences to cut and join at random.
 SCRIPTS = {
     "latin": "A-z", "latin with marks": "\u00c0-\u024f", "greek": "\u0370-\u03ff",
     "cyrillic": "\u0400-\u04ff", "hebrew": "\u05d0-\u05ea", "arabic": "\u0600-\u06ff",
@@ -76,7 +76,7 @@ SENTENCES = [
 
 
 def read_fields(message):
-    """(field number, value) of a protobuf message; fixed-size values stay bytes."""
+    """Yields (field number, value) of a protobuf message. Fixed-size values stay bytes."""
     at = 0
 
     def varint():
@@ -129,9 +129,9 @@ def write_gguf(path, model, **lists):
 
 
 def gguf_forms(folder, processor, tokens, types):
-    """As llama.cpp's converter writes them, from tokenizer.model and, where that is missing, from
-    tokenizer.json; and of Gemma's own vocabulary as Google does, with the types that are wrong."""
-    # The converter writes spaces into pieces that are never merged.
+    """Writes the forms of llama.cpp's converter (from tokenizer.model and tokenizer.json) and,
+    for Gemma's own vocabulary, Google's form, which has wrong types."""
+    # The converter writes spaces in never-merged pieces.
     tokens = [token.replace("\u2581", " ") if kind == USER_DEFINED else token
               for token, kind in zip(tokens, types)]
     scores = [processor.get_score(i) if kind == NORMAL else -1000.0 for i, kind in enumerate(types)]
@@ -154,7 +154,7 @@ def random_texts(count, seed=0):
 
 
 def script_texts(count, seed):
-    """Of each script `count` texts of its characters, and as many of parts of sentences."""
+    """Returns `count` texts of characters per script, and as many texts of parts of sentences."""
     rng = random.Random(seed)
     texts = []
     for span in SCRIPTS.values():
@@ -171,7 +171,7 @@ def script_texts(count, seed):
             parts.append(sentence[begin:begin + rng.randint(1, 30)])
             parts.append(rng.choice(["", " ", "\n", rng.choice(WORDS), " " * rng.randint(1, 40)]))
         texts.append("".join(parts))
-    # Words of a kilobyte, and one over the length from which they can be stopped.
+    # Words of 1 kB, and one that is long enough to be stopped.
     for sentence in SENTENCES:
         word = sentence.replace(" ", "")
         texts.append(word * (1000 // len(word) + 1))
@@ -180,8 +180,8 @@ def script_texts(count, seed):
 
 
 def sentencepiece_agrees(processor, text):
-    """It does not know control pieces in a text, and takes other ways with runs of spaces that are
-    long or part spaces, part U+2581: in those Hearth does as transformers does."""
+    """Returns whether SentencePiece should agree. It ignores control pieces in text, and splits
+    long runs of spaces, or runs mixed with U+2581, differently. Hearth follows transformers there."""
     spaces = 2
     while processor.id_to_piece(processor.piece_to_id("\u2581" * spaces)) == "\u2581" * spaces:
         spaces += 1
@@ -217,7 +217,7 @@ def check_texts(probe, oracle, processor, texts):
 
 
 def check_common_tokens(probe, oracle, texts):
-    """A breakpoint: the longest common token prefix of the text up to there and the whole."""
+    """Checks breakpoints: the common token prefix of the text up to there and the whole text."""
     checked = 0
     for text in texts:
         whole = oracle.encode(text, add_special_tokens=False).ids
@@ -233,7 +233,7 @@ def check_common_tokens(probe, oracle, texts):
 
 
 def check_long_lines(probe):
-    """Of each script without spaces, a line of 300 KB with many breakpoints is accepted."""
+    """A line of 300 KB with many breakpoints is accepted, in each script without spaces."""
     for sentence in SENTENCES:
         if " " in sentence:
             continue
