@@ -85,14 +85,13 @@ constexpr size_t kMaxCalls = 4;
 }  // namespace
 
 EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model,
-                         PrefixPool* pool, EngineCounters* counters,
-                         std::function<void()> wake_engine)
+                         PrefixPool* pool, EngineCounters* counters, std::function<void()> wake)
     : terms_(terms),
       layout_(layout),
       model_(model),
       pool_(pool),
       counters_(counters),
-      wake_engine_(std::move(wake_engine)),
+      wake_(std::move(wake)),
       calls_(/*threads=*/1, kMaxCalls) {}
 
 // Selects an even share of the offered prefixes: at rate 0.01, every hundredth.
@@ -175,7 +174,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // treat it as missing
     }
-    if (wait->Deliver(std::move(outcome))) wake_engine_();
+    if (wait->Deliver(std::move(outcome))) wake_();
   };
   if (calls_.Submit(fetch)) return absl::OkStatus();
   return absl::ResourceExhaustedError("audits: too many calls are waiting");

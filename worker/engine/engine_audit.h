@@ -47,9 +47,9 @@ std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary
 
 class EngineAudit {
  public:
-  // `wake_engine`: called from another thread when a fetch has ended.
+  // `wake`: called from another thread when a fetch has ended.
   EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model, PrefixPool* pool,
-              EngineCounters* counters, std::function<void()> wake_engine);
+              EngineCounters* counters, std::function<void()> wake);
 
   // Offers a restored prefix; a share of them is audited later.
   void Offer(const Sequence& sequence);
@@ -82,7 +82,7 @@ class EngineAudit {
   ModelRunner* const model_;
   PrefixPool* const pool_;
   EngineCounters* const counters_;
-  const std::function<void()> wake_engine_;
+  const std::function<void()> wake_;
   std::deque<PrefixRequest> waiting_;
   std::unique_ptr<Audit> audit_;  // the running audit, or null
   double credit_ = 0;

@@ -309,8 +309,7 @@ absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
     if (!stepped.ok()) return StepError(stepped);
     counters_.Add(EngineCounter::kSteps);
     counters_.Add(EngineCounter::kStepRows, rows);
-    if (absl::Status reported = ReportPromptLogprobs(&sequence, begin, rows); !reported.ok())
-      return reported;
+    if (absl::Status s = ReportPromptLogprobs(&sequence, begin, rows); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

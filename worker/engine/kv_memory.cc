@@ -48,8 +48,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   }
   LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
-  uint64_t claimed =
-      sequence->holds_whole_budget ? budget : needed;  // plus what others still may take
+  uint64_t claimed = sequence->holds_whole_budget ? budget : needed;  // plus others' claims
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
                                       other->request.kv);
@@ -147,8 +146,7 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     room = RetryFreeingMemory(*sequence, take);
   }
   if (!absl::IsResourceExhausted(room)) return room;
-  const bool no_token =
-      sequence->Text().size() == sequence->tokens();  // none generated since admission
+  const bool no_token = sequence->Text().size() == sequence->tokens();  // none since admission
   if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",

@@ -22,13 +22,12 @@ constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 }  // namespace
 
 PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
-                             PrefixPool* pool, EngineCounters* counters,
-                             std::function<void()> wake_engine)
+                             PrefixPool* pool, EngineCounters* counters, std::function<void()> wake)
     : terms_(terms),
       layout_(layout),
       pool_(pool),
       counters_(counters),
-      wake_engine_(std::move(wake_engine)),
+      wake_(std::move(wake)),
       loads_(terms.load, terms.load_clock),
       fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
@@ -85,7 +84,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     }
     const bool is_miss = fetched.usable_tokens == 0 && fetched.declined_tokens == 0;
     if (is_miss && sequence->fetch.IsAwaited()) counters_->Add(EngineCounter::kFetchMisses);
-    if (sequence->fetch.Deliver(std::move(fetched))) wake_engine_();
+    if (sequence->fetch.Deliver(std::move(fetched))) wake_();
   };
   sequence->fetch.WaitUntil(sequence->times.admitted_at + longest);
   if (fetches_.Submit(fetch)) return std::nullopt;

@@ -23,10 +23,10 @@ namespace hearth {
 
 class PrefixFetcher {
  public:
-  // Up to `max_running` sequences may wait for a fetch. `wake_engine`: called from a fetch thread
+  // Up to `max_running` sequences may wait for a fetch. `wake`: called from a fetch thread
   // when a result is available in sequence->fetch.
   PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
-                PrefixPool* pool, EngineCounters* counters, std::function<void()> wake_engine);
+                PrefixPool* pool, EngineCounters* counters, std::function<void()> wake);
 
   // Returns whether a cache may have a longer prefix than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
@@ -52,7 +52,7 @@ class PrefixFetcher {
   const KvLayout& layout_;
   PrefixPool* const pool_;
   EngineCounters* const counters_;
-  const std::function<void()> wake_engine_;
+  const std::function<void()> wake_;
   LoadModel loads_;
   TaskQueue fetches_;
 };

@@ -136,8 +136,7 @@ class RoundPlanner {
   PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
-  std::set<SequenceId> dropped_ids_
-      ABSL_GUARDED_BY(mu_);                   // dropped from the queue; they end next round
+  std::set<SequenceId> dropped_ids_ ABSL_GUARDED_BY(mu_);  // they end with the next round
   uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, and last callback not returned
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
   bool retries_admission_ ABSL_GUARDED_BY(mu_) = false;  // places or memory may be free

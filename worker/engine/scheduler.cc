@@ -46,7 +46,7 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
   assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
   if (queued() >= room) {
-    const auto newest = dropped == nullptr ? std::nullopt : SequenceToDrop(tenant, places);
+    const auto newest = dropped == nullptr ? std::nullopt : Droppable(tenant, places);
     if (!newest.has_value()) return false;
     *dropped = newest;
     Remove(*newest);
@@ -65,8 +65,7 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
 
 // Returns the newest droppable waiting sequence of the tenant with the most places (waiting ones
 // included), or nullopt if no tenant has more places than `tenant` would have.
-std::optional<SequenceId> Scheduler::SequenceToDrop(const std::string& tenant,
-                                                    uint32_t places) const {
+std::optional<SequenceId> Scheduler::Droppable(const std::string& tenant, uint32_t places) const {
   std::map<std::string, uint32_t> held = Places(/*with_queued=*/true);
   std::optional<SequenceId> newest;
   uint32_t most = held[tenant] + places + 1;

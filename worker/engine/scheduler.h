@@ -114,7 +114,7 @@ class Scheduler {
   static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
   // Places of admitted sequences by tenant; with_queued also counts waiting sequences.
   std::map<std::string, uint32_t> Places(bool with_queued) const;
-  std::optional<SequenceId> SequenceToDrop(const std::string& tenant, uint32_t places) const;
+  std::optional<SequenceId> Droppable(const std::string& tenant, uint32_t places) const;
   void AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch);
 
   const uint32_t max_running_;

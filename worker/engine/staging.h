@@ -100,9 +100,8 @@ class StagedSnapshots {
 
  private:
   struct Growing {
-    std::shared_ptr<KvObject> object;  // null until its first row is copied
-    std::shared_ptr<const KvObject>
-        seed;  // the restored remainder that has its first rows, or null
+    std::shared_ptr<KvObject> object;      // null until its first row is copied
+    std::shared_ptr<const KvObject> seed;  // restored remainder with its first rows, or null
     bool sealed = false;
   };
   bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget);

@@ -98,8 +98,7 @@ class BlockRecycler {
 };
 
 BlockRecycler& Recycler() {
-  static BlockRecycler* const recycler =
-      new BlockRecycler;  // never destroyed: blocks may outlive it
+  static BlockRecycler* const recycler = new BlockRecycler;  // never destroyed
   return *recycler;
 }
 

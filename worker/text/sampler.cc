@@ -15,7 +15,8 @@
 namespace hearth {
 namespace {
 
-// Top-p usually keeps tens of tokens, so KeepTopP sorts 256 tokens first, then four times as many.
+// Top-p usually keeps tens of tokens, so KeepTopP sorts 256 tokens first, then batches of four
+// times the size.
 constexpr size_t kFirstSorted = 256;
 
 bool Better(const Candidate& a, const Candidate& b) {

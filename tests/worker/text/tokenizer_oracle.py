@@ -181,7 +181,8 @@ def script_texts(count, seed):
 
 def sentencepiece_agrees(processor, text):
     """Returns whether SentencePiece should agree. It ignores control pieces in text, and splits
-    long runs of spaces, or runs mixed with U+2581, differently. Hearth follows transformers there."""
+    long runs of spaces, or runs mixed with U+2581, differently. There Hearth follows transformers.
+    """
     spaces = 2
     while processor.id_to_piece(processor.piece_to_id("\u2581" * spaces)) == "\u2581" * spaces:
         spaces += 1

@@ -48,9 +48,8 @@ const char* WeightsChoiceName(WeightsChoice weights) {
   return kNames[static_cast<int>(weights)];
 }
 
-absl::Status CheckInvariantOption(const std::string& flag, const std::string& value,
-                                  ExactnessChoice exactness, const std::string& device,
-                                  const std::string& dtype) {
+absl::Status CheckFlag(const std::string& flag, const std::string& value, ExactnessChoice exactness,
+                       const std::string& device, const std::string& dtype) {
   const std::string leave = absl::StrCat("leave --", flag, " at auto");
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
     return absl::InvalidArgumentError(

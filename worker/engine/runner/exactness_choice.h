@@ -39,9 +39,8 @@ enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
 
 // Returns an error if an option of the class invariant, such as --weights, contradicts the others.
 // The error names both options, and says to leave the flag at auto.
-absl::Status CheckInvariantOption(const std::string& flag, const std::string& value,
-                                  ExactnessChoice exactness, const std::string& device,
-                                  const std::string& dtype);
+absl::Status CheckFlag(const std::string& flag, const std::string& value, ExactnessChoice exactness,
+                       const std::string& device, const std::string& dtype);
 
 // Returns the memory available to this process: the machine's, or the smallest limit of the control
 // groups that contain the process. `root` is prefixed to the paths of system files.

@@ -95,8 +95,7 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
 
 uint64_t GemmaRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
                                      const KvChoice& /*choice*/) const {
-  return kv == nullptr ? gemma_->KvCacheBytes(tokens)
-                       : 0;  // a cache gets all its memory when it is made
+  return kv == nullptr ? gemma_->KvCacheBytes(tokens) : 0;  // an existing cache is complete
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
