@@ -37,8 +37,8 @@ void SortEachOnce(KvObjects* objects) {
   objects->erase(std::unique(objects->begin(), objects->end(), equal), objects->end());
 }
 
-// Adds the objects that `boundaries`, all below the restored one, need. Objects that are not among
-// the restored ones are added without bytes: the store may have them.
+// Adds the objects that `boundaries`, all below the restored one, need. Objects that were not
+// restored are added without bytes: the store may have them.
 void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
               const KvObjects& restored, KvObjects* offered) {
   for (const uint32_t boundary : boundaries) {

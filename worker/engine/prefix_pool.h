@@ -53,8 +53,8 @@ class PrefixPool {
   void Forget(const PrefixRequest& prefix, uint32_t boundary) ABSL_LOCKS_EXCLUDED(mu_);
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   // Evicts a point to free memory for which `counts` is true: the least recently used point that
-  // frees some by itself, else the least recently used one that shares such memory only with other
-  // points. Returns false if there is neither.
+  // frees some by itself, else the least recently used point that shares such memory with other
+  // points only. Returns false if there is neither.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the bytes of such memory that evicting all points would free.
   uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const

@@ -75,7 +75,8 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
 }
 
 void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
-  // If the pool meanwhile has as much, from another request, the fetched objects are not needed.
+  // Use the fetched objects only if the pool has no equally long prefix from another request by
+  // now.
   if (fetched.usable_tokens > sequence->pooled.boundary) {
     if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);

@@ -50,7 +50,7 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   assert(cache != nullptr && job.done != nullptr);
   auto shared = std::make_shared<PublishJob>(std::move(job));
   Count(*shared, /*waits=*/true);
-  // Ends the job and releases what it held. `dropped`: the reason, or null to publish.
+  // Ends the job and releases its objects. `dropped`: the reason, or null to publish.
   const auto end = [this, cache, shared](const char* dropped) {
     Count(*shared, /*waits=*/false);
     if (dropped == nullptr) {

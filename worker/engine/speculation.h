@@ -43,11 +43,11 @@ class DraftLength {
   uint32_t rest_ = 0, next_rest_ = kShortestRest;
 };
 
-// Guesses up to `most` next tokens: those that followed an earlier occurrence of the text's last
-// tokens. Returns none if the last pair of tokens did not occur before. Searches up to kMostPlaces
-// occurrences of that pair, takes the one with the longest matching context, and the latest of
-// equal ones. A guess that reaches the text's end continues with its own beginning, as repeating
-// text does.
+// Guesses up to `most` next tokens: the tokens that followed an earlier occurrence of the text's
+// last tokens. Returns none if the last pair of tokens did not occur before. Searches up to
+// kMostPlaces occurrences of that pair, takes the one with the longest matching context, and the
+// latest of equal ones. A guess that reaches the text's end continues with its own beginning, as
+// repeating text does.
 inline constexpr size_t kMostPlaces = 64;
 std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most);
 

@@ -66,8 +66,8 @@ class StagedSnapshots {
  public:
   // Plans the objects of the `kept` boundaries (ascending, each above `restored_boundary`) for a
   // sequence that continues from `restored_boundary` with the `restored` objects (0 and none if
-  // cold). Boundaries are planned from the highest down; those that do not fit the budget are left
-  // out and counted in skipped().
+  // cold). Boundaries are planned from the highest down; boundaries that do not fit the budget are
+  // left out and counted in skipped().
   // `shares_chunks`: the KV gives whole chunks by reference (SequenceKv::Share). A chunk of global
   // layers then costs nothing, because the sequence holds it to its end. A chunk of local layers
   // costs its bytes, because the sequence replaces it. `is_on_device`: the KV is on a device; then

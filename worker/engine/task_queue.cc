@@ -75,7 +75,7 @@ void TaskQueue::Run() {
       ++busy_;
     }
     task(Fate::kRun);
-    task = nullptr;  // release what it holds before the queue counts as idle
+    task = nullptr;  // release its captures before the queue counts as idle
     absl::MutexLock lock(&mu_);
     assert(busy_ > 0);
     --busy_;

@@ -224,8 +224,8 @@ class PieceAdder {
   size_t bytes_ = 0;
 };
 
-// Adds special tokens that have only a name. A new one gets the next id. Two new ones are refused,
-// because transformers' versions differ in their order.
+// Adds special tokens that have only a name. A new one gets the next id. Two new tokens are
+// refused, because transformers' versions differ in their order.
 absl::Status AddNamed(const std::string& file, const std::vector<std::string>& specials,
                       size_t next_id, PieceAdder* adder) {
   const std::string* added = nullptr;

@@ -77,7 +77,7 @@ std::string TextStream::Release() {
   return delta;
 }
 
-// Every stop string is complete in pending_: text that could begin one was held back.
+// Every stop string is complete in pending_: a possible beginning of a stop string was held back.
 bool TextStream::CutAtStopString() {
   size_t first_end = std::string::npos, begin = std::string::npos;
   for (const std::string& stop : stop_strings_) {

@@ -2,7 +2,7 @@
 //
 // Text is held back while a character is incomplete, or while it may be the beginning of a stop
 // string. A stop string ends the text right before it, even if it spans tokens. If several match,
-// the one that is complete first counts, and the longest of those.
+// the first complete stop string counts; of those, the longest.
 //
 // Thread safety: one thread at a time. Ownership: the tokenizer must outlive the stream.
 // Invariants: (1) every delta is well-formed UTF-8; (2) the deltas together are Decode(ids,

@@ -1,5 +1,4 @@
-// The class of exactness that a worker serves, on machines that pass the self-test and on one that
-// fails it.
+// The class of exactness that a worker serves, on machines that pass or fail the self-test.
 
 #include "worker/engine/runner/exactness_choice.h"
 

@@ -47,7 +47,7 @@ TEST(TaskQueueTest, StopDropsWaitingTasks) {
   });
   queue.Submit([&](TaskQueue::Fate fate) {
     fates[1] = fate;
-    release.Notify();  // the first task ends only after this one was dropped
+    release.Notify();  // the first task ends only after this task was dropped
   });
   busy.WaitForNotification();
   queue.Stop();

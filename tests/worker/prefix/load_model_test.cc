@@ -1,4 +1,4 @@
-// Load or compute: what is learned, what is decided, and what a wrong decision costs.
+// Load or compute: learned rates, decisions, and the cost of a wrong decision.
 
 #include "worker/prefix/load_model.h"
 

@@ -171,7 +171,7 @@ def script_texts(count, seed):
             parts.append(sentence[begin:begin + rng.randint(1, 30)])
             parts.append(rng.choice(["", " ", "\n", rng.choice(WORDS), " " * rng.randint(1, 40)]))
         texts.append("".join(parts))
-    # Words of 1 kB, and one that is long enough to be stopped.
+    # Words of 1 kB, and a word that is long enough to be stopped.
     for sentence in SENTENCES:
         word = sentence.replace(" ", "")
         texts.append(word * (1000 // len(word) + 1))

@@ -32,7 +32,7 @@ struct EngineRequest {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;  // declared and automatic; strictly increasing
   // Boundaries that the caller asked for, ascending. Requested boundaries below the restored one
-  // are published too if the restored objects or the cache have what they need; otherwise only a
+  // are published too if the restored objects or the cache have their objects; otherwise only a
   // request that computes up to them can keep them.
   std::vector<uint32_t> asked;
   std::string tenant = "default";

@@ -26,8 +26,8 @@ class KvCachePool {
  public:
   KvCachePool(const Gemma* gemma, int context_tokens, size_t max_free);
 
-  // Returns an empty cache for at least `tokens` tokens: the smallest free one that fits, else a
-  // new one.
+  // Returns an empty cache for at least `tokens` tokens: the smallest free cache that fits, else a
+  // new cache.
   absl::StatusOr<KvCache> Acquire(int tokens);
   // Returns a cache to the pool. If the pool is full, frees the smallest: larger ones fit more
   // requests.
