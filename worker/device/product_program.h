@@ -109,7 +109,7 @@ struct ProductProgram : Tiling {
     }
     for (int step = 0, stage = 0; step < steps; ++step) {
       WaitCopies<kDepth - (kAhead > 0 ? 3 : 2)>();
-      BARRIER();  // the stage is there (with kAhead also the next one), the previous one is free
+      BARRIER();  // the stage (with kAhead also the next) is there; the previous is free
       const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
       if (next < steps) {
         LoadWeights(shared, free, next, &sources);

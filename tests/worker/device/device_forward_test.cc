@@ -1,4 +1,4 @@
-// An InvariantGemma on the emulated device beside one on the CPU: bits, refusals, failures.
+// An InvariantGemma on the emulated device compared with one on the CPU: bits, refusals, failures.
 #include "worker/model/invariant/device_forward.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
   return geometry;
 }
 
-// The heads of each published size, some of them narrower.
+// The head shapes of each published size; some have fewer columns.
 struct NamedHeads {
   const char* name;
   TinyGeometry geometry;
@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Gemma, DeviceForwardHeads,
                                          NamedHeads{"27B", Geometry("lg", 40, 32, 16, 16)}),
                          [](const auto& info) { return "Of" + std::string(info.param.name); });
 
-// Fails at a step's end if `fails`, or gives other logits if `flips`.
+// If `fails`, the device fails at a step's end. If `flips`, one bit of the logits changes.
 class FaultyDevice : public EmulatedDevice {
  public:
   void Wait() override {
@@ -85,7 +85,7 @@ const std::string& Dir() {
   return *dir;
 }
 
-// One text on the CPU and on the device.
+// The same model on the CPU and on the device.
 struct Pair {
   Pair()
       : cpu(InvariantGemma::Load(Dir(), {1, 16}).value()),
@@ -115,7 +115,7 @@ struct Text {
   InvariantGemma::Kv cpu, device;
 };
 
-// The block that is partly filled is copied when a fork writes to it.
+// A partly filled block is copied when a fork writes to it.
 TEST(DeviceForward, ForksAndRewindsMatchCpuBits) {
   const Pair pair;
   Text one(pair), two(pair);
@@ -158,7 +158,7 @@ TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
   ASSERT_TRUE((*gemma)->Step(&kv, {1, 2, 3}, 1, &logits).ok());
   const uint64_t used = (*gemma)->kv_blocks().used_bytes();
   device->fails = true;
-  // The second step needs more memory than the first one gave back.
+  // The second step needs more memory than the first released.
   for (const size_t tokens : {size_t{40}, size_t{100}}) {
     const absl::Status step = (*gemma)->Step(&kv, std::vector<int32_t>(tokens, 5), 1, &logits);
     EXPECT_EQ(step.code(), absl::StatusCode::kInternal);
@@ -210,7 +210,7 @@ TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
               HasSubstr("head_dim must be at most 256; got 272"));
 }
 
-// Widened weights have the bits of stored ones.
+// Widening weights to float32 keeps their bits.
 TEST(DeviceForward, Float32WeightsMatchStoredBits) {
   InvariantGemmaOptions options = OnDevice(std::make_shared<EmulatedDevice>());
   options.weights = WeightForm::kFloat32;
@@ -219,7 +219,7 @@ TEST(DeviceForward, Float32WeightsMatchStoredBits) {
   Text(pair).Step(1, 20, 2);
 }
 
-// With layers of one group alone the other has no blocks.
+// A model with only local layers has no blocks in the global group.
 TEST(DeviceForward, LocalLayersAloneMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
   Pair pair;

@@ -1,4 +1,5 @@
-// DeviceStep on the emulated device beside InvariantGemma: logits, keys and values, bit for bit.
+// DeviceStep on the emulated device compared with InvariantGemma: logits, keys and values, bit for
+// bit.
 #include "worker/device/device_step.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv
   return {"tiny", layers, window, heads, kv_heads, head_dim, 40, 72, 150, 512};
 }
 
-// One model twice: on the CPU's kernels and on an emulated device.
+// The same model on the CPU's kernels and on an emulated device.
 class Pair {
  public:
   explicit Pair(const SeededGeometry& geometry, bool late = false,
@@ -63,12 +64,12 @@ class Pair {
   std::unique_ptr<DeviceStep> step_;
 };
 
-// One text in both.
+// The same text in both models.
 struct Text {
   int number = 0, length = 0;
   InvariantGemma::Kv kv;
   std::array<std::vector<std::byte*>, 2> blocks;
-  std::vector<int32_t> tokens;  // of a step
+  std::vector<int32_t> tokens;  // tokens of the current step
   std::vector<float> logits;
 };
 
@@ -84,7 +85,7 @@ class Texts {
   struct Some {
     int text, tokens, want;
   };
-  // Appends tokens to some texts, in one step of each, and compares.
+  // Appends tokens to some texts in one step of both models, and compares the results.
   void Step(const std::vector<Some>& some) {
     std::vector<InvariantPart> parts;
     std::vector<DevicePart> device_parts;
@@ -120,7 +121,7 @@ class Texts {
   }
 
  private:
-  // New blocks are NaN, as memory of the emulated device is.
+  // New blocks contain NaN, like all memory of the emulated device.
   void GrowBlocks(Text* text, int length) {
     for (int group = 0; group < 2; ++group) {
       const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
@@ -159,7 +160,7 @@ class Texts {
   std::vector<Text> texts_;
 };
 
-// Prefilled in steps of few rows and of many, then decoded; windows end inside splits.
+// Prefill in small and large steps, then decoding; windows end inside splits.
 TEST(DeviceStep, PrefillAndDecodeMatchCpuBits) {
   for (const SeededGeometry& geometry :
        {Geometry("lg", 24, 4, 1), Geometry("llg", 33, 4, 2, 16), Geometry("gl", 16, 2, 2, 64)}) {
@@ -185,7 +186,7 @@ TEST(DeviceStep, SoftcapsMatchCpuBits) {
   texts.Step({{0, 1, 1}, {1, 3, 2}});
 }
 
-// Where split states have no room, a row goes through its splits in one item.
+// If there is no room for split states, one item computes all splits of a row.
 TEST(DeviceStep, FewSplitStatesMatchCpuBits) {
   Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
   Texts texts(&pair, 3);
@@ -212,7 +213,7 @@ TEST(DeviceStep, LateCopiesChangeNothing) {
   LateCopies::SetLate(false);
 }
 
-// A split of more keys than the values' ring has stages: the ring turns.
+// A split has more keys than the ring of values holds, so the ring wraps around.
 TEST(DeviceStep, LateCopiesBeyondRingChangeNothing) {
   for (const int kv_heads : {1, 4}) {
     Pair pair(Geometry("lg", 150, 4, kv_heads), true, {256, 64, 512, 1024}, 128);

@@ -1,4 +1,4 @@
-// Every shape of ProductProgram on the emulated device beside the reference, bit for bit.
+// Every shape of ProductProgram on the emulated device compared with the reference, bit for bit.
 #include "worker/device/product_program.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-// A matrix in bfloat16 twice: packed for the CPU, and for the device. Of a pair, two of them.
+// The same bfloat16 matrix (or pair of matrices) packed for the CPU and for the device.
 class Matrix {
  public:
   Matrix(int inputs, int outputs, bool is_pair) : inputs_(inputs), outputs_(outputs) {
@@ -57,7 +57,8 @@ class Matrix {
   std::vector<uint16_t> columns_;
 };
 
-// Rows are taken by number, last first; a row behind the last output must stay as it is.
+// Compares the given shapes with the reference. If `rows` is even, the product reads its rows by
+// number, last row first. The row after the last output must not change.
 void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int>& shapes) {
   const DeviceMatrix& of = matrix.on_device;
   Numbers numbers(static_cast<uint64_t>(rows));
@@ -108,7 +109,8 @@ TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
   }
 }
 
-// More stages than a ring has, the last of them not whole, and copies that land when waited for.
+// The inputs take more stages than the ring has, the last stage is partial, and copies arrive only
+// when the program waits for them.
 TEST(ProductProgram, LateCopiesBeyondRingChangeNothing) {
   LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
@@ -118,7 +120,7 @@ TEST(ProductProgram, LateCopiesBeyondRingChangeNothing) {
   LateCopies::SetLate(false);
 }
 
-constexpr size_t kShared = size_t{227} << 10;  // of an H100
+constexpr size_t kShared = size_t{227} << 10;  // shared memory of an H100
 
 TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
@@ -130,7 +132,8 @@ TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
   }
 }
 
-// Of the products of three models, by rows: the tilings that were fastest on an H100.
+// The tilings that were fastest on an H100, for products of three models at several numbers of
+// rows.
 TEST(ChooseProduct, GemmaShapesUseMeasuredTiling) {
   const auto rows_and_columns = [](int rows, int inputs, int columns, bool is_pair) {
     const DeviceMatrix matrix = {nullptr, inputs, columns, is_pair ? columns / 2 : columns};

@@ -28,7 +28,7 @@ class Arena {
     }
   }
 
-  // Keys outside [begin, end) were never there, or are no more.
+  // Overwrites the keys and values outside [begin, end) with NaN, or removes their blocks.
   void KeepOnly(int64_t begin, int64_t end) {
     for (size_t split = 0; split < bytes_.size(); ++split) {
       const int64_t base = static_cast<int64_t>(split) * shape_.split;
@@ -43,7 +43,7 @@ class Arena {
     }
   }
 
-  // REQUIRES: float32. The first element of a position's keys, in each head.
+  // Sets the first element of a position's key in each head. REQUIRES: float32.
   void SpoilKeys(int64_t position, float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -101,7 +101,7 @@ AttendShape MakeShape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t
   return shape;
 }
 
-// A sequence with queries at [begin, begin + rows), and what the reference makes of them.
+// A sequence with queries at [begin, begin + rows), and their results by the reference.
 struct AttendCase {
   AttendCase(const AttendShape& the_shape, int64_t the_begin, int64_t the_rows, uint64_t seed)
       : shape(the_shape),
@@ -134,7 +134,8 @@ struct AttendCase {
   FencedRows queries, want;
 };
 
-// Rows [first, first + count) of a case in one call, with nothing but NaN where they do not see.
+// Computes rows [first, first + count) of a case in one call and compares them. Keys that no row
+// sees are NaN.
 void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, ParallelFor parallel,
                     const std::string& what) {
   Arena arena = test.arena;
@@ -184,7 +185,7 @@ TEST(Attend, BFloat16KeysMatchReference) {
   });
 }
 
-// Prefilled in steps of any size, or decoded: the same rows, at each offset of a block.
+// Prefill in steps of any size and decoding give the same rows, at each offset of a block.
 TEST(Attend, PrefillAndDecodeGiveSameRow) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
@@ -211,9 +212,9 @@ TEST(Attend, ThreadCountChangesNoBit) {
   }
 }
 
-// No key that a row sees is dropped: a NaN, or an infinity of either sign, gives the same as in the
-// reference, also where it is the only key of a split that the row sees. A tile's rows begin before
-// it, at it and behind it.
+// Every key that a row sees counts: a NaN or an infinity gives the same result as in the reference,
+// even if it is the only key of a split that the row sees. The spoilt key lies before, at and after
+// the first row of a tile.
 TEST(Attend, NanAndInfinityMatchReference) {
   for (const float value : {std::nanf(""), kInfinity}) {
     for (const float softcap : {0.0f, 3.0f}) {
@@ -235,7 +236,7 @@ TEST(Attend, NanAndInfinityMatchReference) {
   }
 }
 
-// Several requests' rows in one call, some prefilling, some decoding.
+// Rows of several requests in one call, some in prefill, some in decoding.
 TEST(Attend, RowIgnoresOtherSequences) {
   const AttendShape shape = MakeShape(4, 2, 32, 16, 50);
   std::vector<AttendCase> cases;
@@ -277,7 +278,7 @@ TEST(Attend, RunsWithoutVectorInstructions) {
   ForceTarget(UsableTargets().back());
 }
 
-// The reference is softmax attention, computed here in double precision without splits.
+// Compares the reference with softmax attention in double precision, without splits.
 TEST(Attend, ReferenceIsSoftmaxAttention) {
   AttendShape shape = MakeShape(1, 1, 32, 16, 45);
   shape.softcap = 3;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-6f;
 
-// One row by the references: x afterwards, and its norm.
+// The expected x and its norm for one row, by the references.
 struct AddedRow {
   AddedRow(const float* y, const float* x, const float* y_scale, const float* x_scale,
            int64_t columns)
@@ -44,7 +44,7 @@ void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows&
   });
 }
 
-// Every tail, and each Gemma's hidden size.
+// Every tail length, and each Gemma's hidden size.
 TEST(FusedRows, AddNormAndNormMatchesReference) {
   std::vector<int64_t> widths = {640, 1152, 2560, 3840};
   for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
@@ -64,7 +64,7 @@ TEST(FusedRows, AddNormAndNormMatchesReference) {
   ExpectAddedRows(y, x, scales, 257, 40);
 }
 
-// A norm that is infinite, of a row with a tail: what is not there takes no part.
+// A row with a tail whose norm is infinite: the padding must not affect the result.
 TEST(FusedRows, AddNormAndNormHandlesInfinities) {
   FencedRows y(3, 19), x(3, 19), scales(2, 19);
   Numbers numbers(2);
@@ -81,7 +81,7 @@ struct HeadShape {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Blocks of four tokens, NaN where nothing was written: [keys, values][kv_head][token][head_dim].
+// Blocks of four tokens, NaN where nothing was written: [K,V][kv_head][token][head_dim].
 constexpr int64_t kBlockTokens = 4;
 
 void ExpectAppended(const HeadShape& heads, int64_t position) {
@@ -93,7 +93,7 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
   RopeTable rope({10000}, static_cast<int>(dim));
   rope.Extend(position + 1);
   const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
-  // By the references: every head of queries and keys, then the values.
+  // The references: every head of queries and keys, then the values.
   std::vector<float> want(row.Row(0), row.Row(0) + columns);
   for (int64_t head = 0; head < heads.heads + heads.kv_heads; ++head) {
     float* at = want.data() + head * dim;
@@ -118,12 +118,12 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
       EXPECT_EQ(FirstDifference(at, wanted, dim), "") << what << ", head " << head;
       std::fill_n(at, dim, std::numeric_limits<float>::quiet_NaN());
     }
-    EXPECT_TRUE(block.FenceIntact(0)) << what;  // nothing beside the token's places
+    EXPECT_TRUE(block.FenceIntact(0)) << what;  // only the token's places were written
     EXPECT_TRUE(got.FenceIntact(1)) << what;
   });
 }
 
-// Keys and values in bfloat16 are those in float32, rounded; what is no number stays none.
+// Keys and values in bfloat16 equal the rounded float32 ones; a NaN stays a NaN.
 void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   const int64_t dim = heads.head_dim, columns = (heads.heads + 2 * heads.kv_heads) * dim;
   Numbers numbers(static_cast<uint64_t>(dim + position));

@@ -36,7 +36,7 @@ void ExpectReference(const FencedRows& x, const std::vector<int64_t>& row_counts
 
 class IntegerProductOfType : public testing::TestWithParam<ElementType> {};
 
-// Panels of every width, whole and not; inputs of several pieces.
+// Full and partial panels of every width; inputs of several pieces.
 TEST_P(IntegerProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape : {ProductShape{48, 512}, {16, 32}, {49, 288}, {111, 96}}) {
@@ -58,7 +58,7 @@ TEST_P(IntegerProductOfType, MatchesReferenceAtManyInputs) {
   ExpectReference(x, {1, 4, 9}, weights);
 }
 
-// The largest integers of both, of each sign: a sum in 16 bits must not wrap.
+// The largest weights and inputs of each sign: a sum in 16 bits must not wrap.
 TEST_P(IntegerProductOfType, LargestSumsDoNotOverflow) {
   const ElementType type = GetParam();
   const int64_t inputs = 512;
@@ -82,7 +82,7 @@ TEST_P(IntegerProductOfType, LargestSumsDoNotOverflow) {
   }
 }
 
-// Blocks with what is no number, with nothing, and with numbers at the edges of what is one.
+// Blocks with NaN, infinity, zeros, and floats at the limits of the quantizer's range.
 TEST_P(IntegerProductOfType, SpecialFloatsMatchReference) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -97,8 +97,8 @@ TEST_P(IntegerProductOfType, SpecialFloatsMatchReference) {
   x.Fill(&numbers);
   for (size_t edge = 0; edge < edges.size(); ++edge) {
     const int64_t row = static_cast<int64_t>(edge) * 2;
-    x.Row(row)[static_cast<size_t>(37 + 11 * edge)] = edges[edge];  // among others
-    std::fill_n(x.Row(row + 1) + 64, 32, edges[edge]);              // by itself
+    x.Row(row)[static_cast<size_t>(37 + 11 * edge)] = edges[edge];  // one among other values
+    std::fill_n(x.Row(row + 1) + 64, 32, edges[edge]);              // a whole block
   }
   ExpectReference(x, {1, 5, static_cast<int64_t>(edges.size()) * 2}, weights);
 }
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Types, IntegerProductOfType,
                                          ElementType::kQ5_0, ElementType::kQ5_1, ElementType::kQ4_K,
                                          ElementType::kQ5_K, ElementType::kQ6_K));
 
-// Rows that are no whole number of blocks, as our own quantizer has them.
+// Rows that do not fill their last block, as our own quantizer writes them.
 TEST(IntegerProduct, PartialLastBlockIsZeroPadded) {
   Numbers numbers(4);
   const ProductShape shape{20, 70};
@@ -135,7 +135,7 @@ TEST(IntegerProduct, PartialLastBlockIsZeroPadded) {
   }
 }
 
-// The definition by hand: two blocks, of one output.
+// The definition computed by hand: two blocks of one output.
 TEST(IntegerProduct, MatchesHandComputedSums) {
   std::vector<std::byte> stored(68);
   const uint16_t half = 0x3800;  // 0.5
@@ -150,9 +150,9 @@ TEST(IntegerProduct, MatchesHandComputedSums) {
                           InThisThread, nullptr, Arithmetic::kInt8);
   FencedRows x(1, 64);
   std::fill_n(x.Row(0), 64, 0.0f);
-  x.Row(0)[0] = 254;  // the block's largest: d = 2, q = 127
-  x.Row(0)[1] = 5;    // 2.5 to 2
-  x.Row(0)[2] = -7;   // -3.5 to -4
+  x.Row(0)[0] = 254;  // the block's largest value: d = 2, q = 127
+  x.Row(0)[1] = 5;    // 2.5 rounds to 2
+  x.Row(0)[2] = -7;   // -3.5 rounds to -4
   x.Row(0)[35] = 3;   // q = 127
   const float first = std::fma(2.0f * (127 + 2 - 4), 2.0f * 0.5f, 0.0f);
   const float want = std::fma(127.0f * -128, (3.0f / 127) * 0.5f, first);
@@ -190,7 +190,8 @@ TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
   });
 }
 
-// A loop that makes the rows quantizes them; one over other rows, or over parts, does not.
+// The loop that writes the rows also quantizes them. A loop over other rows, or over parts, does
+// not.
 TEST(IntegerProduct, ProducingLoopQuantizesRows) {
   Numbers numbers(9);
   const PackedWeights weights =

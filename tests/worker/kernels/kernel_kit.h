@@ -1,5 +1,5 @@
-// Helpers of the kernels' tests: every target, several numbers of threads, memory that shows a read
-// or a write out of bounds.
+// Helpers of the kernel tests: all targets, several numbers of threads, and memory that shows
+// accesses out of bounds.
 #ifndef HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 #define HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 
@@ -18,8 +18,8 @@
 
 namespace hearth {
 
-// Forces each target that this CPU has, also the plain one, which a CPU without vectors runs.
-// Afterwards the best one again.
+// Runs `body` on each target that this CPU can run, including the plain one. Then restores the best
+// target.
 template <typename Body>
 void ForEachTarget(Body body) {
   for (const KernelTarget target : UsableTargets()) {
@@ -29,7 +29,8 @@ void ForEachTarget(Body body) {
   ForceTarget(UsableTargets().back());
 }
 
-// Forces each way to sum integers that this CPU has, and the reference. Afterwards the best again.
+// Runs `body` with each integer kernel that this CPU can run, and with the reference. Then restores
+// the best kernel.
 template <typename Body>
 void ForEachIntegerKernel(Body body) {
   for (const IntegerKernel kernel : UsableIntegerKernels()) {
@@ -41,7 +42,7 @@ void ForEachIntegerKernel(Body body) {
   ForceTarget(UsableTargets().back());
 }
 
-// Runs what `add` puts on a list.
+// Runs the loops that `add` adds to a list.
 template <typename Add>
 void AddAndRun(ParallelFor parallel, Add add) {
   KernelPhases phases;
@@ -49,7 +50,7 @@ void AddAndRun(ParallelFor parallel, Add add) {
   phases.Run(parallel);
 }
 
-// Seeded; values of all sizes that a model has, and a few zeros of both signs.
+// Seeded random numbers: values of typical sizes in a model, and a few zeros of both signs.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed * 2 + 1) {}
@@ -58,7 +59,7 @@ class Numbers {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return state_ >> 33;
   }
-  // In [-1, 1), as a rule.
+  // A value in [-1, 1), sometimes +0 or -0.
   float Value() {
     const uint64_t draw = Next();
     if (draw % 61 == 0) return draw % 2 == 0 ? 0.0f : -0.0f;
@@ -86,7 +87,7 @@ class FencedRows {
       for (int64_t i = 0; i < columns_; ++i) Row(row)[i] = scale * numbers->Value();
     }
   }
-  // Whether all bits outside the first `rows` rows are unchanged.
+  // Returns whether all bits outside the first `rows` rows are unchanged.
   bool FenceIntact(int64_t rows) const {
     const FencedRows clean(rows_, columns_, stride_ - columns_);
     for (size_t at = 0; at < all_.size(); ++at) {
@@ -103,8 +104,8 @@ class FencedRows {
   std::vector<float> all_;
 };
 
-// Where two arrays differ first as bits, in words; empty where they do not. Two NaNs are alike:
-// which of its NaNs an operation hands on depends on how it is compiled.
+// Describes the first element whose bits differ; empty if there is none. All NaNs count as equal,
+// because the compiler decides which NaN an operation returns.
 inline std::string FirstDifference(const float* got, const float* want, int64_t count) {
   if (std::memcmp(got, want, static_cast<size_t>(count) * sizeof(float)) == 0) return "";
   for (int64_t i = 0; i < count; ++i) {
@@ -118,7 +119,7 @@ inline std::string FirstDifference(const float* got, const float* want, int64_t 
   return "";
 }
 
-// The numbers of rows at which tiles, blocks and batches begin and end.
+// Numbers of rows at the limits of tiles, blocks and batches.
 inline std::vector<int64_t> RowCounts() {
   std::vector<int64_t> counts;
   for (int64_t rows = 1; rows <= 17; ++rows) counts.push_back(rows);

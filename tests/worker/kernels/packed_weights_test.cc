@@ -1,4 +1,4 @@
-// The forms of weights: float32 with the same products, Q8_0 by the written rule.
+// The forms of weights: float32 gives the same products; Q8_0 and Q4_0 follow the written rules.
 #include "worker/kernels/packed_weights.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// Subnormal numbers of float16 among them.
+// The values include subnormal float16 numbers.
 TEST(PackedWeights, Float32FormKeepsStoredBits) {
   for (const ElementType type :
        {ElementType::kBFloat16, ElementType::kFloat16, ElementType::kFloat32}) {
@@ -55,7 +55,7 @@ TEST(PackedWeights, Float32FormKeepsStoredBits) {
   }
 }
 
-// Panels of each width; the last block is not full.
+// Panels of each width; the last block is partial.
 TEST(PackedWeights, Q8RoundsToNearestScaleMultiple) {
   Numbers numbers(4);
   const int64_t outputs = 48 + 17, inputs = 2 * 32 + 5;
@@ -92,7 +92,7 @@ TEST(PackedWeights, Q8RoundsToNearestScaleMultiple) {
   });
 }
 
-// Of the bytes of a block in Q8_0: its scale, and its values.
+// Quantizes a block to Q8_0; returns its scale's bits, then its values.
 std::vector<int> BlockOf(std::vector<float> values) {
   std::vector<std::byte> block(34);
   QuantizeRow(ElementType::kQ8_0, values.data(), static_cast<int64_t>(values.size()), block.data());
@@ -101,7 +101,7 @@ std::vector<int> BlockOf(std::vector<float> values) {
   return numbers;
 }
 
-// Blocks of zeros, of next to nothing, of what is no number or more than float16 has, and ties.
+// Blocks of zeros, of tiny values, of NaN and infinity, of values too large for float16, and ties.
 TEST(PackedWeights, Q8HandlesSpecialValues) {
   using testing::ElementsAre;
   constexpr int kOne = 0x3c00, kNan = 0x7e00;
@@ -115,12 +115,12 @@ TEST(PackedWeights, Q8HandlesSpecialValues) {
   EXPECT_THAT(BlockOf({127 * 65504.0f, -1e6f}), ElementsAre(0x7bff, 127, -15));
   EXPECT_THAT(BlockOf({127 * 65536.0f, 1}), ElementsAre(kNan, 0, 0));
   EXPECT_THAT(BlockOf({127, 2.5f, -3.5f, -127}), ElementsAre(kOne, 127, 2, -4, -127));
-  // The scale's own ties: 127 times a number between two of float16.
+  // Ties of the scale: 127 times a number half way between two float16 numbers.
   EXPECT_THAT(BlockOf({127 * (1 + 0x1p-11f)}), ElementsAre(kOne, 127));
   EXPECT_THAT(BlockOf({127 * (1 + 3 * 0x1p-11f)}), ElementsAre(kOne + 2, 127));
 }
 
-// In 4 bits the value furthest from 0 is -8 steps; -0 and a negative scale are kept.
+// In 4 bits, the value furthest from 0 is -8 steps, so the scale's sign may be negative.
 TEST(PackedWeights, Q4ScaleComesFromLargestMagnitude) {
   const auto block = [](const std::vector<float>& values) {
     std::vector<std::byte> bytes(18);
@@ -128,7 +128,7 @@ TEST(PackedWeights, Q4ScaleComesFromLargestMagnitude) {
                 bytes.data());
     std::vector<float> wide(32);
     WidenRow(ElementType::kQ4_0, bytes.data(), 32, wide.data());
-    wide.resize(values.size() + 1);  // with one that is behind them
+    wide.resize(values.size() + 1);  // includes one value after the end
     return wide;
   };
   using testing::ElementsAre;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kMaxRows = 257;
 
-// The product of x's first rows equals the reference's, and touches nothing beside y.
+// Checks that the product of x's first rows equals the reference's, and that nothing outside y
+// changes.
 void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weights,
                    const std::vector<float>& want, ParallelFor parallel, const std::string& what) {
   FencedRows y(rows, weights.outputs(), 3);
@@ -44,7 +45,7 @@ void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
 
 class ProductOfType : public testing::TestWithParam<ElementType> {};
 
-// Panels of every width, whole and not; inputs in pairs, and an odd one.
+// Full and partial panels of every width; even and odd numbers of inputs.
 TEST_P(ProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape :
@@ -61,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                                          ElementType::kQ5_1, ElementType::kQ4_K, ElementType::kQ5_K,
                                          ElementType::kQ6_K));
 
-// By another path: the row as its file has it, widened and multiplied.
+// Computed another way: each stored row is widened, then multiplied.
 TEST_P(ProductOfType, MatchesProductOfWidenedRows) {
   const ElementType type = GetParam();
   Numbers numbers(12);
@@ -85,7 +86,8 @@ TEST_P(ProductOfType, MatchesProductOfWidenedRows) {
       [&](const std::string& target) { ExpectProduct(x, 9, weights, want, InThisThread, target); });
 }
 
-// The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
+// The input sizes of each Gemma's products (hidden, heads * head_dim, feed-forward), with few
+// outputs.
 TEST(Product, MatchesReferenceAtGemmaInputSizes) {
   for (const int64_t inputs : {1025,                  // one more than a block, and odd
                                640, 1024, 2048,       // 270M
@@ -107,7 +109,7 @@ TEST(Product, MatchesReferenceAtGemmaInputSizes) {
   }
 }
 
-// As a head has them: parts of several panels, the last of fewer.
+// As in a language head: parts of several panels; the last part has fewer.
 TEST(Product, ManyPanelsMatchReference) {
   Numbers numbers(11);
   const PackedWeights weights = MakeWeights({48 * 2061 + 5, 3}, ElementType::kBFloat16, &numbers);
@@ -123,7 +125,7 @@ TEST(Product, ManyPanelsMatchReference) {
   });
 }
 
-// Every second row of y, from the last to the first.
+// Writes every second row of y, last row first.
 TEST(Product, WritesRowsToGivenAddresses) {
   Numbers numbers(9);
   const PackedWeights weights = MakeWeights({100, 30}, ElementType::kBFloat16, &numbers);
@@ -178,7 +180,7 @@ TEST(Product, RunsWithoutVectorInstructions) {
   ForceTarget(UsableTargets().back());
 }
 
-// The product by another path: from the matrices as they were, without panels.
+// Computed another way: from the original matrices, without panels.
 TEST(Product, StackedMatricesEqualSeparateProducts) {
   Numbers numbers(7);
   const int64_t inputs = 37;
@@ -207,7 +209,7 @@ TEST(Product, StackedMatricesEqualSeparateProducts) {
       [&](const std::string& target) { ExpectProduct(x, 3, weights, want, InThisThread, target); });
 }
 
-// Subnormal numbers are kept whatever mode the thread came with, and the thread gets its mode back.
+// Subnormal numbers are kept in any floating-point mode of the thread, and the mode is restored.
 TEST(Product, SubnormalsSurviveFlushToZeroMode) {
   const float tiny = std::numeric_limits<float>::min();
   const std::vector<float> stored(16, 0.5f);
@@ -215,7 +217,7 @@ TEST(Product, SubnormalsSurviveFlushToZeroMode) {
       PackedWeights::Pack({{stored.data(), 16}}, ElementType::kFloat32, 1, InThisThread);
   std::vector<float> y(16);
   Workspace workspace;
-  constexpr unsigned kFlushes = 0x9fc0;  // results and operands that are subnormal become 0
+  constexpr unsigned kFlushes = 0x9fc0;  // flushes subnormal results and operands to 0
   const unsigned before = _mm_getcsr();
   ForEachTarget([&](const std::string& target) {
     _mm_setcsr(kFlushes);

@@ -1,4 +1,4 @@
-// Files of a test, read and written whole. For tests only.
+// Reads and writes whole files, for tests only.
 #ifndef HEARTH_TESTS_WORKER_MODEL_FILE_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_FILE_KIT_H_
 
@@ -28,7 +28,7 @@ inline std::string SafetensorsBytes(const std::string& header, const std::string
   return bytes + header + data;
 }
 
-// A safetensors file taken apart.
+// The header and the data of a safetensors file.
 struct SafetensorsParts {
   nlohmann::json header;
   std::string data;

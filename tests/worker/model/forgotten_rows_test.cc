@@ -1,5 +1,5 @@
-// Rows that a step computed and that are forgotten again, as a guess that was wrong: what follows
-// has the bits, and what is kept the bytes, that it has without them.
+// Rejected guesses: rows that a step computed and that are then rewound. Later logits have the same
+// bits, and kept chunks the same bytes, as without these rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 16, kPrompt = 21, kTokens = 159;  // the last chunk lacks one
+constexpr int kChunk = 16, kPrompt = 21, kTokens = 159;  // the last chunk has one token less
 constexpr uint64_t kArenaBytes = uint64_t{1} << 30;
 
 KvQuantization QuantizationOf(const std::string& name) {
@@ -47,7 +47,7 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
     kv->Rewind(length);
     kv->ReleaseRoom();
   }
-  // The logits of the text behind the prompt, token by token.
+  // Returns the logits of the text after the prompt, computed token by token.
   std::vector<float> Single(InvariantGemma::Kv* kv) const {
     std::vector<float> all, logits;
     for (int at = kPrompt; at < kTokens; ++at) {
@@ -56,7 +56,8 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
     }
     return all;
   }
-  // The same where each step goes on with up to nine tokens more, of which some are wrong.
+  // Returns the same logits, computed in steps of several tokens, some of them wrong guesses that
+  // are then rewound.
   std::vector<float> Guessing(uint64_t seed, InvariantGemma::Kv* kv) const {
     const int vocabulary = gemma_->config().vocab_size;
     std::mt19937 random(seed);
@@ -119,7 +120,7 @@ TEST_P(RewoundRowsTest, RejectedTokensUseNoExtraMemory) {
   }
 }
 
-// A chunk that wrong rows filled is nobody's, until right ones have.
+// A chunk completed by wrong guesses is not shared until right tokens complete it.
 TEST_P(RewoundRowsTest, RejectedChunkIsNotShared) {
   InvariantGemma::Kv kv = Prefilled();
   std::vector<float> logits;

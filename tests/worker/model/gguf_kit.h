@@ -1,4 +1,4 @@
-// GGUF files of a test. For tests only.
+// GGUF files for tests only.
 #ifndef HEARTH_TESTS_WORKER_MODEL_GGUF_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_GGUF_KIT_H_
 
@@ -28,7 +28,7 @@ inline std::string U32(uint32_t value) { return Number(kU32) + Number(value); }
 inline std::string F32(float value) { return Number(kF32) + Number(value); }
 inline std::string TextValue(const std::string& text) { return Number(kText) + Text(text); }
 
-// A GGUF file, written by hand: of a model that lacks its layer, but for WholeGguf.
+// A GGUF file written by hand. By default its model has no layer; WholeGguf makes a complete model.
 struct GgufBytes {
   uint32_t version = 3;
   std::vector<std::pair<std::string, std::string>> fields = {
@@ -40,7 +40,7 @@ struct GgufBytes {
   };
   struct Tensor {
     std::string name;
-    std::vector<uint64_t> sizes;  // the fastest first
+    std::vector<uint64_t> sizes;  // fastest dimension first
     uint32_t type = 0;
     uint64_t offset = 0;
   };
@@ -60,7 +60,7 @@ struct GgufBytes {
     }
     return bytes + std::string((32 - bytes.size() % 32) % 32, '\0');
   }
-  // Data is `data`, or where that is empty bytes of 1.
+  // The data is `data`, or bytes of 1 if that is empty.
   std::string Bytes() const {
     return Header() + (data.empty() ? std::string(data_bytes, '\1') : data);
   }
@@ -75,7 +75,7 @@ struct GgufBytes {
   }
 };
 
-// The vocabulary of WholeGguf: specials, bytes, letters and a merge of two.
+// The vocabulary of WholeGguf: special tokens, bytes, letters and a merge of two.
 inline void SetVocabulary(GgufBytes* file) {
   std::vector<std::string> tokens = {"<pad>", "<eos>", "<bos>", "<unk>"};
   std::vector<int32_t> types = {3, 3, 3, 2};
@@ -104,8 +104,8 @@ inline void SetVocabulary(GgufBytes* file) {
       .Set("tokenizer.ggml.token_type", list_of(5, kinds));
 }
 
-// A whole model of one layer with weights at random, each tensor of the type that `type_of` says by
-// its name; or with the same values as float32.
+// A complete model of one layer with random weights. Each tensor has the type type_of(name); with
+// `is_widened`, the same values as float32.
 inline GgufBytes WholeGguf(const std::function<ElementType(const std::string&)>& type_of,
                            bool is_widened = false) {
   constexpr uint64_t kHidden = 256, kInner = 256, kQueries = 256, kKeys = 64, kPieces = 265;

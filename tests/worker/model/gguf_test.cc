@@ -1,4 +1,4 @@
-// What a GGUF header becomes, and that a broken or hostile one is one error.
+// Reading of GGUF headers; a broken or hostile header is one error.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,12 +74,12 @@ TEST_F(GgufTest, MissingFieldsTakeArchitectureDefaults) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
   EXPECT_TRUE(config.is_local(0));
 
-  // 1B, whose window Google's file has as 1,024.
+  // 1B: Google's file says that its window is 1,024.
   config = ConfigOf(file.Set("gemma3.block_count", U32(26)));
   EXPECT_EQ(config.attention.sliding_window, 512);
   EXPECT_TRUE(config.is_local(4));
   EXPECT_FALSE(config.is_local(5));
-  // 27B, with fields as Ollama names them.
+  // 27B, with Ollama's field names.
   file.Set("gemma3.block_count", U32(62)).Set("gemma3.context_length", U32(131072));
   file.Set("gemma3.rope.global.freq_base", F32(2e6f));
   config = ConfigOf(file.Set("gemma3.rope.local.freq_base", F32(2e4f)));
@@ -143,7 +143,7 @@ TEST_F(GgufTest, UnsupportedFileErrorNamesReason) {
   file = GgufBytes();
   file.tensors[0].type = 16;
   const auto files = TensorFiles::Open(Write(file.Bytes()));
-  ASSERT_TRUE(files.ok()) << files.status();  // of the vision part any type may be
+  ASSERT_TRUE(files.ok()) << files.status();  // tensors of the vision part may have any type
   const auto tensors = FindTensors(*files, *LoadModelConfig(path_));
   EXPECT_THAT(std::string(tensors.status().message()),
               AllOf(HasSubstr("embed_tokens"), HasSubstr("IQ2_XXS")));

@@ -1,7 +1,7 @@
-// Model files that were flipped, cut and spliced: each loads or is one error, in little memory.
+// Corrupt model files: each loads, or fails with one error, in little memory.
 //
-// HEARTH_HOSTILE_FILES=5000: so many of each kind, in place of a few hundred. HEARTH_HOSTILE_SEED:
-// another first draw.
+// HEARTH_HOSTILE_FILES=5000: the number of files of each kind (default: 250). HEARTH_HOSTILE_SEED:
+// the first seed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +36,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// One or a few bits flipped, the end cut off, or a piece copied to another place; most of them in
-// the first `header` bytes, which say what the others are.
+// Returns `bytes` with a few bits flipped, the end cut off, or a piece copied to another place;
+// mostly within the first `header` bytes, which describe the rest.
 std::string Spoiled(std::string bytes, size_t header, std::mt19937_64* random) {
   const auto below = [&](size_t count) { return static_cast<size_t>((*random)() % count); };
   const size_t span = below(4) == 0 ? bytes.size() : std::min(header, bytes.size());
@@ -62,7 +62,7 @@ std::string Spoiled(std::string bytes, size_t header, std::mt19937_64* random) {
   return bytes;
 }
 
-// How many loads were errors: of the model and of its tokenizer.
+// Numbers of failed loads: of the model and of its tokenizer.
 struct Refused {
   int models = 0, tokenizers = 0;
 };
@@ -74,13 +74,13 @@ void ExpectOneLine(const absl::Status& status, const std::string& folder) {
   EXPECT_LT(said.size(), 2000u);
 }
 
-// What a worker does with a model that it is given, and one step.
+// Loads a model as a worker does, and computes one step.
 void LoadAndUse(const std::string& model, const std::string& folder, Refused* refused) {
   const auto gemma = InvariantGemma::Load(model, {1, 16});
   if (gemma.ok()) {
     std::vector<float> logits;
     InvariantGemma::Kv kv = (*gemma)->NewKv();
-    // An error where the file says that the context is shorter.
+    // An error if the file's context is shorter.
     static_cast<void>((*gemma)->Step(&kv, {1, 0, 1}, 1, &logits));
   } else {
     ++refused->models;
@@ -97,7 +97,8 @@ void LoadAndUse(const std::string& model, const std::string& folder, Refused* re
 
 class HostileFiles : public testing::Test {
  protected:
-  // Spoils `file` of `model` again and again. `header`: so many of its bytes say what the rest is.
+  // Corrupts `file` of `model` draws_ times. `header`: the number of leading bytes that describe
+  // the rest.
   void Try(const std::string& model, const std::string& file, size_t header) {
     const std::string whole = ReadAll(file);
     ASSERT_FALSE(whole.empty());
@@ -121,7 +122,7 @@ class HostileFiles : public testing::Test {
   Refused refused_;
 };
 
-// q and k in another type than v, as in the 270M's own file, and each type of blocks.
+// q and k have another type than v, as in the 270M's own file; every block type occurs.
 ElementType MixedTypes(const std::string& name) {
   const std::pair<const char*, ElementType> kTypes[] = {
       {"attn_q.", ElementType::kQ5_0},   {"attn_k.", ElementType::kQ5_0},
@@ -169,7 +170,7 @@ TEST_F(HostileFiles, CorruptFolderLoadsOrFailsCleanly) {
       std::numeric_limits<size_t>::max());
 }
 
-// The bits of what each block says, whatever stands beside it in a layer.
+// Block weights give the bits of their float32 values, whatever types a layer mixes.
 TEST(MixedGguf, MatchesBitsOfWidenedWeights) {
   const TestFolder folder;
   std::vector<std::vector<float>> logits;

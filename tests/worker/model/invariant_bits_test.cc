@@ -1,5 +1,5 @@
-// The bits of the class invariant, written down: a change of one must raise kKernelsVersion, since
-// workers of both kinds would store different bytes under one key.
+// Recorded bits of the class invariant. If a bit changes, raise kKernelsVersion: otherwise old and
+// new workers would store different bytes under one key.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::string FileOf(const std::string& path) {
   return read.str();
 }
 
-// Of all logits of a text, in steps of `step` tokens.
+// Returns the digest of all logits of a text, in steps of `step` tokens.
 std::string AllLogitsSha256(const InvariantGemma& gemma, int tokens, int step) {
   InvariantGemma::Kv kv = gemma.NewKv();
   std::string all;
@@ -64,7 +64,7 @@ std::string CheckpointOf(const WrittenDown& model) {
   return dir;
 }
 
-// The heads are those of 270M and 1B, of 4B, and small ones that share nothing.
+// The head shapes of 270M and 1B, of 4B, and small heads that share no KV head.
 TEST(InvariantBits, LogitsHaveRecordedBits) {
   ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
   const WrittenDown models[] = {
@@ -83,7 +83,7 @@ TEST(InvariantBits, LogitsHaveRecordedBits) {
       ForEachTarget([&](const std::string& target) {
         for (const int step : {1, 7, 130}) {
           const bool slow = step == 1 || target == "plain";
-          if (slow && (threads > 1 || step == 130)) continue;  // said once
+          if (slow && (threads > 1 || step == 130)) continue;  // tested once
           EXPECT_EQ(AllLogitsSha256(**gemma, 130, step), model.sha256)
               << model.layers << ", " << target << ", " << threads << " threads, steps of " << step;
         }
@@ -108,7 +108,7 @@ TEST(InvariantBits, WideningWeightsChangesNoBit) {
   EXPECT_EQ(AllLogitsSha256(**wide, 130, 7), AllLogitsSha256(**stored, 130, 7));
 }
 
-// Whoever changes these changes the fingerprint's field `weights`.
+// If these bits change, change the fingerprint's field `weights`.
 void ExpectBits(WeightForm form, const std::string& sha256) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
@@ -124,7 +124,7 @@ void ExpectBits(WeightForm form, const std::string& sha256) {
     });
   }
 }
-// Whoever changes these changes ArithmeticName.
+// If these bits change, change ArithmeticName.
 void ExpectIntegerBits(WeightForm form, const std::string& sha256) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
@@ -147,7 +147,7 @@ TEST(InvariantBits, IntegerProductsHaveRecordedBits) {
   ExpectIntegerBits(WeightForm::kQ4_0,
                     "ec43eda0b68fcdb9032652a0cf15ebcfd6b39803b6e9fa976f2cc26bf1c15b5a");
 }
-// A checkpoint without blocks has nothing to multiply in integers.
+// A checkpoint without block matrices has nothing to multiply in integers.
 TEST(InvariantBits, UnquantizedMatricesMultiplyInFloat32) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto plain = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));

@@ -108,7 +108,7 @@ std::string ReadFile(const std::string& path) {
   return read.str();
 }
 
-// Numbers above 0 that are none as a float, or would turn further than the table's angles go.
+// Thetas that overflow or vanish as floats, or whose angles exceed the table's range.
 TEST(InvariantGemma, UnsupportedRopeThetaIsRefused) {
   for (const double theta : {1e300, 1e-50, 0.5}) {
     const std::string dir = NewTinyCheckpoint(OneLayer(), "rotations");
@@ -122,7 +122,7 @@ TEST(InvariantGemma, UnsupportedRopeThetaIsRefused) {
 }
 
 #if defined(__x86_64__)
-// A tiny checkpoint in float16 whose norms are subnormal: their fields alone would be lost.
+// A tiny float16 checkpoint with subnormal norms: flushing subnormal numbers would erase them.
 std::string NewFloat16Checkpoint() {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "float16");
   const std::string file = ReadFile(dir + "/model.safetensors");
@@ -157,12 +157,12 @@ std::vector<float> LogitsOf(const InvariantGemma& gemma) {
   return logits;
 }
 
-// Loading included: the weights are widened there.
+// Includes loading, which widens the weights.
 TEST(InvariantGemma, SubnormalsSurviveFlushToZeroMode) {
   const std::string dir = NewFloat16Checkpoint();
   const std::vector<float> want = LogitsOf(*LoadOrDie(dir));
   const unsigned before = _mm_getcsr();
-  _mm_setcsr(0x9fc0);  // results and operands that are subnormal become 0
+  _mm_setcsr(0x9fc0);  // flushes subnormal results and operands to 0
   const auto gemma = LoadOrDie(dir);
   const std::vector<float> got = LogitsOf(*gemma);
   EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040);
@@ -189,7 +189,7 @@ TEST(InvariantGemma, OutOfMemoryErrorNamesPart) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("part 1 of 2"));
 }
 
-// By `cp` or rsync over it: the same file, other bytes.
+// As `cp` or rsync overwrite a file: the same file with other bytes.
 TEST(InvariantGemma, OverwrittenFilesChangeNoLogits) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
   const std::string file = dir + "/model.safetensors";

@@ -1,4 +1,4 @@
-// Keys and values in blocks: who holds them, what they cost, and that no bit depends on either.
+// KV blocks: who holds them, what they cost, and that neither changes a bit.
 #include "worker/model/invariant/invariant_kv.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST(KvBlocks, RefusedTakeLeavesBudgetUnchanged) {
             "kv-bytes: 401 more are needed, and 600 of 1000 are in use");
   EXPECT_EQ(arena.used_bytes(), 600u);
   EXPECT_TRUE(arena.Take({300, 100}).ok());
-  // Far above any machine: refused by count, not by trying.
+  // Far above any machine's memory: refused by the budget, not by an allocation.
   EXPECT_EQ(arena.Take({size_t{1} << 60}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -76,7 +76,7 @@ TEST(KvBlocks, AdoptedBlockCountsOnce) {
   EXPECT_EQ(arena.used_bytes(), 700u) << "nobody had it any more";
 }
 
-// For the sanitizers: one ends as another begins, on the same memory.
+// For the sanitizers: one thread releases the memory while another adopts it.
 TEST(KvBlocks, AdoptRacesReleaseSafely) {
   KvBlocks arena(1000);
   const KvBlock theirs(new std::byte[100]);
@@ -121,7 +121,7 @@ TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
   EXPECT_EQ(calls, 2);
 }
 
-// A model of both kinds of layers, its window over a chunk and a half.
+// A model with both kinds of layers; its window is a chunk and a half.
 class InvariantKvTest : public testing::Test {
  protected:
   static std::unique_ptr<InvariantGemma> Load(uint64_t kv_bytes = uint64_t{1} << 30) {
@@ -138,7 +138,7 @@ class InvariantKvTest : public testing::Test {
     for (int i = begin; i < end; ++i) tokens.push_back(3 + (i * 29) % 150);
     return tokens;
   }
-  // The logits of the last token of [.., end), in steps of `step`.
+  // Returns the logits of the last token of [.., end), in steps of `step` tokens.
   static std::vector<float> StepTo(const InvariantGemma& gemma, int end, int step,
                                    InvariantGemma::Kv* kv) {
     std::vector<float> logits;
@@ -152,8 +152,7 @@ class InvariantKvTest : public testing::Test {
     InvariantGemma::Kv kv = gemma.NewKv();
     return StepTo(gemma, end, end, &kv);
   }
-  // `to`, at a boundary, as the engine restores it: by reference what `from` shares, the rest
-  // copied.
+  // Restores `to` at a boundary as the engine does: shared objects by reference, the rest by copy.
   static void Restore(const InvariantGemma::Kv& from, int boundary, InvariantGemma::Kv* to) {
     const KvLayout& layout = from.layout();
     to->BeginRestore(boundary);
@@ -217,7 +216,7 @@ TEST_F(InvariantKvTest, RestoreAtAnyBoundaryKeepsBits) {
     StepTo(*gemma, boundary, 5, &from);
     Restore(from, boundary, &to);
     EXPECT_EQ(StepTo(*gemma, 75, 75, &to), want) << boundary;
-    // Another text behind the same blocks leaves them as they are.
+    // Another text after the same blocks does not change them.
     InvariantGemma::Kv other = gemma->NewKv();
     Restore(from, boundary, &other);
     std::vector<float> unused;
@@ -236,7 +235,7 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedNotCopied) {
   EXPECT_EQ(from.Share({48, 16, LayerGroup::kGlobal}), to.Share({48, 16, LayerGroup::kGlobal}));
   EXPECT_EQ(from.Share({48, 15, LayerGroup::kGlobal}), nullptr);  // not a whole chunk
   EXPECT_EQ(from.Share({64, 16, LayerGroup::kGlobal}), nullptr);  // not done
-  // The window's first row is 41: that block is there, the one before it is not.
+  // The window's first row is 41: its block is held, the block before it is not.
   EXPECT_NE(to.Share({32, 16, LayerGroup::kLocal}), nullptr);
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);
 }

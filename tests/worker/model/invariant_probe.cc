@@ -1,12 +1,12 @@
-// Answers the forward pass's oracle (model_oracle.py) with InvariantGemma in float32 arithmetic, as
-// model_probe does with Gemma, and checks what that promises besides:
+// Answers the oracle of the forward pass (model_oracle.py) with InvariantGemma in float32, as
+// model_probe does with Gemma, and checks its promises:
 //
-//   "restored": for each boundary, the prompt in other steps: 7 tokens each up to it, the rest in
-//   one, while keys lie in blocks of the question's "chunk" (32 where it names none).
-//   "adapter": the folder of one that all goes through; beside others too.
+//   "restored": for each boundary, the digest of the prompt in other steps: 7 tokens each up to the
+//   boundary, then the rest in one step. Blocks have "chunk" keys (32 by default).
+//   "adapter": the folder of an adapter for the whole text; also checked in steps with other texts.
 //
-// Every decoded token's logits must have the bits that a prefill of the whole text gives, as must a
-// prompt's on each instruction set, and on 1, 2 and 3 threads.
+// Each decoded token's logits must have the bits of a prefill of the whole text. The prompt's
+// logits must have the same bits on each instruction set, and on 1, 2 and 3 threads.
 //   invariant_probe MODEL_DIR [float32]
 #include <algorithm>
 #include <fstream>
@@ -56,7 +56,8 @@ std::string InOtherSteps(const InvariantGemma& gemma, const Adapter& adapter,
   return DigestOf(Logits(gemma, adapter, &kv, all.subspan(boundary), 1));
 }
 
-// In one step with a text that goes through no adapter, between two that do.
+// Returns the digest of a text in one step with a copy of it, and with the same text without the
+// adapter between them.
 std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapter,
                               const std::vector<int32_t>& ids) {
   InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
@@ -77,13 +78,14 @@ std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapte
   return digest;
 }
 
-// The model with blocks of so many keys, once for each number of threads; that with two answers.
+// The model with blocks of `chunk` keys, for each number of threads; the model with two threads
+// answers.
 class Models {
  public:
   using OnThreads = std::map<int, std::unique_ptr<InvariantGemma>>;
   explicit Models(std::string dir) : dir_(std::move(dir)) {}
 
-  // Good until the next call.
+  // Valid until the next call.
   const OnThreads& WithChunk(int chunk) {
     if (chunk != chunk_) models_.clear();
     chunk_ = chunk;
@@ -102,11 +104,11 @@ class Models {
   OnThreads models_;
 };
 
-// A prompt has these bits on every instruction set and number of threads.
+// Requires these bits of a prompt on every instruction set and number of threads.
 void RequireDigest(const Models::OnThreads& models, const Adapter& adapter,
                    const std::vector<int32_t>& prompt, const std::string& digest) {
   for (const KernelTarget target : UsableTargets()) {
-    if (target == KernelTarget::kPlain) continue;  // hours on a real model
+    if (target == KernelTarget::kPlain) continue;  // takes hours on a real model
     ForceTarget(target);
     for (const auto& [threads, gemma] : models) {
       if (InOtherSteps(*gemma, adapter, prompt, 0) == digest) continue;

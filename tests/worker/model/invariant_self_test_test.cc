@@ -1,4 +1,5 @@
-// The self-test of the class invariant: it notices what depends on a step, and says what and where.
+// The self-test of the class invariant: it detects results that depend on the step, and names the
+// operation.
 #include "worker/model/invariant/invariant_self_test.h"
 
 #include <gmock/gmock.h>
@@ -24,12 +25,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Both kinds of layers, and a window for every M that the test has.
+// Both kinds of layers, and a window longer than every M of the test.
 const std::string& SelfTestDir() {
   static const auto* const dir = [] {
     TinyGeometry geometry;
     geometry.layer_types = "gl";
-    geometry.kv_heads = 1;  // each product has outputs of another number
+    geometry.kv_heads = 1;  // gives every product a different number of outputs
     geometry.window = 500;
     geometry.context_tokens = 1000;
     return new std::string(NewTinyCheckpoint(geometry, "self_test"));
@@ -43,7 +44,8 @@ std::unique_ptr<InvariantGemma> LoadForSelfTest(int chunk = 16) {
   return *std::move(gemma);
 }
 
-// A product whose row `row` has another bit in steps of `rows` rows, where it has `outputs`.
+// Runs the self-test with a product that changes one bit of row `row`, in steps of `rows` rows, if
+// it has `outputs` outputs.
 absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const StepLimits& limits = {},
                           int chunk = 16) {
   InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
@@ -71,7 +73,7 @@ TEST(InvariantSelfTest, PassingLeavesModelUnchanged) {
 }
 
 TEST(InvariantSelfTest, FailureNamesOperationLayerAndStep) {
-  // q, k and v; gate and up; down and out have the hidden size.
+  // The products q, k, v and gate, up; `down` and `out` have hidden_size outputs.
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
   const int64_t qkv =
@@ -97,13 +99,13 @@ TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
   const auto message = [&](int64_t rows, int64_t row, const StepLimits& limits) {
     return std::string(SelfTestWith(rows, row, hidden, limits).message());
   };
-  // A chunk of 16, beside it 1, 17, 1 and 3 rows of other sequences, and what is left.
+  // A chunk of 16, other sequences of 1, 17, 1 and 3 rows, and the remaining rows.
   for (const int64_t row : {0, 17, 25, 33, 34, 37, 38, 169, 299}) {
     EXPECT_THAT(message(300, row, {512, 300, 16}),
                 HasSubstr("M = 300 rows of 6 sequences than among 517"))
         << row;
   }
-  // A piece is no longer than a prompt alone is.
+  // A piece has at most the rows of a prompt alone.
   for (const int64_t row : {549, 550, 999}) {
     EXPECT_THAT(message(1000, row, {512, 1000, 16}), HasSubstr("M = 1000 rows of 7 sequences"))
         << row;
@@ -112,12 +114,12 @@ TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
     EXPECT_THAT(message(40, row, {512, 512, 40}), HasSubstr("M = 40 rows of 40 sequences")) << row;
   }
   EXPECT_THAT(message(300, 299, {300, 512, 16}), HasSubstr("M = 300 rows than among 517"));
-  // A chunk is tried alone also where no limit says so.
+  // A chunk is tested alone even if no limit asks for it.
   EXPECT_THAT(std::string(SelfTestWith(512, 511, hidden, {300, 300, 16}, 512).message()),
               HasSubstr("M = 512 rows than among 1000"));
 }
 
-// Each of two sequences that decode in one step gets what is the other's.
+// Two sequences that decode in one step get each other's results.
 TEST(InvariantSelfTest, SwappedSequencesAreDetected) {
   for (const int64_t other : {1, 39}) {
     InvariantGemma::ReplaceProduct([other](const ConstRows& x, const PackedWeights& weights,
@@ -170,7 +172,7 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
   }
 }
 
-// The best kernel of integers gives other bits for some rows: the next one serves.
+// The best integer kernel gives wrong bits for some rows: the next kernel is used.
 TEST(InvariantSelfTest, FailingIntegerKernelFallsBack) {
   const std::vector<IntegerKernel> usable = UsableIntegerKernels();
   if (usable.size() < 2) GTEST_SKIP() << "this CPU has no other kernel";

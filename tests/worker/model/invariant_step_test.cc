@@ -1,4 +1,4 @@
-// Steps with rows of several sequences: each sequence's bits are those that it has alone.
+// Steps with rows of several sequences: each sequence has the bits that it has alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ std::vector<int32_t> TextOf(size_t number, int length, int vocabulary) {
   return text;
 }
 
-// Sequences that go through one model together, and the logits that each has alone.
+// Sequences that one model computes together, and the logits of each sequence alone.
 class Together {
  public:
   Together(const InvariantGemma& gemma, const std::vector<int>& lengths)
@@ -52,8 +52,8 @@ class Together {
     }
   }
 
-  // One step: of each sequence that has tokens left up to `most` of them, or none; logits of some.
-  // Whether there was anything to do.
+  // Computes one step with up to `most` tokens of some unfinished sequences, with some logits.
+  // Returns whether any sequence was unfinished.
   bool StepSome(Numbers* numbers, int most) {
     std::vector<Part> parts;
     std::vector<std::vector<float>> logits(texts_.size());
@@ -111,8 +111,8 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
   return geometry;
 }
 
-// Decoded and prefilled beside each other, at different lengths, behind windows and in them; the
-// last layer of either kind.
+// Sequences decode and prefill in the same steps, at different lengths, inside and after their
+// windows; the last layer is local or global.
 TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
   for (const TinyGeometry& geometry :
        {Geometry("llgl", 24, 4, 2), Geometry("lg", 100, 8, 8), Geometry("lg", 512, 4, 1)}) {
@@ -131,7 +131,7 @@ TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
 class InvariantStepErrors : public testing::Test {
  protected:
   InvariantStepErrors() : dir_(NewTinyCheckpoint(Geometry("lg", 24, 4, 2), "errors")) {}
-  // The message of a step of these parts, which must change nothing.
+  // Returns the error of a step of these parts; checks that the step changed nothing.
   std::string Error(const InvariantGemma& gemma, const std::vector<Part>& parts,
                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     std::vector<int> lengths;
@@ -177,7 +177,7 @@ TEST_F(InvariantStepErrors, ErrorNamesPartAndChangesNothing) {
               AllOf(HasSubstr("part 1 of 2"), HasSubstr("each once")));
 }
 
-// 2^28 logits are a step's, whatever its parts.
+// The limit of 2^28 logits is for the whole step.
 TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   TinyGeometry geometry = Geometry("g", 24, 4, 2);
   geometry.vocab_size = 1 << 18;
@@ -201,12 +201,12 @@ TEST_F(InvariantStepErrors, RoomForAllPartsOrNone) {
   const std::vector<int32_t> text = TextOf(1, 15, 160), ten(10, 5), twenty(20, 7);
   ASSERT_TRUE(gemma->Step(&a, ten, 0, nullptr).ok());
   std::vector<float> logits, want;
-  // One block more for a, two for b; then c finds none.
+  // One more block for a, two for b; then there is none for c.
   EXPECT_THAT(
       Error(*gemma, {{&a, text, 1, &logits}, {&b, twenty, 0, nullptr}, {&c, ten, 0, nullptr}},
             absl::StatusCode::kResourceExhausted),
       AllOf(HasSubstr("part 2 of 3"), HasSubstr("kv-bytes")));
-  // The blocks given back are free for others, and a goes on as if nothing had happened.
+  // The released blocks are free for others, and a continues unchanged.
   ASSERT_TRUE(gemma->Step({{&a, twenty, 1, &logits}, {&b, twenty, 0, nullptr}}).ok());
   InvariantGemma::Kv alone = roomy->NewKv();
   ASSERT_TRUE(roomy->Step(&alone, ten, 0, nullptr).ok());

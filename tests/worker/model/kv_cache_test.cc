@@ -1,5 +1,5 @@
-// A sequence restored from slices goes on with the bits of the one that was computed: any boundary,
-// any way the slices are cut, any cache they are restored into. And what a step may not do.
+// A sequence restored from slices continues with the bits of the computed one: at any boundary,
+// with slices of any length, into any cache. Also: invalid steps.
 #include "worker/model/torch/kv_cache.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ const Case kCases[] = {
     {"mixed", Geometry("llgl", 24, 4, 2, 16), "float32"},
     {"window_of_one", Geometry("lgl", 1, 2, 1, 16), "float32"},
     {"window_beyond_all", Geometry("lg", 600, 4, 4, 16), "float32"},
-    {"odd_head", Geometry("llg", 9, 3, 1, 6), "float32"},  // rows that are not 64-byte aligned
+    {"odd_head", Geometry("llg", 9, 3, 1, 6), "float32"},  // rows are not 64-byte aligned
     {"bfloat16", Geometry("lgl", 17, 4, 2, 16), "bfloat16"},
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -66,7 +66,8 @@ class KvCacheTest : public testing::TestWithParam<Case> {
     EXPECT_TRUE(kv.ok()) << kv.status();
     return *std::move(kv);
   }
-  // Steps over [kv->length(), end) in pieces of `chunk`, aligned to it; the last one's logits.
+  // Computes [kv->length(), end) in steps that end at multiples of `chunk`; returns the last
+  // logits.
   std::vector<float> Run(KvCache* kv, const std::vector<int32_t>& tokens, int end, int chunk) {
     std::vector<float> logits;
     while (kv->length() < end) {
@@ -80,7 +81,7 @@ class KvCacheTest : public testing::TestWithParam<Case> {
   void Move(const KvCache& from, int slice_tokens, KvCache* to) {
     const int length = from.length();
     to->BeginRestore(length);
-    for (int layer = from.num_layers() - 1; layer >= 0; --layer) {  // any order
+    for (int layer = from.num_layers() - 1; layer >= 0; --layer) {  // in any order
       for (int at = 0; at < length; at += slice_tokens) {
         const int begin = std::max(at, to->first_held(layer));
         const int end = std::min(length, at + slice_tokens);
@@ -108,7 +109,7 @@ TEST_P(KvCacheTest, RestoredCacheContinuesWithSameBits) {
       KvCache source = NewCache(kPrompt);
       Run(&source, tokens, boundary, kChunk);
       KvCache target = NewCache(kPrompt + kDecoded + 333);
-      Run(&target, Tokens(90), 90, 7);  // restored over another sequence's rows
+      Run(&target, Tokens(90), 90, 7);  // another sequence's rows are overwritten
       Move(source, slice_tokens, &target);
       ASSERT_EQ(target.length(), boundary);
       EXPECT_EQ(Run(&target, tokens, kPrompt, kChunk), prompt_logits) << boundary;
@@ -127,7 +128,7 @@ TEST_P(KvCacheTest, LocalLayerHoldsOnlyWindow) {
     const int needed = std::max(0, 96 - (geometry.window - 1));
     const bool local = geometry.layer_types[layer] == 'l';
     EXPECT_EQ(restored.first_held(layer), local ? needed : 0) << layer;
-    // While it runs, the rows of the latest step and the W - 1 before it.
+    // While it computes, it holds the rows of the latest step and the W - 1 rows before it.
     EXPECT_LE(kv.first_held(layer), local ? needed : 0) << layer;
     EXPECT_GE(kv.first_held(layer), local ? std::max(0, needed - 16) : 0) << layer;
   }

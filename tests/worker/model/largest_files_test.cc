@@ -1,5 +1,5 @@
-// The largest files that are legal, and files of a hundred thousand entries: each is loaded or is
-// one error, in a time and a memory that grow with the file's bytes alone.
+// The largest valid files, and files of a hundred thousand entries: each loads or fails with one
+// error, in time and memory proportional to the file's bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSparedBytes = uint64_t{200} << 20;
 constexpr size_t kEntries = 100'000;
 
-// Calls `load` and checks the bars: 10 s of processor time, and three times the file and 200 MiB.
+// Calls `load` and checks the limits: 10 s of processor time, and three times the file plus 200
+// MiB.
 void ExpectWithinBars(size_t file_bytes, const std::function<void()>& load) {
   const PeakMemory memory;
   const std::clock_t begin = std::clock();
@@ -45,14 +46,15 @@ void ExpectWithinBars(size_t file_bytes, const std::function<void()>& load) {
   EXPECT_LE(memory.Grown(), 3 * file_bytes + kSparedBytes) << "a file of " << file_bytes;
 }
 
-// The characters of a vocabulary of `count`, each in 4 bytes.
+// Character `number`, in 4 bytes of UTF-8.
 std::string WideCharacter(uint32_t number) {
   const uint32_t code = 0x10000 + number;
   return {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
           static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// An object of `entries` empty objects: a parse that walks the parent at each end is quadratic.
+// An object of `entries` empty objects: a parse that walks the parent at each end takes quadratic
+// time.
 std::string ManyObjects(size_t entries, const std::string& before = "") {
   std::string text = absl::StrCat("{", before);
   for (size_t i = 0; i < entries; ++i)
@@ -62,7 +64,7 @@ std::string ManyObjects(size_t entries, const std::string& before = "") {
 
 class LargestFiles : public testing::Test {
  protected:
-  // A GGUF file of these tokens, each of `bytes` bytes, and merges of 40.
+  // Writes a GGUF file with `tokens` tokens of `bytes` bytes, and `merges` merges of 40 bytes.
   std::string WriteGguf(uint64_t tokens, size_t bytes, uint64_t merges) {
     std::string texts, types, scores, pairs;
     std::string token = Text(std::string(bytes, 't'));
@@ -112,7 +114,7 @@ TEST_F(LargestFiles, GgufHeaderTakesLittleMemory) {
 }
 
 TEST_F(LargestFiles, GgufVocabularyTakesLittleMemory) {
-  // The pieces of bytes are missing, which is found when all pieces are there.
+  // The byte pieces are missing; the error is found only after all pieces are read.
   const std::string path = WriteGguf(kMaxPieces, kMaxVocabularyBytes / kMaxPieces, 0);
   ExpectWithinBars(file_bytes_, [&] {
     const auto loaded = LoadTokenizer(path);
@@ -123,7 +125,7 @@ TEST_F(LargestFiles, GgufVocabularyTakesLittleMemory) {
 
 TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
   std::string bytes = MadeUpModel().Bytes();
-  // Texts of 31 bytes, of which some 4,000 beside the pieces of bytes are not used up.
+  // Texts of 31 bytes: with the byte pieces, the vocabulary stays some 4,000 bytes below the limit.
   std::string text(31, 't'), piece = "\x0A\x23\x0A\x1F" + text + "\x18\x04";
   for (uint32_t i = 0; i < kMaxPieces - 257; ++i) {
     std::memcpy(&piece[4], "0123456789abcdef" + i % 16, 1);
@@ -144,7 +146,7 @@ TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
   ExpectWithinBars(empty.size(), [&] { EXPECT_FALSE(LoadTokenizer(folder_.path()).ok()); });
 }
 
-// Characters, and merges of two: as large as a tokenizer.json can be that is served.
+// Characters and merges of two: the largest valid tokenizer.json.
 TEST_F(LargestFiles, TokenizerJsonTakesLittleMemory) {
   nlohmann::json json = SmallJson();
   json["model"]["vocab"] = "VOCAB";
@@ -207,7 +209,7 @@ TEST_F(LargestFiles, ExcessJsonValuesAreRefusedEarly) {
   ExpectWithinBars(text.size(), [&] { EXPECT_TRUE(ParseModelJson(text).ok()); });
 }
 
-// 900 kB each.
+// Each file has 900 kB.
 TEST_F(LargestFiles, HundredThousandEntriesLoadInSeconds) {
   const std::string many = ManyObjects(kEntries);
   ExpectWithinBars(many.size(), [&] {

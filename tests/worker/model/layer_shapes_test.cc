@@ -1,5 +1,5 @@
-// A layer in the shapes of a larger Gemma than is at hand: bits that depend on no step, thread or
-// instruction set, where the window slides.
+// A layer in the shape of a larger Gemma: its bits depend on no step, thread or instruction set,
+// even after the window has moved.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
-  constexpr int64_t kBegin = 500, kEnd = 530;  // behind 512 local rows slide
+  constexpr int64_t kBegin = 500, kEnd = 530;  // after 512 tokens the local window moves
   MadeUpLayer layer(kShape1B, kEnd);
   ThreadPool one(1), three(3);
   for (const bool local : {true, false}) {
@@ -22,7 +22,7 @@ TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
           << (local ? "local, " : "global, ") << what << ", steps of " << step;
     };
     for (const KernelTarget target : UsableTargets()) {
-      if (target == KernelTarget::kPlain) continue;  // minutes
+      if (target == KernelTarget::kPlain) continue;  // takes minutes
       ForceTarget(target);
       expect(7, &three, KernelTargetName(target));
     }

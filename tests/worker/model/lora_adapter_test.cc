@@ -1,5 +1,4 @@
-// Which adapters are taken, and by what words others are refused. What they compute:
-// adapter_oracle.py.
+// Accepted adapters, and the errors of refused ones. adapter_oracle.py tests their results.
 #include "worker/model/invariant/lora_adapter.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +71,7 @@ TEST_F(LoraAdapters, AdapterAddsToItsProjection) {
   const AdapterLayer& layer = (*adapter)->layer(1);
   ASSERT_EQ(layer.qkv.size(), 1u);
   EXPECT_TRUE(layer.out.empty() && layer.gate.empty() && layer.up.empty() && layer.down.empty());
-  EXPECT_EQ(layer.qkv[0].first_output, 8);  // behind the queries
+  EXPECT_EQ(layer.qkv[0].first_output, 8);  // after the queries
   EXPECT_EQ(layer.qkv[0].scale, 4.0f);
   EXPECT_GT((*adapter)->bytes(), 0u);
 }
@@ -83,7 +82,7 @@ TEST_F(LoraAdapters, DigestCoversOnlyComputation) {
   config_["use_rslora"] = true;
   EXPECT_NE(Load().value()->digest(), digest);
   config_["use_rslora"] = false;
-  config_["lora_dropout"] = 0.3;  // of training
+  config_["lora_dropout"] = 0.3;  // only for training
   EXPECT_EQ(Load().value()->digest(), digest);
   tensors_.data[3] = 1;
   EXPECT_NE(Load().value()->digest(), digest);
@@ -110,7 +109,7 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
   }
   config_ = Json::array();
   EXPECT_THAT(Error(), HasSubstr("not a JSON object"));
-  // What a stack is needed for is not read.
+  // JSON that would need a deep stack is refused before it is parsed.
   std::string deep(100000, '[');
   deep += std::string(100000, ']');
   config_ = Json::object();

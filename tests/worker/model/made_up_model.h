@@ -1,4 +1,4 @@
-// A SentencePiece model of the pieces that a test wants: BPE, byte fallback, the text as it is.
+// A SentencePiece model with the pieces of a test: BPE with byte fallback, without normalization.
 //
 // Thread safety: none.
 #ifndef HEARTH_TESTS_WORKER_MODEL_MADE_UP_MODEL_H_
@@ -17,7 +17,7 @@ namespace hearth {
 
 class MadeUpModel {
  public:
-  // Begins with <unk> and the 256 bytes.
+  // Begins with <unk> and the 256 byte pieces.
   MadeUpModel() {
     Add("<unk>", 0, PieceType::kUnknown);
     for (int byte = 0; byte < 256; ++byte) {
@@ -27,7 +27,7 @@ class MadeUpModel {
     }
   }
 
-  // A space is U+2581 in `text`.
+  // `text` must have U+2581 in place of a space.
   void Add(const std::string& text, float score, PieceType type = PieceType::kNormal) {
     uint32_t bits;
     std::memcpy(&bits, &score, sizeof(bits));
@@ -36,7 +36,7 @@ class MadeUpModel {
     pieces_ += Field(1, piece + Number(3, static_cast<uint64_t>(type)));
   }
 
-  // `model_type`: 2 is BPE, 1 unigram.
+  // `model_type`: 2: BPE; 1: unigram.
   std::string Bytes(int model_type = 2) const {
     const std::string trainer =
         Number(3, static_cast<uint64_t>(model_type)) + Number(35, 1) + Number(40, 0);
@@ -60,7 +60,7 @@ class MadeUpModel {
   std::string pieces_;
 };
 
-// What the oracle has of the library tokenizers, on a vocabulary of four pieces and the bytes.
+// A tokenizer.json of the library tokenizers, with a small vocabulary and the 256 byte pieces.
 inline nlohmann::json SmallJson() {
   nlohmann::json vocab = {{"<unk>", 0}, {"<bos>", 1}, {"\n\n", 2}};
   int id = 3;

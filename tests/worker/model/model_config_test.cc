@@ -1,4 +1,4 @@
-// The valid contents of config.json and generation_config.json, and the errors of all others.
+// Valid contents of config.json and generation_config.json, and the errors of invalid ones.
 #include "worker/model/model_config.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +92,7 @@ TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
       good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{1, 106}));
-  // As transformers' generate.
+  // As in transformers' generate.
   EXPECT_EQ(ParseModelConfig(good, "f.json", R"({"eos_token_id": 106})", "g.json")->eos_token_ids,
             (std::vector<int32_t>{106}));
   EXPECT_EQ(ParseModelConfig(good, "f.json", "{}", "g.json")->eos_token_ids,
@@ -100,7 +100,7 @@ TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
 }
 
 TEST(ModelConfig, MissingFieldsTakeHuggingFaceDefaults) {
-  // Values: Gemma3TextConfig of transformers 5.
+  // Expected values: Gemma3TextConfig of transformers 5.
   for (const char* text : {R"({"model_type": "gemma3_text"})", R"({"text_config": {}})"}) {
     const auto config = ParseModelConfig(text, "f.json");
     ASSERT_TRUE(config.ok()) << config.status();
@@ -151,7 +151,7 @@ TEST(ModelConfig, OldAndNewStyleAgree) {
   }
 }
 
-// Expected values: what Gemma3TextConfig of transformers 5.23 makes of each.
+// Expected values: Gemma3TextConfig of transformers 5.23.
 TEST(ModelConfig, MixedRopeFieldsMatchTransformers) {
   const struct {
     const char* json;
@@ -202,7 +202,7 @@ TEST(ModelConfig, YarnFieldsMatchTransformers) {
   yarn = rope(R"(, "original_max_position_embeddings": 256)", R"("truncate": false, )");
   EXPECT_FLOAT_EQ(yarn.ramp_begin, 0.1398801581784381f);
   EXPECT_FLOAT_EQ(yarn.ramp_begin + yarn.ramp_span, 2.146746795938313f);
-  EXPECT_EQ(rope("").ramp_begin, 1);  // of all positions: max_position_embeddings
+  EXPECT_EQ(rope("").ramp_begin, 1);  // the default is max_position_embeddings
   EXPECT_EQ(rope(R"(, "original_max_position_embeddings": 4)").ramp_span, 0.001f);
   EXPECT_FLOAT_EQ(rope(R"(, "mscale": 0.7, "mscale_all_dim": 0.3)").attention_factor,
                   1.0532376815143234f);
@@ -369,7 +369,7 @@ TEST(ModelConfig, NonJsonFilesAreRefused) {
   WriteAll(file, "[1]");
   EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("not a JSON object")));
   WriteAll(file, "{}");
-  EXPECT_EQ(error(), "");  // no generation_config.json is fine
+  EXPECT_EQ(error(), "");  // generation_config.json is optional
   WriteAll(generation, "");
   EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("not a readable JSON object")));
   WriteAll(generation, R"({"eos_token_id": "end"})");

@@ -1,4 +1,4 @@
-// The valid weights of a checkpoint, the errors of all others, and the digest of a checkpoint.
+// Valid weights of a checkpoint, the errors of invalid ones, and the digest of a checkpoint.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ class CheckpointTest : public testing::Test {
 
 TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   TinyGeometry geometry;
-  geometry.vocab_size = 1 << 18;  // as Gemma's: nearly all of the weights
+  geometry.vocab_size = 1 << 18;  // Gemma's size: nearly all of the weights
   const std::string dir = NewTinyCheckpoint(geometry, "tied_head");
   GemmaOptions options = OneThread();
   options.dtype = "bfloat16";
@@ -65,7 +65,7 @@ TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   const size_t before = taken();
   const auto gemma = Gemma::Load(dir, options);
   ASSERT_TRUE(gemma.ok()) << gemma.status();
-  const size_t matrix = size_t{1} << 18 << 1 << 5;  // 262,144 rows of 32 bfloat16
+  const size_t matrix = size_t{1} << 18 << 1 << 5;  // bytes of 262,144 rows of 32 bfloat16
   EXPECT_GE(taken() - before, matrix);
   EXPECT_LT(taken() - before, matrix + matrix / 2);
 }
@@ -99,14 +99,14 @@ TEST_F(CheckpointTest, TruncatedOrFlippedFileNeverCrashes) {
     std::string flipped = bytes_;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
     WriteAll(file_, flipped);
-    const auto files = TensorFiles::Open(dir_);  // a status, whatever it says
+    const auto files = TensorFiles::Open(dir_);  // succeeds or fails
     if (!files.ok()) {
       EXPECT_THAT(std::string(files.status().message()), HasSubstr("model.safetensors"));
     }
   }
 }
 
-// Copying or printing a value takes a stack for each of its levels.
+// Copying or printing a JSON value recurses once for each level.
 TEST_F(CheckpointTest, DeepJsonErrorNamesFile) {
   const auto deep = [](const std::string& field, int levels) {
     return "{\"" + field + "\": " + std::string(levels, '[') + std::string(levels, ']') + "}";
@@ -184,7 +184,7 @@ TEST_F(CheckpointTest, KnownNamePrefixesAreAccepted) {
     WriteAll(file_, parts.Bytes());
     const auto renamed = Gemma::Load(dir_, OneThread());
     ASSERT_TRUE(renamed.ok()) << prefix << renamed.status();
-    // The same weights under another name share their KV.
+    // The same weights under other names share their KV.
     EXPECT_EQ((*renamed)->weights_digest(), (*plain)->weights_digest()) << prefix;
   }
 }
@@ -198,7 +198,7 @@ TEST_F(CheckpointTest, DuplicateTensorNameIsRefused) {
                     HasSubstr("are both norm.weight")));
 }
 
-// safetensors' save_model writes one of two tied tensors.
+// safetensors' save_model writes only one of two tied tensors.
 TEST_F(CheckpointTest, TiedHeadServesAsEmbedding) {
   const auto plain = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(plain.ok()) << plain.status();
@@ -254,9 +254,9 @@ TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   std::vector<float> logits;
   const std::vector<int32_t> tokens = {2, 3};
   ASSERT_TRUE((*gemma)->Step(&*kv, tokens, &logits).ok());
-  EXPECT_THAT(logits, ::testing::Each(0.0F));  // the head of zeros, not the embeddings
+  EXPECT_THAT(logits, ::testing::Each(0.0F));  // the head of zeros is used, not the embedding
 
-  // Where the config ties it, one that differs is used, as transformers does.
+  // If the config ties the head but the file's head differs, that head is used, as in transformers.
   WriteAll(dir_ + "/config.json", config);
   const auto differs = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(differs.ok()) << differs.status();
@@ -276,7 +276,7 @@ TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight ignored")));
 }
 
-// Digests remembered between starts.
+// Digests cached across starts.
 class DigestTest : public CheckpointTest {
  protected:
   void SetUp() override {
@@ -287,7 +287,7 @@ class DigestTest : public CheckpointTest {
     Digest digest{};
     bool from_cache = false;
   };
-  // Reads all, and calls `before_end` before the files' identities are compared.
+  // Reads all tensors; calls `before_end` before the identities of the files are compared.
   absl::StatusOr<RememberedDigest> Load(absl::Time now, const std::function<void()>& before_end) {
     const auto files = TensorFiles::Open(dir_);
     EXPECT_TRUE(files.ok()) << files.status();

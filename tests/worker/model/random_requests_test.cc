@@ -1,4 +1,4 @@
-// Random requests on two small geometries; bits_soak makes hundreds of them, on real models too.
+// Random requests on two small geometries; bits_soak runs hundreds of them, also on real models.
 #include "tests/support/random_requests.h"
 
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ TEST(RandomRequests, FourBitWeightsKeepBits) {
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ4_0);
 }
 
-// A row attends to itself as it is stored, in whatever step it came.
+// A row attends to its own key and value as stored, in every step.
 TEST(RandomRequests, BFloat16KvKeepsBits) {
   ExpectBits(RequestGeometries()[0], 300, WeightForm::kStored, KvDtype::kBFloat16);
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ8_0, KvDtype::kBFloat16);
 }
 
-// In steps of seven rows alone one row has another bit.
+// Changes one bit of one row, only in steps of seven rows.
 TEST(RandomRequests, StepDependentProductIsDetected) {
   InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,
                                     Workspace* workspace, ParallelFor parallel) {

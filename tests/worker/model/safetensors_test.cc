@@ -1,4 +1,4 @@
-// The valid contents of a safetensors file and its index, and the errors of all others.
+// Valid contents of a safetensors file and its index, and the errors of invalid ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ std::string Entry(int begin, int end) {
          R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-// The error of OpenFile for a file with this header and `data_bytes` bytes of data; empty when it
-// opens.
+// Returns the error of OpenFile for a file with this header and `data_bytes` bytes of data; empty
+// if it opens.
 std::string ErrorOf(const std::string& header, size_t data_bytes) {
   const TestFolder folder;
   const std::string path = folder.File("model.safetensors");
@@ -55,7 +55,7 @@ TEST(TensorFile, EveryByteBelongsToOneTensor) {
 TEST(TensorFile, RepeatedTensorNameIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
               HasSubstr("header names \"a\" twice"));
-  // Words inside an entry are not names.
+  // Field names may also be tensor names.
   EXPECT_THAT(ErrorOf(R"({"shape":)" + Entry(0, 8) + R"(,"dtype":)" + Entry(8, 16) + "}", 16),
               IsEmpty());
 }
@@ -119,7 +119,7 @@ TEST_F(ShardedTest, ShardsEqualSingleFile) {
   ASSERT_TRUE(sharded.ok()) << sharded.status();
   EXPECT_EQ(sharded->files().size(), 2);
   WriteAll(dir_ + "/model.safetensors", single_);
-  const auto single = TensorFiles::Open(dir_);  // one file wins over an index
+  const auto single = TensorFiles::Open(dir_);  // a single file wins over an index
   ASSERT_TRUE(single.ok()) << single.status();
   EXPECT_EQ(single->files().size(), 1);
   ASSERT_EQ(single->tensors().size(), sharded->tensors().size());
@@ -140,7 +140,7 @@ TEST_F(ShardedTest, MissingShardErrorNamesIndex) {
                                  HasSubstr(index_ + " names it")));
 }
 
-// As in transformers: tools leave indexes that name a tied head, or the files of an earlier save.
+// As in transformers: indexes written by tools may name a tied head, or files of an earlier save.
 TEST_F(ShardedTest, WrongIndexEntriesAreIgnored) {
   map_["weight_map"]["model.norm.weight"] =
       map_["weight_map"]["model.norm.weight"] == File(0) ? File(1) : File(0);

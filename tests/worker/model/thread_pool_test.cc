@@ -27,8 +27,8 @@ TEST(ThreadPool, RunsEachTaskOnce) {
   }
 }
 
-// Each phase adds what all of the phase before wrote, in memory that nothing else protects; some
-// phases are empty, some have one task, and there are more than a piece holds.
+// Each phase adds all results of the previous phase, in memory without other protection. Some
+// phases are empty, some have one task, and one list is longer than a piece.
 TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
@@ -59,8 +59,8 @@ TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
   }
 }
 
-// Short sequences of short tasks, from two threads, so that threads come too late, or for the last
-// sequence still, at each place where they can.
+// Two threads run short lists of short tasks, so that pool threads arrive late, or are still in the
+// previous list, at every possible point.
 TEST(ThreadPool, ConcurrentCallersRunInTurn) {
   ThreadPool pool(4);
   std::atomic<int64_t> all{0};
@@ -78,7 +78,7 @@ TEST(ThreadPool, ConcurrentCallersRunInTurn) {
   EXPECT_EQ(all, 2 * 2000 * 7);
 }
 
-// A thread that is held up in a task does not keep the others from the rest.
+// A thread blocked in a task does not keep the others from the remaining tasks.
 TEST(ThreadPool, BusyThreadDoesNotBlockOthers) {
   ThreadPool pool(2);
   std::atomic<int> others{0};

@@ -1,4 +1,4 @@
-// Weights for the tests of products, and the right products.
+// Weights for the tests of products, and the expected products.
 #ifndef HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 
@@ -32,8 +32,8 @@ inline std::vector<std::byte> StoredBlocks(const ProductShape& shape, ElementTyp
   return stored;
 }
 
-// Weights as a checkpoint has them, of any type; some of float16 are subnormal. Of blocks they are
-// bits at random, but for the scales, which are finite.
+// Returns random weights of any type, as a checkpoint stores them: [outputs][inputs]. Some float16
+// values are subnormal. Blocks are random bits with finite scales.
 inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
                                             Numbers* numbers) {
   if (IsOfBlocks(type)) return StoredBlocks(shape, type, numbers);
@@ -47,7 +47,7 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
     if (type == ElementType::kFloat32) {
       std::memcpy(at, &bits, 4);
     } else {
-      // A finite float16: any bits but an exponent of ones.
+      // A finite float16: any bits except an exponent of ones.
       const uint16_t half = type == ElementType::kBFloat16 ? static_cast<uint16_t>(bits >> 16)
                                                            : numbers->Next() & 0xbbff;
       std::memcpy(at, &half, 2);

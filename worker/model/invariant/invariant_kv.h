@@ -137,8 +137,8 @@ class InvariantKv : public SequenceKv {
   // Returns a layer's slice of the block that holds `position`. REQUIRES: there is room for
   // `position`.
   std::byte* SliceAt(int layer, int position);
-  // Sets the length back: later rows will be computed again; earlier rows stay. REQUIRES: nobody
-  // else holds blocks with rows from `length` on.
+  // Sets the length back: later rows will be computed again; earlier rows stay. REQUIRES: no
+  // other holder has blocks with rows from `length` on.
   void Rewind(int length) { length_ = length; }
   // Adds rows that all layers have computed.
   void Advance(int tokens) { length_ += tokens; }
