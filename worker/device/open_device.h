@@ -15,7 +15,7 @@ namespace hearth {
 inline constexpr char kEmulatedDevice[] = "emulated";
 
 // `name`: emulated, cuda or cuda:N. kInvalidArgument: any other name; kUnimplemented: this build
-// lacks the device; kUnavailable: the device cannot be used, and why.
+// has no such device; kUnavailable: the device cannot be used, and why.
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);
 
 }  // namespace hearth

@@ -1,7 +1,7 @@
-"""The kernels as nvcc compiles them: no register is spilled, and no float operation is contracted.
+"""Checks the code that nvcc generates: no register is spilled, no float operation is contracted.
 
-Run as: python cuda_code_test.py [unittest arguments]. nvcc is $NVCC, the one that gpu_kit.sh
-fetched, or the one in PATH. Without nvcc it ends with 77, which ctest shows as skipped.
+Run as: python cuda_code_test.py [unittest arguments]. nvcc is $NVCC, or the nvcc fetched by
+gpu_kit.sh, or the nvcc in PATH. Without nvcc the exit status is 77, which ctest shows as skipped.
 """
 
 import os
@@ -15,11 +15,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CMAKE = (ROOT / "worker/device/CMakeLists.txt").read_text()
-# As the build calls it.
+# The flags and the GPU generations of the build.
 FLAGS = re.search(r"NVCC_EXECUTABLE\} (.*) \$\{generations\}", CMAKE).group(1).split()
 GENERATIONS = re.search(r"names (\d[\da ]+)\)", CMAKE).group(1).split()
-# Operations that round, or that PTX has as an approximation. `.rn` rounds to nearest; ptxas may
-# contract an operation without it. What follows .rn may only be the type: .ftz loses subnormals.
+# Operations that round, or that PTX approximates. `.rn` rounds to nearest; without it, ptxas may
+# contract an operation. Only the type may follow .rn: .ftz would flush subnormal numbers.
 ROUNDS = re.compile(r"^\s+(?:@\S+ )?((?:add|sub|mul|mad|fma|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh"
                     r"|cvt)\.[\w.]*)", re.M)
 GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.f32\.[su]32$")
@@ -31,13 +31,13 @@ def find_nvcc():
 
 
 def nvcc(*arguments):
-    """Compiles; returns what ptxas says."""
+    """Runs nvcc; returns its output."""
     return subprocess.run([find_nvcc(), *FLAGS, f"-I{ROOT}", *arguments], check=True, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
 
 
 def float_operations(ptx):
-    """The operations that round, on floats of any width."""
+    """Returns the rounding operations on floats of any width."""
     return [name for name in ROUNDS.findall(ptx) if re.search(r"\.(tf32|b?f\d+)", name)]
 
 

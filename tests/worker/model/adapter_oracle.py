@@ -1,10 +1,10 @@
 """Compares the worker's forward pass through LoRA adapters with peft's on transformers.
 
     adapter_oracle.py INVARIANT_PROBE tiny            adapters of several kinds on small models
-    adapter_oracle.py INVARIANT_PROBE real MODEL_DIR  one of the real 270M
+    adapter_oracle.py INVARIANT_PROBE real MODEL_DIR  one adapter on the real 270M
 
-Bars as model_oracle.py has them. The probe compares bits: in other steps, on each instruction set,
-and beside texts that go through no adapter.
+The tolerances are those of model_oracle.py. The probe also compares bits: in other steps, on each
+instruction set, and in steps with texts without an adapter.
 """
 
 import tempfile
@@ -27,7 +27,7 @@ ADAPTERS = [
 
 
 def adapted(model, options, seed, spread):
-    """The model with an adapter of random weights, which peft would begin at zero."""
+    """Returns the model with an adapter of random weights; peft would initialise it to zero."""
     torch.manual_seed(seed)
     peft_model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def run_tiny(binary):
 
 
 def must_matter(name, ours, peft_model, ids):
-    """An adapter that changes nothing would prove nothing."""
+    """Fails unless the adapter changes the logits; otherwise the comparison proves nothing."""
     with peft_model.disable_adapter():
         base = their_logits(peft_model, ids, 1)
     assert abs(ours[0] - base[0]).max() > 0.01, f"{name} changes no logits"

@@ -1,4 +1,4 @@
-"""Compares checkpoints as make_checkpoint.py writes them with transformers, also computed in
+"""Compares the worker with transformers on checkpoints written by make_checkpoint.py, also in
 bfloat16.
 
     checkpoint_oracle.py MODEL_PROBE
@@ -18,8 +18,8 @@ from model_oracle import GREEDY, Probe, check_prompt, their_logits
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 import make_checkpoint  # noqa: E402
 
-# Arguments, then those of the flat checkpoint of the same weights that transformers reads instead:
-# its nested form needs a vision tower, and an index it finds by itself.
+# The arguments; then None, or the arguments of a flat checkpoint with the same weights, which
+# transformers reads instead: for transformers a nested checkpoint needs a vision tower.
 FORMS = [
     ("--dtype float32", None),
     ("--dtype bfloat16 --style old", None),
@@ -32,14 +32,14 @@ FORMS = [
     ("--nested --style old --shards 4", ""),
     ("--nested --set tie_word_embeddings=false --dtype float16",
      "--set tie_word_embeddings=false --dtype float16"),
-    ("--set use_cache=false", None),  # as a training with QLoRA leaves it
+    ("--set use_cache=false", None),  # as QLoRA training saves it
     ("--set final_logit_softcapping=7.5 --set num_key_value_heads=4 --set sliding_window=600",
      None),
 ]
 
 
 def make(folder, arguments):
-    """The script's error instead of a folder, or nothing."""
+    """Makes a checkpoint; returns the script's error, or an empty string."""
     try:
         make_checkpoint.main([str(folder), *arguments.split()])
     except SystemExit as refused:
@@ -94,8 +94,8 @@ def check_script(root):
 
 
 def check_bfloat16(binary, root):
-    """In bfloat16 two right programs differ by their rounding, so both are held against float32:
-    ours may lie a little farther from it than transformers' own bfloat16 does, never much."""
+    """In bfloat16 two correct programs round differently, so both are compared with float32: the
+    worker's RMS error may be at most 1.25 times that of transformers' bfloat16."""
     folder = root / "bfloat16"
     assert not make(folder, "--dtype bfloat16 --seed 5")
     exact = Gemma3ForCausalLM.from_pretrained(folder, dtype=torch.float32,

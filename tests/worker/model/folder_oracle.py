@@ -1,5 +1,5 @@
-"""Compares folders in the forms that tools leave with transformers: equal logits, or a refusal that
-names file and field.
+"""Compares the worker with transformers on model folders as tools write them: equal logits, or a
+refusal that names file and field.
 
     folder_oracle.py MODEL_PROBE
 """
@@ -46,7 +46,7 @@ def multimodal(**fields):
     return filled(Gemma3ForConditionalGeneration(config))
 
 
-# --- changes of a folder ---
+# --- changes to a folder ---
 
 def tensors(change):
     def apply(folder):
@@ -61,7 +61,7 @@ def renamed(old, new):
 
 
 def added(*names, factor=None):
-    """Tensors of ones; or one, the embedding times a factor."""
+    """Adds tensors of ones; with a factor, tensors that equal the embedding times the factor."""
     def change(all_):
         embedding = next(tensor for name, tensor in all_.items() if "embed_tokens" in name)
         value = torch.ones(8) if factor is None else embedding * factor
@@ -74,7 +74,7 @@ def without(name):
 
 
 def fields(part=None, **changes):
-    """Of config.json; DROP removes one."""
+    """Changes fields of config.json; DROP removes a field."""
     def apply(folder):
         file = folder / "config.json"
         config = json.loads(file.read_text())
@@ -132,12 +132,12 @@ def adapter_beside(folder):
 
 # --- the table ---
 
-SOURCE = "source"  # the oracle is the model that was saved: transformers does not read the folder
+SOURCE = "source"  # transformers cannot read the folder: the saved model is the oracle
 
 
 def rows():
-    """Name, model, change of the folder; then notes, words of a refusal, or SOURCE; arguments of
-    save_pretrained."""
+    """Yields: name, model, change to the folder; then expected notes (list), words of a refusal
+    (str) or SOURCE; then arguments of save_pretrained (dict)."""
     yield "as saved", text(), None
     yield "in parts", text(**LINEAR), None, PARTS
     yield "in parts, without an index", text(), no_index, SOURCE, PARTS
@@ -203,7 +203,7 @@ def rows():
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=256)
-# Of config.json, in place of rope_parameters; then nothing, or words of a refusal.
+# Fields of config.json that replace rope_parameters; then expected notes, or words of a refusal.
 ROPES = [
     (dict(), []),
     (dict(rope_theta=5e4, rope_local_base_freq=700.0), []),
@@ -249,7 +249,7 @@ def refusal(binary, folder):
 
 
 def check(binary, folder, name, expected, model):
-    """`model`: the oracle; without one transformers reads the folder."""
+    """`model`: the oracle; None: transformers reads the folder."""
     if isinstance(expected, str):
         words = refusal(binary, folder)
         assert expected in words and str(folder) in words, f"{name}: {words}"

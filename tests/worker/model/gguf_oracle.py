@@ -1,10 +1,10 @@
-"""Compares GGUF files with transformers, which gets the float32 values that the package gguf makes
-of them: each type of tensor, and types mixed in one layer.
+"""Compares the worker on GGUF files with transformers on the float32 values that the package gguf
+decodes from them: each tensor type, and mixed types in one layer.
 
     gguf_oracle.py INVARIANT_PROBE [FILE]
 
-With FILE, that one instead: of the real 270M. The file of each type is held against the file of
-its own float32 values too: the bits must be equal.
+With FILE, only this file, of the real 270M. The file of each type is also compared with a file of
+its float32 values: the bits must be equal.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ NAMES = {ours: theirs for theirs, ours in convert_model.TENSOR_NAMES.items()}
 
 
 def ggml_name(name):
-    """`model.layers.3.self_attn.q_proj.weight` -> `blk.3.attn_q.weight`."""
+    """Converts `model.layers.3.self_attn.q_proj.weight` to `blk.3.attn_q.weight`."""
     if name == "lm_head.weight":
         return "output.weight"
     parts = name.removesuffix(".weight").split(".")
@@ -45,7 +45,7 @@ def halves(blocks, offset, rng, least, most):
 
 
 def blocks_of(values, kind, rng):
-    """Values in a type's bytes; of those that the package cannot make, bytes at random."""
+    """Returns the values as blocks of a type; random blocks if the package cannot make them."""
     if kind in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
         size, of_block = gguf.GGML_QUANT_SIZES[kind]
         blocks = rng.integers(0, 256, (values.size // size, of_block), dtype=numpy.uint8)
@@ -59,7 +59,7 @@ def blocks_of(values, kind, rng):
 
 
 def write(path, config, tensors):
-    """`tensors`: name -> (type, bytes as the package has them)."""
+    """Writes a GGUF file. `tensors`: name -> (type, bytes in the package's layout)."""
     writer = gguf.GGUFWriter(path, "gemma3")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -86,7 +86,8 @@ def write(path, config, tensors):
 
 
 def make(model, kind_of, rng):
-    """Tensors of each type, those of float32 with the same values, which `model` gets."""
+    """Returns the tensors in their types, and in float32 with the same values, which it also
+    copies into `model`."""
     stored, wide = {}, {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -129,7 +130,7 @@ def check(binary, folder, name, kind_of, changes=None):
 
 
 def as_q4_k_m(name):
-    """The mix that llama.cpp makes where 640 or 1,152 columns are no whole number of 256."""
+    """Returns the types that llama.cpp mixes if 640 or 1,152 columns are no multiple of 256."""
     for part, kind in (("q_proj", Kind.Q5_0), ("k_proj", Kind.Q5_0), ("o_proj", Kind.Q4_K),
                        ("gate_proj", Kind.Q5_0), ("layers.0.mlp.down_proj", Kind.Q6_K),
                        ("down_proj", Kind.Q4_K)):

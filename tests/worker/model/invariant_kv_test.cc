@@ -1,4 +1,4 @@
-// KV blocks: who holds them, what they cost, and that neither changes a bit.
+// KV blocks: their holders, their bytes in the budget, and that neither changes a bit.
 #include "worker/model/invariant/invariant_kv.h"
 
 #include <gmock/gmock.h>

@@ -53,7 +53,7 @@ class Together {
   }
 
   // Computes one step with up to `most` tokens of some unfinished sequences, with some logits.
-  // Returns whether any sequence was unfinished.
+  // Returns false if all sequences are finished, or the step failed.
   bool StepSome(Numbers* numbers, int most) {
     std::vector<Part> parts;
     std::vector<std::vector<float>> logits(texts_.size());

@@ -1,11 +1,12 @@
 """Compares the worker's forward pass with transformers'.
 
     model_oracle.py MODEL_PROBE tiny            random checkpoints of small, odd geometries
-    model_oracle.py MODEL_PROBE few             those of them that differ most
+    model_oracle.py MODEL_PROBE few             the most different of them
     model_oracle.py MODEL_PROBE real MODEL_DIR  the real 270M, 20 prompts of 5 to 3,000 tokens
 
-Both: last-position logits within 1e-4; 64 greedy tokens equal, a difference allowed only where
-transformers' own two best lie within 1e-4; the same bits after a move through slices at a cut.
+The last position's logits must agree within 1e-4. 64 greedy tokens must be equal, unless
+transformers' two best logits differ by at most 1e-4. Moving the KV through slices at a cut must
+keep all bits.
 """
 
 import json
@@ -40,7 +41,7 @@ class Probe:
         return json.loads(answer)
 
     def answer(self, vocab, **question):
-        """The answer, and its logits: of the prompt's last position and of each decoded one."""
+        """Returns the answer and its logits: of the prompt's last and each decoded position."""
         answer = self.ask(logits=self.logits_file.name, **question)
         logits = numpy.fromfile(self.logits_file.name, dtype=numpy.float32)
         return answer, logits.reshape(-1, vocab)
@@ -52,10 +53,10 @@ class Probe:
 
 @torch.inference_mode()
 def their_logits(model, ids, positions=GREEDY):
-    """transformers' logits of the last `positions` of `ids`, in one pass.
+    """Returns transformers' logits of the last `positions` of `ids`, in one pass.
 
-    transformers' Gemma 3 reads attn_logit_softcapping but leaves it to the caller to hand it to its
-    attention function, so that is done here.
+    transformers' Gemma 3 reads attn_logit_softcapping, but the caller must pass it to the attention
+    function.
     """
     extra = {}
     if model.config.attn_logit_softcapping:
@@ -65,7 +66,8 @@ def their_logits(model, ids, positions=GREEDY):
 
 
 def compare(name, ours, theirs):
-    """Returns the largest difference; fails with the place of the first that breaks the bar."""
+    """Returns the largest difference of the prompt's logits; fails if it exceeds BAR, or if a
+    greedy token differs that transformers prefers by more than BAR."""
     difference = float(numpy.abs(ours[0] - theirs[0]).max())
     assert difference <= BAR, f"{name}: logits differ by {difference:.2e}, the bar is {BAR}"
     for i, (row, their_row) in enumerate(zip(ours, theirs)):
@@ -78,8 +80,8 @@ def compare(name, ours, theirs):
 
 
 def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
-    """Our own 64 greedy tokens, each against transformers' choice behind the same tokens; the same
-    bits after a restore at each of the last boundaries."""
+    """Compares each of the worker's 64 greedy tokens with transformers' choice after the same
+    tokens, and the bits after a restore at each of the last boundaries."""
     boundaries = sorted({*range(chunk, len(ids), chunk), *(c for c in cuts if c < len(ids))})
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, chunk=chunk, cuts=list(cuts),
                                 greedy=GREEDY, restores=boundaries[-restores:])
@@ -91,7 +93,7 @@ def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
           flush=True)
 
 
-# One line a geometry: what is odd about it, then what differs from BASE.
+# The geometries: a name, then the differences from BASE.
 BASE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, vocab_size=300, sliding_window=24,
             query_pre_attn_scalar=16, max_position_embeddings=2048, layer_types="lglg")
@@ -148,7 +150,7 @@ def run_tiny(binary, numbers=range(len(GEOMETRIES))):
 
 
 def must_notice(probe, model, ids):
-    """A wrong model must break the bar: one of the norms is 1 % larger on transformers' side."""
+    """A wrong model must fail: makes one norm of the transformers model 1 % larger."""
     with torch.no_grad():
         model.model.layers[1].self_attn.k_norm.weight.mul_(1.01)
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, greedy=GREEDY)
@@ -169,8 +171,8 @@ def run_real(binary, model_dir):
     probe = Probe(binary, model_dir)
     lengths = [5, 9, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 400, 511, 513, 600, 800, 1100,
                1700, 3000]
-    # Real text: on 600 random ids transformers' float32 lies 1.2e-4 from its own float64 (ours
-    # 0.7e-4), so that a bar of 1e-4 between the two would test chance.
+    # Real text: on 600 random ids, transformers' float32 differs from its own float64 by 1.2e-4
+    # (ours by 0.7e-4), so the bar of 1e-4 would pass or fail by chance.
     for number, tokens in enumerate(lengths):
         ids = (words[7 * number:] + words)[:tokens - 1]
         cuts = (tokens // 3,) if tokens > 60 else ()
@@ -179,7 +181,7 @@ def run_real(binary, model_dir):
 
 
 def run(tiny, real, few=None):
-    """The command line that oracles have in common: BINARY tiny|few|real [MODEL_DIR]."""
+    """Runs the command line shared by the oracles: BINARY tiny|few|real [MODEL_DIR]."""
     binary, kind = sys.argv[1:3]
     if kind == "real":
         real(binary, sys.argv[3])
