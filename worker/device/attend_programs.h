@@ -60,7 +60,7 @@ struct AttendProgram {
   StepTable table;
   KvPlace place;
   bool is_global;
-  float softcap;     // 0: none
+  float softcap;     // 0: no softcap
   const float* qkv;  // [rows][(heads + 2 * kv_heads) * head_dim]
   float* attended;   // [rows][heads * head_dim]
   SplitStates states;

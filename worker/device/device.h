@@ -66,7 +66,7 @@ class Device {
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
   // Records the launches that `launches` makes, instead of running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
-  // Returns when all launches are done.
+  // Waits until all launches are done.
   virtual void Wait() = 0;
 
   // Empty if no call has failed.

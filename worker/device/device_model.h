@@ -20,7 +20,7 @@ struct DeviceShape {
   int split = 128;  // tokens of a KV block
   int window = 0;   // window of local layers, in tokens
   float epsilon = 1e-6f, embedding_scale = 1;
-  float attention_softcap = 0, logit_softcap = 0;  // 0: none
+  float attention_softcap = 0, logit_softcap = 0;  // 0: no softcap
   std::vector<bool> is_global;                     // for each layer
 
   int layers() const { return static_cast<int>(is_global.size()); }

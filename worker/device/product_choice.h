@@ -10,7 +10,7 @@
 namespace hearth {
 
 struct ShapeFacts {
-  int rows, columns;  // of a block
+  int rows, columns;  // of a block's outputs
   int warps;
   size_t shared_bytes;
   bool takes_pairs;

@@ -71,7 +71,7 @@ struct ProductProgram : Tiling {
   const int32_t* row_numbers;  // rows of x to use; null: the first `rows`
   float* y;                    // [rows][y_stride]
   int rows, x_stride, y_stride;
-  float softcap;  // 0: none
+  float softcap;  // 0: no softcap
 
   static int Blocks(int rows, int columns) {
     return (rows + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);

@@ -258,7 +258,7 @@ struct HeadNormProgram {
     float* to = Head(unit);
     if (!is_query) {
       std::byte* slice = InGlobal(table.lists[is_global].row_blocks[row]) + place.offset;
-      const int64_t plane = head - place.heads;  // keys, then values
+      const int64_t plane = head - place.heads;  // planes: keys, then values
       to = reinterpret_cast<float*>(slice) +
            (plane * place.split + position % place.split) * place.head_dim;
     }

@@ -29,8 +29,8 @@ struct DevicePart {
 // Capacity of a table. It also determines the memory of split states.
 struct StepCapacity {
   int rows = 0, wanted = 0;
-  int items = 0;   // of a group
-  int blocks = 0;  // of a group, all sequences together
+  int items = 0;   // items of one group
+  int blocks = 0;  // blocks of one group, all sequences together
   int tile_rows = 0;
 };
 

@@ -35,7 +35,7 @@ struct RowItems {
 // The items of a step for the layers of one group, local or global.
 struct AttendList {
   const AttendItem* items;
-  const RowItems* row_items;       // [rows]
+  const RowItems* row_items;       // [rows]: the combined items of each row
   const std::byte* const* blocks;  // blocks of the items
   std::byte* const* row_blocks;    // [rows]: the block for a row's keys and values
   const int32_t* item_count;
@@ -43,10 +43,10 @@ struct AttendList {
 
 struct StepTable {
   const int32_t* row_count;
-  const int32_t* tokens;     // [rows]
-  const int32_t* positions;  // [rows]
+  const int32_t* tokens;     // [rows]: token ids
+  const int32_t* positions;  // [rows]: positions in their sequences
   const int32_t* wanted;     // [wanted] rows whose logits are wanted, padded with 0
-  AttendList lists[2];       // local, global
+  AttendList lists[2];       // [0]: local, [1]: global
 };
 
 // The place of a layer's keys and values in a block: floats [K,V][kv_head][split][head_dim], from

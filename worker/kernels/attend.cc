@@ -482,7 +482,7 @@ void AttendForTarget(const SharedAttendCall& call, KernelPhases* phases) {
   AttendOf<float>(call, phases);
 }
 
-#else  // no FMA in vectors
+#else  // targets without vector FMA
 
 void AttendForTarget(const SharedAttendCall& shared, KernelPhases* phases) {
   phases->Add(static_cast<int64_t>(shared->tiles.size()), [shared](int64_t part) {

@@ -43,7 +43,7 @@ struct AttendShape {
   int64_t split = 128;  // C: keys of a block
   int64_t window = 0;   // keys that a row sees, including its own; 0: all before it
   float softcap = 0;    // cap of the scores; 0: none
-  ElementType kv_type = ElementType::kFloat32;  // or kBFloat16
+  ElementType kv_type = ElementType::kFloat32;  // kFloat32 or kBFloat16
 
   int64_t sharers() const { return heads / kv_heads; }  // query heads that share one KV head
 };

@@ -51,8 +51,8 @@ struct AttendTile {
 
 // Running softmax of a tile's rows, over one split or over all splits so far.
 struct AttendState {
-  float* largest;  // [16]
-  float* sums;     // [16]
+  float* largest;  // [16]: largest score of each row
+  float* sums;     // [16]: sum of each row's weights
   float* outputs;  // [16][head_dim]
 
   static int64_t Floats(int64_t head_dim) { return AttendShape::kSharersMax * (head_dim + 2); }

@@ -82,7 +82,7 @@ void GeluProductForTarget(const GeluProductCall& call) {
   });
 }
 
-#else  // no FMA in vectors
+#else  // targets without vector FMA
 
 void GeluProductForTarget(const GeluProductCall& call) {
   const int64_t panels = call.gate->panels(), width = PackedWeights::kPanelOutputs;

@@ -13,7 +13,7 @@
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/quantized/block_places.h"
-// After highway_targets.h; provides the macros for function attributes.
+// Include after highway_targets.h; provides the macros for function attributes.
 #include <hwy/base.h>
 
 namespace hearth {

@@ -59,6 +59,8 @@ struct LayerRows {
   Rows x;       // the residual stream: [rows][hidden]
   Rows normed;  // [rows][hidden], normed by this layer's input norm; after the layer, by the next
                 // layer's
+  // [rows][(heads + 2 * kv_heads) * head_dim], [rows][heads * head_dim], [rows][intermediate] and
+  // [rows][hidden].
   Rows qkv, attended, gated, projected;
   absl::Span<const QkvToken> tokens;            // one token for each row
   absl::Span<const AttendSequence> sequences;   // the rows, in order; their blocks hold the tokens

@@ -13,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "worker/kernels/logit_rows.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// After Highway.
+// Include after Highway.
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();

@@ -353,7 +353,7 @@ void ProductForTarget(const ProductCall& call) {
   });
 }
 
-#else  // no FMA in vectors
+#else  // targets without vector FMA
 
 void ProductForTarget(const ProductCall& call) {
   const int64_t width = PackedWeights::kPanelOutputs, panels = call.weights->panels();

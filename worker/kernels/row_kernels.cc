@@ -135,7 +135,7 @@ inline void RoundRow(const float* from, int64_t count, BFloat16* to) {
   for (; at < count; ++at) to[at] = NarrowOne(from[at]);
 }
 
-#else  // no FMA in vectors
+#else  // targets without vector FMA
 
 inline void RoundRow(const float* from, int64_t count, BFloat16* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = NarrowOne(from[i]);

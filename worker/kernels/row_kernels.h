@@ -39,7 +39,7 @@ struct QkvShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;  // head_dim must be even
   const float *q_scale = nullptr, *k_scale = nullptr;
   float epsilon = 0;
-  ElementType kv_type = ElementType::kFloat32;  // or kBFloat16: rounded to nearest, ties to even
+  ElementType kv_type = ElementType::kFloat32;  // or kBFloat16, rounded to nearest, ties to even
 };
 
 // The place of one token: the angles of its position, and the addresses of its keys and values in

@@ -1,7 +1,7 @@
 #include "worker/kernels/targets.h"
 
 #include "worker/kernels/highway_targets.h"
-// After highway_targets.h.
+// Include after highway_targets.h.
 #include <hwy/highway.h>
 
 #include <cassert>

@@ -45,7 +45,8 @@ enum ValueType : uint32_t {
   kI64,
   kF64
 };
-constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // at least
+// The least bytes of a value, by type.
+constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 // The tensor types by number, if the number has a name.
 struct TypeName {

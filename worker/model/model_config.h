@@ -35,7 +35,7 @@ struct AttentionConfig {
   // W, counting the current token: position p of a local layer sees keys (p - W, p].
   int sliding_window = 4096;
   double query_pre_attn_scalar = 256.0;
-  double logit_softcap = 0.0;  // 0: none
+  double logit_softcap = 0.0;  // 0: no softcap
 };
 
 // The parts of generation_config.json about KV caches and sampling.
@@ -57,7 +57,7 @@ struct ModelConfig {
   AttentionConfig attention;
   RopeConfigs rope;  // for global and local layers
   double rms_norm_eps = 1e-6;
-  double final_logit_softcap = 0.0;  // 0: none
+  double final_logit_softcap = 0.0;  // 0: no softcap
   std::string activation = "gelu_pytorch_tanh";
   bool tie_word_embeddings = true;
   // True for Gemma3ForConditionalGeneration, whose text part is in text_config.

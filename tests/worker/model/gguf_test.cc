@@ -83,7 +83,7 @@ TEST_F(GgufTest, MissingFieldsTakeArchitectureDefaults) {
   file.Set("gemma3.block_count", U32(62)).Set("gemma3.context_length", U32(131072));
   file.Set("gemma3.rope.global.freq_base", F32(2e6f));
   config = ConfigOf(file.Set("gemma3.rope.local.freq_base", F32(2e4f)));
-  EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);  // 32 / 2
+  EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);  // hidden_size / heads
   EXPECT_EQ(config.rope.global.theta, 2e6);
   EXPECT_EQ(config.rope.local.theta, 2e4);
   EXPECT_EQ(config.rope.global.factor, 8);

@@ -234,7 +234,7 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedNotCopied) {
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), before);
   EXPECT_EQ(from.Share({48, 16, LayerGroup::kGlobal}), to.Share({48, 16, LayerGroup::kGlobal}));
   EXPECT_EQ(from.Share({48, 15, LayerGroup::kGlobal}), nullptr);  // not a whole chunk
-  EXPECT_EQ(from.Share({64, 16, LayerGroup::kGlobal}), nullptr);  // not done
+  EXPECT_EQ(from.Share({64, 16, LayerGroup::kGlobal}), nullptr);  // rows beyond length()
   // The window's first row is 41: its block is held, the block before it is not.
   EXPECT_NE(to.Share({32, 16, LayerGroup::kLocal}), nullptr);
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);

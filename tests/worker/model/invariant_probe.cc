@@ -108,7 +108,7 @@ class Models {
 void RequireDigest(const Models::OnThreads& models, const Adapter& adapter,
                    const std::vector<int32_t>& prompt, const std::string& digest) {
   for (const KernelTarget target : UsableTargets()) {
-    if (target == KernelTarget::kPlain) continue;  // takes hours on a real model
+    if (target == KernelTarget::kPlain) continue;  // plain takes hours on a real model
     ForceTarget(target);
     for (const auto& [threads, gemma] : models) {
       if (InOtherSteps(*gemma, adapter, prompt, 0) == digest) continue;

@@ -214,7 +214,7 @@ TEST(InvariantSelfTest, OnlyPassedResultIsRemembered) {
   EXPECT_TRUE(again->SelfTest(folder.path()).ok());
   EXPECT_THAT(again->notes().back(), HasSubstr("on an earlier start"));
   InvariantGemmaOptions options{/*threads=*/2, /*chunk=*/16};
-  options.weights = WeightForm::kQ8_0;  // other products
+  options.weights = WeightForm::kQ8_0;  // other weights: tested again
   const auto narrow = InvariantGemma::Load(SelfTestDir(), options);
   ASSERT_TRUE(narrow.ok() && (*narrow)->SelfTest(folder.path()).ok());
   EXPECT_THAT((*narrow)->notes().back(), HasSubstr("held in"));

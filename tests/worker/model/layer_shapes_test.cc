@@ -22,7 +22,7 @@ TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
           << (local ? "local, " : "global, ") << what << ", steps of " << step;
     };
     for (const KernelTarget target : UsableTargets()) {
-      if (target == KernelTarget::kPlain) continue;  // takes minutes
+      if (target == KernelTarget::kPlain) continue;  // plain takes minutes
       ForceTarget(target);
       expect(7, &three, KernelTargetName(target));
     }

@@ -71,7 +71,7 @@ class DeviceForward : public Forward {
   DeviceStepLimits limits_;
   DeviceArena arena_;
   DeviceModel model_;
-  std::array<Rotations, 2> rotations_;  // local, global
+  std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
 };
 

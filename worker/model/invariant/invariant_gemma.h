@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/fingerprint.h"  // Digest
+#include "proto/fingerprint.h"  // for Digest
 #include "proto/kv_quantization.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/product.h"

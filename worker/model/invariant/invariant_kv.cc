@@ -219,7 +219,8 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
   DropUnseen();
-  const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;  // written next
+  // First split to write.
+  const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;
   const size_t end = SplitsTo(*layout_, length_ + tokens);
   const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;
   MissingBlocks missing;

@@ -160,7 +160,7 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<const KvLayout> layout_;  // null: moved from
   KvBlocks* arena_ = nullptr;
   uint64_t model_ = 0;
-  std::shared_ptr<const LoraAdapter> adapter_;  // null: none
+  std::shared_ptr<const LoraAdapter> adapter_;  // null: no adapter
   SplitBlocks blocks_;                          // null: dropped by the window, or sealed
   SplitBlocks sealed_;                          // null: dropped by the window
   SplitBlocks spare_;                           // taken in advance, by group

@@ -69,16 +69,16 @@ class InvariantSelfTest {
   const ModelConfig& config_;
   InvariantForward* const forward_;
   std::vector<int> layers_;                   // numbers of the two layers
-  int rows_ = 0;                              // W + C + 1
+  int rows_ = 0;                              // window + chunk + 1 row
   std::vector<int> sizes_;                    // the sizes M
   std::vector<Pieces> together_;              // steps of several sequences
   std::set<int> compared_;                    // positions of the rows that are compared
-  Pieces pieces_;                             // of this pass
+  Pieces pieces_;                             // sequences of the current pass
   std::vector<std::pair<int, int>> checked_;  // in this pass: positions, and their rows in the step
   std::unique_ptr<KvBlocks> arena_;
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by the operation's number and row
-  uint64_t operation_ = 0;                           // of this pass
+  uint64_t operation_ = 0;                           // number of the next operation in the pass
   bool by_reference_ = false;                        // this pass runs on the references
   int passes_ = 0;
   absl::Status status_;

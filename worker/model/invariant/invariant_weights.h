@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/fingerprint.h"  // Digest
+#include "proto/fingerprint.h"  // for Digest
 #include "worker/kernels/packed_weights.h"
 #include "worker/model/model_config.h"
 #include "worker/model/tensor_files.h"

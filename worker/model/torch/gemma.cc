@@ -78,7 +78,7 @@ struct Gemma::Rep {
   RmsNorm final_norm;
   Linear head;
   Rope global_rope, local_rope;
-  mutable std::mutex step_mutex;  // one set of compute threads
+  mutable std::mutex step_mutex;  // all steps share one set of compute threads
 };
 
 at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,

@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/fingerprint.h"  // Digest
-#include "proto/kv_layout.h"    // KvDtype
+#include "proto/fingerprint.h"  // for Digest
+#include "proto/kv_layout.h"    // for KvDtype
 #include "worker/model/model_config.h"
 #include "worker/model/torch/kv_cache.h"
 
