@@ -318,7 +318,7 @@ class DigestTest : public CheckpointTest {
   std::string cache_;
 };
 
-TEST_F(DigestTest, CacheFileIsReadableByOtherUsers) {
+TEST_F(DigestTest, CacheFileIsReadableByOthers) {
   const mode_t before = umask(022);
   Digest();
   umask(before);
