@@ -1,13 +1,14 @@
-// SharedEngine: the key-value engine that the stores of a fleet share, such as a Redis Cluster.
+// SharedEngine: the key-value engine that the stores of a fleet share, for example a Redis Cluster.
 //
-// Anything in it may vanish, or be somebody else's, at any moment: nobody trusts its bytes. Each
-// call is one round trip to each shard that its keys lie on, all shards at the same time, and has
-// one result a key, in the order of the keys. A shard that does not answer in time costs its own
-// keys alone.
+// Its values are not trusted: any value may vanish, or be replaced by another client, at any time.
+// Each call takes one round trip to each shard that holds any of its keys, to all shards in
+// parallel, and returns one result per key, in the order of the keys. If a shard does not answer in
+// time, only the keys of this shard fail.
 //
-// Thread safety: all methods from any thread. Ownership: values are copied in and out.
-// Errors, of each key: kUnavailable: its shard is not reached; kDeadlineExceeded; kNotFound (Get);
-// kResourceExhausted: the engine has no memory for it; kPermissionDenied: its user may not.
+// Thread safety: all methods from any thread. Ownership: values are copied in and out. Errors, per
+// key: kUnavailable: its shard cannot be reached; kDeadlineExceeded; kNotFound (Get);
+// kResourceExhausted: the engine has no memory for it; kPermissionDenied: the engine's user lacks
+// the permission.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 
@@ -24,23 +25,22 @@
 
 namespace hearth {
 
-// A value to set.
 struct SharedValue {
   std::string key;
   std::string value;                              // not empty
-  absl::Duration ttl = absl::InfiniteDuration();  // whole milliseconds, at least one
+  absl::Duration ttl = absl::InfiniteDuration();  // whole milliseconds, >= 1 ms
   bool only_if_absent = false;
 };
 
 struct SharedExpiry {
   std::string key;
-  absl::Duration ttl;  // below a century
+  absl::Duration ttl;  // below 100 years
 };
 
 struct SharedEngineStats {
-  uint32_t shards = 0;     // primaries known
-  uint32_t reachable = 0;  // of those, the ones that a connection stands to
-  uint32_t nodes = 0;      // connections that stand or are tried
+  uint32_t shards = 0;     // known primaries
+  uint32_t reachable = 0;  // primaries with an open connection
+  uint32_t nodes = 0;      // connections, open or being opened
   uint64_t round_trips = 0, redirections = 0, reconnects = 0, failed = 0;
   uint64_t sent_bytes = 0;
 };
@@ -54,24 +54,24 @@ class SharedEngine {
 
   virtual std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                                    absl::Time deadline) = 0;
-  // `max_bytes`: of one value; a longer one, or one that is no value at all, is kDataLoss.
+  // `max_bytes`: limit of one value. kDataLoss: the value is longer, or has another Redis type.
   Values Get(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) {
     return GetLater(std::move(keys), max_bytes, deadline)();
   }
-  // As Get, but returns at once; what it returns waits for the values, and is called at most once,
-  // before the engine goes.
+  // Starts a Get and returns a function that waits for the values. Call the function at most once,
+  // while the engine exists.
   virtual Later GetLater(std::vector<std::string> keys, uint64_t max_bytes,
                          absl::Time deadline) = 0;
-  // Whether each was written; false: it was to be absent and is not.
+  // Returns whether each value was written; false: only_if_absent, and the key exists.
   virtual std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                                 absl::Time deadline) = 0;
-  // Puts the end of a key's life off, and never nearer. A key that is gone stays gone.
+  // Extends the expiry of each key; never shortens it. A key that no longer exists stays absent.
   virtual std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
                                            absl::Time deadline) = 0;
-  // After what was set by this engine before, even where nobody waits for that any more.
+  // Takes effect after all earlier Set calls of this engine, even if their callers no longer wait.
   virtual std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                           absl::Time deadline) = 0;
-  // Takes back a value that Get gave, so that its memory serves the next one.
+  // Gives a value of Get back, so that its memory is reused.
   virtual void Recycle(std::string /*value*/) {}
   virtual SharedEngineStats Stats() const = 0;
 };

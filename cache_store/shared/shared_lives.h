@@ -1,10 +1,11 @@
-// SharedLives: how long values live in the shared engine since their last use, and which uses are
-// worth telling it.
+// SharedLives: computes the time to live of values in the shared engine, and decides which uses
+// extend it.
 //
-// The engine gives up first what would end first, so it has its order from the ends. Stores and the
-// simulator's fleet run this code, so that the one finds what the other said.
+// The engine evicts the values with the earliest expiry first, so the expiries define its eviction
+// order. Stores and the fleet simulator share this code, so that the simulator's results hold for
+// stores.
 //
-// Thread safety: none. Ownership: holds digests and times only, 16 bytes for each of kMaxPrompts.
+// Thread safety: none. Ownership: holds only digests and times, 16 bytes for each of kMaxPrompts.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
 
@@ -19,25 +20,27 @@ namespace hearth {
 
 class SharedLives {
  public:
-  // A deeper chunk's life is shorter by so much a chunk, and it is written first: enough to be
-  // given up before those that were used with it, which are of use without it, and not before what
-  // was used a little earlier.
+  // Each further chunk of a prompt lives this much shorter than the chunk before it, and deeper
+  // chunks are written first. A deep chunk is useless without the chunks before it, so it is
+  // evicted before them, but after values used slightly earlier.
   static constexpr absl::Duration kShorterADepth = absl::Milliseconds(1);
-  // Uses of one prompt that are closer together count as one.
+  // Uses of one prompt within this time count as one use.
   static constexpr absl::Duration kRest = absl::Minutes(1);
   static constexpr size_t kMaxPrompts = 65'536;
 
-  // `ttl`: the life of a prompt's first chunk.
+  // `ttl`: the time to live of a prompt's first chunk.
   explicit SharedLives(absl::Duration ttl) : rest_(std::min(ttl / 16, kRest)) {}
 
-  // Of the chunk that has `depth` others before it. `whole`: all of its tokens are there; only the
-  // same prompt, to the token, has use for one that is not. Whole milliseconds.
+  // Returns the time to live of the chunk after `depth` other chunks, in whole milliseconds.
+  // `whole`: the chunk has all of its tokens; a partial chunk can only be reused by exactly the
+  // same prompt, so it lives half as long.
   static absl::Duration LifeOf(absl::Duration ttl, int64_t depth, bool whole) {
     const absl::Duration life = ttl - std::min(ttl / 8, kShorterADepth * depth);
     return absl::Floor(whole ? life : life / 2, absl::Milliseconds(1));
   }
-  // Whether a use of the prompt with this digest puts the ends of its values off. It counts as one
-  // that does. What is written, or would be if it were not there, begins its life in any case.
+  // Returns whether a use at `now` of the prompt with this digest extends the expiry of its values,
+  // and if so records the use. Values that are written, or found to exist when they would be
+  // written, start a new time to live in any case.
   bool PutsOff(uint64_t prompt, absl::Time now) {
     if (uses_.size() >= kMaxPrompts) uses_.clear();
     absl::Time& last = uses_.try_emplace(prompt, absl::InfinitePast()).first->second;
@@ -48,7 +51,8 @@ class SharedLives {
 
  private:
   const absl::Duration rest_;
-  absl::flat_hash_map<uint64_t, absl::Time> uses_;  // the last that put ends off
+  absl::flat_hash_map<uint64_t, absl::Time>
+      uses_;  // prompt digest -> last use that extended expiries
 };
 
 }  // namespace hearth

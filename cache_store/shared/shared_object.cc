@@ -13,25 +13,25 @@ namespace {
 constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1"
 constexpr size_t kFixedBytes = 7 * sizeof(uint32_t) + 2 * sizeof(uint64_t);
 
-// What an engine allocates beside a value's own bytes, together with it.
+// Bytes that an engine allocates in addition to a value's own bytes, in the same allocation.
 constexpr uint64_t kAllocatedBytes = 64;
 static_assert(SharedSpace::kMaxValueBytes + kAllocatedBytes == uint64_t{1} << 20);
-// A rest of so few bytes is not cut again. A head is of 17 KiB at most, by the limits on chunks and
-// layers, so part 0 has room for it.
+// A rest of at most this size is not cut further. Part 0 has room for the head: the limits on
+// chunks and layers keep the head below 17 KiB.
 constexpr uint64_t kWholeBytes = 32 << 10;
-// Memory may be left unused to this share of an object.
+// At most 1 / kUnusedShare of an object's memory may stay unused.
 constexpr uint64_t kUnusedShare = 128;
 
-// The largest size up to `bytes` that jemalloc has, which has four from each power of two to the
-// next. REQUIRES: kWholeBytes or more.
+// Returns jemalloc's largest size class up to `bytes`. It has four size classes from each power of
+// two to the next. REQUIRES: bytes >= kWholeBytes.
 uint64_t SizeClassUpTo(uint64_t bytes) {
   uint64_t power = kWholeBytes;
   while (2 * power <= bytes) power *= 2;
   return bytes / (power / 4) * (power / 4);
 }
 
-// The text of the next part where `left` bytes are, of an object of `whole`: all of it, or as much
-// as fills what is allocated for it.
+// Returns the size of the next part's text if `left` bytes of an object of `whole` bytes remain:
+// all of them, or as many as fill a size class.
 uint64_t CutOf(uint64_t left, uint64_t whole) {
   constexpr uint64_t kOverheadBytes = SharedSpace::kSealBytes + kAllocatedBytes;
   const uint64_t allocated = left + kOverheadBytes;
@@ -111,7 +111,7 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   facts.expires_unix_s = reader.U64("expires");
   reader.Bytes((token_ids.size() + cut_offsets.size()) * sizeof(uint32_t), "tokens");
   facts.slice_digests = reader.U64Array(slices, "digests");
-  // The names are hashes of the shape: compared, so that not even a collision is believed.
+  // Names are hashes of the shape; the comparison also detects hash collisions.
   if (text.substr(0, head_bytes()) == Head(facts)) return facts;
   return absl::DataLossError("the head belongs to another shared object");
 }

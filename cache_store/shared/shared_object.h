@@ -1,17 +1,18 @@
-// SharedShape: how an object is divided into the values that the shared engine keeps of it;
-// SharedPrompt: a prompt's objects as the engine names them.
+// SharedShape: how an object is divided into values in the shared engine; SharedPrompt: the names
+// of a prompt's objects in the engine.
 //
-// An object's slices, in ascending order of layers, are one run of bytes, behind a head that says
-// what they are: together they are cut into parts that each fit a value, and that leave little
-// unused of what an engine allocates for them. Who writes puts part 0, with the head, last, so that
-// an object whose head is there was once there as a whole. Who reads knows the shape beforehand,
-// from the prompt and the layout, and so the number of parts; the head must say the same.
+// A head that describes the object, followed by the object's slices in ascending order of layers,
+// forms one text. The text is cut into parts: each part fits into a value and leaves little unused
+// of the memory that an engine allocates for it. The writer puts part 0, with the head, last: if
+// the head exists, all parts were written once. The reader derives the shape, and so the number of
+// parts, from the prompt and the layout; the head must match.
 //
-//   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, end in Unix
+//   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, expiry in Unix
 //          seconds or 0 (u64 each), token ids (u32 each), cut offsets (u32 each), digests of the
 //          slices (u64 each)
 //
-// Plain values, pure functions. Parsing trusts nothing: every error is kDataLoss and says what.
+// Plain values, pure functions. Parsing trusts no input: every error is kDataLoss with a
+// description.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_OBJECT_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_OBJECT_H_
 
@@ -31,7 +32,7 @@
 
 namespace hearth {
 
-// What a reader learns from the head.
+// Fields of the head that a reader cannot derive.
 struct SharedFacts {
   std::vector<uint64_t> slice_digests;  // ascending by layer
   uint64_t expires_unix_s = 0;          // 0: none
@@ -47,45 +48,46 @@ struct SharedShape {
   uint64_t object_bytes() const { return slices * slice_bytes; }
   size_t head_bytes() const;
   uint64_t text_bytes() const { return head_bytes() + object_bytes(); }  // of all parts
-  // Limits of a layout keep it below 2^25: 32 GiB a slice is refused by every store's staging long
-  // before.
+  // Below 2^25: the limits of a layout allow slices of 32 GiB, and every store's staging memory
+  // already refuses much smaller slices.
   uint32_t parts() const;
 
-  // Of a part.
+  // Returns the size of a part's text.
   uint64_t TextBytes(uint32_t part) const {
     const Range range = RangeOf(part);
     return (part == 0 ? head_bytes() : 0) + range.end - range.begin;
   }
-  // The text of a part, to be sealed. REQUIRES: part < parts(), the slices' sizes are slice_bytes.
+  // Returns the text of a part, unsealed. REQUIRES: part < parts(); each view has slice_bytes.
   std::string TextOf(uint32_t part, const SharedFacts& facts,
                      absl::Span<const SliceView> views) const;
-  // What part 0 says.
+  // Parses the head in the text of part 0.
   absl::StatusOr<SharedFacts> ParseHead(absl::string_view text) const;
-  // Where the text of a part lies in the slices, its head apart, in order. REQUIRES: each of
-  // `slices` has slice_bytes.
+  // Returns where the text of a part, without the head, belongs in the slices, in order. REQUIRES:
+  // each of `slices` has slice_bytes.
   std::vector<absl::Span<std::byte>> PiecesOf(uint32_t part,
                                               absl::Span<std::byte* const> slices) const;
 
  private:
   struct Range {
-    uint64_t begin = 0, end = 0;  // of the run of slices
+    uint64_t begin = 0, end = 0;  // offsets into all slices, joined
   };
   Range RangeOf(uint32_t part) const;
   std::string Head(const SharedFacts& facts) const;
 };
 
-// Made without any lock; thread safe once made. Ownership: borrows the caller's token ids and cuts.
+// Built without a lock; then immutable and thread safe. Ownership: borrows the caller's token ids
+// and cuts.
 struct SharedPrompt {
   std::shared_ptr<const SharedSpace> space;
   KvLayout layout;
   ChainPtr chain;
   absl::Span<const uint32_t> token_ids;
 
-  // Null: not of the chain.
+  // Returns null if the chain has no such segment.
   const KeyedSegment* SegmentOf(const ObjectId& id) const {
     return chain->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
   }
-  // REQUIRES for both: SegmentOf(id) is not null.
+  // REQUIRES for both methods: SegmentOf(id) is not null.
   SharedShape ShapeOf(const ObjectId& id) const;
   std::string NameOf(const ObjectId& id, uint32_t part) const {
     return space->PartName(SegmentOf(id)->key, id.group, part);

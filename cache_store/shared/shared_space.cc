@@ -22,11 +22,12 @@ constexpr uint32_t kValueMagic = 0x31565348;  // "HSV1"
 constexpr char kDomain[] = "hearth.shared.v1";
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kTagBytes = 16;
-// Opened at once: it fits the processor's second-level cache beside its sealed bytes.
+// Block to decrypt at once: the block and its sealed bytes fit into the processor's L2 cache.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kTextOffset = SharedSpace::kSealBytes - kTagBytes;
 
-// OpenSSL refuses these only where it lacks the algorithm; nothing may be written without it.
+// These OpenSSL calls fail only if the algorithm is missing. Abort then: writing unsealed values is
+// not an option.
 void MustBe(bool ok) {
   if (!ok) std::abort();
 }
@@ -56,7 +57,7 @@ std::string Hkdf(absl::string_view secret, std::string info, size_t bytes) {
 
 absl::Status OtherLength() { return absl::DataLossError("a shared value has a wrong length"); }
 
-// One for each thread: making one costs as much as sealing some kilobytes.
+// One context per thread: creating a context costs as much as sealing several kilobytes.
 EVP_CIPHER_CTX* CipherContext() {
   thread_local const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context(
       EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
@@ -99,7 +100,7 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
   MustBe(HMAC(EVP_sha256(), naming_key_.data(), static_cast<int>(naming_key_.size()), Bytes(what),
               what.size(), Bytes(&code), &size) != nullptr);
   MustBe(size == code.size());
-  // In braces: what Redis Cluster finds the shard by, so that a chunk's parts are on one.
+  // The braces are a Redis Cluster hash tag: all parts of a chunk lie on one shard.
   return absl::StrCat("h1:{", absl::WebSafeBase64Escape(code), "}");
 }
 

@@ -30,7 +30,7 @@ constexpr char kCiphers[] =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 constexpr size_t kReadAheadBytes = size_t{128} << 10;
 
-// The errors that OpenSSL has queued, as one text; the queue is empty then.
+// Returns the queued OpenSSL errors as one text and empties the queue.
 std::string SslErrors() {
   std::string text;
   char line[256];
@@ -77,16 +77,18 @@ absl::StatusOr<TlsContext::Context> TlsContext::Read(const RedisOptions& options
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(context.get(),
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // Values are sealed for 256 bits before they come here: TLS hides names, and its half of the
-  // client's time. Servers that choose for themselves may choose another.
+  // Prefer AES-128: values are already sealed with 256-bit keys, so TLS only has to hide the names
+  // of the values. TLS is half of the client's time. Servers with their own preference may choose
+  // another suite.
   SSL_CTX_set_ciphersuites(context.get(), kCiphers);
-  // One read of the socket for several records instead of two for each.
+  // One socket read covers several TLS records; without it, each record takes two reads.
   SSL_CTX_set_read_ahead(context.get(), 1);
   SSL_CTX_set_default_read_buffer_len(context.get(), kReadAheadBytes);
-  // A server that closes without TLS's goodbye has closed: an answer's length says if it is whole.
+  // Accept a connection that closes without a TLS close_notify: a reply's length shows whether it
+  // is complete.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
   const std::string& ca = options.ca_file;
-  // OpenSSL would wait for the writer of a pipe.
+  // OpenSSL would block on a pipe until a writer opens it.
   for (const std::string& file : {ca, options.certificate_file, options.key_file}) {
     if (absl::Status found = CheckIsRegular(file); !found.ok()) return found;
   }
@@ -112,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Connect(const SocketAddres
   if (fd < 0) return Broken(errno);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // What was not sent when it is closed is not to arrive minutes later.
+  // Discard unsent bytes on close, so that they cannot arrive minutes later.
   const linger none = {1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
   if (ssl != nullptr) SSL_set_fd(ssl.get(), fd);

@@ -1,5 +1,6 @@
-// Transport: a socket to a Redis server, with TLS or without, that never waits; TlsContext: what
-// OpenSSL is to know of our certificates and authorities, read again once the files have changed.
+// Transport: a non-blocking socket to a Redis server, with or without TLS. TlsContext: OpenSSL's
+// settings with the client's certificate and the trusted authorities; reloads the files after they
+// change.
 //
 // Thread safety: one thread. Ownership: closes its socket.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
@@ -32,8 +33,8 @@ class TlsContext {
             {options.ca_file, options.certificate_file, options.key_file},
             [&options] { return Read(options); }, options.on_unusable_file) {}
 
-  // One end of a connection to `host`, whose certificate must be of that name, or of that address.
-  // kFailedPrecondition names the file that cannot be used.
+  // Returns the client end of a connection to `host`. The server's certificate must match that name
+  // or address. kFailedPrecondition names the unusable file.
   absl::StatusOr<SslHandle> Make(const std::string& host);
 
  private:
@@ -46,7 +47,7 @@ class TlsContext {
 
 class Transport {
  public:
-  // Begins to connect. Without `ssl` there is no TLS. kUnavailable.
+  // Starts to connect. If `ssl` is null, the connection has no TLS. kUnavailable.
   static absl::StatusOr<std::unique_ptr<Transport>> Connect(const SocketAddress& address,
                                                             SslHandle ssl);
   ~Transport();
@@ -54,17 +55,17 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 
   int fd() const { return fd_; }
-  // The events of epoll that it waits for; `has_output`: whether there is something to write.
+  // Returns the epoll events to wait for; `has_output`: the caller has bytes to write.
   uint32_t Awaited(bool has_output) const;
 
-  // Goes on with connecting, then TLS. Whether both are done. kUnavailable; kPermissionDenied: the
-  // server is not who it should be.
+  // Continues the TCP connect, then the TLS handshake. Returns whether both are done. kUnavailable;
+  // kPermissionDenied: the server's certificate failed verification.
   absl::StatusOr<bool> Establish();
-  // What could be read or written now: 0: nothing. kUnavailable: the connection has ended.
-  // REQUIRES: Establish returned true.
+  // Return the number of bytes read or written without blocking; 0: would block. kUnavailable: the
+  // connection has ended. REQUIRES: Establish returned true.
   absl::StatusOr<size_t> Read(char* bytes, size_t count);
   absl::StatusOr<size_t> Write(absl::string_view bytes);
-  // Whether bytes are here of which no event will tell.
+  // Returns whether TLS holds received bytes that no epoll event will report.
   bool HasUnread() const { return ssl_ != nullptr && SSL_has_pending(ssl_.get()) == 1; }
 
  private:
@@ -74,7 +75,7 @@ class Transport {
   const int fd_;
   const SslHandle ssl_;
   bool is_connected_ = false;
-  bool tls_writes_ = false;  // TLS must write before it can go on
+  bool tls_writes_ = false;  // TLS must write before it can continue
 };
 
 }  // namespace hearth

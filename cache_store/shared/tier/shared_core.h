@@ -1,8 +1,8 @@
-// SharedCore: what all parts of a shared tier share: the store behind it, the engine, the spaces of
-// the tenants, clocks and counters; and SharedOptions, how a store uses the engine.
+// SharedCore: the state that all parts of a shared tier use: the local store, the engine, the
+// tenants' spaces, clocks and counters; and SharedOptions, how a store uses the engine.
 //
-// Made by SharedStore before its parts, and outlives them. Thread safety: all of it from any
-// thread. Ownership: owns all but a test's clocks.
+// Created by SharedStore before its other parts, and outlives them. Thread safety: all members from
+// any thread. Ownership: owns everything except a test's clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 
@@ -22,27 +22,30 @@
 namespace hearth {
 
 struct SharedOptions {
-  // The most that a lookup spends on the engine, all round trips together.
+  // Maximum total time that a lookup spends on the engine, all round trips together.
   absl::Duration fetch_budget = absl::Milliseconds(500);
-  // A value's life since its last use; a deeper chunk's is a little shorter, by an eighth at most.
+  // Time to live of a value since its last use. Deeper chunks live slightly shorter, by at most an
+  // eighth.
   absl::Duration ttl = absl::Hours(24);
-  // A tenant's generation is read again after this: a drop of all takes effect everywhere within.
+  // Age at which a tenant's generation is read again: within this time, a drop of all entries takes
+  // effect in every store.
   absl::Duration generation_age = absl::Seconds(1);
-  // Written in one round trip. A sixteenth of it is asked for in one, and six are under way.
+  // Maximum bytes written in one round trip. Reads use batches of a sixteenth of it, with six
+  // batches in flight.
   uint64_t max_in_flight_bytes = uint64_t{32} << 20;
-  // Read from the engine and not yet in RAM, all lookups together. What the store behind has no
-  // room for is not to be loaded again and again.
+  // Maximum bytes read from the engine and not yet in RAM, all lookups together. Prevents repeated
+  // loading of objects for which the local store has no room.
   uint64_t max_loading_bytes = uint64_t{1} << 30;
   // kInvalidArgument names the field.
   absl::Status Validate() const;
 };
 
 struct SharedCore {
-  // Of each round trip of what is written behind.
+  // Timeout of each round trip of background writes.
   static constexpr absl::Duration kWriteTimeout = absl::Seconds(5);
 
-  // `secret`: the store's. `test_clock`, `test_steady`: null for the real ones; with a clock alone,
-  // that one is steady, too.
+  // `secret`: the store's secret. `test_clock`, `test_steady`: null for the real clocks. If only
+  // `test_clock` is given, it is the steady clock, too.
   SharedCore(std::unique_ptr<LocalStore> behind, std::unique_ptr<SharedEngine> shared,
              const std::string& secret, const SharedOptions& given, Clock* test_clock,
              Clock* test_steady)
@@ -56,7 +59,7 @@ struct SharedCore {
         spaces(engine.get(), store.get(), clock, steady, secret, options.generation_age) {}
 
   void Count(Counter counter, uint64_t amount = 1) { counters.Add(counter, amount); }
-  // Of what is written to the engine now.
+  // Returns the deadline of a write to the engine that starts now.
   absl::Time WriteDeadline() const { return clock->Now() + kWriteTimeout; }
 
   const SharedOptions options;

@@ -12,14 +12,15 @@
 namespace hearth {
 namespace {
 
-// Fingerprints say nothing of a tenant: one list for all.
+// All tenants share one list of fingerprints: they contain no tenant data.
 constexpr char kEverybody[] = "";
 constexpr char kPublisher[] = "the shared tier";
 
 constexpr size_t kBatchesUnderWay = 6;
-// Of max_in_flight_bytes, in one batch: what is opened soon after it came, a cache still has.
+// A batch is 1 / kBatchShare of max_in_flight_bytes: small enough that its bytes are still in the
+// processor's cache when they are opened.
 constexpr uint64_t kBatchShare = 16;
-// Of what a load may take by the engine's speed: it is not always the same.
+// Share of the measured speed to plan with: the engine's speed varies.
 constexpr double kSafeShare = 0.7;
 
 uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
@@ -45,7 +46,8 @@ ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t 
 std::vector<ObjectId> ObjectMap::ToProbe() const {
   std::vector<ObjectId> ids;
   const auto add = [&](const Segment& segment) {
-    // A longer boundary's tail begins no earlier than that of the one that is here.
+    // The local tail of a longer boundary begins no earlier than the local tail of the usable
+    // boundary.
     if (segment.end() <= usable_here_) return;
     if (has_global_) ids.push_back({segment.begin, segment.tokens, LayerGroup::kGlobal});
     if (has_local_) ids.push_back({segment.begin, segment.tokens, LayerGroup::kLocal});
@@ -72,10 +74,10 @@ bool ObjectMap::HasRemainder(uint32_t boundary) const {
 
 std::vector<uint32_t> ObjectMap::Restorable(absl::Span<const uint32_t> candidates,
                                             uint32_t above) const {
-  size_t globals = 0;  // chunks from the beginning on
+  size_t globals = 0;  // leading chunks
   while (HasChunk(globals, LayerGroup::kGlobal)) ++globals;
   std::vector<uint32_t> found;
-  size_t next = 0, gap_end = 0;  // the last chunk without its local object ends there
+  size_t next = 0, gap_end = 0;  // end of the last chunk without its local object, in chunks
   for (const uint32_t boundary : candidates) {
     const size_t chunks = boundary / layout_.chunk_tokens;
     if (has_global_ && chunks > globals) break;
@@ -97,18 +99,18 @@ std::vector<ObjectId> ObjectMap::NeededFromEngine(uint32_t boundary) const {
   return ids;
 }
 
-// An object from the engine, while its parts come in their order.
+// An object being loaded from the engine. Its parts arrive in order.
 struct SharedLookup::LoadedObject {
   SharedShape shape;
   SharedFacts facts;
-  std::vector<std::shared_ptr<std::byte>> slices;  // in the ascending order of layers
-  std::vector<uint64_t> digests;                   // of these bytes; those of its head, once whole
-  SliceHasher hasher;                              // of the slice that the next part goes on with
+  std::vector<std::shared_ptr<std::byte>> slices;  // ascending by layer
+  std::vector<uint64_t> digests;  // of the received bytes; must equal the head's digests in the end
+  SliceHasher hasher;             // of the slice that the next part continues
   uint32_t parts_left = 0;
-  bool is_torn = false;     // a part was missing, or was not what it has to be
-  bool is_unknown = false;  // the engine did not say
+  bool is_torn = false;     // a part was missing or invalid
+  bool is_unknown = false;  // the engine did not answer for a part
 
-  // Of one slice.
+  // REQUIRES: `bytes` lie in one slice.
   void Hash(absl::Span<const std::byte> bytes) {
     hasher.Add(bytes.data(), bytes.size());
     if (hasher.bytes() < shape.slice_bytes) return;
@@ -117,15 +119,15 @@ struct SharedLookup::LoadedObject {
   }
 };
 
-// Reads a prompt's objects from the engine, and believes none before it is opened. What is missing
-// or wrong is counted: the head of an object that is not whole is erased, so that the next
-// publisher writes it anew.
+// Reads a prompt's objects from the engine and verifies each value. Counts missing and invalid
+// values. If an object is not complete, erases its head, so that the next publisher writes it
+// again.
 class SharedLookup::Loading {
  public:
   Loading(SharedCore* core, const SharedPrompt& prompt, absl::Time deadline)
       : core_(core), prompt_(prompt), deadline_(deadline) {}
 
-  // Those of `ids` that came whole and in time. `stopped` as PrefixQuery's.
+  // Returns the objects of `ids` that arrived complete and in time. `stopped` as PrefixQuery's.
   LoadedObjects Load(absl::Span<const ObjectId> ids, const std::function<bool()>& stopped) {
     LoadedObjects objects;
     std::vector<Part> parts;
@@ -135,7 +137,7 @@ class SharedLookup::Loading {
       object.parts_left = object.shape.parts();
       for (uint32_t part = 0; part < object.parts_left; ++part) parts.push_back({&object, part});
     }
-    // Some batches come while the one before them is opened.
+    // While one batch is opened, the next batches are in flight.
     std::deque<Batch> under_way;
     size_t asked = 0;
     for (;;) {
@@ -159,18 +161,19 @@ class SharedLookup::Loading {
     LoadedObject* object = nullptr;
     uint32_t part = 0;
   };
-  // Parts [begin, end) of a list, on their way.
+  // Parts [begin, end) of the list, requested.
   struct Batch {
     SharedEngine::Later values;
     size_t begin = 0, end = 0;
   };
 
   void KeepWhole(LoadedObjects* objects) {
-    std::vector<std::string> torn;  // the names of their heads
+    std::vector<std::string> torn;  // names of the heads of torn objects
     for (auto it = objects->begin(); it != objects->end();) {
       LoadedObject& object = it->second;
       const bool is_whole = object.parts_left == 0 && !object.is_torn && !object.is_unknown;
-      // Parts of two publishers, each sealed, need not be of the same bytes in every class.
+      // Parts of two publishers may be mixed: each part is genuine, but two publishers need not
+      // compute the same bytes.
       if (is_whole && object.digests != object.facts.slice_digests) {
         object.is_torn = true;
         core_->Count(Counter::kSharedRejectedValues);
@@ -394,7 +397,7 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
       return false;
     }
   }
-  // Another may have loaded it since this one looked.
+  // Another lookup may have loaded it since this lookup's Peek().
   const LocalStore::Peeked here = core_->store->Peek(*question.query, probed->boundary);
   const bool is_own = probed->tenant == question.query->tenant;
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
@@ -421,7 +424,8 @@ uint32_t SharedLookup::Affordable(const Probed& probed, absl::Time deadline) {
   return end == probed.restorable.begin() ? 0 : *(end - 1);
 }
 
-// Faster at once, slower by and by: a short load says little of how fast a long one is.
+// Raises the estimate at once and lowers it gradually: a short load says little about the speed of
+// a long load.
 void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
   if (bytes == 0 || took < absl::Milliseconds(1)) return;
   const auto measured =
@@ -430,8 +434,8 @@ void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
   bytes_per_s_.store(std::max<uint64_t>(1, measured > before ? measured : (before + measured) / 2));
 }
 
-// An engine that was slow for a moment, or gives small loads slowly, would never be asked again for
-// what is large.
+// Allows a large load from time to time: otherwise an engine that was slow for a moment, or serves
+// small loads slowly, would never be asked for large objects again.
 bool SharedLookup::MayTry() {
   const absl::Time now = core_->steady->Now();
   int64_t next = next_try_ms_.load();

@@ -1,11 +1,11 @@
-// SharedLookup: brings what the shared engine has more of a prompt than the store into the store,
-// before the store looks for it.
+// SharedLookup: before the store looks up a prompt, loads the prompt's objects that only the shared
+// engine has into the store.
 //
-//   what is here -> Exists for all that a longer boundary may need -> the restore rule -> Get
-//   -> a publish into the store's RAM
+//   local objects -> Exists for all objects that a longer boundary may need -> the restore rule
+//   -> Get -> a publish into the store's RAM
 //
-// A boundary of which anything is missing or bad by then is a miss; the next lookup knows of it.
-// What the engine gives is believed once it is opened.
+// If any object of the chosen boundary is missing or invalid, the lookup is a miss, and the next
+// lookup knows it. Values are trusted only after they were opened.
 //
 // Thread safety: all methods from any thread. Ownership: borrows core and writer.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
@@ -30,16 +30,17 @@
 
 namespace hearth {
 
-// Where the objects of one prompt can be had, and the longest boundary that they make. Not thread
-// safe. Borrows the chain.
+// Where each object of one prompt is, and the longest boundary that these objects can restore. Not
+// thread safe. Borrows the chain.
 class ObjectMap {
  public:
-  enum class Place { kNowhere, kHere, kEngine };  // kHere: in this store, or loaded by this lookup
+  enum class Place { kNowhere, kHere, kEngine };  // kHere: in this store
 
-  // `usable_here`: the longest restore point of the prompt that this store has; its objects are.
+  // `usable_here`: the longest restore point of the prompt that this store has, with all objects it
+  // needs.
   ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here);
 
-  // The objects that a longer boundary may need and this store is not known to have.
+  // Returns the objects that a longer boundary may need and that this store may lack.
   std::vector<ObjectId> ToProbe() const;
   void Set(const ObjectId& id, Place place) { places_[id] = place; }
   Place Of(const ObjectId& id) const {
@@ -47,12 +48,13 @@ class ObjectMap {
     return it == places_.end() ? Place::kNowhere : it->second;
   }
 
-  // Those of `candidates` (ascending) above `above` all of whose objects are somewhere, ascending.
-  // One pass over chunks and candidates, however many there are.
+  // Returns the boundaries of `candidates` (ascending) that are larger than `above` and whose
+  // objects are all in this store or in the engine, ascending. One pass over chunks and candidates.
   std::vector<uint32_t> Restorable(absl::Span<const uint32_t> candidates, uint32_t above) const;
-  // Of the objects that `boundary` needs.
+  // Returns the objects that `boundary` needs and the engine has.
   std::vector<ObjectId> NeededFromEngine(uint32_t boundary) const;
-  // Whole chunks from the beginning on whose global objects are somewhere, in tokens.
+  // Returns the tokens in the leading whole chunks whose global objects are in this store or in the
+  // engine.
   uint32_t KnownTokens() const;
 
  private:
@@ -62,7 +64,7 @@ class ObjectMap {
   bool HasChunk(size_t chunk, LayerGroup group) const {
     return Has(static_cast<uint32_t>(chunk) * layout_.chunk_tokens, layout_.chunk_tokens, group);
   }
-  // Behind the whole chunks before the boundary.
+  // Whether the objects of the remainder, after the whole chunks before `boundary`, are somewhere.
   bool HasRemainder(uint32_t boundary) const;
 
   const KvLayout layout_;
@@ -74,75 +76,77 @@ class ObjectMap {
 
 class SharedLookup {
  public:
-  // What the engine's client takes longer to notice that a server is silent.
+  // Shorter than the time in which the engine's client notices a silent server.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
-  // What is here waits no longer for the engine's word that it was not dropped, or twice as long as
-  // the last one took. An engine that does not tell by then is asked beside the answer.
+  // A lookup waits at most this long, or twice as long as the last check took, for the engine to
+  // confirm that the local entries were not dropped. If the engine does not answer in time, the
+  // check continues in the background.
   static constexpr absl::Duration kHearPatience = absl::Milliseconds(50);
-  // A lookup that wants more than the engine gave lately within the budget tries it nevertheless,
-  // one in this time.
+  // Once in this time, a lookup may try a load that is too large for the measured speed and the
+  // budget.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
 
   SharedLookup(SharedCore* core, SharedWriter* writer) : core_(core), writer_(writer) {}
 
-  // A lookup needs the layout.
+  // Remembers the fingerprint; lookups need its layout.
   void Observe(const Fingerprint& fingerprint);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint) const;
 
   struct Brought {
-    bool is_hit = false;        // a longer restore point is in the store now
-    uint32_t known_tokens = 0;  // of the prompt, by the engine
-    bool is_answered = false;   // the engine gave something, or gives it to another lookup
+    bool is_hit = false;        // a longer restore point was loaded into the store
+    uint32_t known_tokens = 0;  // leading tokens of the prompt that the store and the engine have
+    bool is_answered = false;   // the engine sent a value, or is sending it to another lookup
   };
-  // Before what is here is answered with: asks whether all of these tenants was dropped. Empty
-  // names are none.
+  // Call before local entries are used: checks whether all entries of these tenants were dropped.
+  // Empty names are ignored.
   void Hear(absl::Span<const std::string* const> tenants);
-  // As StoreReader::Fetch, but that nothing is said of errors: they are misses, and counted.
-  // Sets the query's chains.
+  // As StoreReader::Fetch, but errors are counted as misses and not returned. Sets the query's
+  // chains.
   Brought Bring(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
 
   struct Known {
     std::shared_ptr<const KnownFingerprint> model;
-    std::vector<uint32_t> boundaries;  // ascending; restorable with what the engine has
+    std::vector<uint32_t> boundaries;  // ascending; restorable with the engine's objects
     uint32_t known_tokens = 0;
   };
-  // For Explain: nothing is brought.
+  // For Explain: loads nothing.
   Known KnownOf(const PrefixQuery& query, uint32_t usable_here);
 
  private:
   class Loading;
   struct LoadedObject;
   using LoadedObjects = std::map<ObjectId, LoadedObject>;
-  // A tenant's prompt in the engine.
+  // A prompt of a tenant in the engine.
   struct Probed {
     std::string tenant;
     SharedPrompt prompt;
     std::unique_ptr<ObjectMap> map;
-    std::vector<uint32_t> restorable;  // boundaries above what is here, ascending
-    uint32_t boundary = 0;             // the longest of them that is wanted; 0: none
+    std::vector<uint32_t> restorable;  // boundaries above the local restore point, ascending
+    uint32_t boundary = 0;             // the boundary to load; 0: none
     bool is_answered = false;
   };
   struct Question {
     const PrefixQuery* query = nullptr;
     std::shared_ptr<const KnownFingerprint> model;
     std::vector<uint32_t> candidates;
-    uint32_t above = 0;  // lower boundaries are of no use
+    uint32_t above = 0;  // only longer boundaries help
     absl::Time deadline;
   };
-  // A lookup ran out of its budget a moment ago without any answer: who does without the engine
-  // now waits less.
+  // Whether a recent lookup used up its budget without any answer. Lookups skip the engine during
+  // the pause and so do not wait.
   bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
   int64_t NowMs() const { return absl::ToUnixMillis(core_->steady->Now()); }
-  // False: the engine did not tell in time.
+  // Returns false if the engine did not answer in time.
   bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
-  // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
-  // as the engine was, and in the memory that loads may take. 0: none.
+  // Returns the longest boundary up to the probed boundary that fits the remaining time, at the
+  // measured speed, and the memory limit for loads. 0: none.
   uint32_t Affordable(const Probed& probed, absl::Time deadline);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
   bool MayTry();
-  // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
+  // Loads each restore point once at a time. A concurrent lookup of the same restore point waits
+  // for the load and then finds it in the store.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
   absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
@@ -151,9 +155,9 @@ class SharedLookup {
   SharedWriter* const writer_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
-  std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone
+  std::atomic<int64_t> deaf_until_ms_{0};    // also by the steady clock; for Hear only
   std::atomic<int64_t> hear_patience_ms_{absl::ToInt64Milliseconds(kHearPatience)};
-  std::atomic<uint64_t> bytes_per_s_{0};  // of loads; 0: there was none
+  std::atomic<uint64_t> bytes_per_s_{0};  // measured by loads; 0: no load yet
   std::atomic<int64_t> next_try_ms_{0};   // by the steady clock
   FingerprintBook fingerprints_;
   absl::Mutex mu_;

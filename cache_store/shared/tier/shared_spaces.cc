@@ -6,7 +6,7 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kNumbersBytes = SharedSpace::kSealBytes + 2 * sizeof(uint64_t);
-// Stores that begin a generation of one tenant at a time: one of them does.
+// Several stores may begin a generation of one tenant concurrently; one of them succeeds per try.
 constexpr int kMaxTries = 8;
 
 }  // namespace
@@ -26,7 +26,7 @@ absl::StatusOr<SharedSpaces::Told> SharedSpaces::Ask(const SharedSpace& space,
                                                      absl::Time deadline) {
   const std::string name = space.NumbersName();
   const auto got = engine_->Get({name}, kNumbersBytes, deadline);
-  // One that is somebody else's says as much as none.
+  // A foreign value counts like an absent value.
   if (absl::IsNotFound(got[0].status())) return Told{{}, true};
   if (absl::IsDataLoss(got[0].status())) return Told();
   if (!got[0].ok()) return got[0].status();
@@ -53,7 +53,8 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved)) return believed;
       return told.status();
     }
-    // Before anybody finds, or writes, anything under the generation that it began. Counted there.
+    // Apply the drop before any entry of its generation is found or written. RaiseDropNumber counts
+    // its errors.
     store_->RaiseDropNumber(tenant, told->numbers.drop_number, true).status().IgnoreError();
     {
       absl::MutexLock lock(&mu_);
@@ -63,7 +64,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     if (ours.generation == 0) return absl::NotFoundError("the tenant has no shared entries");
     if (ours == told->numbers) return Adopt(tenant, ours);
     if (told->numbers.generation > 0) {
-      Set(plain, ours, false, deadline).IgnoreError();  // or at the next look
+      Set(plain, ours, false, deadline).IgnoreError();  // retried at the next read
       return Adopt(tenant, ours);
     }
     const absl::StatusOr<bool> set = Set(plain, ours, told->is_absent, deadline);
@@ -81,7 +82,7 @@ SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers&
   const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
   const uint64_t known = last == nullptr ? 0 : last->generation();
   if (told.generation == 0) {
-    // Not one from before: there may have been drops that neither this store nor the engine knows.
+    // Do not reuse an old generation: this store and the engine may both have missed drops.
     const bool is_believed = SpaceOf(tenant, steady_->Now() - kBelieved) != nullptr;
     if (!is_believed && !begins && ours.drop_number == 0) return {};
     ours.generation = is_believed ? known : NumberAfter(std::max(known, ours.drop_number));
@@ -132,10 +133,10 @@ absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool
   }
   number = NumberAfter(number);
   absl::StatusOr<DropResult> dropped = store_->RaiseDropNumber(tenant, number, force);
-  if (store_->DropNumber(tenant) < number) return dropped;  // it refused
+  if (store_->DropNumber(tenant) < number) return dropped;  // the store refused the drop
   if (told->ok()) told->Update(Set(plain, {number, number}, false, deadline).status());
   {
-    // What was read before is of no use, and another store's may have taken the place of this one.
+    // The numbers read before are outdated, and another store may have overwritten the new numbers.
     absl::MutexLock lock(&mu_);
     Known& known = KnownOf(tenant);
     known.read_at = known.heard_at = absl::InfinitePast();

@@ -1,11 +1,11 @@
-// SharedSpaces: the space of each tenant by its present numbers, which the engine keeps.
+// SharedSpaces: each tenant's space under its current numbers, which are stored in the engine.
 //
-// Both numbers are one sealed value. The generation is in the names and seals of what is shared. It
-// is another after a drop of all, and where the engine lost the numbers and no store read them a
-// moment ago. The drop number is of the last drop of all, and in the keys of each store's own
-// objects, too: a store that reads a larger one than its own takes it, and so has nothing from
-// before it. A smaller one, or none, changes nothing here: it is answered by writing what this
-// store knows.
+// The two numbers are one sealed value. The generation is part of the names and seals of shared
+// values. It changes after a drop of all entries, and if the engine lost the numbers and no store
+// has read them recently. The drop number identifies the last drop of all entries and is also part
+// of the keys of each store's own objects. If a store reads a larger drop number than its own, it
+// adopts the number and so loses all entries from before that drop. If it reads a smaller number or
+// none, it keeps its own and writes it to the engine.
 //
 // Thread safety: all methods from any thread. Ownership: borrows engine, store and clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
@@ -31,12 +31,13 @@ namespace hearth {
 class SharedSpaces {
  public:
   using SpacePtr = std::shared_ptr<const SharedSpace>;
-  // Tenants remembered; each takes some 400 bytes. Beyond, all are forgotten, and read again.
+  // Remembered tenants, about 400 bytes each. Beyond this number, all are forgotten and read again.
   static constexpr size_t kMaxTenants = 4096;
-  // Numbers that were read within this are believed where the engine does not tell them.
+  // If the engine does not answer, numbers read within this time are still used.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
-  // `secret`: the store's. `clock`: numbers are its times. `steady`: by which they are read again.
+  // `secret`: the store's secret. `clock`: new numbers are times of this clock. `steady`: measures
+  // the age of read numbers. `age`: numbers older than this are read again.
   SharedSpaces(SharedEngine* engine, LocalStore* store, Clock* clock, Clock* steady,
                std::string secret, absl::Duration age)
       : engine_(engine),
@@ -46,49 +47,49 @@ class SharedSpaces {
         secret_(std::move(secret)),
         age_(age) {}
 
-  // For who reads. kNotFound: the engine has nothing of the tenant. Another error: it does not
-  // tell, nor did it within kBelieved.
+  // For readers. kNotFound: the engine has no entries of the tenant. Another error: the engine did
+  // not answer, and no answer within kBelieved is known.
   absl::StatusOr<SpacePtr> Of(const std::string& tenant, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_) {
     return Find(tenant, false, deadline);
   }
-  // For who writes: begins the first generation of a tenant of which there is nothing.
+  // For writers: begins the first generation if the tenant has none.
   absl::StatusOr<SpacePtr> Begin(const std::string& tenant, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_) {
     return Find(tenant, true, deadline);
   }
-  // For who answers with what is here: asks whether all of it was dropped, unless the engine told
-  // that a moment ago: then false.
+  // For lookups that use local entries: checks whether all entries of the tenant were dropped.
+  // Returns false, without a check, if the engine answered within `age`.
   bool Hear(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Begins a new drop number. An error: nothing was dropped, or it may come back after a crash.
-  // `told`: an error where the engine may not have it.
+  // Drops all entries of the tenant under a new drop number. Error: nothing was dropped, or entries
+  // may reappear after a crash. `told`: an error if the engine may not have the number.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force, absl::Time deadline,
                                      absl::Status* told) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Known {
     SpacePtr space;
-    // When it was read, and when the engine last told anything, also that it has nothing.
+    // When `space` was read, and when the engine last answered, including answers without numbers.
     absl::Time read_at = absl::InfinitePast(), heard_at = absl::InfinitePast();
   };
-  // What the engine says. Generation 0: nothing, or nothing of a store's.
+  // The engine's answer. Generation 0: it has no numbers, or none written by a store.
   struct Told {
     SharedNumbers numbers;
     bool is_absent = false;
   };
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
   absl::StatusOr<Told> Ask(const SharedSpace& space, absl::Time deadline);
-  // Whether it was written.
+  // Returns whether the numbers were written.
   absl::StatusOr<bool> Set(const SharedSpace& space, const SharedNumbers& numbers,
                            bool only_if_absent, absl::Time deadline);
-  // With what this store knows. Generation 0: there is none, and none `begins`.
+  // Combines `told` with this store's own numbers. Generation 0: there is none, and !begins.
   SharedNumbers Join(const std::string& tenant, const SharedNumbers& told, bool begins)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Later than `number`, and than now.
+  // Returns a number larger than `number` and not before the current time.
   uint64_t NumberAfter(uint64_t number) const;
-  // It was read now.
+  // Stores `numbers` as read now.
   SpacePtr Adopt(const std::string& tenant, const SharedNumbers& numbers) ABSL_LOCKS_EXCLUDED(mu_);
-  // Null: none was read since.
+  // Returns null if no space was read since `since`.
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
   Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -1,10 +1,10 @@
-// SharedStore: a store in front of which lies an engine that all stores of a fleet share.
+// SharedStore: a local store combined with an engine that all stores of a fleet share.
 //
-// The store behind does what it always does. What a lookup lacks there is first brought from the
-// engine (shared_lookup.h); what is published there is written to the engine after the
-// acknowledgement (shared_writer.h), or before it if Durability::kShared asks for that. The engine
-// may lose anything, answer late or not at all: then there are misses, within the budget of a
-// lookup, and nothing else. List, Hottest, pins, events and backups are of the store behind alone.
+// The local store works as without an engine. A lookup first loads from the engine what the local
+// store lacks (shared_lookup.h). A publish is written to the engine after the acknowledgement
+// (shared_writer.h), or before it if the caller asks for Durability::kShared. If the engine loses
+// values, is slow or does not answer, lookups become misses within their time budget; there is no
+// other effect. List, Hottest, pins, events and backups cover the local store only.
 //
 // Thread safety: as TieredStore. Ownership: owns the store and the engine.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
@@ -25,13 +25,13 @@ namespace hearth {
 
 class SharedStore final : public ForwardingStore {
  public:
-  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one.
+  // For tests; null: the real implementation. `steady` measures pauses; if only `clock` is given,
+  // it is the steady clock, too.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
   };
-  // `secret`: the one that `store` was opened with. What is shared is found, named and sealed by
-  // it.
+  // `secret`: the secret with which `store` was opened. Shared values are named and sealed with it.
   SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options, Seams seams);
   SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
@@ -47,9 +47,9 @@ class SharedStore final : public ForwardingStore {
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
-  // kUnavailable: removed here, and maybe not from the engine; call again.
+  // kUnavailable: removed from this store, but perhaps not from the engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
-  // In all stores: pins of others are dropped, too.
+  // Drops the tenant's entries in all stores, including entries that other stores have pinned.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
@@ -59,15 +59,15 @@ class SharedStore final : public ForwardingStore {
  private:
   class Session;
 
-  // Heads of these objects of a prompt.
+  // Erases the heads of these objects of a prompt from the engine.
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                           absl::Span<const ObjectId> ids);
 
   SharedCore core_;
-  LatencyHistogram commits_;  // those that reached the engine
+  LatencyHistogram commits_;  // latencies of publishes that reached the engine
   SharedLookup lookup_;
-  SharedWriter writer_;  // last: its jobs use all else
+  SharedWriter writer_;  // last: its jobs use the other members
 };
 
 }  // namespace hearth

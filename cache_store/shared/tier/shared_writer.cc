@@ -6,7 +6,7 @@
 #include "proto/restore_rule.h"
 
 namespace hearth {
-// Values on their way: heads go after all the parts before them are there.
+// Values to write. Sends a head only after all parts added before it were written.
 class SharedWriter::Batch {
  public:
   explicit Batch(SharedCore* core) : core_(core) {}
@@ -42,7 +42,8 @@ class SharedWriter::Batch {
   }
 
   SharedCore* const core_;
-  std::vector<SharedValue> parts_, heads_;  // only heads are left alone where they are there
+  std::vector<SharedValue> parts_,
+      heads_;  // an existing head is kept, an existing part is overwritten
   uint64_t bytes_ = 0;
 };
 
@@ -92,7 +93,7 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
-  // The store behind knows its points by the same keys, unless there was a drop of all meanwhile.
+  // The local store uses the same keys, unless all entries were dropped in the meantime.
   const KeyedSegment* const last = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens);
   auto session = core_->store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
@@ -134,8 +135,8 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     sent = batch.Send();
   }
   if (drops_.load() == drops) return sent;
-  // It may have been this point's: then its heads were erased before they were there, or are still
-  // on their way.
+  // The drop may have been of this point: its heads may have been erased before this call wrote
+  // them.
   const absl::Status still = core_->store->FetchById(last->key, work.tenant).status();
   if (!absl::IsNotFound(still)) return sent;
   core_->engine->Erase(written, core_->WriteDeadline());
@@ -176,7 +177,7 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
   auto shared = std::make_shared<const SharedWork>(std::move(work));
   const bool accepted = executor_->TrySchedule(bytes, [this, shared, writes] {
     if (stopping_) return;
-    writes ? Write(*shared).IgnoreError() : PutOff(*shared);  // what fails is counted
+    writes ? Write(*shared).IgnoreError() : PutOff(*shared);  // errors are counted
   });
   if (!accepted && writes) core_->Count(Counter::kSharedWritesSkipped);
 }
@@ -211,7 +212,7 @@ void SharedWriter::PutOff(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) return;
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
-  std::reverse(ids.begin(), ids.end());  // as they are written
+  std::reverse(ids.begin(), ids.end());  // same order as writes
   PutOffObjects(*prompt, ids);
 }
 

@@ -1,11 +1,11 @@
-// SharedWriter: writes restore points of this store to the shared engine, and puts the end of what
-// is used there off. Behind what asked for it: on a thread of its own, from a bounded queue. What
-// somebody waits for has threads of its own, and a queue.
+// SharedWriter: writes restore points of this store to the shared engine, and extends the expiry of
+// used values there. Works in the background, on its own thread with a bounded queue. Writes for
+// which a caller waits have their own threads and queue.
 //
-// Nothing is copied for the queue: the bytes are read from the store when their turn comes. What
-// has left it by then is skipped.
+// The queue holds no copies of objects: a job reads the bytes from the store when it runs, and
+// skips objects that were evicted by then.
 //
-// Thread safety: all methods from any thread. Ownership: borrows all but its thread.
+// Thread safety: all methods from any thread. Ownership: borrows everything but its threads.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_WRITER_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_WRITER_H_
 
@@ -28,7 +28,7 @@
 
 namespace hearth {
 
-// What of a prompt is to be written, or was used.
+// The restore points of a prompt to write, or that were used.
 struct SharedWork {
   Digest fingerprint{};
   KvLayout layout;
@@ -39,31 +39,32 @@ struct SharedWork {
 
 class SharedWriter {
  public:
-  // Prompts whose objects wait to be written: their token ids, not their keys and values.
+  // Limit of queued work. Counts token ids and cuts only, as keys and values are not queued.
   static constexpr uint64_t kMaxQueuedBytes = uint64_t{64} << 20;
-  // Writes that somebody waits for: so many at a time, and so many more in turn.
+  // Writes for which a caller waits: threads, and further writes in the queue.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
 
-  // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
+  // `executor`: null for one thread. `waiting`: runs the writes for which callers wait; null for
+  // kWaitedFor threads.
   SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
                std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
-  // Writes now what the engine lacks of it, and puts the end of the rest off. The first error,
-  // after which nothing more is written.
+  // Writes the objects that the engine lacks, and extends the expiry of the others. Stops at the
+  // first error and returns it.
   absl::Status Write(const SharedWork& work);
-  // The same on a thread of the writer's, which then calls `done`.
+  // As Write, on another thread, which then calls `done`.
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
   void WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
-  // Beside what is written behind. False: too much waits already.
+  // Runs `job` on a thread for waiting callers. Returns false if the queue is full.
   bool RunBeside(std::function<void()> job);
-  // The last of the work's boundaries served somebody.
+  // Call after the last of the work's boundaries was used by a fetch.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) {
     return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline);
   }
-  // A restore point was dropped, and its heads are about to be erased.
+  // Call after a restore point was dropped, before its heads are erased.
   void NoteDrop() { drops_.fetch_add(1); }
 
  private:
@@ -72,11 +73,11 @@ class SharedWriter {
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
-  // `object`: its place in the plan.
+  // `object`: index in the session's plan.
   absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
                            Batch* batch);
   void PutOff(const SharedWork& work);
-  // The ends of these objects' values.
+  // Extends the expiry of the values of these objects.
   void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
   void Schedule(SharedWork work, bool writes);
   absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout) const;
@@ -86,7 +87,7 @@ class SharedWriter {
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   SharedLives lives_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use all else
+  std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use the other members
 };
 
 }  // namespace hearth

@@ -28,7 +28,7 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
   }
   core_->EraseFromDisk(orphans).IgnoreError();
   if (written.ok()) return written;
-  // What was erased is another publisher's to write.
+  // Now that the leftovers are erased, another publisher may write these objects.
   StoreLock lock(core_);
   core_->flight.Release(work->claims);
   return written;
@@ -79,7 +79,8 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
   for (size_t i = 0; i < work.manifests.size(); ++i) {
     const uint64_t number = work.manifests[i].number;
     core_->objects.DiscardManifest(number);
-    // The erase may have to wait: what the point is written as next is not to be hit by it.
+    // The erase may be delayed: give the point another number, so that the erase cannot hit its
+    // next manifest.
     RestorePointEntry* point = core_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
       core_->catalog.SetManifest(point, core_->objects.NextNumber());
@@ -123,8 +124,9 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
 }
 
-// Fills `work` with what the disk lacks of `point`, references and room taken. The manifest that is
-// there is replaced. False: there is no room, and nothing was taken.
+// Fills `work` with the objects of `point` that the disk lacks, takes references on them and
+// reserves disk room. An existing manifest is replaced. Returns false if there is no room; then
+// nothing was taken.
 bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* work) {
   core_->mu.AssertHeld();
   work->reserved_bytes = point->manifest_cost_bytes;
@@ -153,7 +155,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* w
 void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
   work.claims = {id};
-  uint64_t number = 0;  // the point's; 0: it is not written
+  uint64_t number = 0;  // number of the point; 0: not written
   const bool may_evict = core_->MayEvictForDisk(0);
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
@@ -164,7 +166,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
     }
     core_->Claim(work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
-    // Not so where the point came, or came anew, while this waited.
+    // False if the point was inserted, or replaced, while Claim() waited.
     const auto is_claimed = [&](const StoredObject* object) {
       return object->on_disk || absl::c_linear_search(work.claims, object->key());
     };
@@ -176,7 +178,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
       core_->flight.Release(work.claims);
     }
   }
-  core_->EraseFromDisk().IgnoreError();  // what made room, also where it was not enough
+  core_->EraseFromDisk().IgnoreError();  // evicted to make room, even if the room did not suffice
   if (number == 0) return;
   Persist(&work, false, [&](const absl::Status& written) {
     core_->mu.AssertHeld();

@@ -1,9 +1,9 @@
-// DiskWriter: puts objects and manifests on the disk: for a publish, and in the background for
-// restore points that are only in RAM, or whose manifest says an earlier end or is rotten.
+// DiskWriter: writes objects and manifests to disk, for publishes, and in the background for
+// restore points that are only in RAM, or whose manifest has an outdated expiry or is damaged.
 //
-// Thread safe. Errors: what a failed write may have left on disk is erased, or noted to be. When
-// the background's queue is full, that is counted and the restore point stays in RAM only.
-// Ownership: borrows the core, in whose executor its jobs run. REQUIRES: a disk tier.
+// Thread safe. Errors: leftovers of a failed write are erased, or recorded to be erased later. If
+// the background queue is full, this is counted and the restore point stays only in RAM. Ownership:
+// borrows the core; jobs run in its executor. REQUIRES: a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 
@@ -33,7 +33,7 @@ inline ObjectRecord ObjectRecordOf(const StoredObject& object, const Digest& key
           object.in_table.load()};
 }
 
-// A restore point's end, as its manifest has it.
+// A restore point's expiry as stored in its manifest; 0: never.
 inline uint64_t ExpiresUnixSeconds(absl::Time expires) {
   if (expires == absl::InfiniteFuture()) return 0;
   return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToUnixSeconds(expires)));
@@ -44,8 +44,8 @@ inline absl::Time EndOf(const ManifestRecord& record) {
   return absl::FromUnixSeconds(static_cast<int64_t>(record.expires_unix_s));
 }
 
-// Objects and manifests on their way to the disk, and how far they came. Its maker holds a
-// reference on each object, and has claimed their keys.
+// Objects and manifests being written to disk, and the progress. The creator holds a reference on
+// each object and has claimed their keys.
 struct Persisting {
   struct Object {
     StoredObject* object = nullptr;
@@ -54,11 +54,12 @@ struct Persisting {
     bool is_verified = false;
   };
   std::vector<Digest> claims;
-  std::vector<Object> objects;  // to be written
+  std::vector<Object> objects;  // to write
   std::vector<ManifestRecord> manifests;
-  std::vector<Digest> points;  // the ids of those that the manifests are of
-  std::vector<uint64_t> pins;  // the manifests of pinned ones: no pin changes while ids are claimed
-  // How far it came: parts of these may be on disk, whatever the write's status.
+  std::vector<Digest> points;  // ids of the manifests' restore points
+  std::vector<uint64_t>
+      pins;  // numbers of the pinned points' manifests; no pin changes while the ids are claimed
+  // Progress: these may be on disk, at least in part, whatever the status of the write.
   size_t begun_objects = 0;
   bool begun_manifests = false;
   FingerprintRecord fingerprint;
@@ -69,24 +70,24 @@ class DiskWriter {
  public:
   explicit DiskWriter(StoreCore* core) : core_(core) {}
 
-  // The manifest of a restore point. REQUIRES: the lock.
+  // Returns the manifest of a restore point. REQUIRES: the caller holds the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
-  // The same for a future restore point: the caller fills in times, fingerprint and cuts.
+  // As RecordOf, for a future restore point; the caller fills in times, fingerprint and cuts.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
                                   absl::Span<StoredObject* const> objects);
-  // Writes it, calls `end` under the lock with the outcome, and ends the claims, after a failed
-  // write once what it left is erased. No other lock is taken unless something fails.
+  // Writes `work`, calls `end` under the lock with the status, and ends the claims; after a failed
+  // write only once the leftovers are erased. Unless the write fails, takes the lock only once.
   absl::Status Persist(Persisting* work, bool sync,
                        absl::FunctionRef<void(const absl::Status&)> end)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // After a failed write: notes what it may have left for erasure, and returns the objects that it
-  // began. These may be in RAM and be written again: they can be erased only while their keys are
-  // claimed.
+  // After a failed write: records its possible leftovers for erasure, and returns the objects whose
+  // write had begun. These may be in RAM and be written again, so they may only be erased while
+  // their keys are claimed.
   std::vector<uint64_t> AbandonWrite(const Persisting& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // In the background; of points that are on disk the manifest alone, anew. `bytes`: of their
-  // objects that are only in RAM until then.
+  // Writes the points in the background. For points already on disk, writes only a new manifest.
+  // `bytes`: total size of the objects that are only in RAM until then.
   void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:

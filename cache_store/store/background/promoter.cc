@@ -5,7 +5,7 @@
 namespace hearth {
 namespace {
 
-// Three of four blocks of real traffic are fetched only once.
+// In real traffic, three of four blocks are fetched only once.
 constexpr uint32_t kFetchesToCopy = 2;
 
 }  // namespace
@@ -29,7 +29,7 @@ bool Promoter::Claim(StoredObject* object) {
     core_->Count(Counter::kPromotionsSkipped);
     return false;
   }
-  assert(object->sessions > 0);  // the reader's
+  assert(object->sessions > 0);  // the reader's session
   promoting_bytes_ += object->bytes();
   object->ram.begun = true;
   return true;
@@ -48,17 +48,18 @@ void Promoter::Promote(StoredObject* object, std::vector<SliceView> views) {
     assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers().size());
     core_->objects.Hold(object);
   }
-  // The executor's bytes are for what would be lost without it: write-behind.
+  // Counts as 0 bytes: the executor's byte limit is reserved for write-behind, as a skipped write
+  // loses data.
   const bool scheduled =
       core_->executor->TrySchedule(0, [this, object, views] { InsertIntoHost(object, views); });
   if (scheduled) return;
   core_->Count(Counter::kPromotionsSkipped);
   StoreLock lock(core_);
   Unclaim(object);
-  core_->objects.Release(object);  // the session holds it, too
+  core_->objects.Release(object);  // the session holds the object, too
 }
 
-// The job. Evicted copies are gone from RAM before their room is used.
+// Runs as a job. Evicted copies are freed before their room is used.
 void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views) {
   bool has_room = false;
   uint64_t room_bytes = 0;
@@ -87,7 +88,8 @@ void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views
     Unclaim(object);
     core_->objects.Release(object);
   }
-  core_->EraseFromDisk().IgnoreError();  // here: the store may be closing, and take no job any more
+  core_->EraseFromDisk()
+      .IgnoreError();  // erase now: if the store is closing, it accepts no further job
 }
 
 void Promoter::NoteFetched(StoredObject* object) {
@@ -106,7 +108,8 @@ void Promoter::NoteFetched(StoredObject* object) {
   if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
-// The job. It holds no memory while it waits: what left RAM meanwhile is not worth a copy any more.
+// Runs as a job. A queued job holds no memory: an object that left RAM in the meantime is not worth
+// a copy.
 void Promoter::CopyToDevice(uint64_t number) {
   StoredObject* object = nullptr;
   {
@@ -119,7 +122,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     }
     core_->objects.Hold(object);
   }
-  // Verified as they are read; a copy that rotted is for the next reader to quarantine.
+  // IntactCopy() verifies the digests; the next reader quarantines a damaged copy.
   absl::StatusOr<DeviceRef> copy = absl::DataLossError("RAM has no intact copy");
   if (const HostCopy in_ram = core_->IntactCopy(object); in_ram != nullptr) {
     std::vector<SliceWrite> slices;
@@ -130,7 +133,7 @@ void Promoter::CopyToDevice(uint64_t number) {
   object->copying = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));
-    object->fetches = 0;  // evicted there, it has to be worth another
+    object->fetches = 0;  // after an eviction from the device, fetches count from 0 again
     core_->Count(Counter::kGpuPromotedObjects);
   } else {
     const bool no_room = absl::IsResourceExhausted(copy.status());

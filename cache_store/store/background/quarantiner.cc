@@ -10,17 +10,19 @@
 namespace hearth {
 namespace {
 
-// Reads of one object in a row. If all give the same wrong bytes, they are given up after a quarter
-// of a minute. Errors say nothing about the bytes, and a disk may be away for longer: after five
-// minutes.
+// Limits of failed reads of one object in a row. If all reads give the same wrong bytes, the object
+// is quarantined after a quarter of a minute. Read errors say nothing about the bytes, and a disk
+// may be unavailable for longer, so they are tolerated for five minutes.
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
-// If reads of more objects fail within a minute, the disk is at fault rather than the objects, and
-// none is given up. Above the longest pause, so that objects that stay wrong are counted.
+// If reads of more than kMaxFailing objects fail within a minute, the disk is at fault rather than
+// the objects, and no object is quarantined. The window is longer than the longest pause between
+// reads, so that objects that stay wrong are counted.
 constexpr size_t kMaxFailing = 8;
 constexpr absl::Duration kFailingWindow = absl::Minutes(1);
 
-// Where the objects end; kInvalidArgument: not in the prompt.
+// Returns the token positions at which the objects end. kInvalidArgument: an object ends after the
+// prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
   std::set<uint32_t> ends;
   for (const ObjectId& id : objects) {
@@ -69,7 +71,8 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
           node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
       if (object == nullptr || !(object->id == id) || !held.insert(object).second) continue;
       wrong.push_back(object);
-      core_->objects.Hold(object);  // it may be there only because another's restore points are
+      core_->objects.Hold(
+          object);  // its only names may be restore points that are about to be removed
     }
     for (StoredObject* object : wrong) {
       const std::string publisher = object->publisher() == nullptr ? "" : *object->publisher();
@@ -93,7 +96,8 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
   core_->tiers.disk->DropCached(object->number);
   const bool is_open = core_->tiers.disk->IsOpen();
   const bool is_wrong = absl::IsDataLoss(why);
-  // The message names the digest of what was read. Errors are all alike.
+  // The message contains the digest of the read bytes, so its hash tells wrong bytes apart. All
+  // read errors count as equal.
   const uint64_t digest = is_wrong ? SliceDigest(why.message().data(), why.message().size()) : 0;
   const uint16_t wrong = static_cast<uint16_t>(digest);
   absl::Duration pause;
@@ -122,7 +126,7 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
                                              why.message()));
   }
   if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
-  if (pause > kFirstPause) return;  // said before
+  if (pause > kFirstPause) return;  // already warned
   core_->warnings.Say(
       "reads", absl::StrCat("object ", object->number,
                             " cannot be read; not served until a retry succeeds: ", why.message()));
@@ -137,7 +141,8 @@ void Quarantiner::NoteRead(StoredObject* object) {
 bool Quarantiner::ManyFail(uint64_t object, absl::Time now) {
   core_->mu.AssertHeld();
   absl::erase_if(failing_, [now](const auto& entry) {
-    return now - entry.second > kFailingWindow || now < entry.second;  // the clock was set back
+    return now - entry.second > kFailingWindow ||
+           now < entry.second;  // now < entry.second: the clock was set back
   });
   if (failing_.size() > kMaxFailing && !failing_.contains(object)) failing_.erase(failing_.begin());
   failing_[object] = now;
@@ -170,7 +175,7 @@ void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why
 
 bool Quarantiner::QuarantineLocked(StoredObject* object) {
   core_->mu.AssertHeld();
-  assert(object->sessions > 0);  // the reader's: it stays until the session ends
+  assert(object->sessions > 0);  // held by the reader: it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
   core_->history.Record(object->key(), Removal::kQuarantined, core_->clock->Now());
@@ -196,8 +201,8 @@ void Quarantiner::RemovePoint(RestorePointEntry* point, Removal why, DropResult*
   ++result->dropped;
   const uint64_t before = core_->objects.bytes();
   for (StoredObject* object : freed) {
-    // What a session still reads would be found by the next lookup, and stay for good. What a
-    // publish under way names is its.
+    // Retire an object that a session still reads; otherwise the next lookup would find it, and it
+    // would never be removed. Objects of a publish in progress belong to that publish.
     if (why == Removal::kDropped && object->promised == 0) core_->objects.Retire(object);
     core_->objects.Release(object);
   }

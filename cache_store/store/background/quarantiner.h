@@ -1,5 +1,6 @@
-// Quarantiner: removes restore points: those that somebody drops, and all that name a wrong object,
-// one that a reader found broken, or that a caller proved wrong though its digests are right.
+// Quarantiner: removes restore points: dropped points, and all points that use a wrong object. An
+// object is wrong if a reader found its bytes damaged, or if a caller proved its contents wrong
+// although the digests match.
 //
 // Thread safe. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
@@ -23,42 +24,44 @@ class Quarantiner {
  public:
   explicit Quarantiner(StoreCore* core) : core_(core) {}
 
-  // StoreAdmin::Quarantine.
+  // Implements StoreAdmin::Quarantine.
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // No tier has right bytes of this object. REQUIRES: the caller holds it.
+  // Call if no tier has intact bytes of this object. REQUIRES: the caller holds the object.
   void QuarantineObject(StoredObject* object, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Its copy in RAM is broken: only that copy goes when there is another on disk.
+  // Call if the object's copy in RAM is damaged. If the object is also on disk, only the copy in
+  // RAM is removed.
   void QuarantineHostCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden for a second,
-  // and for longer each time; the next read goes past the page cache. It is quarantined when reads
-  // give the same wrong bytes again and again, unless other objects fail, too. A copy in RAM
-  // keeps it. REQUIRES: the caller holds it.
+  // Call after a read of the object from disk failed or gave wrong bytes. The cause may be
+  // temporary, so the object is hidden for a second, and for longer after each further failure; the
+  // next read bypasses the page cache. The object is quarantined if its reads keep giving the same
+  // wrong bytes, unless many other objects fail, too. An object with a copy in RAM is kept.
+  // REQUIRES: the caller holds the object.
   void Suspect(StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
 
-  // All of it was read from disk, and was right: earlier failures count no more.
+  // Call after all of the object was read from disk intact: resets its failure count.
   void NoteRead(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
-  // With the objects that only it named.
+  // Removes the point and the objects that no other point uses.
   void RemovePoint(RestorePointEntry* point, Removal why, DropResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Those of the tenant's for which `leaves` is true, and what a lookup made of their parts
-  // meanwhile: others have the lock between two.
+  // Removes the tenant's points for which `leaves` returns true, including points that lookups
+  // create from parts of others in the meantime: the lock is released between points.
   DropResult RemovePoints(const std::string& tenant, Removal why,
                           absl::FunctionRef<bool(const RestorePointEntry&)> leaves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  // Notes that a read of it failed. Whether so many objects failed of late that the disk is at
-  // fault.
+  // Records that a read of the object failed. Returns whether so many objects failed recently that
+  // the disk must be at fault.
   bool ManyFail(uint64_t object, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  // Objects whose reads failed within the last minute, and when, and that were not read right
-  // since; a few are enough.
+  // Objects whose reads failed within the last minute and have not succeeded since, with the time
+  // of the failure; at most kMaxFailing + 1 objects.
   absl::flat_hash_map<uint64_t, absl::Time> failing_ ABSL_GUARDED_BY(core_->mu);
 };
 

@@ -11,15 +11,16 @@
 namespace hearth {
 namespace {
 
-// Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
+// Object numbers checked while holding the lock once, about 50 ns each; most of them may no longer
+// exist.
 constexpr uint64_t kNumbersAtOnce = 4096;
 constexpr char kProgressNote[] = "scrub";
-// Most rereads of a slice that reads wrong, in two minutes at most: more than it takes to give it
-// up. If it reads differently each time, the next pass comes back to it.
+// Maximum rereads of a slice with wrong bytes, within two minutes: enough to have it quarantined.
+// If it reads differently each time, the next pass returns to it.
 constexpr int kMaxRereads = 10;
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
-  stored.created_unix_s = expected.created_unix_s;  // of whichever publish was first
+  stored.created_unix_s = expected.created_unix_s;  // time of the first publish
   return SerializeManifestRecord(stored) == SerializeManifestRecord(expected);
 }
 
@@ -52,7 +53,7 @@ absl::Duration Scrubber::Step() {
     progress_ = ScrubProgress::Parse(core_->tiers.disk->ReadNote(kProgressNote).value_or(""));
     finished_unix_s_.store(progress_.finished_unix_s);
   }
-  // What the disk has lost is written again from memory by a pass, which begins at once.
+  // If the disk lost records, a pass that starts at once writes them again from memory.
   const uint64_t losses = core_->tiers.disk->losses();
   if (std::exchange(losses_, losses) != losses) {
     progress_.next_object = 0;
@@ -60,7 +61,7 @@ absl::Duration Scrubber::Step() {
     next_step_ = now;
   }
   if (now < next_step_ && next_step_ <= now + core_->options.scrub.period) {
-    return next_step_ - now;  // later than a period: the clock was set back
+    return next_step_ - now;  // later than one period: the clock was set back
   }
   if (!BeginPass(now)) return next_step_ - now;
   bool at_end = false;
@@ -95,7 +96,7 @@ absl::Duration Scrubber::Step() {
   return pause;
 }
 
-// False: not before next_step.
+// Returns false if no pass is due before next_step_.
 bool Scrubber::BeginPass(absl::Time now) {
   if (progress_.next_object > 0) return true;
   const absl::Time due =
@@ -111,7 +112,7 @@ bool Scrubber::BeginPass(absl::Time now) {
   return true;
 }
 
-// The object to go on with, held. Null: none among the numbers looked at.
+// Returns the next object to check, held; null if none of the checked numbers has one.
 StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = progress_.next_object;
   StoreLock lock(core_);
@@ -138,7 +139,8 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   }
   const int rereads = std::exchange(rereads_, 0);
   if (read.ok()) return absl::ZeroDuration();
-  // An error is rather the disk's or its cable's than rot: the next reader will see.
+  // A read error rather points to the disk or its cable than to damaged data; leave it to the next
+  // reader.
   if (absl::IsDataLoss(read) && !WriteAgain(object).ok()) {
     quarantiner_->Suspect(object, read);
     StoreLock lock(core_);
@@ -149,7 +151,7 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
       return pause;
     }
   }
-  next_slice_ = object->layers().size() - 1;  // on with the next
+  next_slice_ = object->layers().size() - 1;  // continue with the next object
   return absl::ZeroDuration();
 }
 
@@ -161,7 +163,8 @@ absl::Status Scrubber::WriteAgain(StoredObject* object) {
   return core_->tiers.disk_slices->WriteAll(slices);
 }
 
-// A record's contents are in memory too: it is written again, and nothing is lost.
+// The contents of a record are also in memory: a damaged record is written again, and nothing is
+// lost.
 void Scrubber::CheckObjectRecord(StoredObject* object) {
   Digest key{};
   {
@@ -174,7 +177,7 @@ void Scrubber::CheckObjectRecord(StoredObject* object) {
                   : !IsRotten(stored.status())) {
     return;
   }
-  // It is held, so no erase of it can come in between.
+  // The object is held, so it cannot be erased in the meantime.
   if (core_->tiers.disk->WriteObject(expected).ok()) {
     core_->Count(Counter::kScrubRepairedRecords);
   } else {
@@ -182,7 +185,8 @@ void Scrubber::CheckObjectRecord(StoredObject* object) {
   }
 }
 
-// Every restore point ends with an object of its own last segment.
+// The last object of a restore point belongs to its last segment, so each manifest is checked once
+// per pass.
 void Scrubber::CheckManifest(StoredObject* object) {
   ManifestRecord expected;
   Digest id{};

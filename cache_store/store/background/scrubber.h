@@ -1,8 +1,8 @@
-// Scrubber: reads everything on disk again, object by object. What has rotted is written again from
-// memory, or handed over.
+// Scrubber: rereads all objects on disk, one by one. Damaged data is written again from RAM, or
+// handed to the quarantiner.
 //
-// Thread safety: Step by one thread at a time; finished_unix_s from any. Ownership: borrows the
-// rest.
+// Thread safety: Step by one thread at a time; finished_unix_s from any thread. Ownership: borrows
+// its collaborators.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUBBER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUBBER_H_
 
@@ -20,17 +20,17 @@
 
 namespace hearth {
 
-// Progress is saved this often: a restart reads at most so much again.
+// Progress is saved after this many bytes; a restart rereads at most this much.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;
 
-// Outlives the process. Objects are read in order of their numbers.
+// Stored on disk, so that it survives a restart. Objects are read in order of their numbers.
 struct ScrubProgress {
-  uint64_t next_object = 0;  // 0: no pass is under way
+  uint64_t next_object = 0;  // 0: no pass in progress
   int64_t started_unix_s = 0;
-  int64_t finished_unix_s = 0;  // the last pass that read everything; 0: none yet
+  int64_t finished_unix_s = 0;  // last complete pass; 0: none yet
 
   std::string Serialize() const;
-  // Of an unreadable text: no progress.
+  // Returns empty progress if the text is unreadable.
   static ScrubProgress Parse(absl::string_view text);
 };
 
@@ -39,16 +39,16 @@ class Scrubber {
   Scrubber(StoreCore* core, Quarantiner* quarantiner, DiskWriter* writer)
       : core_(core), quarantiner_(quarantiner), writer_(writer) {}
 
-  // SteppedStore::ScrubStep.
+  // Implements SteppedStore::ScrubStep.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
-  int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // the last complete pass
+  int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // last complete pass
 
  private:
   bool BeginPass(absl::Time now);
   StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Above 0: the slice may have been misread, and is to be read again after this pause.
+  // Returns the pause before the slice must be read again, as it may have been misread; 0: done.
   absl::Duration CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // With what RAM has of it.
+  // Rewrites the object on disk from its copy in RAM.
   absl::Status WriteAgain(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckManifest(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -58,11 +58,11 @@ class Scrubber {
   Quarantiner* const quarantiner_;
   DiskWriter* const writer_;
   ScrubProgress progress_;
-  size_t next_slice_ = 0;  // of the object
-  int rereads_ = 0;        // of that slice
+  size_t next_slice_ = 0;  // next slice of the object
+  int rereads_ = 0;        // rereads of that slice
   uint64_t unsaved_bytes_ = 0;
   bool loaded_ = false;
-  uint64_t losses_ = 0;  // the disk's, as it last looked
+  uint64_t losses_ = 0;  // the disk's loss counter at the last step
   absl::Time next_step_ = absl::InfinitePast();
   std::atomic<int64_t> finished_unix_s_{0};
 };

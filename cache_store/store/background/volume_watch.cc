@@ -12,13 +12,15 @@
 namespace hearth {
 namespace {
 
-constexpr char kNote[] = "volume";  // the budget's name on disk: never change it
-// Changes of less than this part are neither said nor noted.
+constexpr char kNote[] = "volume";  // key of the budget on disk: never change it
+// Changes smaller than 1 / kSmallChange are neither reported nor saved.
 constexpr uint64_t kSmallChange = 16;
-// The files of a large store are measured less often: this many times as long as it takes.
+// After a measurement, pause this many times as long as it took: large stores are measured less
+// often.
 constexpr int kPauseFactor = 200;
 constexpr absl::Duration kLongestPause = absl::Minutes(30);
-// Under one hold of the lock: the mutex is not to be held for longer than some milliseconds.
+// Points to evict while holding the lock once; the lock must not be held for longer than some
+// milliseconds.
 constexpr int kEvictedAtOnce = 64;
 
 bool IsNear(uint64_t a, uint64_t b) {
@@ -41,7 +43,7 @@ void VolumeWatch::Begin() {
   NoteBudget(*room);
 }
 
-// Never so long that a pause looks like a clock that was set back.
+// Bounded, so that a pause cannot look like a clock that was set back.
 absl::Duration VolumeWatch::PauseAfter(absl::Duration measuring) {
   return std::clamp(kPauseFactor * measuring, kEvery, kLongestPause);
 }
@@ -53,8 +55,8 @@ void VolumeWatch::Step() {
   const uint64_t free_bytes = core_->tiers.disk->FreeBytes();
   const uint64_t last_reclaim = core_->last_reclaim.load();
   if (budget_.IsAmple(free_bytes)) {
-    const DiskRoom ample{0, free_bytes};  // the files need not be counted
-    budget_.Update(ample, now);           // ends a wait for less room
+    const DiskRoom ample{0, free_bytes};  // the files need not be measured
+    budget_.Update(ample, now);           // ends the wait for a shrinking budget
     GiveBack(ample, last_reclaim);  // a reclaim may have failed since the reserve was given up
     return;
   }
@@ -132,24 +134,24 @@ void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
     squeeze_bytes_ = 0;
     if (room.own_bytes < most - most / kSmallChange) budget_.Relax();
     if (std::exchange(gave_up_reserve_, gave_up_reserve_ && reclaims == reclaims_before_)) {
-      core_->ReclaimSoon();  // the disk tier flushes, and is as it was
+      core_->ReclaimSoon();  // the disk tier flushes and restores its reserve
     }
     return;
   }
-  // Erased bytes are in files until the erase is on the disk and a reclaim that began after it has
-  // ended: only then the files say that the limit is too high.
+  // Erased bytes stay in files until the erase is on disk and a reclaim that began after it has
+  // ended. Before that, the file sizes do not show whether the limit is too high.
   const bool is_settled = is_over_ && !erases_wait_;
   const bool squeezes = is_settled && last_reclaim >= awaited_reclaim_;
   if (squeezes) {
-    // If a log or a table holds live bytes too, an erase gives nothing back: the next step then
-    // evicts twice as much, so that a few steps suffice.
+    // If a log or table also holds live bytes, erasing its other bytes frees nothing. The next step
+    // then evicts twice as much, so that a few steps suffice.
     const bool gave_back = squeeze_bytes_ == 0 || room.own_bytes < squeezed_at_bytes_;
     squeeze_bytes_ = gave_back ? room.own_bytes - most : 2 * squeeze_bytes_;
     squeezed_at_bytes_ = room.own_bytes;
     budget_.Squeeze(squeeze_bytes_);
     SetLimit(room);
   }
-  // Less than a flush may need.
+  // Less free space than a flush may need.
   const uint64_t logs_bytes = kMaxLogs * LogBytesFor(most);
   if (room.free_bytes < logs_bytes + kReserveBytes) {
     reclaims_before_ = reclaims;

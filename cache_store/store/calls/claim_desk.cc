@@ -34,7 +34,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
       finder_->NamespacesOf(query, tokens);
   if (!chained.ok()) return chained.status();
   const std::vector<Fetcher::Namespace>& spaces = *chained;
-  // A publish needs the tenant's own fingerprint.
+  // The caller can only publish under the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return ClaimDecision();
   ClaimDecision turn;
   ComputeClaims::Wakes wakes;

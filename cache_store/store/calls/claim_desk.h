@@ -1,10 +1,12 @@
-// ClaimDesk: decides which caller computes a prefix, which ones wait for it, and what ends a wait.
+// ClaimDesk: decides which caller computes a prefix, which callers wait for it, and when a wait
+// ends.
 //
-// The rule. A caller that lacks at least min_tokens waits for the longest boundary that it could go
-// on from and that another has promised to publish; where there is none it promises the boundaries
-// that it will keep itself. For that choice prompts under way count as stored: of two that branch
-// off, the second keeps a tail at the branch, and the third waits for that.
-// Thread safe; wakes are called under no lock. Ownership: borrows the rest.
+// The rule: a caller that lacks at least min_tokens waits for the longest usable boundary that
+// another caller has promised to publish. If there is none, it promises the boundaries that it will
+// keep itself. To choose these boundaries, prompts being computed count as stored: if two prompts
+// branch, the second keeps a tail at the branch, and a third waits for that tail.
+//
+// Thread safe; wakes are called without holding a lock. Ownership: borrows its collaborators.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
 
@@ -24,7 +26,7 @@ class ClaimDesk {
  public:
   ClaimDesk(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
-  // StorePublisher::Claim.
+  // Implements StorePublisher::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
@@ -35,7 +37,8 @@ class ClaimDesk {
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Calls `give_back`, under no lock, when the last copy is destroyed.
+  // Returns a handle that calls `give_back`, without holding a lock, when its last copy is
+  // destroyed.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
   StoreCore* const core_;
