@@ -31,8 +31,8 @@ namespace {
 // 2^53: every value up to it is exact in a double.
 constexpr double kMaxByteSize = 9007199254740992.0;
 
-// The bytes of a unit in lower case: "" and "b", "k" and "kib", "kb", and so on up to "t". 0: it is
-// none.
+// Returns the bytes of a unit in lower case: "" and "b", "k" and "kib", "kb", and so on up to "t";
+// 0 if the unit is unknown.
 double BytesOf(absl::string_view unit) {
   if (unit.empty() || unit == "b") return 1;
   const size_t power = absl::string_view("kmgt").find(unit[0]);
@@ -42,7 +42,7 @@ double BytesOf(absl::string_view unit) {
   return rest.empty() || rest == "ib" ? std::pow(1024.0, power + 1) : 0;
 }
 
-// A CLI11 validator out of a parser: its text becomes the error.
+// Adds a flag that `parse` reads; its error becomes CLI11's error.
 template <typename Value>
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, Value* value,
                        absl::StatusOr<Value> (*parse)(absl::string_view), const std::string& help) {
@@ -99,10 +99,10 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
       ->envname(environment + "CONFIG")
       ->check(
           [](const std::string& path) {
-            return std::string(CheckIsRegular(path).message());  // a pipe would be waited for
+            return std::string(CheckIsRegular(path).message());  // reading a pipe would wait
           },
           "", "");
-  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag must not be ignored
   app_->footer(examples);
   AddPageFlags("8", app_.get(), &page_);
   app_->get_formatter()->column_width(44);
@@ -220,8 +220,8 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
             "Accept tokens without TLS on an address that other hosts can reach");
 }
 
-// CLI11 lets a file win over the environment; here a variable stands for the flag it names, unless
-// that was given.
+// In CLI11 a file overrides the environment. So each variable is appended to the command line as
+// the flag that it names, unless the command line has that flag.
 std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* argv) const {
   std::vector<std::string> args(argv + 1, argv + argc);
   const size_t given = args.size();
@@ -239,7 +239,7 @@ std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* a
   return args;
 }
 
-// A flag that is not known comes first: what else is said may follow from it.
+// Reports an unknown flag first, because it may be the cause of other errors.
 std::string FlagSet::UsageError(const std::string& parser_message) const {
   const auto is_no_flag = [this](const std::string& flag, const char* dashes) {
     std::vector<std::string> known;
@@ -269,7 +269,7 @@ std::string FlagSet::UsageError(const std::string& parser_message) const {
 bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
   try {
     std::vector<std::string> args = WithEnvironment(argc, argv);
-    std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
+    std::reverse(args.begin(), args.end());  // CLI11 takes a vector in reverse order
     app_->parse(std::move(args));
     std::vector<std::string> known;
     for (const CLI::Option* option : app_->get_options()) known.push_back(option->get_envname());
@@ -278,7 +278,7 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
     }
     return true;
   } catch (const CLI::ParseError& error) {
-    // Help, version and pages are not errors: CLI11 prints the first two to stdout and gives 0.
+    // Help, version and pages have exit code 0. CLI11 prints the first two.
     if (error.get_exit_code() == 0) {
       std::fputs(page_.c_str(), stdout);
       *exit_code = page_.empty() ? app_->exit(error) : 0;

@@ -1,5 +1,5 @@
-// FlagSet: flags of both servers, from the command line, a file and the environment, in this order
-// of precedence.
+// FlagSet: the flags of both servers, from the command line, the environment and a file. The
+// command line overrides the environment, and the environment overrides the file.
 //
 // Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment
 // and some-name = "..." in the TOML or INI file of --config. Thread safety: none; used by main
@@ -27,11 +27,11 @@ class Option;
 
 namespace hearth {
 
-// "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what is valid.
+// Parses "512MiB", "4GiB", "1.5GB" or "4096" to bytes. kInvalidArgument names valid forms.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(uint64_t bytes);
 
-// A server's demands on its callers (server_access.h).
+// How a server authenticates itself and its callers (server_access.h).
 struct AccessFlags {
   std::string tls_cert, tls_key, tls_client_ca;
   std::string identities_file;
@@ -51,7 +51,8 @@ struct ServerFlags {
   uint32_t max_connections = 512;
   uint64_t unfinished_bytes = uint64_t{128} << 20;
   AccessFlags access;
-  // One sentence for each variable of the environment that seems meant for this program.
+  // One sentence for each environment variable whose name looks like a misspelt flag of this
+  // program.
   std::vector<std::string> mistyped_variables;
 };
 
@@ -63,28 +64,30 @@ class FlagSet {
   ~FlagSet();
 
   void AddText(const std::string& name, std::string* value, const std::string& help);
-  // The flag must be given.
+  // A flag that must be given.
   void AddRequired(const std::string& name, std::string* value, const std::string& help);
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
-  // NAME=TEXT, as often as wanted or separated by commas, each name once.
+  // NAME=TEXT, repeatable or separated by commas; each name once.
   void AddNamed(const std::string& name, std::map<std::string, std::string>* value,
                 const std::string& help);
   void AddUint(const std::string& name, uint32_t* value, const std::string& help);
-  // From 0 to 1.
+  // A number from 0 to 1.
   void AddShare(const std::string& name, double* value, const std::string& help);
-  // One of `names`; the enum's values count them from 0.
+  // One of `names`; the enum's values are their indexes, from 0.
   template <typename Enum>
   void AddChoice(const std::string& name, Enum* value, const std::vector<std::string>& names,
                  const std::string& help) {
     AddIndex(name, static_cast<size_t>(*value), names, help,
              [value](size_t index) { *value = static_cast<Enum>(index); });
   }
-  // The flags of ServerFlags, whose `listen` is the default. Parse fills mistyped_variables too.
+  // Adds the flags of ServerFlags; `listen` has the default address. Parse also fills
+  // mistyped_variables.
   void AddServerFlags(ServerFlags* flags);
 
-  // Reads everything; --man and --reference are known beside what was added. True to go on; false
-  // to exit with *exit_code, after it printed help, the version, or one line naming the wrong flag.
+  // Reads command line, environment and file; also knows --man and --reference. Returns true if the
+  // program should continue. Returns false if it should exit with *exit_code: help, the version, or
+  // one line that names the wrong flag was printed.
   bool Parse(int argc, const char* const* argv, int* exit_code);
 
  private:
@@ -96,7 +99,7 @@ class FlagSet {
 
   const std::string environment_;
   const std::unique_ptr<CLI::App> app_;
-  std::string page_;  // that is shown instead
+  std::string page_;  // page of --man or --reference to print
   std::vector<std::string>* mistyped_ = nullptr;
 };
 

@@ -19,7 +19,7 @@
 namespace hearth {
 namespace {
 
-// A key that is a plain name, as paths of fields have them.
+// Whether a path can contain `key` without quotes.
 bool IsPlainKey(absl::string_view key) {
   return !key.empty() && key.size() <= 64 && std::all_of(key.begin(), key.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -32,9 +32,9 @@ std::string NumberText(double number) {
   return absl::StrCat(absl::StripSuffix(text, ".0"));
 }
 
-// Large blocks are mapped, so that the system has their memory back when they are freed. malloc
-// would keep it: servers set it so (KeepFreedMemory), and malloc_trim leaves the end of each of its
-// heaps but the first.
+// Large blocks are mapped, so that the system gets their memory back when they are freed. malloc
+// would keep it: servers configure malloc so (KeepFreedMemory), and malloc_trim frees the end of
+// the first heap only.
 constexpr size_t kMappedBytes = size_t{1} << 20;
 
 template <typename T>
@@ -70,8 +70,8 @@ struct JsonNodes {
     kNull,
     kFalse,
     kTrue,
-    kInteger,   // below 0
-    kUnsigned,  // from 0 on
+    kInteger,   // negative
+    kUnsigned,  // 0 or more
     kFloat,
     kString,
     kList,
@@ -84,14 +84,14 @@ struct JsonNodes {
       int64_t integer;
       uint64_t number;
       double real;
-      uint64_t text;  // where a string begins
-      uint64_t end;   // the node after the last one inside; open: UINT32_MAX
+      uint64_t text;  // offset of a string in `text`
+      uint64_t end;   // container: the node after its last one; UINT32_MAX while it is open
     };
   };
   static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
 
   MappedVector<Node> nodes;
-  MappedVector<char> text;  // a vector reserves what it is asked for; a string may double
+  MappedVector<char> text;  // a vector reserves exactly; a string may double
   std::string name;
 
   bool is_container(uint32_t at) const {
@@ -108,8 +108,8 @@ struct JsonNodes {
   void WriteTo(uint32_t at, std::string* out) const;
 };
 
-// Walks down from the root: only errors need a path. Containers may be open still. A path ends soon
-// after kMaxQuotedBytes: its keys are the caller's text.
+// Walks down from the root, because only errors need a path. Containers may still be open. The path
+// is cut soon after kMaxQuotedBytes, because its keys are the caller's text.
 std::string JsonNodes::PathOf(uint32_t at) const {
   std::string path;
   for (uint32_t outer = 0; outer != at;) {
@@ -177,7 +177,7 @@ namespace {
 using Node = JsonNodes::Node;
 using NodeType = JsonNodes::Type;
 
-// Walks over the text for the parser, and notes how far it came.
+// An iterator over the text that records how far the parser has read.
 class CountedBytes {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -205,7 +205,8 @@ class CountedBytes {
   const char** reached_;
 };
 
-// Takes nlohmann's events, and makes the nodes. False ends the parsing: status() says why.
+// Builds the nodes from nlohmann's parse events. If a method returns false, parsing ends and
+// status() has the reason.
 class NodeBuilder {
  public:
   NodeBuilder(absl::string_view text, const JsonLimits& limits, JsonNodes* made)
@@ -251,7 +252,7 @@ class NodeBuilder {
         absl::StrCat(made_->name, ": the server has no memory left for it now; try again later"));
     return false;
   }
-  // "PATH `why`, at byte N", of the container that is open.
+  // Sets the error "PATH: `why`, at byte N" for the innermost open container.
   bool Fail(absl::string_view why) {
     const std::string path = open_.empty() ? "" : made_->PathOf(open_.back());
     status_ = absl::InvalidArgumentError(absl::StrCat(path.empty() ? made_->name : path, ": ", why,
@@ -279,13 +280,13 @@ class NodeBuilder {
   const char* const begin_;
   JsonNodes* const made_;
   const char* reached_ = begin_;
-  std::vector<uint32_t> open_;  // containers, from the outermost
+  std::vector<uint32_t> open_;  // open containers, the outermost first
   std::vector<absl::string_view> keys_;
   absl::Status status_;
 };
 
-// Grows by half at least, but never to more nodes than the rest of the text can have: one for each
-// two bytes.
+// Grows the nodes by at least half, but never to more than the rest of the text can have: one node
+// for every two bytes.
 bool NodeBuilder::AddNode(NodeType type) {
   MappedVector<Node>& nodes = made_->nodes;
   if (nodes.size() == nodes.capacity()) {
@@ -300,7 +301,7 @@ bool NodeBuilder::AddNode(NodeType type) {
   return true;
 }
 
-// No string is longer than it is written.
+// A string is never longer than its text in JSON.
 bool NodeBuilder::AddText(const Text& value) {
   MappedVector<char>& text = made_->text;
   if (text.size() + value.size() > text.capacity()) {
@@ -430,7 +431,7 @@ absl::StatusOr<uint64_t> JsonValue::Count(uint64_t least, uint64_t most) const {
   const Node& node = nodes_->nodes[at_];
   std::optional<uint64_t> count;
   if (node.type == NodeType::kUnsigned) count = node.number;
-  // Doubles have all whole numbers up to 2^53.
+  // A double represents all whole numbers up to 2^53.
   if (node.type == NodeType::kFloat && node.real >= 0 && node.real <= 0x1p53 &&
       std::floor(node.real) == node.real) {
     count = static_cast<uint64_t>(node.real);

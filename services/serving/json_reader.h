@@ -1,14 +1,14 @@
-// JsonReader: reads JSON that comes from outside, without exceptions and within limits.
+// JsonReader: reads JSON from untrusted sources, without exceptions and within limits.
 //
-// JsonDocument parses a text in one pass. It is two buffers: a node of 16 bytes for each value and
+// JsonDocument parses a text in one pass into two buffers: a node of 16 bytes for each value and
 // each key, in the order of the text, and the bytes of all strings. So a text of N bytes takes at
-// most about 9 N bytes, no value is an allocation of its own, and fields keep their order.
+// most about 9 N bytes, no value is allocated separately, and fields keep their order.
 // JsonValue is a view of one value. Its getters return kInvalidArgument "PATH: must be X; got Y",
 // where PATH leads from the root ("messages[0].role") and Y quotes at most kMaxQuotedBytes.
 // Thread safety: const after parsing; any thread. Ownership: views borrow from their document,
 // which may be moved but must outlive them. Invariants: (1) all strings are valid UTF-8; (2) no
-// object has a key twice: RFC 8259 leaves open which of two counts, so a text with both is refused;
-// (3) limits are checked before the memory is allocated.
+// object has a key twice: RFC 8259 does not define which of two values counts, so such a text is
+// refused; (3) limits are checked before memory is allocated.
 #ifndef HEARTH_SERVICES_SERVING_JSON_READER_H_
 #define HEARTH_SERVICES_SERVING_JSON_READER_H_
 
@@ -34,8 +34,8 @@ inline constexpr uint64_t kAllIds = uint64_t{1} << 32;
 struct JsonLimits {
   size_t depth = 64;  // lists and objects inside each other
   size_t keys = kMaxJsonKeys;
-  // Called with a number of bytes before they are allocated. False: there is no room for them.
-  // Null: the length of the text is the only limit.
+  // Called with a number of bytes before they are allocated. Returns false if there is no room for
+  // them. Null: only the length of the text limits the memory.
   std::function<bool(uint64_t bytes)> hold = nullptr;
 };
 
@@ -48,50 +48,51 @@ class JsonValue {
   bool is_number() const;
   bool is_list() const;
   bool is_object() const;
-  // Whether it is the text `text`, or the value `value`.
+  // Whether the value is the string `text`, or equals `value`.
   bool Is(absl::string_view text) const;
   bool IsBool(bool value) const;
   bool IsNumber(double value) const { return AsDouble() == value; }
-  // The elements of a list, or the fields of an object; 0 for any other value.
+  // Number of elements of a list or fields of an object; 0 for any other value.
   size_t size() const;
 
   absl::StatusOr<bool> Bool() const;
   absl::StatusOr<absl::string_view> Text() const;
-  // A number without a fraction in [least, most]; 2.0 counts as 2.
+  // A whole number in [least, most]; 2.0 counts as 2.
   absl::StatusOr<uint64_t> Count(uint64_t least, uint64_t most) const;
   absl::StatusOr<double> Number(double least, double most) const;
-  // A list of token ids below `below`: `count` of them, from the one at `first` on; the others are
-  // not looked at.
+  // Reads token ids below `below` from a list: `count` of them, starting at index `first`. The
+  // other elements are not checked.
   absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = kAllIds, size_t first = 0,
                                             size_t count = SIZE_MAX) const;
   absl::Status CheckObject() const;
 
-  // The field of an object. Nullopt: there is none, it is null, or the value is not an object.
+  // Returns the field of an object; nullopt if there is none, if it is null, or if the value is not
+  // an object.
   std::optional<JsonValue> Find(absl::string_view name) const;
 
   class Range;
-  Range elements() const;  // empty unless it is a list
+  Range elements() const;  // empty unless the value is a list
   Range fields() const;    // the values of an object, each with its name; empty for any other value
-  // REQUIRES: it is of fields(), or of Find.
+  // REQUIRES: the value comes from fields() or Find.
   absl::string_view name() const;
 
   // "messages[0].role"; empty for the root.
   std::string Path() const;
-  // JSON text, cut as Quoted does.
+  // Returns the value as JSON text, shortened like Quoted.
   std::string Quote() const;
-  // kInvalidArgument "PATH: must be `must`; got VALUE".
+  // Returns kInvalidArgument "PATH: must be `must`; got VALUE".
   absl::Status Bad(absl::string_view must) const;
-  // kInvalidArgument "PATH: `why`".
+  // Returns kInvalidArgument "PATH: `why`".
   absl::Status Refuse(absl::string_view why) const;
 
  private:
   friend class JsonDocument;
   JsonValue(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
   uint32_t End() const;     // the node after the last one of this value
-  double AsDouble() const;  // NaN: it is no number
+  double AsDouble() const;  // NaN: not a number
 
   const JsonNodes* nodes_;
-  uint32_t at_;  // the key of a field is the node before
+  uint32_t at_;  // index of the node; a field's key is the node before it
 };
 
 class JsonValue::Range {
@@ -117,7 +118,7 @@ class JsonValue::Range {
 
  private:
   friend class JsonValue;
-  // Between two nodes of `nodes`.
+  // The values from node `begin` to node `end`.
   Range(const JsonNodes* nodes, uint32_t begin, uint32_t end, uint32_t keys)
       : begin_({nodes, begin + keys}, keys), end_({nodes, end + keys}, keys) {}
 
@@ -126,8 +127,8 @@ class JsonValue::Range {
 
 class JsonDocument {
  public:
-  // `name`: begins errors about the whole text ("the body"). kInvalidArgument with a byte offset:
-  // it is not JSON, or over a limit; kUnavailable: limits.hold refused.
+  // `name` begins errors about the whole text ("the body"). kInvalidArgument with a byte offset if
+  // the text is not JSON or over a limit; kUnavailable if limits.hold refused.
   static absl::StatusOr<JsonDocument> Parse(absl::string_view text, absl::string_view name,
                                             const JsonLimits& limits = {});
   ~JsonDocument();
@@ -135,7 +136,7 @@ class JsonDocument {
   JsonDocument& operator=(JsonDocument&&) noexcept;
 
   JsonValue root() const { return {nodes_.get(), 0}; }
-  uint64_t bytes() const;  // that it holds
+  uint64_t bytes() const;  // memory of both buffers
 
  private:
   explicit JsonDocument(std::unique_ptr<const JsonNodes> nodes);
@@ -149,25 +150,26 @@ class JsonDocument {
 // Thread safety: none.
 class JsonFields {
  public:
-  // Whether a value counts as absent. `place` is the caller's own: the object that has the field.
+  // Returns whether a value counts as absent. `place` is a number of the caller's for the object
+  // that has the field.
   using IsAbsent = bool (*)(uint16_t place, absl::string_view name, JsonValue value);
 
   explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint16_t place = 0)
       : object_(object), is_absent_(is_absent), place_(place), status_(object.CheckObject()) {}
 
-  // True: the field is there, and fine.
+  // Return true if the field is present and valid.
   bool Bool(absl::string_view name, bool* to);
   bool Text(absl::string_view name, std::string* to, size_t most_bytes = SIZE_MAX);
   bool Count(absl::string_view name, uint64_t least, uint64_t most, uint64_t* to);
   bool Number(absl::string_view name, double least, double most, float* to);
-  // Nullopt also after an error.
+  // Returns nullopt also after an error.
   std::optional<JsonValue> Find(absl::string_view name) const;
-  // Keeps an error of the caller's own.
+  // Keeps an error that the caller found.
   void Add(const absl::Status& status) { status_.Update(status); }
   const absl::Status& status() const { return status_; }
 
  private:
-  // Keeps the error, or the value.
+  // Stores the value in *to, or keeps the error.
   template <typename Value, typename To>
   bool Take(const absl::StatusOr<Value>& value, To* to) {
     status_ = value.status();

@@ -32,19 +32,19 @@ std::string TimeNow() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
 }
 
-// A value that a person or a splitter at spaces would misread is quoted.
+// Quotes a value that a person, or a program that splits at spaces, would misread.
 std::string TextValue(const std::string& value) {
   const bool plain = !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
-// The number in a field's text; null for what JSON has no number for.
+// Returns the number in a field's text; null if JSON cannot represent it.
 Json NumberOf(const std::string& text) {
   const Json number = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return number.is_discarded() ? Json() : number;
 }
 
-// Of gRPC's own lines, which name sockets and source files, only errors help to debug Hearth; but a
+// gRPC's own lines name sockets and source files; only its errors help to debug Hearth. But a
 // failed handshake is reported nowhere else.
 void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
@@ -57,7 +57,7 @@ void LogGrpc(gpr_log_func_args* line) {
   Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
 }
 
-// As a rule what somebody sent that is no message; any number of them.
+// Protobuf usually logs invalid messages from callers; there may be any number of them.
 void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line,
                  const std::string& message) {
   static LogRate& rate = *new LogRate();
@@ -72,12 +72,12 @@ void SetUpLogging(LogLevel level, LogFormat format) {
   least_level = level;
   log_format = format;
   gpr_set_log_function(&LogGrpc);
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // failed handshakes are said at that level
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // gRPC logs failed handshakes at this level
   google::protobuf::SetLogHandler(&LogProtobuf);
 }
 
 std::string HandshakeFailure(absl::string_view file, absl::string_view message) {
-  // The first where TLS has a reason, the second also where the other end just goes.
+  // gRPC writes the first text if TLS has a reason, and the second also if the peer just closes.
   for (const auto& [where, what] :
        {std::pair<const char*, const char*>{"ssl_transport_security.cc",
                                             "Handshake failed with fatal error "},

@@ -38,14 +38,14 @@ struct LogField {
 void SetUpLogging(LogLevel level, LogFormat format);
 void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& fields = {});
 bool Logs(LogLevel level);  // whether a line of this level is written
-// A line for each, without fields.
+// Logs one warning for each event, without fields.
 void LogWarnings(const std::vector<std::string>& events);
 
-// Why a TLS handshake failed, from gRPC's line about it; empty when the line is about something
-// else.
+// Returns why a TLS handshake failed, from gRPC's log line about it; empty if the line is about
+// something else.
 std::string HandshakeFailure(absl::string_view file, absl::string_view message);
 
-// One line without its time and level; quotes what needs quoting.
+// Returns a line without time and level; quotes values that need it.
 std::string FormatText(absl::string_view event, const std::vector<LogField>& fields);
 std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
                        const std::vector<LogField>& fields);
@@ -55,13 +55,14 @@ std::string FormatJson(absl::string_view time, absl::string_view level, absl::st
 // Thread safety: all methods from any thread.
 class LogRate {
  public:
-  // Allows `at_once` lines, and one more each `every`.
+  // Allows `at_once` lines at once, and one more per `every`.
   explicit LogRate(absl::Duration every = absl::Seconds(10), int at_once = 5)
       : every_(every), at_once_(at_once) {
     assert(every > absl::ZeroDuration() && at_once >= 1);
   }
 
-  // None: do not log now. Otherwise the number of lines left out since the last one.
+  // Returns nullopt if nothing may be logged now, else the number of lines omitted since the last
+  // one.
   std::optional<uint64_t> Take(absl::Time now);
 
  private:
@@ -69,12 +70,12 @@ class LogRate {
   const int at_once_;
   absl::Mutex mutex_;
   absl::Time full_ ABSL_GUARDED_BY(mutex_) =
-      absl::InfinitePast();  // when `at_once` lines fit again
+      absl::InfinitePast();  // time at which `at_once` lines are allowed again
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Logs when the rate allows it, with `left_out`, the number of lines that were not logged. False:
-// it did not.
+// Logs if the rate allows it, with `left_out`, the number of omitted lines. Returns false if
+// nothing was logged.
 bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::vector<LogField> fields);
 

@@ -15,14 +15,14 @@
 namespace hearth {
 namespace {
 
-// From a pool hit on a small model to a cold prompt of 100,000 tokens on a CPU, in seconds.
+// Buckets in seconds, from a pool hit on a small model to a cold prompt of 100,000 tokens on a CPU.
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300};
 
 // Pages are about 100 KiB.
 constexpr uint64_t kBudgetBytes = uint64_t{8} << 20;
 
-// Scrapers, and a few people: none of them is slow, or sends anything.
+// Limits for scrapers and a few people, who are not slow and send no body.
 HttpLimits PageLimits() {
   HttpLimits limits;
   limits.connections = 64;
@@ -32,7 +32,7 @@ HttpLimits PageLimits() {
   return limits;
 }
 
-// Adds to the family of its name a metric with the sample's labels and no value yet.
+// Adds a metric without a value to the family `sample.name`, with the sample's labels.
 template <typename Sample>
 prometheus::ClientMetric* AddMetric(const Sample& sample, prometheus::MetricType type,
                                     std::map<std::string, prometheus::MetricFamily>* families) {
@@ -76,7 +76,7 @@ struct Metrics::Rep {
   prometheus::Family<prometheus::Histogram>* calls = nullptr;
   prometheus::Family<prometheus::Histogram>* generations = nullptr;
   std::map<std::string, HttpPage> pages;
-  std::unique_ptr<HttpServer> server;  // last: it reads the others
+  std::unique_ptr<HttpServer> server;  // last member: its thread reads the others
 };
 
 Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
@@ -143,7 +143,8 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address,
 void Metrics::Stop() { rep_->server.reset(); }
 
 std::string Metrics::Render() const {
-  std::map<std::string, prometheus::MetricFamily> by_name;  // as the text format groups them
+  std::map<std::string, prometheus::MetricFamily>
+      by_name;  // the text format groups metrics by name
   for (const MetricSource& source : rep_->sources) {
     for (const MetricSample& sample : source()) {
       if (sample.is_counter) {

@@ -1,9 +1,10 @@
-// Metrics: a server's counters, served over HTTP to Prometheus, beside pages for people.
+// Metrics: serves a server's counters to Prometheus over HTTP, and pages for people.
 //
-// Sources read the counters of the store and the engine when Prometheus asks; only the times of
-// RPCs and generations are kept here, as histograms. Pages are made for each request; GET and HEAD
-// only. Thread safety: all methods from any thread. Sources and pages are called on the HTTP
-// server's thread, one at a time. Ownership: the data that they read must outlive the Metrics.
+// Sources read the counters of the store and the engine when Prometheus asks. Only the times of
+// RPCs and generations are kept here, as histograms. Pages are made for each request; only GET and
+// HEAD are supported. Thread safety: all methods from any thread. Sources and pages are called on
+// the HTTP server's thread, one at a time. Ownership: the data that they read must outlive the
+// Metrics.
 #ifndef HEARTH_SERVICES_SERVING_METRICS_H_
 #define HEARTH_SERVICES_SERVING_METRICS_H_
 
@@ -22,7 +23,7 @@ namespace hearth {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// One number under one name. Counters' names end in _total.
+// One number under one name. Names of counters end in _total.
 struct MetricSample {
   static MetricSample Gauge(std::string name, std::string help, double value,
                             MetricLabels labels = {}) {
@@ -39,8 +40,8 @@ struct MetricSample {
   MetricLabels labels;
   double value = 0;
 };
-// One histogram: counts[i] observations lie above bounds[i-1] and at or below bounds[i], the last
-// ones above all bounds.
+// One histogram: counts[i] observations are above bounds[i-1] and at most bounds[i]; the last count
+// is above all bounds.
 struct HistogramSample {
   std::string name;
   std::string help;
@@ -66,21 +67,21 @@ class Metrics {
   // REQUIRES: before Serve.
   void AddSource(MetricSource source);
   void AddHistograms(HistogramSource source);
-  // Adds a page beside /metrics. REQUIRES: before Serve.
+  // Adds a page in addition to /metrics. REQUIRES: before Serve.
   void AddPage(const std::string& path, HttpPage page);
   void RecordCall(const char* method, absl::StatusCode code, double seconds);
-  // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
+  // `part`: "queue", "fetch", "prefill", "ttft" or "total".
   void RecordGeneration(const std::string& part, double seconds);
 
-  // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. `hosts`: more
-  // names that a request's Host may have (HostRule). Returns "host:port". kUnavailable naming
-  // the address when it cannot be bound.
+  // Serves /metrics and the pages on "host:port"; with port 0 the system chooses the port. `hosts`:
+  // additional names that a request's Host may have (HostRule). Returns "host:port". kUnavailable
+  // names the address if it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address,
                                     std::vector<std::string> hosts = {});
-  // Ends Serve: returns when no source is being read, so that their data may be destroyed. May be
-  // called without Serve, and again.
+  // Ends Serve. When Stop returns, no source is being read, and their data may be destroyed. May be
+  // called without Serve, and repeatedly.
   void Stop();
-  // The page as Prometheus would read it.
+  // Returns the text of /metrics.
   std::string Render() const;
 
  private:

@@ -27,13 +27,13 @@
 namespace hearth {
 namespace {
 
-// The largest threshold that glibc takes on 64-bit systems; an object of the 27B at C = 128 is
-// above it and is mapped on its own.
+// The largest threshold that glibc accepts on 64-bit systems. An object of the 27B model with
+// chunks of 128 tokens is larger and is mapped separately.
 constexpr int kMmapThresholdBytes = 32 << 20;
 constexpr int kTrimThresholdBytes = 1 << 30;
-// By default each of the first eight threads a core gets a heap of its own, and with it freed
-// memory that no other thread can use: a publish then meets fresh memory until all have served one.
-// Small blocks are cached by each thread anyway.
+// By default glibc makes a heap for each of the first eight threads per core. Freed memory in one
+// heap is useless to threads of another: a publish would touch fresh memory until every thread has
+// served one. Each thread caches small blocks anyway.
 constexpr int kMaxHeaps = 2;
 
 sigset_t StopSignals() {
@@ -73,13 +73,13 @@ void TakeStopSignals() {
   }
 }
 
-// The guard of a start. Its texts are made while there is memory. Written by one thread before
-// others start, and by EndStartGuard; read by handlers.
+// State of the start guard. Its texts are made while there is memory. Written by one thread before
+// others start, and by EndStartGuard; read by signal handlers.
 struct StartGuard {
   char program[128];
   char advice[2048];
-  std::vector<int> signals;  // those that OnEndOfLibrary handles
-  bool is_limited;           // its address space or its threads
+  std::vector<int> signals;  // signals that OnEndOfLibrary handles
+  bool is_limited;           // address space or threads have a limit
   std::terminate_handler terminate_before;
   std::atomic<bool> is_on{false};
   std::atomic<pid_t> ending_thread{0};
@@ -94,31 +94,31 @@ rlim_t LimitOf(__rlimit_resource resource) {
   return getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// Whether an operator lowered the limit: the kernel's own for a user is half of all threads.
+// Whether an operator lowered the limit: the kernel's own limit for a user is half of all threads.
 bool AreThreadsLimited() {
   rlim_t all = 0;
   std::ifstream("/proc/sys/kernel/threads-max") >> all;
   return LimitOf(RLIMIT_NPROC) < all / 2;
 }
 
-// As `ulimit` prints it.
+// Returns the limit in `ulimit`'s format.
 std::string LimitText(__rlimit_resource resource, uint64_t unit) {
   const rlim_t limit = LimitOf(resource);
   return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit / unit);
 }
 
-// Returns false if no start is guarded. If another thread ends the start already, waits for the end
-// of the process.
+// Returns false if the guard is off. If another thread is already ending the start, waits for the
+// end of the process.
 bool MayEndStart() {
   if (!Guard().is_on.load()) return false;
   pid_t ending = 0;
   if (Guard().ending_thread.compare_exchange_strong(ending, gettid())) return true;
-  if (ending == gettid()) _exit(1);  // it failed again while it wrote the line
+  if (ending == gettid()) _exit(1);  // this thread failed again while writing the line
   for (;;) pause();
 }
 
-// Takes no memory and no lock. `is_refusal`: memory or a thread was certainly refused. `what`: an
-// exception or a signal.
+// Ends the start with a line. Allocates nothing and takes no lock. `is_refusal`: memory or a thread
+// was certainly refused. `what`: text of an exception or name of a signal.
 [[noreturn]] void EndStart(bool is_refusal, const char* what) {
   const auto say = [](const char* text) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) _exit(1);
@@ -141,12 +141,12 @@ void OnEndOfLibrary(int signal) {
   raise(signal);
 }
 
-// Returns if the exception that nothing caught is no sign of refused memory or threads.
+// Ends the start if the uncaught exception is a sign of refused memory or threads; else returns.
 void EndStartByException() {
   const bool is_limited = Guard().is_limited;
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
-    // A refused thread whose exception unwinds past threads that run destroys these.
+    // No current exception: the exception of a refused thread unwound past running std::threads.
     if (is_limited && MayEndStart()) EndStart(false, "std::terminate");
   } catch (const std::bad_alloc& error) {
     if (MayEndStart()) EndStart(true, error.what());
@@ -178,8 +178,8 @@ void GuardStart(const std::string& program, const std::vector<std::string>& aske
   std::snprintf(guard.advice, sizeof(guard.advice), "%s", advice.c_str());
   const bool is_memory_limited = LimitOf(RLIMIT_AS) != RLIM_INFINITY;
   guard.is_limited = is_memory_limited || AreThreadsLimited();
-  // If it is refused memory, a library may abort or use a null pointer; if it is refused a thread,
-  // it aborts. Without a limit a crash has another cause, and its core file is of use.
+  // If memory is refused, a library may abort or use a null pointer; if a thread is refused, it
+  // aborts. Without a limit, a crash has another cause, and its core file is useful.
   if (guard.is_limited) guard.signals = {SIGABRT};
   if (is_memory_limited) guard.signals = {SIGABRT, SIGSEGV, SIGBUS};
   guard.is_on.store(true);
@@ -199,7 +199,7 @@ void HandleStopSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (!IsSignalBlocked(SIGUSR1)) std::signal(SIGUSR1, SIG_IGN);
   std::signal(SIGUSR2, SIG_IGN);
-  // A caller that goes away while it is written to is an error of that write, not of the process.
+  // If a caller leaves during a write, the write must fail, not the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::thread(&TakeStopSignals).detach();
 }
@@ -227,7 +227,7 @@ void RaiseOpenFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);  // refused: what there is has to do
+  setrlimit(RLIMIT_NOFILE, &limit);  // on failure the present limit stays
 }
 
 int FailToStart(const std::string& program, const absl::Status& status) {

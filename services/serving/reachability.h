@@ -1,4 +1,4 @@
-// Reachability: whether a server reaches another one that it depends on; a change is logged.
+// Reachability: whether a server can reach another server that it depends on; logs changes.
 //
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_SERVING_REACHABILITY_H_
@@ -16,13 +16,13 @@ namespace hearth {
 
 class Reachability {
  public:
-  // `what` begins the lines: "store"; `address`: without secrets.
+  // `what` begins the log lines: "store"; `address` must not contain secrets.
   Reachability(absl::string_view what, std::string address,
                absl::Duration log_every = absl::Seconds(10))
       : what_(what), address_(std::move(address)), rate_(log_every) {}
 
-  // Nothing is logged of one that is reached from the start. A change that the rate leaves out is
-  // logged by a later call, unless it was undone by then.
+  // Logs nothing if the server is reachable from the start. If the log rate omits a change, a later
+  // call logs it, unless it was reverted by then.
   void Note(bool is_reached, absl::string_view reason) {
     is_reached_ = is_reached;
     absl::MutexLock lock(&mutex_);

@@ -4,7 +4,7 @@
 
 namespace hearth {
 
-extern const char kStatusPage[];  // status_page.html: shows what /status.json says
+extern const char kStatusPage[];  // status_page.html: shows /status.json
 
 StatusFigures::StatusFigures(std::string program, std::string version, Source source, Clock* clock)
     : program_(std::move(program)),

@@ -1,9 +1,9 @@
-// StatusFigures: the JSON of a program's status page: who it is, and how its counters grew in each
-// of the last steps of ten seconds.
+// StatusFigures: the JSON of a program's status page: program, version, and the growth of its
+// counters in each of the last steps of ten seconds.
 //
-// A text is reused for a second, so that frequent calls cost the program little. Thread safety: all
-// methods from any thread; the source is called by one at a time. Ownership: what the source reads
-// must outlive it.
+// A text is reused for one second, so that frequent calls cost little. Thread safety: all methods
+// from any thread; the source is called by one thread at a time. Ownership: the data that the
+// source reads must outlive it.
 #ifndef HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
 #define HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
 
@@ -30,7 +30,7 @@ class StatusFigures {
   static constexpr absl::Duration kStep = absl::Seconds(10);
   static constexpr size_t kSteps = 60;  // ten minutes
 
-  // Counters since the start, always the same ones in the same order.
+  // Counters since the start; always the same counters in the same order.
   using Totals = std::vector<std::pair<const char*, uint64_t>>;
   struct Source {
     std::function<Totals()> totals;
@@ -40,13 +40,13 @@ class StatusFigures {
   // `clock` null: the system's.
   StatusFigures(std::string program, std::string version, Source source, Clock* clock = nullptr);
 
-  // The page, and its figures beside it. It must outlive what `metrics` serves.
+  // Adds the status page and /status.json. REQUIRES: this outlives the server of `metrics`.
   void AddPages(Metrics* metrics);
   // Samples every kStep from now on.
   void Start();
-  // No more samples: the source may be gone afterwards.
+  // Stops sampling; afterwards the source's data may be destroyed.
   void Stop() { sampler_.reset(); }
-  // Adds a step: the growth of the counters since the last.
+  // Adds a step: the growth of the counters since the last step.
   void Sample() ABSL_LOCKS_EXCLUDED(mutex_);
   std::string JsonText() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -64,7 +64,7 @@ class StatusFigures {
   std::deque<Json> steps_ ABSL_GUARDED_BY(mutex_);  // oldest first
   std::string made_ ABSL_GUARDED_BY(mutex_);
   absl::Time made_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  std::unique_ptr<RepeatingThread> sampler_;  // last: it uses the others
+  std::unique_ptr<RepeatingThread> sampler_;  // last member: its thread uses the others
 };
 
 }  // namespace hearth
