@@ -64,7 +64,7 @@ struct WorkerFlags {
   std::string trusted_proxies;
 };
 
-// Weight digests are remembered where other programs remember what they can compute again.
+// Folder for weight digests: the user's cache folder, because they can be computed again.
 std::string DefaultDigestCache() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/hearth");
@@ -73,7 +73,7 @@ std::string DefaultDigestCache() {
   return "";
 }
 
-// What the class invariant multiplies.
+// Flags of the numbers that the class invariant multiplies.
 void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
   set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "q8_0", "q4_0"},
                  "Form of the weights (class invariant). stored: the checkpoint's bits; float32: "
@@ -231,7 +231,7 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   return true;
 }
 
-// The flags that ask for memory.
+// Returns the flags that ask for memory, with their values.
 std::vector<std::string> AskedMemory(const WorkerFlags& flags) {
   const auto text = [](const char* flag, uint64_t bytes) {
     return absl::StrCat("--", flag, "=", FormatByteSize(bytes));
@@ -247,7 +247,7 @@ std::vector<std::string> AskedMemory(const WorkerFlags& flags) {
   return asked;
 }
 
-// What is wrong already before minutes of loading.
+// Checks the flags before the model is loaded, which takes minutes.
 absl::Status CheckStart(const WorkerFlags& flags) {
   if (absl::Status status = flags.engine.Validate(); !status.ok()) return status;
   struct stat info {};
@@ -293,7 +293,7 @@ void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedToken
        {"took_ms", absl::ToInt64Milliseconds(took)}});
 }
 
-// A model's name: that of its folder, or of its file without .gguf.
+// Returns a model's name: the name of its folder, or of its file without .gguf.
 std::string NameOf(absl::string_view path) {
   while (absl::ConsumeSuffix(&path, "/")) {
   }
@@ -305,7 +305,7 @@ std::vector<std::string> Words(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipWhitespace());
 }
 
-// Null: --http-listen is empty.
+// Returns null if --http-listen is empty.
 absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
                                                        Generator* generator, Admission* admission,
                                                        const ServerAccess& access) {
@@ -370,7 +370,7 @@ InferenceOptions InferenceOf(const WorkerFlags& flags, std::vector<std::string> 
 }
 
 int Main(int argc, char** argv) {
-  StoppedLine stopped;  // goes last
+  StoppedLine stopped;  // destroyed last
   WorkerFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
@@ -415,7 +415,7 @@ int Main(int argc, char** argv) {
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
-        // Ends calls over HTTP that are left; gRPC's server ends its own.
+        // Ends remaining calls over HTTP; gRPC's server ends its own calls.
         if (*door != nullptr) admission.CutOff();
         door->reset();
         (*engine)->Drain(deadline);
@@ -426,10 +426,10 @@ int Main(int argc, char** argv) {
         if (*door != nullptr) (*door)->Drain();
       });
   door->reset();
-  metrics.Stop();  // it reads the engine and the link
+  metrics.Stop();  // its sources read the engine and the link
   status.figures()->Stop();
   generator.reset();  // its jobs use the engine
-  // Publishes that the drain did not wait for still use the link: the engine goes first.
+  // Publishes that the drain did not wait for still use the link, so the engine is destroyed first.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }

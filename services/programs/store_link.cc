@@ -31,8 +31,8 @@ std::optional<int> CudaIndex(absl::string_view device) {
   return index;
 }
 
-// The function by which a worker that computes on `device` maps the gpu tier of a store on its
-// host. Null when it cannot.
+// Returns the function that maps the gpu tier of a store on this host, for a worker that computes
+// on `device`; null if there is no such mapping.
 ImportDevice GpuImporter(const std::string& device) {
   const std::optional<int> index = CudaIndex(device);
   if (!index.has_value()) return nullptr;
@@ -43,7 +43,7 @@ ImportDevice GpuImporter(const std::string& device) {
 
 }  // namespace
 
-// A store in this process, which the worker calls as it calls any other, but through no socket.
+// A store in this process. The worker calls it like any other store, but without a socket.
 struct StoreLink::Embedded {
   Embedded(std::unique_ptr<TieredStore> opened, Admission* admission)
       : store(std::move(opened)), service(store.get(), admission, kVersion) {
@@ -55,8 +55,8 @@ struct StoreLink::Embedded {
   ~Embedded() { server->Shutdown(); }
 
   const std::unique_ptr<TieredStore> store;
-  CacheService service;  // of others, as `admission` knows them
-  // The worker asserts the tenants that it authenticated.
+  CacheService service;  // for callers outside this process, whom `admission` authenticates
+  // For the worker's own calls, which name the tenants that the worker authenticated.
   Admission worker{nullptr, nullptr, {"worker", Role::kWorker, kDefaultTenant, "", false}};
   CacheService own{store.get(), &worker, kVersion};
   std::unique_ptr<grpc::Server> server;
@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->reachability_check_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {
-        // Asking also makes an idle channel connect. What is neither is about to be one of them.
+        // GetState also makes an idle channel connect. Other states soon become one of these two.
         const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
         const bool is_lost = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
         if (is_lost || state == GRPC_CHANNEL_READY) {

@@ -1,7 +1,7 @@
-// StoreLink: the store that --store names: a cache node over gRPC, one in this process, or none.
+// StoreLink: the store that --store names: a store over gRPC, a store in this process, or none.
 //
 // Thread safety: accessors from any thread once opened.
-// Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses
+// Ownership: owns the cache, its counters and the embedded store; must outlive the engine that uses
 // them.
 #ifndef HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
 #define HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
@@ -32,19 +32,19 @@ class StoreLink {
     std::string spec;            // "host:port", "unix:PATH", "embedded:DIR" or "none"
     StoreOptions embedded;       // sizes of an embedded store
     bool shared_memory = true;   // use the shared memory of a store on this host
-    ClientAccess access;         // to a cache node
-    std::string device = "cpu";  // that the engine computes on
+    ClientAccess access;         // for a store over gRPC
+    std::string device = "cpu";  // device of the engine
   };
   ~StoreLink();
-  // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
+  // kInvalidArgument if `spec` has none of these forms; other errors name the flag of `access`.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
                                                          Admission* admission);
 
-  RemotePrefixCache* cache() const { return cache_.get(); }  // null: none
+  RemotePrefixCache* cache() const { return cache_.get(); }  // null: no store
   grpc::Service* service() const;                            // null unless embedded
 
   const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
-  // Of a cache node; null: another store.
+  // Reachability of a store over gRPC; null for other stores.
   const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
   // Waits for an embedded store's write-behind.
@@ -56,9 +56,9 @@ class StoreLink {
 
   CacheCounters counters_;
   std::unique_ptr<Reachability> reachability_;
-  std::unique_ptr<RepeatingThread> reachability_check_;  // at whether a cache node is reached
+  std::unique_ptr<RepeatingThread> reachability_check_;  // updates reachability_
   std::unique_ptr<Embedded> embedded_;
-  std::unique_ptr<RemotePrefixCache> cache_;  // ends before the store that it calls
+  std::unique_ptr<RemotePrefixCache> cache_;  // destroyed before the store that it calls
 };
 
 }  // namespace hearth

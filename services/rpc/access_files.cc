@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// A certificate's chain has some KiB, a table of 100,000 tenants 10 MiB.
+// A certificate chain has some KiB; a file of 100,000 tenants has 10 MiB.
 constexpr uint64_t kMaxFlagFileBytes = uint64_t{16} << 20;
 // Long enough to renew a certificate by hand.
 constexpr absl::Duration kWarnBefore = absl::Hours(24 * 14);
@@ -33,7 +33,7 @@ Bio Over(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// A key with a passphrase is not asked for it.
+// Never asks for the passphrase of a key.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 std::string SubjectOf(const X509* certificate) {
@@ -48,7 +48,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
-// All certificates of a file, the first one in *first.
+// Reads all certificates of a file; stores the first one in *first.
 absl::Status ReadCertificates(const std::string& flag, const std::string& file,
                               const std::string& text, Certificate* first,
                               std::vector<CertificateLife>* lives) {
@@ -78,7 +78,7 @@ bool StaysOnHost(const std::string& address) {
   for (const char* local : {"unix:", "unix-abstract:", "localhost:", "[::1]:"}) {
     if (absl::StartsWith(address, local)) return true;
   }
-  // A name may begin with "127." too.
+  // A host name may begin with "127." too, so all characters are checked.
   return absl::StartsWith(address, "127.") &&
          address.find_first_not_of("0123456789.:") == std::string::npos;
 }

@@ -1,8 +1,8 @@
-// Reads and checks the files and addresses in flags of access, for both ends of a connection.
-// Certificates and keys are checked before TLS gets them: an error names the file and what is
-// wrong, where a handshake would fail with a number.
+// Reads and checks the files and addresses of access flags, for both ends of a connection.
+// Certificates and keys are checked before TLS uses them, so that an error names the file and the
+// fault; a failed handshake would only give a number.
 //
-// Thread safety: pure functions apart from reading.
+// Thread safety: pure functions apart from reading files.
 #ifndef HEARTH_SERVICES_RPC_ACCESS_FILES_H_
 #define HEARTH_SERVICES_RPC_ACCESS_FILES_H_
 
@@ -15,20 +15,20 @@
 
 namespace hearth {
 
-// Whether only this host sees the bytes sent there: a unix socket, or a loopback address.
+// Whether bytes sent to `address` stay on this host: a unix socket, or a loopback address.
 bool StaysOnHost(const std::string& address);
 
-// The bytes of a flag's small file (ReadBoundedFile). The error names the flag, also for an empty
-// file.
+// Returns the bytes of a flag's small file (ReadBoundedFile). The error names the flag; an empty
+// file is an error too.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path,
                                          bool pipes_too = false);
 
-// Flags without their dashes, and the files they name; empty: not given.
+// Flag names without dashes, and the files that they name; empty: not given.
 struct TlsFiles {
-  std::string certificate_flag, certificate;  // a chain; the first is one's own
+  std::string certificate_flag, certificate;  // a chain; its first certificate is the own one
   std::string key_flag, key;
   std::string authority_flag, authority;
-  bool pipes_too = false;  // they need not be regular files
+  bool pipes_too = false;  // accept pipes, not only regular files
 };
 
 struct CertificateLife {
@@ -41,10 +41,11 @@ struct TlsTexts {
   std::vector<CertificateLife> lives;       // of all certificates in the files
 };
 
-// kNotFound, kInvalidArgument: name the flag and the file.
+// Reads and checks the files. kNotFound or kInvalidArgument names the flag and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
-// The warning that a certificate has expired or will soon; none while it is valid for long enough.
+// Returns a warning if the certificate is not valid yet, has expired, or will expire soon; else
+// nullopt.
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now);
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
-// Metadata of a call: the id of a request, which its lines in the logs of client, worker and store
-// have in common, and the caller's token.
+// Metadata of a call: the request id, which connects the log lines of client, worker and store, and
+// the caller's token.
 //
-// gRPC aborts the process if a value has a byte that HTTP/2 does not allow, so nothing is sent that
-// was not checked. Thread safety: pure functions apart from randomness and their context.
+// gRPC aborts the process if a value has a byte that HTTP/2 does not allow, so values are checked
+// before they are sent. Thread safety: pure functions apart from randomness and their context.
 #ifndef HEARTH_SERVICES_RPC_CALL_METADATA_H_
 #define HEARTH_SERVICES_RPC_CALL_METADATA_H_
 
@@ -18,15 +18,16 @@ namespace hearth {
 inline constexpr char kRequestIdKey[] = "hearth-request-id";
 inline constexpr size_t kMaxRequestIdBytes = 64;
 
-// 16 hex digits.
+// Returns 16 random hex digits.
 std::string NewRequestId();
-// Sends nothing if `id` is empty or not of visible ASCII characters alone.
+// Sends `id`; sends nothing if `id` is empty or has other than visible ASCII characters.
 void SendRequestId(const std::string& id, grpc::ClientContext* context);
 
 // Whether `text` can be a token: one or more visible ASCII characters, without spaces. Token files
 // and headers have the same rule.
 bool IsTokenText(absl::string_view text);
-// The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
+// Returns `sent` if it consists of letters, digits, '-', '_' and '.' and is not too long, else a
+// new id.
 std::string RequestIdFrom(absl::string_view sent);
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 

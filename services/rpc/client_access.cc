@@ -30,7 +30,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string
       absl::StrCat("--", flag, ": ", path, " must hold exactly one token of printable characters"));
 }
 
-// gRPC's own call credentials refuse loopback and unix sockets; metadata goes anywhere.
+// gRPC's own call credentials are not sent over loopback without TLS or unix sockets, so the token
+// is sent as metadata.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
   explicit TokenSender(std::shared_ptr<RereadFile> token) : token_(std::move(token)) {}
@@ -60,7 +61,8 @@ class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<RereadFile> token_;
 };
 
-// For handshakes to come the files as they are then. Ones that do not match are passed over.
+// Credentials that read the files again for later handshakes. A certificate and key that do not
+// match are ignored.
 std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAccess& access) {
   namespace tls = grpc::experimental;
   tls::TlsChannelCredentialsOptions options;
@@ -110,7 +112,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
         "--", flag, ": the token would reach ", address, " in clear text; give --", access.prefix,
         "tls-ca, or --", access.prefix, "plaintext-tokens on if the network is encrypted"));
   }
-  // As it changes: Kubernetes renews its tokens. What is no file is read once.
+  // The file is read again when it changes, because Kubernetes renews tokens. A pipe is read once.
   const std::string path = access.token_file;
   const auto read = [flag, path, pipes_too = !access.rereads]() mutable {
     return ReadToken(flag, path, std::exchange(pipes_too, false));
@@ -128,8 +130,8 @@ std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
   const std::string flag = absl::StrCat("--", access.prefix, "tls-ca");
   const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
   if (access.tls_ca.empty()) {
-    // Our servers end a connection without TLS so; gRPC does not pass their message on, and tells
-    // of the end alone where it saw that first.
+    // Hearth's servers end a connection without TLS this way. gRPC does not pass on their message,
+    // and reports only the end if it saw the end first.
     const char* const end = says("goaway received")    ? "the server ended the connection at once"
                             : says("transport closed") ? "the server ended the connection"
                                                        : nullptr;

@@ -1,6 +1,6 @@
-// ClientAccess: how a client connects to a worker or a store: TLS, and its token.
+// ClientAccess: how a client connects to a worker or a store: TLS and a token.
 //
-// Thread safety: pure functions; a channel that was made here reads its token file by itself.
+// Thread safety: pure functions; a channel made here reads its token file by itself.
 #ifndef HEARTH_SERVICES_RPC_CLIENT_ACCESS_H_
 #define HEARTH_SERVICES_RPC_CLIENT_ACCESS_H_
 
@@ -20,19 +20,19 @@ struct ClientAccess {
   std::string tls_cert, tls_key;
   std::string token_file;
   bool plaintext_tokens = false;  // a token may cross a network in clear text
-  std::string prefix;             // of these flags' names: "store-"
-  bool rereads = false;           // a server's: regular files, read again when they change
+  std::string prefix;             // prefix of the flags' names: "store-"
+  bool rereads = false;           // files must be regular, and are read again when they change
 };
 
-// A channel to `address`; never blocks, connects when used. The token is read again when its file
-// changes. The error names the flag.
+// Returns a channel to `address`. Never blocks; the channel connects when used. The token is read
+// again when its file changes. The error names the flag.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& access,
                                                          const std::string& address,
                                                          const grpc::ChannelArguments& arguments);
 
-// Says that one end of a connection speaks TLS and the other does not, or that a certificate is
-// wrong, where gRPC's own words read like a missing server: the mistake behind `error`, gRPC's text
-// for the caller with `access`, and which flag mends it. Empty: it is no matter of TLS.
+// Explains an error that comes from TLS: only one end uses TLS, or a certificate is wrong. gRPC's
+// own message looks like a missing server then. `error`: gRPC's text for a caller with `access`.
+// Returns the mistake and the flag that corrects it; empty if TLS is not the cause.
 std::string TlsMismatch(absl::string_view error, const ClientAccess& access);
 
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// The contract's values as protobuf messages, and back: enums, fingerprints, objects, states.
+// Converts the values of the API to protobuf messages and back: enums, fingerprints, objects,
+// states.
 //
 // Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
@@ -18,40 +19,43 @@
 
 namespace hearth {
 
-// The largest message of both APIs. gRPC's own limit is higher (kMaxGrpcMessageBytes), so that the
-// error for a message a little too large names this one.
+// The largest message of both APIs. gRPC's own limit is higher (kMaxGrpcMessageBytes), so that a
+// slightly larger message gets an error that names this limit.
 inline constexpr size_t kMaxMessageBytes = size_t{3} << 20;
 inline constexpr int kMaxGrpcMessageBytes = 4 << 20;
-// Slices travel in pieces of at most this size: large enough that a message costs little beside its
-// bytes, small enough that three fit the limit above.
+// Slices are sent in pieces of at most this size: large enough that a message's overhead is small,
+// small enough that three pieces fit the limit above.
 inline constexpr size_t kMaxSlicePieceBytes = size_t{1} << 20;
 
 v1::Tier ToProto(Tier tier);
 v1::Durability ToProto(Durability durability);
 v1::LayerGroup ToProto(LayerGroup group);
-// An unknown tier reads as kNone: a newer peer may know more tiers, and nothing depends on it.
+// Returns kNone for an unknown tier: a newer peer may know more tiers, and nothing depends on the
+// tier.
 Tier FromProto(v1::Tier tier);
 absl::StatusOr<Durability> FromProto(v1::Durability durability);
 absl::StatusOr<LayerGroup> FromProto(v1::LayerGroup group);
 
 void DigestToProto(const Digest& digest, v1::Fingerprint* out);
 void ToProto(const Fingerprint& fingerprint, v1::Fingerprint* out);
-// REQUIRES on the wire: fields. The digest is recomputed; one that was sent must agree.
+// kInvalidArgument if `proto` has no fields. The digest is recomputed; if one was sent, it must be
+// equal.
 absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto);
-// The digest alone; when fields were sent too, they must agree with it.
+// Returns the digest; if fields were sent too, they must have this digest.
 absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto);
 
 void ToProto(const ObjectId& id, v1::ObjectRef* out);
 absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
 
-// The index of a slice in its object: that of `layer` among the layers of its group; -1 if absent.
+// Returns the index of a slice in its object, which is the index of `layer` in `group_layers`; -1
+// if absent.
 int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 
 absl::Status CheckMessageBytes(size_t bytes);
-// kInvalidArgument: a field has a value that its enum does not.
+// Returns kInvalidArgument for a field whose value is not one of its enum's.
 absl::Status UnknownValue(const char* field, int value, int last);
 
-// What is beyond the limits counts as them.
+// Values beyond the limits are clamped.
 template <typename Message>
 KeepHint HintFromProto(const Message& proto) {
   return {std::min<uint32_t>(proto.keep_s(), kMaxKeepSeconds),

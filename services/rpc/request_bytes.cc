@@ -11,14 +11,15 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// No message of ours is deeper; protobuf refuses one of a hundred.
+// Hearth's messages are less deep; protobuf refuses a depth of 100.
 constexpr int kMaxDepth = 16;
 
 class ElementCount {
  public:
   ElementCount(CodedInputStream* in, uint64_t most) : in_(in), most_(most) {}
 
-  // False when there are too many. Stops, content, at what is no message of `type`.
+  // Returns false if there are too many elements. If the bytes are not a message of `type`, stops
+  // and returns true: the parser refuses them.
   bool Count(const Descriptor* type, int depth) {
     while (const uint32_t tag = in_->ReadTag()) {
       const FieldDescriptor* field =
@@ -42,7 +43,8 @@ class ElementCount {
     if (groups_ > 0) field = nullptr;
     if (wire == WireFormatLite::WIRETYPE_END_GROUP && groups_ > 0) --groups_;
     if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      // Groups are unknown, and so is all in them: each tag is an element, whatever its number.
+      // Hearth has no groups, so a group and everything in it is unknown: each tag counts as an
+      // element, whatever its number.
       if (!IsKnown(field, wire) && ++elements_ > most_) return false;
       if (wire == WireFormatLite::WIRETYPE_VARINT) {
         uint64_t value = 0;
@@ -76,14 +78,14 @@ class ElementCount {
   CodedInputStream* const in_;
   const uint64_t most_;
   uint64_t elements_ = 0;
-  int groups_ = 0;  // around what is read
+  int groups_ = 0;  // depth of groups around the current field
   bool stopped_ = false;
 };
 
 }  // namespace
 
 absl::Status CheckElements(const grpc::ByteBuffer& buffer, const Descriptor& type, uint64_t most) {
-  if (buffer.Length() <= most) return absl::OkStatus();  // an element has two bytes
+  if (buffer.Length() <= most) return absl::OkStatus();  // an element has at least two bytes
   grpc::ByteBuffer shared(buffer);
   grpc::ProtoBufferReader reader(&shared);
   CodedInputStream in(&reader);

@@ -1,8 +1,8 @@
-// Parses requests on the thread that does their work, not on gRPC's, which answer health checks.
+// Parses requests on the thread that does their work, because gRPC's threads answer health checks.
 //
-// Parsing a message of 3 MiB can make 1.5 million objects, which takes many times its size and a
-// long time: so its elements are counted before any is made. Thread safety: pure functions on their
-// arguments.
+// Parsing a message of 3 MiB can create 1.5 million objects, which takes a long time and many times
+// its size in memory. So the elements of a message are counted before any object is created. Thread
+// safety: pure functions on their arguments.
 #ifndef HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
 #define HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
 
@@ -19,17 +19,18 @@
 
 namespace hearth {
 
-// Messages, texts and unknown fields in one message. An object of a publish has at least 18 bytes,
-// so a message holds 175,000 at most.
+// Most messages, texts and unknown fields in one message. An object of a publish has at least 18
+// bytes, so a message has at most 175,000 objects.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
-// Requests that name an id and a tenant.
+// Largest request that only names an id and a tenant.
 inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
 
-// kInvalidArgument when a message of this type has more elements. Does not check that it is one.
+// kInvalidArgument if `buffer`, as a message of `type`, has more than `most` elements. Does not
+// check that it is a valid message.
 absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                            uint64_t most = kMaxElements);
 
-// kInvalidArgument when `buffer` is not a Message, or one of too many elements.
+// kInvalidArgument if `buffer` is not a valid Message or has too many elements.
 template <typename Message>
 absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
                           uint64_t max_elements = kMaxElements) {
@@ -42,8 +43,8 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
       absl::StrCat("request is not a valid ", message->GetTypeName(), " message"));
 }
 
-// The same on a pool's thread: kCancelled when the caller left while the job waited. `context` is a
-// server's. Every job of a pool for a call begins with it.
+// ParseMessage on a pool's thread; kCancelled if the caller left while the job waited. `context`:
+// the server's context of the call. Every pool job of a call begins with ParseAwaited.
 template <typename Context, typename Message>
 absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
                           Message* message) {
@@ -51,7 +52,7 @@ absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer
   return ParseMessage(buffer, message);
 }
 
-// kInvalidArgument when it is too large for a Message that names an id and a tenant.
+// kInvalidArgument if `buffer` is too large for a Message that only names an id and a tenant.
 template <typename Message>
 absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
   if (buffer.Length() <= kMaxSmallMessageBytes) return absl::OkStatus();
@@ -60,15 +61,14 @@ absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
                                                  " bytes; got ", buffer.Length()));
 }
 
-// ParseMessage, after CheckSmall.
+// Like ParseMessage, after CheckSmall.
 template <typename Message>
 absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message) {
   const absl::Status small = CheckSmall<Message>(buffer);
   return small.ok() ? ParseMessage(buffer, message) : small;
 }
 
-// Takes the request from gRPC, which would keep it until the call is done, perhaps for minutes,
-// without using it again.
+// Takes the request from gRPC, which would keep it until the call is done, perhaps for minutes.
 inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer* request) {
   grpc::ByteBuffer taken;
   taken.Swap(const_cast<grpc::ByteBuffer*>(request));

@@ -20,7 +20,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
     const FileDescriptor& file, const ImportDevice& import) {
   struct stat status;
   const int seals = fcntl(file.get(), F_GET_SEALS);
-  // One that could shrink would kill this process on a read.
+  // If the file could shrink, a read could kill this process.
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file.get(), &status) != 0) {
     return absl::FailedPreconditionError("shared memory: the segment is not sealed");
   }
@@ -64,7 +64,7 @@ absl::Status MappedSegment::Check(const SegmentRange& range) const {
   const auto* generations =
       reinterpret_cast<const SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);
   const SegmentGeneration& generation = generations[range.offset / kSegmentGranuleBytes];
-  // No load of a copy before this may move behind it.
+  // Loads of a preceding copy must not move after the load of the generation.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (generation.load(std::memory_order_acquire) == range.generation) return absl::OkStatus();
   return absl::AbortedError("shared memory: the store reused the range before it was copied");
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> SegmentClient::Cop
   auto copies = segment.device()->Copy(ranges);
   if (!copies.ok()) return copies;
   if (absl::Status after = check(); !after.ok()) return after;
-  // The memory of a process that is gone is nobody's to answer for.
+  // If the store has ended, nothing guarantees the contents of its memory.
   if (current().get() != &segment) {
     return absl::AbortedError("shared memory: the store ended before the range was copied");
   }
@@ -151,7 +151,7 @@ void SegmentClient::Drop() {
   std::swap(gone, segment_);
 }
 
-// Until the store's end of the connection closes: then its memory is let go.
+// Waits until the store closes its end of the connection, then drops the segment.
 void SegmentClient::Watch(int connection, int stop) {
   pollfd waiting[] = {{connection, POLLIN, 0}, {stop, POLLIN, 0}};
   while (poll(waiting, 2, -1) < 0 && errno == EINTR) {

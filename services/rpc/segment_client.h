@@ -1,11 +1,11 @@
-// SegmentClient: a worker's view of memory that a store on the same host shares: RAM, or that of a
-// device.
+// SegmentClient: a worker's view of memory that a store on the same host shares: RAM, or memory of
+// a device.
 //
-// Maps the segment that a store offers, copies slices out of it, and unmaps it as soon as the store
-// is gone, so that a dead store's memory is freed when the restores from it end. A copy says
-// whether the range still held the slice that the store named (proto/segment_format.h). Thread
-// safety: all methods from any thread. Errors matter to the log only: without a segment the bytes
-// come over the wire.
+// Maps the segment that a store offers, copies slices from it, and unmaps it as soon as the store
+// has ended, so that the memory of a dead store is freed when the restores from it end. A copy
+// reports whether the range still held the slice that the store named (proto/segment_format.h).
+// Thread safety: all methods from any thread. Errors are only for the log: without a segment, the
+// bytes are sent over the wire.
 #ifndef HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 #define HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 
@@ -33,28 +33,29 @@ namespace hearth {
 // A segment in this process's address space, read only.
 class MappedSegment {
  public:
-  // kFailedPrecondition: not a segment that can be read safely. `import` maps the data of a
-  // device's segment, and fails for others; null: only the generations of one are mapped.
+  // Maps a segment. kFailedPrecondition if it cannot be read safely. `import` maps the data of a
+  // device's segment, and fails for other segments; null: of a device's segment only the
+  // generations are mapped.
   static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(
       const FileDescriptor& file, const ImportDevice& import = nullptr);
   ~MappedSegment();
 
   const SegmentId& id() const { return layout_.id; }
   const SegmentLayout& layout() const { return layout_; }
-  // kOutOfRange when the range lies outside the data, kAborted when it was used again.
+  // kOutOfRange if the range is outside the data, kAborted if the store has reused it.
   absl::Status Check(const SegmentRange& range) const;
-  // The range's address, valid while this lives; its bytes are right only while Check is OK.
-  // REQUIRES: Check found it inside; the data lies in the file.
+  // Returns the range's address, valid while this object lives; the bytes are right only while
+  // Check is OK. REQUIRES: Check found the range inside; the data is in the file.
   const std::byte* At(const SegmentRange& range) const {
     assert(!layout_.device.has_value());
     assert(range.offset < layout_.data_bytes && range.bytes <= layout_.data_bytes - range.offset);
     return mapping_ + layout_.data_offset() + range.offset;
   }
-  // The data of a device's segment, if it was imported.
+  // Returns the imported data of a device's segment, or null.
   ImportedMemory* device() const { return device_.get(); }
-  // Copies the range to `to`, and adds it to `hasher`. kAborted when it was used again before the
-  // copy was complete. REQUIRES: the data lies in the file. `between`, for tests, runs after the
-  // bytes were copied, before the generation is checked again.
+  // Copies the range to `to`, and adds it to `hasher`. kAborted if the store reused the range
+  // before the copy was complete. REQUIRES: the data is in the file. `between`, for tests, runs
+  // after the copy and before the second check of the generation.
   absl::Status Copy(
       const SegmentRange& range, std::byte* to, SliceHasher* hasher,
       absl::FunctionRef<void()> between = [] {}) const;
@@ -69,17 +70,17 @@ class MappedSegment {
 
 class SegmentClient {
  public:
-  // `import`: for segments of a device; null: for those in RAM.
+  // `import`: maps segments of a device; null: segments in RAM.
   explicit SegmentClient(ImportDevice import = nullptr) : import_(std::move(import)) {}
   ~SegmentClient();
 
-  // The segment of a store that is alive; null when there is none.
+  // Returns the segment of a living store; null if there is none.
   std::shared_ptr<const MappedSegment> current() const;
-  // Maps the segment `id` that a store offers at `socket`. An id that failed once is not tried
-  // again. An error says why there is no segment.
+  // Maps the segment `id` that a store offers at `socket`. If an id has failed once, it is not
+  // tried again. An error says why there is no segment.
   absl::Status MapOffered(const std::string& socket, const SegmentId& id);
-  // Copies ranges of a device's segment to this process's own memory there. kAborted: a range was
-  // used again, or the store went away, before the copies were complete.
+  // Copies ranges of a device's segment to the process's own memory on the device. kAborted if a
+  // range was reused, or the store ended, before the copies were complete.
   absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> CopyOnDevice(
       const MappedSegment& segment, absl::Span<const SegmentRange> ranges) const;
 
@@ -88,7 +89,7 @@ class SegmentClient {
   void Watch(int connection, int stop);
 
   const ImportDevice import_;
-  absl::Mutex take_mu_;  // one at a time; before mu_
+  absl::Mutex take_mu_;  // held while a segment is mapped or dropped; lock order: before mu_
   SegmentId tried_ ABSL_GUARDED_BY(take_mu_){};
   absl::Status problem_ ABSL_GUARDED_BY(take_mu_);
   FileDescriptor connection_ ABSL_GUARDED_BY(take_mu_), stop_ ABSL_GUARDED_BY(take_mu_);

@@ -31,16 +31,17 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A listening socket. Replaces the path of a dead process, but not one where somebody answers.
+// Returns a listening socket. Replaces the path of a dead process, but not a path where a process
+// answers.
 absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name);
 absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name);
 
-// Sends one byte with `descriptor`. False when the peer is gone.
+// Sends one byte with `descriptor`. Returns false if the peer is gone.
 bool SendDescriptor(int socket, int descriptor);
-// Waits only a short time.
+// Waits at most a second for the descriptor.
 absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket);
 
-// Whether the process at the other end runs as this one's user, or as root.
+// Whether the process at the other end runs as this process's user, or as root.
 bool PeerIsSameUser(int socket);
 
 }  // namespace hearth

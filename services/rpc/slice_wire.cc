@@ -43,8 +43,8 @@ uint8_t* WriteField(uint32_t tag, uint64_t value, uint8_t* out) {
 
 void Forget(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
 
-// The header's fields, each at most once and before the data; the data's size. False when the
-// message is anything else.
+// Reads the header's fields, each at most once and before the data, and the data's size. Returns
+// false if the message is anything else.
 bool ReadHeader(CodedInputStream* in, size_t message_bytes, SliceHeader* header, uint32_t* bytes) {
   uint32_t inner = 0;
   if (in->ReadTag() != kSliceTag || !in->ReadVarint32(&inner)) return false;
@@ -89,7 +89,7 @@ grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const v
   end += field_bytes;
   const grpc::Slice slices[2] = {
       grpc::Slice(front, static_cast<size_t>(end - front)),
-      // gRPC reads it only.
+      // gRPC only reads it
       grpc::Slice(const_cast<std::byte*>(piece.data()), piece.size(), &Forget,
                   new std::shared_ptr<const void>(std::move(owner)))};
   return grpc::ByteBuffer(slices, 2);

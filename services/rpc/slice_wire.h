@@ -1,9 +1,9 @@
-// Slices on the wire without needless copies: writes messages around memory that another owns, and
-// reads them straight into their final place.
+// Slices on the wire without unnecessary copies: writes messages around memory that another object
+// owns, and reads messages directly into their final place.
 //
-// A FetchResponse and a PublishRequest both carry a SliceData as field 2. SliceMessage writes
-// ordinary protobuf of either; TakeMessage reads messages of any protobuf library. Thread safety:
-// pure functions on their arguments.
+// Both FetchResponse and PublishRequest carry a SliceData as field 2. SliceMessage writes ordinary
+// protobuf for either; TakeMessage reads messages of any protobuf library. Thread safety: pure
+// functions on their arguments.
 #ifndef HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 #define HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 
@@ -31,30 +31,30 @@ struct SliceHeader {
   uint64_t offset = 0;
 };
 
-// A message with `piece` as its data, which stays `owner`'s memory until gRPC has sent it.
-// REQUIRES: piece.size() <= kMaxSlicePieceBytes.
+// Returns a message with `piece` as its data. gRPC reads `piece` in place; `owner` keeps it alive
+// until gRPC has sent it. REQUIRES: piece.size() <= kMaxSlicePieceBytes.
 grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const void> owner,
                               absl::Span<const std::byte> piece);
 
-// The bytes of an ordinary message.
+// Returns the bytes of an ordinary message.
 template <typename Message>
 grpc::ByteBuffer MessageBytes(const Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// The destination of a slice's `bytes` data bytes, or an error if they are not wanted.
+// Returns the destination of a slice's `bytes` data bytes, or an error if they are not wanted.
 using SlicePlace =
     absl::FunctionRef<absl::StatusOr<std::byte*>(const SliceHeader& header, size_t bytes)>;
 
-// Copies a message's data to the address from `place`, and adds it to `hasher` if there is one. The
-// message must have the form that protobuf libraries write, fields in order; else it returns False
-// without a call of `place`. An error is `place`'s.
+// Copies a message's data to the address that `place` returns, and adds it to `hasher` if there is
+// one. Returns false, without calling `place`, unless the message has the form that protobuf
+// libraries write, with the fields in order. Returns the error of `place`.
 absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place);
 
-// Reads one message. A slice goes to `place`, and into `hasher` if there is one, and leaves `other`
-// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message, or has
-// more elements.
+// Reads one message. A slice is copied to `place` and added to `hasher`, if there is one, and
+// leaves `other` empty; any other message is parsed into `other`. kInvalidArgument if the bytes are
+// not a valid Message or have too many elements.
 // Message: v1::FetchResponse, v1::PublishRequest.
 template <typename Message>
 absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,

@@ -11,10 +11,12 @@
 namespace hearth {
 namespace {
 
-// Details have the message once more, in base 64: longer ones would not fit the trailers.
+// Details repeat the message in base 64; the details of a longer message would not fit the
+// trailers.
 constexpr size_t kMaxDetailedMessageBytes = 1024;
 
-// Of messages about a whole call, which begin as if there were such a field.
+// Whether `word` begins messages about a whole call. Such a message looks as if `word` were a
+// field.
 bool IsCall(absl::string_view word) {
   return word == "publish" || word == "message" || word == "explain";
 }
@@ -23,7 +25,7 @@ bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// google.rpc.Status with a BadRequest, as clients of every language read it.
+// Returns a google.rpc.Status with a BadRequest, which clients of every language can read.
 std::string BadRequestDetails(absl::string_view field, const std::string& message) {
   google::rpc::Status details;
   details.set_code(static_cast<int>(absl::StatusCode::kInvalidArgument));
@@ -50,7 +52,7 @@ absl::string_view FieldOf(absl::string_view message) {
   const absl::string_view path = message.substr(0, end), rest = message.substr(end);
   if (path.empty() || path[0] < 'a' || path[0] > 'z' || IsCall(path)) return "";
   if (absl::StartsWith(rest, ": ")) return path;
-  // A word that cannot be one of a sentence.
+  // Before " is " and " has ", only a word that cannot be part of a sentence is a field.
   const bool is_path = path.find_first_of("._[") != path.npos;
   return is_path && (absl::StartsWith(rest, " is ") || absl::StartsWith(rest, " has ")) ? path : "";
 }
@@ -75,7 +77,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* c
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  // Both libraries number the codes of google.rpc.Code; a peer may send a number beyond them.
+  // Both libraries use the numbers of google.rpc.Code; a peer may send an unknown number.
   const int code = static_cast<int>(status.error_code());
   const bool known = code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   return absl::Status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,

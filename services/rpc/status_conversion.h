@@ -1,9 +1,9 @@
 // Converts between absl::Status and grpc::Status, with the retry hint.
 //
-// Codes map one to one. A kResourceExhausted carries a hint, in milliseconds, in the trailing
-// metadata "retry-after-ms": the limit is only reached for now. A kInvalidArgument whose message
-// begins with a field's path ("sampling.top_p: is 3; ...") carries a google.rpc.BadRequest with it.
-// Thread safety: pure functions, apart from the context.
+// Codes map one to one. kResourceExhausted carries a hint when to retry, in milliseconds, in the
+// trailing metadata "retry-after-ms". A kInvalidArgument whose message begins with a field's path
+// ("sampling.top_p: is 3; ...") carries a google.rpc.BadRequest with it. Thread safety: pure
+// functions, apart from the context.
 #ifndef HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
 #define HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
 
@@ -23,15 +23,15 @@ namespace hearth {
 
 inline constexpr char kRetryAfterMsKey[] = "retry-after-ms";
 inline constexpr uint32_t kDefaultRetryAfterMs = 1000;
-// Messages travel in HTTP/2 trailers, which many peers bound at 8 KiB in all.
+// Messages are sent in HTTP/2 trailers, which many peers limit to 8 KiB in total.
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// As above; adds the hint when the code is kResourceExhausted. `context` must be that of a call
-// whose status was not sent yet.
+// The same, and adds the hint if the code is kResourceExhausted. REQUIRES: the status of
+// `context`'s call was not sent yet.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
 
-// The path of the field that `message` begins with; empty: it is about no field.
+// Returns the path of the field with which `message` begins; empty if it is not about a field.
 absl::string_view FieldOf(absl::string_view message);
 
 absl::Status FromGrpcStatus(const grpc::Status& status);

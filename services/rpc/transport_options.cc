@@ -7,24 +7,25 @@
 namespace hearth {
 namespace {
 
-// Threads for blocking calls: publishes, fetches, lists. Beyond them gRPC refuses the call.
+// Threads for blocking calls. Beyond them gRPC refuses a call.
 constexpr int kMaxServerThreads = 256;
-// A frame holds a whole piece of a slice: one header and one write a piece.
+// A frame holds a whole piece of a slice, so a piece needs one header and one write.
 constexpr int kMaxFrameBytes = 4 << 20;
-// The bytes that a store may send before its worker takes them, per stream.
+// Bytes per stream that a store may send before the worker reads them.
 constexpr int kStreamWindowBytes = 16 << 20;
 constexpr int kTcpReadBytes = 1 << 20;
 constexpr int kMinTcpReadBytes = 256 << 10;
 constexpr int kMaxTcpReadBytes = 8 << 20;
-// From a caller to a server, where a buffer is held by the last byte in it that waits for the
-// rest of its message, so these are smaller. Much smaller ones cost publishes their speed.
+// From a caller to a server. A buffer is held until the last message in it is complete, so these
+// sizes are smaller. Much smaller sizes would slow down publishes.
 constexpr int kServerStreamWindowBytes = 2 << 20;
 constexpr int kServerTcpReadBytes = 256 << 10;
 constexpr int kServerMinTcpReadBytes = 16 << 10;
 constexpr int kServerMaxTcpReadBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10000;
-// Of gRPC's memory for a server, beside unfinished messages: connections, calls, buffers that are
-// partly used. At the quota gRPC ends calls, whosever they are: the ledger is to be earlier.
+// gRPC's memory for a server in addition to unfinished messages: connections, calls, partly used
+// buffers. At the quota gRPC ends calls of any caller, so ConnectionTracker must act before the
+// quota is reached.
 constexpr uint64_t kConnectionsBytes = uint64_t{64} << 20;
 
 template <typename Set>
@@ -48,7 +49,8 @@ grpc::ChannelArguments ClientTransport(int connect_timeout_ms) {
   arguments.SetInt("grpc.min_reconnect_backoff_ms", connect_timeout_ms);
   arguments.SetInt("grpc.keepalive_time_ms", kKeepaliveMs);
   arguments.SetInt("grpc.keepalive_timeout_ms", kKeepaliveTimeoutMs);
-  // The cache decides what a failure means; a retry inside gRPC would hide it and buffer messages.
+  // The cache decides what a failure means; a retry inside gRPC would hide the failure and buffer
+  // messages.
   arguments.SetInt("grpc.enable_retries", 0);
   return arguments;
 }
@@ -64,12 +66,12 @@ void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes
   set("grpc.experimental.tcp_max_read_chunk_size", kServerMaxTcpReadBytes);
   set("grpc.server_handshake_timeout_ms", kHandshakeTimeoutMs);
   builder->AddChannelArgument("grpc.max_concurrent_streams", kMaxConnectionStreams);
-  // Pings are answered, however many come, and the ledger closes whose bytes nobody takes. gRPC's
-  // own measure costs ten times as much as the pings: each one after the third adds an error of
-  // some kilobytes to those that came with it, and a read of 256 KiB has 15,000.
+  // All pings are answered, and ConnectionTracker closes connections whose bytes no call consumes.
+  // gRPC's own defence costs ten times as much as the pings: each ping after the third adds an
+  // error of some kilobytes to the previous errors, and a read of 256 KiB holds 15,000 pings.
   builder->AddChannelArgument("grpc.http2.max_ping_strikes", 0);
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
-  // gRPC limits a message's compressed size only: 3 MiB of zeros would unpack to 3 GiB.
+  // gRPC only limits the compressed size of a message: 3 MiB of zeros would unpack to 3 GiB.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
@@ -83,7 +85,7 @@ void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
                                                               const ClientAccess& access) {
   grpc::ChannelArguments arguments = ClientTransport();
-  // Two caches in one process do not share a connection, nor one's backoff.
+  // Two caches in one process must not share a connection or its backoff.
   arguments.SetInt("grpc.use_local_subchannel_pool", 1);
   return ConnectAs(access, address, arguments);
 }
