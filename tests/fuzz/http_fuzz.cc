@@ -1,4 +1,4 @@
-// HTTP connections and JSON bodies of requests, as strangers send them.
+// HTTP connections and JSON bodies of requests from untrusted callers.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ constexpr int kAnswerS = 60;  // a server that takes longer hangs
 constexpr size_t kMaxMessageBytes = 2048;
 constexpr uint32_t kContextTokens = 64;
 
-// An error is short, and text that JSON can hold.
+// Checks that an error is short, and valid as text in JSON.
 std::string CheckedMessage(const absl::Status& status) {
   const std::string message(status.message());
   Require(!message.empty() && message.size() <= kMaxMessageBytes, "a long error, or an empty one");
@@ -38,7 +38,7 @@ std::string CheckedMessage(const absl::Status& status) {
   return message;
 }
 
-// Whether a value is what another parser made of the same text.
+// Whether `value` equals the value that another parser reads from the same text.
 bool IsSame(JsonValue value, const OtherJson& other) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (other.is_null()) return value.is_null();
@@ -59,7 +59,7 @@ bool IsSame(JsonValue value, const OtherJson& other) {
   return true;
 }
 
-// Reads a text as both parsers do. One takes what the other does, but for its limits.
+// Parses a text with both parsers. They must agree, except for our parser's limits.
 void CompareParsers(absl::string_view text) {
   uint64_t held = 0;
   JsonLimits limits;
@@ -84,7 +84,8 @@ void CompareParsers(absl::string_view text) {
   Require(!other.is_discarded() && IsSame(document->root(), other), "JSON that was read otherwise");
 }
 
-// Reads a body as the door does. `hold` counts its memory. Returns the error; OK: it is a request.
+// Parses a body like OpenAiServer. `hold` counts its memory. Returns the error; OK if the body is a
+// valid request.
 absl::Status ReadBody(bool is_chat, absl::string_view body,
                       const std::function<bool(uint64_t)>& hold) {
   const absl::StatusOr<JsonDocument> parsed = ParseBody(body, hold);
@@ -172,7 +173,7 @@ int Connect() {
   to.sin_port = htons(static_cast<uint16_t>(port));
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   Require(fd >= 0, "no socket");
-  // libFuzzer's timer interrupts the call; the connection may be made meanwhile.
+  // libFuzzer's timer interrupts the call; the connection may complete meanwhile.
   while (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 && errno != EISCONN) {
     Require(errno == EINTR, "the server takes no connection");
   }
@@ -181,7 +182,7 @@ int Connect() {
   return fd;
 }
 
-// Sends the bytes and then no more; returns the whole answer.
+// Sends the bytes and closes the sending side. Returns the whole answer.
 std::string Exchange(absl::string_view bytes) {
   const int fd = Connect();
   while (!bytes.empty()) {
@@ -199,15 +200,15 @@ std::string Exchange(absl::string_view bytes) {
     if (count > 0) answer.append(part, static_cast<size_t>(count));
   }
   Require(count == 0 || errno == ECONNRESET, "the server neither answered nor closed");
-  // A reset: thousands of connections a second would use up the ports.
+  // Close with a reset: thousands of connections per second would otherwise exhaust the ports.
   const linger reset = {1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   close(fd);
   return answer;
 }
 
-// All that a server may answer; 100 comes before another answer. Bodies here have line breaks at
-// their ends only, so that an answer's first line follows one.
+// Checks that the answer's status is allowed; 100 precedes another answer. Bodies here end with a
+// line break and have no other, so the first line of each answer follows a line break.
 void TryConnection(absl::string_view bytes) {
   static const auto& statuses =
       *new std::set<int>{100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503};
@@ -222,7 +223,7 @@ void TryConnection(absl::string_view bytes) {
     Require(absl::SimpleAtoi(answer.substr(at, 3), &status) && statuses.count(status) > 0,
             "a status that no caller may get");
   }
-  // The connection is closed on both sides; the server's thread may still be at it.
+  // Both sides have closed the connection, but the server's thread may still be working on it.
   const absl::Time end = absl::Now() + absl::Seconds(kAnswerS);
   while (Server()->held_bytes() > 0) {
     Require(absl::Now() < end, "memory that is held after the end of a connection");
@@ -233,7 +234,7 @@ void TryConnection(absl::string_view bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte says whether the rest is a connection's bytes, or the JSON of a completion or of a
+// The first byte chooses: the rest is a connection's bytes, or the JSON of a completion or of a
 // chat.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

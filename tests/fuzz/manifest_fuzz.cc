@@ -1,4 +1,4 @@
-// Manifests and the records around them, as a disk or a forger may give them back.
+// Manifests and related records that a damaged disk or an attacker may return.
 #include "cache_store/disk/stored_records.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -33,7 +33,7 @@ void Try(uint8_t which, const std::string& bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte says which parser, and whether the digest is made valid.
+// The first byte chooses the parser, and whether the digest is made valid.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

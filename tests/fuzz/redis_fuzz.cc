@@ -1,4 +1,4 @@
-// What a Redis server sends: answers, maps of hash slots, redirections.
+// Data from a Redis server: answers, maps of hash slots, redirections.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -30,7 +30,7 @@ struct Read {
   bool fails = false;
 };
 
-// As much as there is room for goes there.
+// Copies as many bytes as fit into the reader.
 void FeedReader(absl::string_view bytes, ReplyReader* reader) {
   const absl::Span<char> room = reader->Room();
   const size_t count = std::min(bytes.size(), room.size());
@@ -79,7 +79,7 @@ void TryReply(const RedisReply& reply, const ReplyLimits& limits) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses the limits, the second into what pieces the rest is cut.
+// The first byte chooses the limits, the second how the rest is divided into pieces.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const hearth::ReplyLimits limits =

@@ -1,6 +1,6 @@
-// Runs a fuzz target over every file of the folders named: the corpus as a test.
+// Runs a fuzz target on every file of the named folders: the corpus as a test.
 //
-//   hearth_fuzz_NAME FOLDER...
+//     hearth_fuzz_NAME FOLDER...
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Requests as a stranger may send them, against a store in RAM: parsed, looked up, published.
+// Requests from an untrusted caller to a store in RAM: parsed, looked up, published.
 #include <memory>
 
 #include "cache_store/store/tiered_store.h"
@@ -46,7 +46,7 @@ void TryFetch(absl::string_view bytes) {
   }
 }
 
-// The messages of a publish stream, each after its length in two bytes.
+// Feeds the messages of a publish stream, each with its length in the two bytes before it.
 void TryPublish(absl::string_view bytes) {
   std::unique_ptr<PublishSession> session;
   std::unique_ptr<SliceAssembler> assembler;
@@ -97,7 +97,7 @@ void TryOther(absl::string_view bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte says which request.
+// The first byte chooses the request.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,7 +1,7 @@
-// Writes valid inputs for the fuzz targets, from which they start.
+// Writes valid inputs from which the fuzz targets start.
 //
-//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
-//   FOLDER/state, FOLDER/redis and FOLDER/http
+//     hearth_fuzz_seeds FOLDER     creates FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
+//                                  FOLDER/state, FOLDER/redis and FOLDER/http
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -91,7 +91,7 @@ std::string WholePublish() {
   return stream + Framed(commit);
 }
 
-// The first byte of an answer says into what pieces it is cut.
+// The first byte of an answer chooses how it is divided into pieces.
 void WriteRedisSeeds(const std::filesystem::path& folder) {
   SeedFolder redis{folder};
   const std::string node = "*3\r\n$9\r\n127.0.0.1\r\n:7000\r\n$2\r\nid\r\n";
@@ -108,7 +108,7 @@ std::string Post(const std::string& path, const std::string& more, const std::st
          more + "\r\n" + body;
 }
 
-// Kind 0: what a connection sends; 1 and 3: the body of a completion and of a chat.
+// Kind 0: the bytes of a connection; 1 and 3: the body of a completion and of a chat.
 void WriteHttpSeeds(const std::filesystem::path& folder) {
   SeedFolder http{folder};
   const std::string chat =

@@ -1,4 +1,4 @@
-// Snapshot files from strangers: the header, the slices' digests, the check against a model.
+// Untrusted snapshot files: the header, the slices' digests, the check against a model.
 #include "proto/snapshot_format.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/proto/tiny_snapshot.h"
@@ -22,7 +22,8 @@ void Try(absl::string_view file) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte says whether the header, which the file then ends with, gets a valid digest.
+// If the first byte is odd, the last 8 bytes become a valid digest, as of a file that is only a
+// header.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,4 +1,4 @@
-// Saved states from strangers: the prelude, the state, and its agreement with the snapshot.
+// Untrusted saved states: the prelude, the state, and its agreement with the snapshot.
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
 #include "proto/state_format.h"
@@ -16,7 +16,7 @@ void Try(absl::string_view file) {
           "a state was accepted that has another encoding");
 }
 
-// The digest of the header made to fit, where there is one.
+// Returns the file with a valid digest of its header, if it has a header.
 std::string WithDigest(absl::string_view file) {
   std::string sealed(file);
   if (sealed.size() < kStatePreludeBytes) return sealed;
@@ -31,7 +31,7 @@ std::string WithDigest(absl::string_view file) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte says whether the state gets a valid digest.
+// The first byte chooses whether the state gets a valid digest.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,4 +1,4 @@
-// Device memory that one process exports and another maps: two real processes, one device.
+// One process exports device memory and another maps it: two real processes, one device.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ TEST(CudaIpc, ExportedMemoryReadByOtherProcess) {
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
   const std::string hex =
       absl::BytesToHexString({reinterpret_cast<const char*>(&*handle), sizeof(*handle)});
-  // A context does not survive a fork: the reader is this program, started anew.
+  // A CUDA context does not survive fork, so the reader is a new process of this program.
   EXPECT_EQ(
       std::system(absl::StrCat(kHandle, "=", hex, " '", self, "' --gtest_also_run_disabled_tests",
                                " --gtest_filter=CudaIpc.DISABLED_Reader")

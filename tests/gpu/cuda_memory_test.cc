@@ -1,4 +1,4 @@
-// Device memory over the CUDA runtime: what goes in comes out.
+// Device memory through the CUDA runtime: bytes read back equal the bytes written.
 #include "cache_store/memory/cuda_memory.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::vector<std::byte> RandomBytes(size_t count, uint32_t seed) {
   return bytes;
 }
 
-// 64 MiB of device 0; null where there is none.
+// Returns 64 MiB of device 0; null if there is no device, with the reason in `why`.
 std::shared_ptr<DeviceMemory> Device(std::string* why) {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, 64 * kMiB);
   if (memory.ok()) return *std::move(memory);
@@ -69,7 +69,8 @@ TEST(CudaMemory, GpuTierSurvivesEvictions) {
   for (uint32_t object = 0; object < 100; ++object) {
     const std::vector<std::byte> bytes = RandomBytes(3 * kMiB + object, object);
     const StoredSlice slice{object, 0, bytes.size(), SliceDigest(bytes.data(), bytes.size())};
-    const auto copy = tier.CopyIn({{slice, CopySlice(bytes)}});  // read back and compared
+    // CopyIn reads the bytes back and compares
+    const auto copy = tier.CopyIn({{slice, CopySlice(bytes)}});
     ASSERT_TRUE(copy.ok()) << copy.status();
     tier.MakeVisible(object, *copy);
   }

@@ -10,7 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Restoring a saved state whose manifest was changed into the model that saved it.
+// Checks a saved state with a changed manifest against the model that saved it.
 absl::Status CheckChanged(void (*change)(Manifest*)) {
   SnapshotHeader header = ParseSnapshotHeader(TinyFile()).value();
   change(&header.manifest);

@@ -90,9 +90,9 @@ TEST(FingerprintTest, PageBytesFieldSetsSliceSize) {
   EXPECT_TRUE(layout.MayEndAt(32));
   EXPECT_FALSE(layout.MayEndAt(33));
   EXPECT_TRUE(TinyFingerprint().Layout()->MayEndAt(33));
-  // Whatever the engine calls its dtype.
+  // The dtype of pages is the engine's own name.
   EXPECT_EQ(LayoutError({"kv_dtype", std::string("int3")}, PageFields()), "");
-  // Rows become no pages by a field too many.
+  // With object_layout 1, page_bytes has no effect.
   EXPECT_EQ(Fingerprint::Create(With({"page_bytes", uint64_t{72}}))->Layout()->SliceBytes(16),
             TinyFingerprint().Layout()->SliceBytes(16));
 }

@@ -1,5 +1,5 @@
-// The published bytes. When one of these fails, the format or a key has changed: stored data of
-// earlier releases becomes unreadable or unreachable. Give the change a new version instead.
+// The published bytes. If a test here fails, the format or a key has changed, and data stored by
+// earlier releases becomes unreadable or cannot be found. Give the change a new version instead.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,5 +1,4 @@
-// Parsers meet bytes from disks, networks and strangers: whatever those are, the answer is a
-// status.
+// Parsers get bytes from disks, networks and untrusted callers. For any bytes they return a status.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Replaces the digest in the last 8 bytes, so that parsing goes past it.
+// Replaces the digest in the last 8 bytes by a valid one, so that parsing continues past it.
 std::string Resealed(std::string bytes) {
   bytes.resize(bytes.size() - 8);
   AppendU64(&bytes, SliceDigest(bytes.data(), bytes.size()));
@@ -91,7 +90,7 @@ TEST(ParserRobustnessTest, ForgedHeaderKeepsSlicesInside) {
     } else {
       ASSERT_EQ(header.status().code(), absl::StatusCode::kDataLoss) << bit;
     }
-    // Verification reads every slice the header promises; it must stay inside the file.
+    // Verification reads every slice that the header announces, and must not read outside the file.
     VerifySnapshotFile(forged).IgnoreError();
   }
 }

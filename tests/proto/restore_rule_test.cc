@@ -26,7 +26,7 @@ KvLayout LayoutOf(uint32_t chunk_tokens, uint32_t window) {
   return layout;
 }
 
-// How often each token of [0, boundary) is covered by the objects of a group.
+// Returns how many objects of the group cover each token of [0, boundary).
 std::vector<int> Coverage(const std::vector<ObjectId>& objects, LayerGroup group,
                           uint32_t boundary) {
   std::vector<int> covered(boundary, 0);
@@ -52,7 +52,7 @@ TEST(NeededObjectsTest, GlobalTokensAndLocalTailCovered) {
         for (uint32_t t = tail; t < boundary; ++t) {
           ASSERT_EQ(local[t], 1) << "C " << chunk << " W " << window << " B " << boundary;
         }
-        // Nothing more than the tail asks for: every local object overlaps it.
+        // No more than the tail needs: every local object overlaps the tail.
         for (const ObjectId& id : needed) {
           if (id.group == LayerGroup::kLocal) {
             ASSERT_GT(id.begin + id.tokens, tail);
@@ -70,18 +70,19 @@ TEST(NeededObjectsTest, KeptBoundaryLoadsCompletely) {
       for (uint32_t tokens = 1; tokens <= 4 * chunk + 2; ++tokens) {
         const Positions cuts = {std::max(1u, tokens / 3), std::max(2u, tokens / 3 + 1)};
         const Positions sent = tokens < 2 ? Positions{} : cuts;
-        // Save.
+        // Store the objects of all kept boundaries.
         std::set<ObjectId> stored;
         const Positions kept = KeptBoundaries(tokens, sent, 0, 0, chunk);
         for (uint32_t boundary : kept) {
           for (const ObjectId& id : NeededObjects(layout, boundary)) stored.insert(id);
         }
-        // Look up: a later, longer prompt with the same cuts.
+        // Look up a later, longer prompt with the same cuts.
         const Positions candidates = RestoreCandidates(tokens + 50, sent, chunk);
         for (uint32_t boundary : kept) {
           ASSERT_TRUE(std::binary_search(candidates.begin(), candidates.end(), boundary));
         }
-        // Load: whatever the index calls complete covers what attention will read.
+        // Load: a candidate is complete if all needed objects are stored. Kept boundaries must be
+        // complete; boundaries past the prompt must not.
         for (uint32_t boundary : candidates) {
           const std::vector<ObjectId> needed = NeededObjects(layout, boundary);
           const bool complete = std::all_of(needed.begin(), needed.end(), [&](const ObjectId& id) {
@@ -105,7 +106,7 @@ TEST(NeededObjectsTest, EmptyGroupNeedsNoObjects) {
 }
 
 TEST(NeededObjectsTest, LongerTailNeedsOneMoreObject) {
-  // W - 1 = 16: the tail of boundary 32 begins at 16; with W - 1 = 17 it begins at 15.
+  // With W - 1 = 16, the tail of boundary 32 begins at 16; with W - 1 = 17, at 15.
   const std::vector<ObjectId> short_tail = NeededObjects(LayoutOf(16, 17), 32);
   const std::vector<ObjectId> long_tail = NeededObjects(LayoutOf(16, 18), 32);
   EXPECT_THAT(short_tail, ElementsAre(ObjectId{0, 16, LayerGroup::kGlobal},
@@ -122,7 +123,8 @@ TEST(StepEndsTest, StepsEndAtChunksAndBreakpoints) {
 }
 
 TEST(StepEndsTest, StepsBeforeBoundaryIgnoreSuffix) {
-  // A warm request computes only what is past its restore point, in the cold run's steps.
+  // A warm request computes only the tokens after its restore point, in the same steps as a cold
+  // run.
   for (uint32_t boundary : {100u, 128u, 256u}) {
     Positions cold = StepEnds(500, Positions{100, 256}, 128);
     Positions longer = StepEnds(900, Positions{100, 256, 700}, 128);

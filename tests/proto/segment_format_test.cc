@@ -86,7 +86,7 @@ TEST(SegmentFormat, ForeignSegmentFileRefused) {
   std::string other = good;
   other[16] = 3;
   refused(other, layout.file_bytes(), "version 3");
-  // Every other field, changed in its lowest byte, contradicts something.
+  // If the lowest byte of any other field changes, the header contradicts itself.
   for (const size_t at : {20, 24, 32}) {
     other = good;
     other[at] ^= 1;

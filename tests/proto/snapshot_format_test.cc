@@ -49,7 +49,7 @@ TEST(ManifestTest, InvalidManifestErrorNamesReason) {
               HasSubstr("is not needed"));
 }
 
-// Small as they are in the file, they take more memory than it.
+// Objects take more memory after parsing than in the file, so their number is limited.
 TEST(ManifestTest, TooManyObjectsAreRefused) {
   Manifest manifest = TinyManifest();
   manifest.objects.assign(1000, ManifestObject());

@@ -15,13 +15,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Where the header's digest lies: at the end of what it covers.
+// Returns the offset of the header's digest, the end of the bytes that it covers.
 size_t DigestAt(const std::string& file) {
   ByteReader reader(absl::string_view(file).substr(12));
   return kStatePreludeBytes + reader.U32("body");
 }
 
-// With the digest that fits.
+// Replaces the digest by a valid one.
 std::string Resealed(std::string file) {
   const size_t at = DigestAt(file);
   if (at + 8 > file.size()) return file;
@@ -30,7 +30,7 @@ std::string Resealed(std::string file) {
   return file.replace(at, digest.size(), digest);
 }
 
-// The file of a state beside the tiny snapshot.
+// Parses a file of a changed state with the tiny snapshot.
 absl::Status ParsedAs(void (*change)(SavedState*)) {
   SavedState state = TinyState();
   change(&state);
@@ -152,7 +152,7 @@ TEST(StateFormatTest, ForgedStateReserializesOrFails) {
   EXPECT_GT(refused, 100);
 }
 
-// They are sent on as text.
+// The names are forwarded as text.
 TEST(StateFormat, InvalidStateNamesRefused) {
   for (const char* name : {"\xff\xfe", "a b", "a\nb"}) {
     SavedState state = TinyState();

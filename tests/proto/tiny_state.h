@@ -1,4 +1,4 @@
-// The saved inference that the tests of the state format use: the tiny snapshot and one token more.
+// The saved inference of the state format's tests: the tokens of the tiny snapshot and one more.
 // Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_STATE_H_
 #define HEARTH_TESTS_PROTO_TINY_STATE_H_

@@ -1,4 +1,5 @@
-// Hashing leaves no upper halves of vector registers behind, which would slow other code down.
+// Hashing leaves the upper halves of the vector registers unused; otherwise other code would run
+// slower.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,14 +15,14 @@ namespace hearth {
 namespace {
 
 #if defined(__x86_64__)
-// Whether the CPU says which registers are in use (XGETBV with ECX = 1).
+// Whether the CPU reports which registers are in use (XGETBV with ECX = 1).
 bool ReportsRegistersInUse() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool has_xgetbv = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_OSXSAVE) != 0;
   return has_xgetbv && __get_cpuid_count(0xD, 1, &a, &b, &c, &d) != 0 && (a & 4) != 0;
 }
 
-// Upper halves: of the registers 0 to 15, those of 256 bits and those of 512.
+// Whether the upper halves of registers 0 to 15 are in use, those of 256 bits or those of 512.
 bool UpperHalvesAreInUse() {
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));

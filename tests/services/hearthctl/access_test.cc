@@ -1,4 +1,4 @@
-// hearthctl against a store that asks who calls, over TLS on a real socket.
+// hearthctl with a store that checks identities, over TLS on a real socket.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -153,7 +153,7 @@ TEST_F(AccessTest, TlsMismatchIsExplained) {
   const CliResult stranger = RunCli({"stats", "--store", server_->address(), "--tls-ca",
                                      secrets_.Write("other.pem", other.certificate())});
   EXPECT_EQ(stranger.code, kExitUnreachable);
-  // Two authorities of one name: OpenSSL calls that a wrong signature.
+  // Both authorities have the same name: OpenSSL reports a wrong signature.
   EXPECT_THAT(stranger.err, HasSubstr("TLS failed: "));
 }
 

@@ -17,7 +17,8 @@ TEST(ChatCommandTest, FailedWorkerNamedWithoutFailover) {
   const std::string token = folder.Write("token", "a-token-of-thirty-two-characters");
   ASSERT_EQ(::chmod(token.c_str(), 0600), 0);
   first.failure_between_words = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-  first.between_words = [&] { ::unlink(token.c_str()); };  // so that no connection can be made
+  // without its token the client cannot connect
+  first.between_words = [&] { ::unlink(token.c_str()); };
   const CliResult result = RunCli(
       {"chat", "--token-file", token, "--worker", first.address(), "--worker", second.address()},
       "one\n");

@@ -69,7 +69,7 @@ TEST(ReadTextFileTest, EmptyFileIsRead) {
   EXPECT_EQ(*text, "");
 }
 
-// The borders of the well-formed sequences, Unicode table 3-7.
+// Limits of well-formed sequences: Unicode table 3-7.
 TEST(CheckUtf8Test, FirstInvalidSequenceIsNamed) {
   for (const char* good : {"", "a\n\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF",
                            "\xEE\x80\x80\xEF\xBF\xBF", "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"}) {
@@ -92,7 +92,7 @@ TEST(ReadTextFileTest, FolderIsRefused) {
 }
 
 TEST(ReadTextFileTest, ReadErrorIsReported) {
-  // Opens, and answers EIO at offset 0, where nothing is mapped.
+  // Opening succeeds, but reading at offset 0 fails with EIO, because nothing is mapped there.
   const absl::Status status = ReadTextFile("/proc/self/mem").status();
   EXPECT_THAT(status.message(), HasSubstr("cannot read /proc/self/mem"));
 }

@@ -1,4 +1,4 @@
-// Whom hearthctl waits for, and for how long.
+// How long hearthctl waits for a server.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Listens on a socket file and hangs up on the first caller.
+// Listens on a socket file, and closes the first connection.
 class HangUp {
  public:
   explicit HangUp(const std::string& path) : path_(path), fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
@@ -31,8 +31,8 @@ class HangUp {
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(fd_, 8), 0);
   }
-  // Returns when somebody has called; from then on nobody listens. Before it hangs up it says
-  // nothing for `silent_ms`, and tells whether the caller bore that.
+  // Accepts one connection, stops listening, then closes the connection after `silent_ms`. Returns
+  // whether the client was still connected at the end.
   bool TakeOneCall(int silent_ms = 0) {
     const int caller = accept(fd_, nullptr, nullptr);
     unlink(path_.c_str());
@@ -56,7 +56,7 @@ TEST(ConnectionTest, WaitFlagReachesLateServer) {
   std::thread client([&] {
     result = RunCli({"stats", "--store", "unix:" + path, "--wait", "60"});
   });
-  early.TakeOneCall();  // the first attempt has failed
+  early.TakeOneCall();  // the first attempt fails
   StoreServer server(StoreServer::SmallStore(""), "unix:" + path);
   client.join();
   EXPECT_EQ(result.code, kExitOk) << result.err;
@@ -74,7 +74,7 @@ TEST(ConnectionTest, WithoutWaitFirstRefusalFails) {
   EXPECT_THAT(result.err, HasSubstr("no store at unix:" + path));
 }
 
-// As one on a busy machine does; a cache would have given up by then.
+// A server on a busy machine answers late. A cache client would have given up by then.
 TEST(ConnectionTest, SlowServerIsNotAbandoned) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";

@@ -1,4 +1,4 @@
-// No text from outside steers a terminal, and no output is lost without a word.
+// No untrusted text controls a terminal, and lost output is reported.
 #include "services/cli/console.h"
 
 #include <fcntl.h>
@@ -77,7 +77,7 @@ TEST(SafeStreamTest, AnswerToFileIsUnchanged) {
   EXPECT_EQ(json.last()["text"], "\x1b[31m there");
 }
 
-// Runs hearthctl with an output of its own; returns its exit code and its errors.
+// Runs hearthctl with the output `out`. Returns its exit code and its errors.
 std::pair<int, std::string> RunInto(std::ostream& out, std::vector<const char*> words) {
   std::istringstream in;
   std::ostringstream err;
@@ -112,7 +112,7 @@ TEST(LostOutputTest, ClosedPipeEndsCallSilently) {
   const auto [code, err] = RunInto(out, {"generate", "a", "--worker", worker.address().c_str()});
   EXPECT_EQ(code, kExitFailed);
   EXPECT_EQ(err, "");
-  ended.Notify();  // until then the worker had one word only
+  ended.Notify();  // only now the worker may send its second word
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Differences of two snapshot files.
+// hearthctl diff: differences between two snapshot files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A whole file over the tiny manifest, with one value of its first slice changed by `change`.
+// Returns a snapshot file of the tiny manifest with other fields and another first token; `change`
+// edits its first slice.
 std::string Changed(const std::vector<FingerprintField>& fields, uint32_t first_token,
                     void (*change)(std::string* slice)) {
   const Fingerprint fingerprint = Fingerprint::Create(fields).value();
@@ -44,7 +45,7 @@ TEST(DiffCommand, DifferingFieldTokenAndSliceNamed) {
   for (FingerprintField& field : fields) {
     if (field.name == "vocab_size") field.value = uint64_t{65};
   }
-  // 1.0 and 1.5 as float16: values of the first slice that the tiny pattern does not have.
+  // 1.0 and 1.5 as float16: the tiny file's first slice has neither value.
   const std::string b = folder.Write("b", Changed(fields, 3, [](std::string* slice) {
                                        (*slice)[0] = '\0';
                                        (*slice)[1] = '\x3C';

@@ -1,7 +1,7 @@
-// FakeWorker: hearth.v1.Inference on a free port, without a model. It turns each byte of a text
-// into a token, remembers what was prefilled, and answers with fixed words.
+// FakeWorker: serves hearth.v1.Inference on a free port without a model. Each byte of a text is a
+// token. It records requests and answers with fixed words.
 //
-// Thread safety: set the knobs before the first call; read the records after the last.
+// Thread safety: set the options before the first call; read the records after the last.
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
 #define HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
 
@@ -28,28 +28,28 @@ class FakeWorker final : public v1::Inference::Service {
   ~FakeWorker() override;
   const std::string& address() const { return address_; }
 
-  // Knobs.
-  grpc::Status failure = grpc::Status::OK;   // of every call, when not OK
-  v1::ExplainResponse explained;             // Explain's answer, when it has a summary
-  grpc::Status prefill_failure;              // of those alone
-  bool answers_get_model = false;            // whatever `failure` is
-  std::string field_dtype;                   // of GetModel's fingerprint, if any
-  bool store_works = true;                   // false: prefill computes and publishes nothing
-  std::string first_word = "Hello";          // of each answer
-  std::function<void()> between_words;       // of an answer of Generate
-  grpc::Status failure_between_words;        // ends it there, when not OK
-  std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
-  std::string unreachable_store;             // that GetModel names, if any
+  // Options.
+  grpc::Status failure = grpc::Status::OK;   // if not OK, the result of every call
+  v1::ExplainResponse explained;             // if its summary is set, Explain's answer
+  grpc::Status prefill_failure;              // if not OK, Prefill's result
+  bool answers_get_model = false;            // GetModel ignores `failure`
+  std::string field_dtype;                   // if set, the fingerprint's field dtype
+  bool store_works = true;                   // false: Prefill computes and publishes nothing
+  std::string first_word = "Hello";          // first word of each answer
+  std::function<void()> between_words;       // called between the words of Generate
+  grpc::Status failure_between_words;        // if not OK, ends Generate between the words
+  std::set<uint32_t> without_restore_point;  // boundaries for which Explain has no id
+  std::string unreachable_store;             // GetModel's unreachable_store
 
-  // Explain's id of the restore point at `boundary`.
+  // Returns the id that Explain gives the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);
 
   // Records.
   std::vector<v1::GenerateRequest> generated;
-  std::vector<absl::Time> deadlines;  // of those
+  std::vector<absl::Time> deadlines;  // of the requests in `generated`
   std::vector<v1::PrefillRequest> prefilled;
   std::vector<v1::TokenizeRequest> tokenized;
-  std::set<std::string> stored;  // rendered prompts that were prefilled
+  std::set<std::string> stored;  // rendered prompts that were stored
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -64,7 +64,7 @@ class FakeWorker final : public v1::Inference::Service {
 
  private:
   std::string address_;
-  std::mutex mutex_;  // calls of Generate come several at a time
+  std::mutex mutex_;  // calls of Generate may run concurrently
 
   std::unique_ptr<grpc::Server> server_;
 };

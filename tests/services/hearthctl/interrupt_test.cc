@@ -1,5 +1,5 @@
-// In programs of their own, that death tests begin: every other thread of a process must leave
-// SIGINT to the watcher, and those of other tests do not.
+// Death tests run in separate processes, because all threads of a process must leave SIGINT to the
+// watcher, and threads of other tests do not.
 #include "services/hearthctl/interrupt.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@ namespace {
 
 class ProgressLineTest : public ::testing::Test {
  protected:
-  // What was written since the last call.
+  // Returns the text written since the last call.
   std::string Said() {
     std::string said = err_.str();
     err_.str("");

@@ -1,6 +1,6 @@
-// Runs hearthctl in this process, as a user would from a shell.
+// Runs hearthctl in this process, as a shell would.
 //
-// Thread safety: pure functions apart from what the command does.
+// Thread safety: pure functions, except for effects of the command.
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_RUN_CLI_H_
 #define HEARTH_TESTS_SERVICES_HEARTHCTL_RUN_CLI_H_
 
@@ -21,11 +21,11 @@ struct CliResult {
   std::string out, err;
   std::vector<Json> objects;  // lines of `out` that are JSON objects
 
-  // The last object; an empty one when there is none.
+  // Returns the last object; an empty object if there is none.
   Json last() const { return objects.empty() ? Json::object() : objects.back(); }
 };
 
-// `progress`: as if a person read its errors on a terminal. `program`: another one.
+// `progress`: as if `err` were a terminal. `program`: the program to run.
 CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "",
                  bool progress = false,
                  int (*program)(int, const char* const*, Console&) = RunHearthctl);

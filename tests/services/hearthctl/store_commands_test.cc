@@ -1,4 +1,4 @@
-// The commands that talk to a store, against a real one in this process.
+// Commands that call a store, with a real store in this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST_F(StoreCommandsTest, ExportIsNotCountedAsHit) {
 }
 
 TEST_F(StoreCommandsTest, LastScrubTimeIsReadable) {
-  // The first pass begins with the store, and there is nothing to read.
+  // The first scrub starts when the store opens and finds nothing to read.
   while (Run({"stats"}).last()["counters"]["last_full_scrub_unix_s"] == 0) {
   }
   const CliResult human = RunCli({"stats", "--store", server_.address()});

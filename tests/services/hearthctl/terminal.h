@@ -1,6 +1,6 @@
-// Terminal: a program on a pseudo terminal, as a person has it before them.
+// Terminal: runs hearthctl on a pseudo terminal, as a person at a terminal would.
 //
-// Thread safety: none. Ownership: the program; the destructor hangs up and waits for its end.
+// Thread safety: none. Ownership: owns the process; the destructor kills it and waits for its end.
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_TERMINAL_H_
 #define HEARTH_TESTS_SERVICES_HEARTHCTL_TERMINAL_H_
 
@@ -14,7 +14,7 @@ namespace hearth {
 
 class Terminal {
  public:
-  // Starts hearthctl, with `variables` beside the environment.
+  // Starts hearthctl with `variables` added to a small environment.
   explicit Terminal(const std::vector<std::string>& arguments,
                     const std::map<std::string, std::string>& variables = {});
   ~Terminal();
@@ -22,13 +22,13 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   void Type(const std::string& text);
-  // Reads until `text` is on the screen, behind what the last call found. False when the program
-  // ended before, or a minute went by without output.
+  // Reads until the output after the last match contains `text`. Returns false if the program ends
+  // first, or nothing is printed for a minute.
   bool WaitFor(const std::string& text);
-  // The rest of the output, and the status of waitpid.
+  // Reads the rest of the output. Returns the status of waitpid.
   int WaitEnd();
 
-  // Whether the terminal shows what is typed, and gives it to programs line by line.
+  // Whether the terminal echoes input and passes it line by line.
   bool EchoesInput() const;
   const std::string& screen() const { return screen_; }
 

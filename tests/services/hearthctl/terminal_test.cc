@@ -1,4 +1,4 @@
-// hearthctl on a terminal.
+// hearthctl on a pseudo terminal.
 #include "tests/services/hearthctl/terminal.h"
 
 #include <gmock/gmock.h>
@@ -40,12 +40,12 @@ TEST(TerminalTest, AnswerEscapesControlSequences) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-// From then on what is typed is edited: the terminal was asked to mark pastes.
+// Waits until line editing is on: the prompt is shown and bracketed paste is enabled.
 bool WaitForPrompt(Terminal* terminal) {
   return terminal->WaitFor("you> ") && terminal->WaitFor("\x1b[?2004h");
 }
 
-// The text of the last user message that the worker was sent.
+// Returns the text of the last user message sent to the worker.
 std::string LastQuestion(const FakeWorker& worker) {
   const v1::Chat& chat = worker.generated.back().prompt().chat();
   return chat.messages(chat.messages_size() - 1).parts(0).text();
@@ -55,7 +55,7 @@ TEST(TerminalTest, ChatLineEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
-  // Left three times, one letter away, one put in; then Return.
+  // Cursor left three times, delete a letter, insert two; then Return.
   terminal.Type("tree\x1b[D\x1b[D\x1b[D\x7fsh\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -81,7 +81,7 @@ TEST(TerminalTest, PasteIsOneTurn) {
   terminal.Type("\x1b[200~a single one\x1b[201~\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   EXPECT_EQ(LastQuestion(worker), "a single one");
-  // Typed, these would be keys.
+  // If typed, tab and Ctrl-U would be editing keys.
   ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("\x1b[200~int a;\tb\x15\x1b[201~\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();

@@ -1,12 +1,16 @@
-// Transcripts: files of commands and of all that they print, run again and compared.
+// Transcripts: files of commands and their expected output. The test runs the commands again and
+// compares.
 //
-// In transcripts/NAME.txt a line "== NAME" begins a case, with a store, two workers and a folder of
-// its own; "$ WORDS" is a command of hearthctl, "$$ WORDS" the same where a person reads its errors
-// on a terminal, "@ WORDS" a setting (Setting below); what follows is printed: "> " output, "! "
-// errors, "? " an exit code other than 0. $STORE, $WORKER, $OTHER and $DIR stand for addresses and
-// the folder, $ID for the restore point that was listed last, $INC for the store's
-// incarnation, N for what a clock says.
-// HEARTH_WRITE_TRANSCRIPTS=1 writes the files anew: read what `git diff` says then.
+// In transcripts/NAME.txt:
+//     "== NAME"    begins a case with its own store, two workers and a folder
+//     "$ WORDS"    runs a hearthctl command
+//     "$$ WORDS"   the same, with errors on a terminal
+//     "@ WORDS"    changes a setting (Case::Setting)
+//     "> ", "! "   expected output and errors
+//     "? "         expected exit code, if not 0
+// $STORE, $WORKER, $OTHER and $DIR stand for the addresses and the folder, $ID for the restore
+// point listed last, $INC for the store's incarnation, N for measured numbers.
+// HEARTH_WRITE_TRANSCRIPTS=1 rewrites the files; then read `git diff`.
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +36,7 @@
 namespace hearth {
 namespace {
 
-// Splits at spaces outside of '...'.
+// Splits at spaces that are not inside '...'.
 std::vector<std::string> WordsOf(const std::string& line) {
   std::vector<std::string> words;
   bool quoted = false, inside = false;
@@ -61,7 +65,7 @@ std::string Slurp(const std::string& path) {
 
 class Case {
  public:
-  // One "@" or "$" line; returns what is printed.
+  // Runs one "@" or "$" line. Returns what is printed.
   std::string Run(const std::string& line) {
     std::vector<std::string> words = WordsOf(absl::StrReplaceAll(
         line, {{"$STORE", absl::StrContains(line, "$STORE") ? store().address() : ""},
@@ -98,7 +102,7 @@ class Case {
     return *store_;
   }
 
-  // What no two runs agree about is masked.
+  // Masks values that differ between runs.
   std::string Printed(const std::string& mark, const std::string& text) const {
     static const std::pair<std::regex, const char*> kMasks[] = {
         {std::regex(R"(\b[0-9]+(\.[0-9]+)? (ms|s)\b)"), "N $2"},
@@ -156,7 +160,7 @@ grpc::Status Refusal(const std::vector<std::string>& words) {
   return {codes.at(words.at(2)), words.size() > 3 ? words[3] : ""};
 }
 
-// "@ worker NAME VALUE" or "@ other NAME VALUE".
+// Runs "@ worker NAME VALUE" or "@ other NAME VALUE".
 void Case::SetKnob(const std::vector<std::string>& words) {
   using Set = std::function<void(FakeWorker*)>;
   const auto number = [&] { return std::stoi(words.at(2)); };
@@ -184,20 +188,20 @@ std::string Case::Setting(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "worker" || what == "other") {
     SetKnob(words);
-  } else if (what == "file") {  // NAME, and its text with \n and \xFF in it
+  } else if (what == "file") {  // NAME and its text, with escapes such as \n and \xFF
     std::string text;
     EXPECT_TRUE(absl::CUnescape(words.at(2), &text));
     folder_.Write(words.at(1), text);
-  } else if (what == "trace") {  // 60 requests of three blocks: one of 7 pairs, and a new one
+  } else if (what == "trace") {  // 60 requests of three blocks: one of 7 pairs, then a new block
     std::string text;
     for (int i = 0; i < 60; ++i) {
       absl::StrAppend(&text, R"({"timestamp":)", i * 1000, R"(,"input_length":1100,"hash_ids":[)",
                       i % 7, ",", i % 7 + 10, ",", i + 20, "]}\n");
     }
     folder_.Write(words.at(1), text);
-  } else if (what == "input") {  // of the next command
+  } else if (what == "input") {  // standard input of the next command
     EXPECT_TRUE(absl::CUnescape(words.at(1), &input_));
-  } else if (what == "tiny") {  // NAME, and a byte of the file that is changed
+  } else if (what == "tiny") {  // NAME, and optionally the offset of a byte to change
     std::string file = TinyFile();
     if (words.size() > 2) file.at(std::stoul(words[2])) ^= 1;
     folder_.Write(words.at(1), file);
@@ -211,7 +215,7 @@ std::string Case::Setting(const std::vector<std::string>& words) {
     return Sent(worker_.generated);
   } else if (what == "prefilled") {
     return Sent(worker_.prefilled);
-  } else if (what == "asked") {  // Generate's prompts, in their order
+  } else if (what == "asked") {  // prompts of Generate calls, in order
     std::string prompts;
     for (const auto& request : worker_.generated) {
       absl::StrAppend(&prompts, request.prompt().ShortDebugString(), "\n");

@@ -1,4 +1,5 @@
-// Every field of every request with every JSON type: each gets an answer, and the worker lives.
+// Sends every field of every request with every JSON type: each request gets an answer, and the
+// worker survives.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -16,13 +17,13 @@
 namespace hearth {
 namespace {
 
-// A field, and an object that it may be inside of: "@" is where it stands.
+// A field, and an object that contains it: "@" is the field's place.
 struct Field {
   const char* name;
   const char* inside = "@";
 };
 
-// The one list of fields: a new field of any request joins it.
+// All fields of all requests. Add each new field here.
 const Field kFields[] = {
     {"model"},
     {"messages"},
@@ -149,7 +150,8 @@ std::vector<std::string> ValuesOfAllTypes() {
           R"({"a": {"b": []}})"};
 }
 
-// A field's own value takes the place of the one here.
+// Builds a request with the field. Usual values fill required fields, unless the field itself is
+// required.
 std::string BodyWith(const Field& field, const std::string& value, bool is_chat) {
   const std::string set = absl::StrCat("\"", field.name, "\": ", value);
   std::string inside = field.inside;
@@ -182,7 +184,7 @@ class FieldTypesTest : public testing::Test {
   }
   static WorkerServer::Options Options() {
     WorkerServer::Options options = WorkerServer::Invariant();
-    options.geometry.context_tokens = 48;  // the longest answers are short
+    options.geometry.context_tokens = 48;  // keeps the longest answers short
     return options;
   }
   int StatusOf(const std::string& path, const std::string& body) {

@@ -1,4 +1,4 @@
-// The table of fields against lists of the fields that OpenAI's API, vLLM and llama.cpp have.
+// Compares the table of fields with lists of the fields of OpenAI's API, vLLM and llama.cpp.
 #include "services/openai/openai_fields.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ const std::map<std::string, FieldPlace>& Places() {
   return places;
 }
 
-// A field of one of the lists, with a value of each kind.
+// A field of one list, with a value that asks for something and a value that asks for nothing.
 struct KnownField {
   std::string source;
   std::string name;
@@ -93,7 +93,7 @@ const char* PathOfCall(uint16_t place) {
   }
 }
 
-// Without this field there is no request.
+// Whether a request without this field is invalid.
 bool IsRequired(const KnownField& field) {
   const std::set<std::string> required = {"messages", "prompt", "tokens", "role",
                                           "content",  "type",   "text"};
@@ -101,7 +101,8 @@ bool IsRequired(const KnownField& field) {
          FindOpenAiField(field.name, field.place)->use == FieldUse::kServed;
 }
 
-// A request in which the field may stand, and what it needs beside it. `value`: null for none.
+// Returns a valid request with the field, and with the fields that it needs. `value`: null: leave
+// the field out.
 FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   FieldsJson body = {{"max_tokens", 1}};
   FieldsJson* object = &body;
@@ -133,7 +134,7 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     object = &(body["prompt_cache_options"] = FieldsJson::object());
   }
   if (field.place == kInResponseFormat) object = &(body["response_format"] = {{"type", "text"}});
-  // max_tokens is there for the others to be short.
+  // max_tokens only keeps the other answers short.
   if (field.name == "n_predict" || field.name == "max_completion_tokens") body.erase("max_tokens");
   if (value != nullptr) {
     (*object)[field.name] = *value;
@@ -143,7 +144,7 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   return body;
 }
 
-// All of a request that was read, as text.
+// Returns all parsed fields of a request as text.
 std::string StateOf(const OpenAiRequest& request) {
   std::string text = absl::StrCat(
       request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
@@ -155,7 +156,7 @@ std::string StateOf(const OpenAiRequest& request) {
   return text;
 }
 
-// The request's state, or "error: ...".
+// Returns the parsed request as text, or "error: ...".
 std::string Read(const FieldsJson& json, uint16_t place) {
   const auto body = ParseBody(json.dump());
   EXPECT_TRUE(body.ok()) << body.status();
@@ -190,13 +191,14 @@ TEST(OpenAiFields, EveryRowIsFoundByName) {
 }
 
 TEST(OpenAiFields, ParsedFieldsFollowTable) {
-  // Served, but without a trace in what was read: checks of other fields, or the default.
+  // Served fields that do not change the parsed request: they check other fields, or the value is
+  // the default.
   const std::map<std::string, uint16_t> traceless = {
       {"best_of", kInChat | kInCompletion},  {"response_format", kInChat | kInCompletion},
       {"type", kInPart | kInResponseFormat}, {"role", kInMessage},
       {"truncation_side", kInCompletion},    {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
-    if (field.place == kInDetokenize) continue;  // the openai reads it
+    if (field.place == kInDetokenize) continue;  // OpenAiServer parses it
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
                               field.asks.dump()));
     const OpenAiField& row = *FindOpenAiField(field.name, field.place);
@@ -289,7 +291,7 @@ TEST(OpenAiFields, NeutralValuesCountAsAbsent) {
   }
 }
 
-// For these the empty value asks for something.
+// Each of these values asks for something that is not supported, also if the value is empty.
 TEST(OpenAiFields, UnsupportedValuesAreRefused) {
   for (const char* body :
        {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
@@ -335,7 +337,7 @@ class FieldsServerTest : public ::testing::Test {
     options.geometry.context_tokens = 64;
     return options;
   }
-  // The whole answer, its head included.
+  // Returns the whole answer, including its headers.
   std::string Post(const std::string& path, const FieldsJson& body) {
     const std::string text = body.dump();
     HttpCaller caller(openai_->address());
@@ -421,7 +423,7 @@ TEST_F(FieldsServerTest, TokenizeWithOtherModelIs404) {
   }
 }
 
-// The page that is written from the table.
+// Generates docs/reference/http-fields.md from the table.
 class FieldsPage {
  public:
   static std::string Text() {
@@ -496,7 +498,7 @@ class FieldsPage {
       if ((field.nothing & bit) != 0) values.push_back(absl::StrCat("`", text, "`"));
     }
     for (const absl::string_view word : absl::StrSplit(field.words, ' ', absl::SkipEmpty())) {
-      if ((field.nothing & kAllWords) != 0) break;  // the note says it
+      if ((field.nothing & kAllWords) != 0) break;  // the note says so
       values.push_back(absl::StrCat("`\"", word, "\"`"));
       if ((field.nothing & kWordList) != 0) values.push_back(absl::StrCat("`[\"", word, "\"]`"));
     }

@@ -1,4 +1,4 @@
-// OpenAI's API over a worker whose forward pass is a stand-in.
+// OpenAI's API on a worker with a stand-in for the forward pass.
 #include "services/openai/openai_server.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ struct Reply {
   int status = 0;
   std::string head, body;
   json parsed() const { return json::parse(body, nullptr, false); }
-  // Of a stream: the events' data.
+  // The data of a stream's events.
   std::vector<std::string> events() const {
     std::vector<std::string> found;
     for (const absl::string_view line : absl::StrSplit(body, '\n')) {
@@ -63,7 +63,7 @@ class OpenAiServerTest : public ::testing::Test {
         absl::StrCat(R"({"identities":[{"name":"a","role":"tenant","token_sha256":")",
                      DigestHex(Sha256(token)), "\"}]}"));
   }
-  // Callers must send the token "right".
+  // Accepts only callers that send the token "right".
   void ServeWithToken(WorkerServer::Options options = WorkerServer::Invariant()) {
     Identities::Options identities;
     identities.file = WriteIdentity("right");
@@ -71,7 +71,7 @@ class OpenAiServerTest : public ::testing::Test {
     options.identities = identities_.get();
     Serve(options);
   }
-  // Its answer takes longer than any test.
+  // A worker that runs one request at a time; LongRequest's answer takes longer than any test.
   static WorkerServer::Options ForOneLongRequest() {
     WorkerServer::Options options = WorkerServer::Invariant();
     options.engine.max_running = 1;
@@ -91,7 +91,7 @@ class OpenAiServerTest : public ::testing::Test {
                         "X-Api-Key: right\r\nContent-Type: application/json\r\n",
                         "Content-Length: ", body.size(), "\r\n\r\n", body);
   }
-  // The caller's stream ends with an error, and its call has ended.
+  // Expects that the caller's stream ends with an error and that its call has ended.
   void ExpectStreamFails(HttpCaller* caller, const std::string& why) {
     const std::string rest = caller->HearUntil("data: [DONE]");
     EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
@@ -119,8 +119,8 @@ class OpenAiServerTest : public ::testing::Test {
   Reply Get(const std::string& path) { return Ask("GET " + path, "Host: localhost\r\n"); }
 
   SecretFolder folder_;
-  std::unique_ptr<Identities> identities_;    // outlive the server
-  std::unique_ptr<MemoryPrefixCache> cache_;  // outlives the engine
+  std::unique_ptr<Identities> identities_;    // must outlive server_
+  std::unique_ptr<MemoryPrefixCache> cache_;  // must outlive the engine
   std::unique_ptr<WorkerServer> server_;
   OpenAiOptions options_;
   std::unique_ptr<OpenAiServer> openai_;
@@ -232,7 +232,8 @@ TEST_F(OpenAiServerTest, ByteTokensHaveDistinctLogprobKeys) {
                        {"logprobs", 20},         {"logit_bias", {{std::to_string(id), 100}}}};
     return Post("/v1/completions", body.dump()).parsed()["choices"][0]["logprobs"];
   };
-  // Bytes that are no UTF-8 alone, and a byte that is the text of another piece.
+  // A byte token that is not valid UTF-8 alone, and a byte token with the same text as another
+  // piece.
   for (const auto& [piece, name] : {std::pair("<0xE2>", "bytes:\\xe2"),
                                     std::pair("<0x61>", "bytes:\\x61"), std::pair("a", "a")}) {
     const json flat = flat_of(piece);
@@ -264,7 +265,8 @@ TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
       EXPECT_LE(flat["token_logprobs"][i], 0);
       EXPECT_EQ(flat["top_logprobs"][i].size(), 1u);
     }
-    // One token less: the token behind it is as likely as the echo said.
+    // Without the prompt's last token, that token is generated with the same probability as in the
+    // echo.
     const json all =
         Post("/tokenize", R"({"prompt": "the keeper of the lamp"})").parsed()["tokens"];
     json ids = all;
@@ -290,7 +292,7 @@ TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
       Post("/v1/completions", body + "}").parsed()["choices"][0]["logprobs"]["tokens"].size());
 }
 
-// lm-eval's scoring of a prompt.
+// lm-eval scores prompts with such requests.
 TEST_F(OpenAiServerTest, EchoOfZeroTokensReturnsPrompt) {
   const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
                                 "temperature": 0, "logprobs": 1, "max_tokens": )";
@@ -443,7 +445,8 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
   EXPECT_EQ(cache_->published().back().hint.priority, 2);
 }
 
-// The answer's prefix goes out beside the prompt's, and may have the prompt's chunks first.
+// The prefix that includes the answer is published concurrently with the prompt's, and may store
+// the prompt's chunks first.
 TEST_F(OpenAiServerTest, CacheWriteTokensIgnorePublishOrder) {
   class AnswerFirst final : public MemoryPrefixCache {
    public:
@@ -639,8 +642,8 @@ TEST_F(OpenAiServerTest, DrainRefusesBodyBeingParsed) {
   std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
   while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
   const std::string body = begin + "]}";
-  // The bodies of one address are parsed one after the other, so some are left when the test's
-  // thread looks at the memory.
+  // Bodies from one address are parsed one after another, so some are unparsed when the test's
+  // thread reads held_bytes.
   constexpr size_t kCallers = 8;
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
     Serve(WorkerServer::Invariant());
@@ -773,7 +776,7 @@ TEST_F(OpenAiServerTest, ForeignHostOrOriginIsForbidden) {
 
 constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
 
-// The headers that Chromium sends before a chat of OpenAI's JavaScript client.
+// The headers that Chromium sends in a preflight for a chat of OpenAI's JavaScript client.
 TEST_F(OpenAiServerTest, PreflightAllowsClientHeaders) {
   options_.origins = {"https://chat.example.com"};
   const std::string asked =
@@ -871,7 +874,7 @@ TEST_F(OpenAiServerTest, IllFormedTokenIs401) {
                 absl::StrCat("Host: localhost\r\nContent-Type: application/json\r\n", header, token,
                              "\r\n"),
                 R"({"prompt": "a", "tokens": [3], "max_tokens": 1})");
-        // Control characters are no HTTP at all.
+        // Control characters are not valid HTTP: 400.
         EXPECT_TRUE(reply.status == 401 || (reply.status == 400 && token[1] < 0x20))
             << reply.status << " " << path << " " << header << reply.body;
       }
@@ -903,7 +906,7 @@ TEST_F(OpenAiServerTest, ConflictingKeyAndTokenRefused) {
   EXPECT_EQ(status("Authorization: Basic a\r\n"), 200) << "no token at all";
 }
 
-// The head alone is sent: no body is waited for.
+// Sends only the headers: the server must not wait for the body.
 TEST_F(OpenAiServerTest, WrongTokenRefusedBeforeBody) {
   ServeWithToken();
   Open();
