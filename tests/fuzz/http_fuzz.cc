@@ -99,7 +99,7 @@ absl::Status ReadBody(bool is_chat, absl::string_view body,
   return absl::OkStatus();
 }
 
-// The readers of /tokenize, /detokenize and of a time to live, on whatever a body has.
+// Runs the parsers of /tokenize, of /detokenize and of a time to live on any body.
 void TryOthers(JsonValue body) {
   const absl::StatusOr<OpenAiRequest> tokenize = ParseTokenize(body, kContextTokens);
   if (!tokenize.ok()) CheckedMessage(tokenize.status());
@@ -132,7 +132,7 @@ HttpVerdict CheckHead(const HttpRequest& head) {
   return verdict;
 }
 
-// Does with a request what the door does, but for the model.
+// Handles a request like OpenAiServer, but without a model.
 void Handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   const HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (request.method != "POST") return answer->Send(200, headers, "{}\r\n");

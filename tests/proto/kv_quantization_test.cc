@@ -63,7 +63,7 @@ TEST(KvQuantization, OnlyWholeChunksShrink) {
     EXPECT_EQ(layout.SliceBytes(128) % 64, 0u);
     EXPECT_EQ(layout.SliceBytes(127), layout.PlainSliceBytes(127));
   }
-  // With bfloat16 rows, whole chunks have the same bytes, and shorter objects half of them.
+  // With bfloat16 rows, whole chunks have the same size, and shorter objects half of theirs.
   const size_t sealed = layout.SliceBytes(128), open = layout.SliceBytes(127);
   layout.dtype = KvDtype::kBFloat16;
   ASSERT_TRUE(layout.Validate().ok());

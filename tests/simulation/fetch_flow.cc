@@ -1,4 +1,5 @@
-// A Fetch: a plan, then slice after slice; where what came is rotten, once more.
+// A Fetch: a plan, then slice after slice. If the worker receives a damaged slice, it fetches once
+// more.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -66,7 +67,7 @@ class FetchFlow final : public Flow {
                        [self = shared_from_this(), this, number] { SendSlice(number + 1); });
   }
 
-  // From wherever a reader may take it.
+  // Reads a slice from any place that a reader may use.
   absl::StatusOr<SliceView> SliceAt(uint32_t object, uint32_t layer) {
     const auto [copy, is_new] = copies_.try_emplace(object);
     if (is_new && dice_.Chance(70)) copy->second = session_->OnDevice(object);
@@ -84,7 +85,7 @@ class FetchFlow final : public Flow {
   }
 
   void SendPiece(uint32_t object, uint32_t layer, uint64_t offset, std::string bytes) {
-    // An error that TCP should have noticed; the worker's digests do.
+    // A bit error that TCP did not notice; the worker's digests must.
     if (dice_.Roll(2000) == 0) bytes[dice_.Roll(bytes.size())] ^= 1 << dice_.Roll(8);
     ToWorker([this, object, layer, offset, bytes = std::move(bytes)] {
       if (!builder_.has_value()) return;
@@ -130,7 +131,7 @@ class FetchFlow final : public Flow {
     });
   }
 
-  // Whether these bytes are what a worker without a cache computes.
+  // Whether the bytes equal those that a worker without a cache computes.
   bool IsRight(const ObjectId& id, const std::byte* bytes, size_t size) const {
     const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
     std::string right;
@@ -140,7 +141,7 @@ class FetchFlow final : public Flow {
     return right.size() == size && std::memcmp(right.data(), bytes, size) == 0;
   }
 
-  // 1: every byte is right.
+  // Invariant 1: every byte is right.
   void Finish() {
     auto objects = builder_->Take();
     if (!objects.ok()) return Fail(objects.status());
@@ -154,7 +155,7 @@ class FetchFlow final : public Flow {
     Answer(absl::StrCat(usable_tokens_, " tokens from ", TierName(tier_)));
   }
 
-  // 21: what was lent is to its end what it was.
+  // Invariant 21: lent device memory keeps its bytes until it is returned.
   void EndServing() override {
     for (const auto& [object, copy] : copies_) {
       if (copy == nullptr) continue;
@@ -172,11 +173,11 @@ class FetchFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
 
   bool is_again_ = false;
-  // At the node.
+  // State at the node.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
-  std::map<uint32_t, DeviceRef> copies_;  // of objects, while they are lent; null: none is used
-  // At the worker.
+  std::map<uint32_t, DeviceRef> copies_;  // lent copies of objects; null: none is used
+  // State at the worker.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;
   Tier tier_ = Tier::kNone;

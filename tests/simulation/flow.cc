@@ -89,7 +89,7 @@ void Flow::Fail(const absl::Status& status) {
   Answer(absl::StrCat("failed: ", absl::StatusCodeToString(status.code())));
 }
 
-// The node is told, so that it lets go of what it held for this.
+// Also tells the node, so that it releases the objects held for this call.
 void Flow::Answer(const std::string& what) {
   if (is_over_) return;
   is_over_ = true;

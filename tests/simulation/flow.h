@@ -1,9 +1,10 @@
-// Flow: one call of a worker's cache over the network: messages, deadlines, two ends.
+// Flow: one call of a worker's cache over the network: messages and deadlines of both ends.
 //
-// The worker's end does what RemotePrefixCache does, the node's what the calls of services/ do,
-// with a link where gRPC is. Either end may be gone before the other knows. Thread safety: none.
-// Ownership: held by the events announced for it, by the world while its worker waits, and by the
-// node while it holds objects of the store.
+// The worker's end behaves like RemotePrefixCache, and the node's end like the calls in services/,
+// with a Link in place of gRPC. Either end may disappear before the other notices. Thread safety:
+// none.
+// Ownership: held by its scheduled events, by the world while its worker waits, and by the node
+// while it holds objects of the store.
 #ifndef HEARTH_TESTS_SIMULATION_FLOW_H_
 #define HEARTH_TESTS_SIMULATION_FLOW_H_
 
@@ -22,7 +23,7 @@
 
 namespace hearth {
 
-// The state that all calls of one worker share.
+// State that all calls of one worker share.
 struct Peer {
   int number = 0;
   Timeline* time = nullptr;
@@ -31,7 +32,7 @@ struct Peer {
   Link* link = nullptr;
   SimWorker* worker = nullptr;
   CircuitBreaker breaker;
-  // The prompt of each request that is under way.
+  // The prompt of each running request, by request id.
   std::map<std::string, size_t> prompts;
 };
 
@@ -39,42 +40,41 @@ class Flow : public ServedCall, public std::enable_shared_from_this<Flow> {
  public:
   static std::shared_ptr<Flow> Make(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
 
-  // The worker calls.
+  // Starts the call at the worker.
   void Start();
-  // The worker learns that the connection is lost, or died itself.
+  // The worker notices that the connection is lost.
   void ConnectionLost() { Fail(absl::UnavailableError("the connection is lost")); }
-  // The worker does not want it any more.
+  // The worker cancels the call.
   void Cancel() { Fail(absl::CancelledError("cancelled")); }
   void WorkerDied() { is_over_ = is_worker_dead_ = true; }
-  // The node learns that the connection is lost.
+  // The node notices that the connection is lost: releases the store's objects.
   void StopServing() override {
     if (is_served_) EndServing();
     is_served_ = false;
   }
   bool is_served() const override { return is_served_; }
-  // After the engine came to rest.
+  // Called after the engine came to rest.
   virtual void OnEngineRest() {}
-  // Nothing more comes of it at the worker.
+  // Whether the call has ended at the worker.
   virtual bool is_done() const { return is_over_; }
 
  protected:
   Flow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
       : peer_(peer), call_(std::move(call)), dice_(dice) {}
 
-  void Enter();                   // at the node
-  virtual void Begin() = 0;       // likewise
-  virtual void EndServing() = 0;  // releases objects of the store
-  virtual void SetFailure(
-      const absl::Status& error) = 0;  // fills in the answer to a call that failed
+  void Enter();                                            // runs at the node
+  virtual void Begin() = 0;                                // runs at the node
+  virtual void EndServing() = 0;                           // releases the store's objects
+  virtual void SetFailure(const absl::Status& error) = 0;  // writes the answer of a failed call
   virtual absl::Duration Budget() const = 0;
-  // The answer is used at the node, too: a lease.
+  // Whether the node serves the call after the worker has its answer, as for a lease.
   virtual bool KeepsServing() const { return false; }
 
-  // `then` runs at the other end when the message has come, unless that end is gone.
+  // Send a message: `then` runs at the other end when the message arrives, unless that end is gone.
   void ToNode(std::function<void()> then);
   void ToWorker(std::function<void()> then);
   void FailAtNode(const absl::Status& status);
-  // The worker has its answer.
+  // Ends the call at the worker.
   void Answer(const std::string& what);
   void Fail(const absl::Status& status);
   void ReleaseAtNode();
@@ -83,7 +83,7 @@ class Flow : public ServedCall, public std::enable_shared_from_this<Flow> {
   Ledger* ledger() const { return peer_->node->ledger(); }
   Store* store() const { return peer_->node->store(); }
   std::string CallName() const;
-  // Whether the disk may have failed this.
+  // Whether a disk fault may have caused the failure.
   bool MayFail() const { return peer_->node->is_damaged() || peer_->node->was_struck(); }
   PrefixQuery Query() const;
 
@@ -91,17 +91,17 @@ class Flow : public ServedCall, public std::enable_shared_from_this<Flow> {
   const std::shared_ptr<CacheCall> call_;
   Dice dice_;
   absl::Time began_;
-  bool has_answer_ = false;  // anything came back: the store is there
-  bool is_over_ = false;     // at the worker
-  bool is_served_ = false;   // at the node
+  bool has_answer_ = false;  // something came back, so the store is up
+  bool is_over_ = false;     // ended at the worker
+  bool is_served_ = false;   // served at the node
   bool is_worker_dead_ = false;
-  bool gives_up_ = false;  // while the node computes keys
+  bool gives_up_ = false;  // the call is cancelled while the node computes keys
   uint64_t deadlines_ = 0;
   absl::Time last_to_node_ = absl::UnixEpoch(), last_to_worker_ = absl::UnixEpoch();
-  absl::Duration trickle_;  // between two messages
+  absl::Duration trickle_;  // delay between two messages
 };
 
-// As EngineOptions has them, in virtual time.
+// Timeouts of EngineOptions, in virtual time.
 inline constexpr absl::Duration kFetchBudget = absl::Seconds(2);
 inline constexpr absl::Duration kPublishBudget = absl::Seconds(30);
 

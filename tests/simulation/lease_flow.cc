@@ -1,4 +1,5 @@
-// A Lease: who computes, who waits. services/store/lease_call.cc at the node.
+// A Lease: decides who computes and who waits. The node's end behaves like
+// services/store/lease_call.cc.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,7 @@ class LeaseFlow final : public Flow {
       : Flow(peer, std::move(call), dice) {}
   ~LeaseFlow() override { turn_ = ClaimDecision(); }
 
-  // The engine lets go of it some time; the node hears of it then.
+  // When the engine has released the lease, tells the node.
   void OnEngineRest() override {
     if (!holds_ || !*released_ || has_let_go_ || is_worker_dead_) return;
     has_let_go_ = true;
@@ -21,7 +22,7 @@ class LeaseFlow final : public Flow {
   }
   bool is_done() const override { return Flow::is_done() && (!holds_ || has_let_go_); }
 
-  // Whoever waits computes, and a lease is of no use any more.
+  // If the node drains, waiting callers compute, and leases end.
   void OnNodeDrain() override {
     if (!is_served_) return;
     if (turn_.role != ClaimRole::kCompute) {
@@ -104,7 +105,7 @@ class LeaseFlow final : public Flow {
     Ask();
   }
 
-  // From here on the wait has a budget of its own.
+  // The wait has its own time budget.
   void AnswerWait() { SetDeadline(call_->terms.wait + absl::Milliseconds(250)); }
 
   void AnswerTurn(ClaimRole role, uint32_t usable_tokens, uint32_t matched_tokens) {
@@ -117,7 +118,7 @@ class LeaseFlow final : public Flow {
     Answer(role == ClaimRole::kCompute ? "is to compute" : waited_ ? "has waited" : "goes on");
   }
 
-  // The claim given up here wakes others.
+  // Giving up the claim wakes waiting callers.
   void EndServing() override {
     ClaimDecision turn = std::exchange(turn_, ClaimDecision());
     ++round_;
@@ -127,12 +128,12 @@ class LeaseFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
   bool KeepsServing() const override { return holds_; }
 
-  // At the node.
+  // State at the node.
   ClaimRequest ask_;
   ClaimDecision turn_;
   bool waited_ = false, is_woken_ = false;
   uint64_t round_ = 0;
-  // At the worker.
+  // State at the worker.
   bool holds_ = false, has_let_go_ = false;
   const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 };

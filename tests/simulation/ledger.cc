@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// A manifest keeps whole seconds.
+// Manifests store expiry in whole seconds.
 constexpr absl::Duration kSecond = absl::Seconds(1);
 
 size_t LevelOf(Durability level) { return static_cast<size_t>(level) - 1; }
@@ -66,10 +66,10 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
     for (size_t level = 0; level <= LevelOf(result.durable); ++level) {
       absl::Time& end = point.earliest_end[level];
       if (ttl > absl::ZeroDuration()) {
-        // A point that may or may not be there may have been forgotten with its end.
+        // If the restore point may have been lost, so may its earlier expiry.
         end = is_promised ? std::max(end, now + ttl) : now + ttl;
       } else if (!point.may_be_there) {
-        end = absl::InfiniteFuture();  // otherwise it ends when it would have ended
+        end = absl::InfiniteFuture();  // otherwise the old expiry remains
       }
     }
     point.may_be_there = true;
@@ -77,7 +77,7 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
     ++promises_;
   }
   if (result.durable != Durability::kSync) return;
-  // The log keeps its order: what was acknowledged before a sync is as safe as it.
+  // The log keeps its order: a sync also makes all earlier acknowledged entries safe.
   for (auto& [name, point] : points_) {
     if (point.promised == Durability::kDisk) point.promised = Durability::kSync;
     point.earliest_end[2] = point.earliest_end[1];
@@ -117,7 +117,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
                                         ", left: ", RemovalName(why));
   if (IsEviction(why)) {
     if (told.pinned) time_->Violated(20, absl::StrCat("pinned and evicted: ", what));
-    // RAM may be the only home of what was not promised to be on disk.
+    // Entries that were not promised to be on disk may exist only in RAM.
     const bool was_durable =
         told.durable || (point != nullptr && point->promised >= Durability::kDisk);
     if (!may_evict && (why != Removal::kHostFull || was_durable)) {
@@ -132,7 +132,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
   }
   if (point == nullptr) return;
   const absl::Time now = time_->store_clock()->Now();
-  // The manifest that replaced it may be lost by damage: then it keeps its earlier end.
+  // Damage may lose the manifest with the later expiry; then the earlier expiry applies.
   if (why == Removal::kExpired && point->promised != Durability::kDefault && !may_damage &&
       now + kSecond < point->earliest_end[0]) {
     time_->Violated(
@@ -227,9 +227,9 @@ void Ledger::Died(Death death, bool is_clean, const std::vector<RestorePoint>& l
   const Durability kept = death == Death::kMachine ? Durability::kSync : Durability::kDisk;
   for (auto& [name, point] : points_) {
     if (point.promised < kept) point.promised = Durability::kDefault;
-    // Being renewed as `memory` is forgotten, too; unless it was closed and the disk took all.
+    // Renewals as `memory` are lost, too, unless the close was clean and the disk took everything.
     if (!closed_cleanly_) point.earliest_end.fill(point.earliest_end[LevelOf(kept)]);
-    // A pin is on disk before it is answered, as `disk` is.
+    // A pin is on disk, like `disk`, before it is acknowledged.
     if (death == Death::kMachine) point.is_pinned = false;
   }
 }
@@ -263,7 +263,7 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage) 
   for (auto& [name, point] : points_) {
     if (!point.has_id) continue;
     if (may_damage && point.may_be_there) missed_.insert(point.id);
-    // A point that a full disk could not erase may be back.
+    // A restore point that a full disk could not erase may be back.
     point.may_be_there = there.count(point.id) > 0;
     if (!point.may_be_there) Forget(&point);
   }
@@ -274,7 +274,7 @@ std::map<Digest, absl::Time> Ledger::Promised() const {
   std::map<Digest, absl::Time> promised;
   for (const auto& [name, point] : points_) {
     if (!MustExist(point)) continue;
-    // A pin of a moment later is in the copy or not.
+    // A pin made shortly after may be in the copy or not.
     promised[point.id] = point.earliest_end[LevelOf(Durability::kDisk)];
   }
   return promised;

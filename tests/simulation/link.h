@@ -1,7 +1,7 @@
 // Link: the connection between one worker and the node, with TCP's guarantees.
 //
-// Messages on a stream arrive in order, after a while; or they are held while the network is cut;
-// or they are lost with the connection, which both ends learn at some time. Thread safety: none.
+// Messages of a stream arrive in order after a delay. While the network is cut they are held. If
+// the connection breaks they are lost, and both ends notice later. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_LINK_H_
 #define HEARTH_TESTS_SIMULATION_LINK_H_
 
@@ -19,8 +19,8 @@ class Link {
  public:
   explicit Link(Timeline* time) : time_(time) {}
 
-  // Behind `*last`, when the message before it on its stream arrives; `extra`: of one that
-  // trickles.
+  // Delivers a message after the previous message of its stream. `last`: arrival time of the
+  // previous message; updated. `extra`: added delay of a slow stream.
   void Send(absl::Time* last, absl::Duration extra, Dice* dice, std::function<void()> arrive) {
     const absl::Duration flight = dice->Between(absl::Microseconds(100), slowness_);
     *last = extra > absl::ZeroDuration() ? std::max(*last, time_->now()) + flight + extra
@@ -37,7 +37,7 @@ class Link {
 
   bool is_cut() const { return is_cut_; }
   void Cut() { is_cut_ = true; }
-  // Held messages arrive, if the connection is still there.
+  // Delivers held messages if the connection still exists.
   void Heal() {
     is_cut_ = false;
     std::vector<std::function<void()>> held;
@@ -48,12 +48,12 @@ class Link {
       });
     }
   }
-  // All messages under way are lost.
+  // Loses all messages in flight.
   void Break() {
     ++connection_;
     held_.clear();
   }
-  // The longest time that a message takes.
+  // Sets the longest delay of a message.
   void SetSlowness(absl::Duration slowness) { slowness_ = slowness; }
   uint64_t connection() const { return connection_; }
 

@@ -1,7 +1,7 @@
-// RocksDB sleeps for a second of real time after a failed flush, and with it every thread that
-// waits for it. On a disk that is full for a while of virtual time that is every change. It sleeps
-// by this function of the C library; the program's own version takes precedence. Not under the
-// sanitizers, which have their own version: they run few seeds.
+// After a failed flush, RocksDB sleeps for a second of real time, and all threads that wait for the
+// flush wait too. On a disk that is full in virtual time, that is after every change. RocksDB
+// sleeps by usleep of the C library; this definition in the program takes precedence and only
+// yields. Not under the sanitizers, which have their own usleep: they run few seeds.
 #include <sched.h>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -38,16 +38,16 @@ void Node::ChooseOptions() {
   options_.data_dir = folder_.path();
   const uint64_t ram[] = {0, 20000, 100000, 400000};
   options_.host_bytes = ram[dice_.Roll(4)];
-  options_.count_points = false;  // a few KiB of KV are what these worlds are about
+  options_.count_points = false;  // these worlds store only a few KiB of KV
   is_roomy_ = dice_.Chance(60);
   options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
   options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;
-  dice_.Chance(50);  // choices that are gone: seeds keep their worlds
+  dice_.Chance(50);  // unused draws, so that seeds keep their worlds
   dice_.Chance(25);
   if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
   if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
   if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;
-  // Nothing here is as large as what becomes a table elsewhere.
+  // All objects here are smaller than the usual table size, so lower the limit.
   const uint64_t least[] = {min_table_bytes_, 1, 8192, 20000};
   min_table_bytes_ = least[dice_.Roll(4)];
   const uint64_t on_device[] = {0, 0, 30000, 200000};
@@ -76,11 +76,11 @@ void Node::Open() {
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
   if (!opened.ok()) {
-    // Whoever watches over it tries again.
+    // The service manager tries again.
     time_->Note("the store does not start");
     time_->LogOnly(opened.status().ToString());
-    // A full disk alone does not keep it from starting; where it was damaged too, there may be no
-    // room to mend it.
+    // A full disk alone must not prevent a start. If the disk was also damaged, there may be no
+    // space to repair it.
     const bool is_only_full = absl::IsResourceExhausted(opened.status()) && !is_damaged_;
     if (disk_.struck() == struck || is_only_full) {
       time_->Violated(29, absl::StrCat("the store does not start: ", opened.status().ToString()));
@@ -94,8 +94,9 @@ void Node::Open() {
   CheckStart();
 }
 
-// 32: where nothing rotted nothing is missed, and no end of a log is taken for damage: neither what
-// a machine that stopped took with it nor what was refused, dropped or expired.
+// Invariant 32: without damage the store reports no loss. It must not take the end of a log for
+// damage, neither entries that a machine's stop removed nor entries that were refused, dropped or
+// expired.
 void Node::CheckStart() {
   const StoreStats stats = store_->Stats();
   for (const char* name : {"recovery_lost_restore_points", "recovery_damage"}) {
@@ -113,7 +114,8 @@ void Node::CheckStart() {
   ledger_.Reopened(listed, is_damaged_);
 }
 
-// Events come on a thread of the store's own. Whoever goes on from what it has seen gets them here.
+// The store sends events on its own thread. Here they are read by resuming a subscription from the
+// last event seen.
 void Node::TakeEvents() {
   for (const std::string& tenant : Tenants()) {
     WatchFrom from;
@@ -140,7 +142,7 @@ void Node::Enter(const std::shared_ptr<ServedCall>& call) {
 void Node::Drain() {
   time_->Note("the store drains");
   is_draining_ = true;
-  // The claims that they give up wake others, which find it draining.
+  // Claims that end here wake other calls, which see that the node drains.
   for (const auto& call : std::vector<std::weak_ptr<ServedCall>>(served_calls_)) {
     if (const auto held = call.lock()) held->OnNodeDrain();
   }
@@ -173,7 +175,7 @@ void Node::Die(Ledger::Death death) {
   }
   served_calls_.clear();
   const int struck = disk_.struck();
-  // A database that damage closed takes no erases: the next start finds what was given up.
+  // A database that damage closed refuses deletions, so the next start finds deleted entries again.
   const bool is_failing = is_damaged_ && store_->Stats().Of(Counter::kTierErrors) > 0;
   store_.reset();
   const bool is_clean = !is_failing && struck == struck_at_opening_ && disk_.struck() == struck;
@@ -182,7 +184,7 @@ void Node::Die(Ledger::Death death) {
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
   if (death == Ledger::Death::kMachine) ++boot_;
-  // The bytes that a crash took from files are free again.
+  // Bytes that a crash removed from files are free again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);
 }
@@ -194,7 +196,7 @@ void Node::Scrub(int steps) {
   for (int i = 0; i < steps; ++i) store()->ScrubStep();
 }
 
-// Of what it lost: a line, or a counter.
+// Whether the store reported a loss, by a warning or a counter.
 bool Node::ReportedDamage() { return *warnings_ - warnings_at_opening_ + CountedDamage() > 0; }
 
 uint64_t Node::CountedDamage() {
@@ -218,7 +220,7 @@ std::vector<RestorePoint> Node::List() {
   return all;
 }
 
-// Whoever waits, waits for someone who computes.
+// Invariant 16: every waiting call waits for a boundary that some call promises to compute.
 void Node::CheckWaits() {
   std::set<std::string> promised;
   std::vector<ServedCall::Turn> waits;

@@ -1,7 +1,7 @@
-// Node: the cache node of a simulation: a real store on a disk that breaks on command.
+// Node: the cache node of a simulation: a real store on a disk that fails on command.
 //
-// Background work is done when the world says so, a job at a time. RocksDB's work on threads of its
-// own (flushes, compactions) is not, and may differ between two runs of one seed.
+// Background jobs run when the world says so, one at a time. RocksDB's own threads (flushes,
+// compactions) run freely and may differ between two runs of a seed.
 // Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_NODE_H_
 #define HEARTH_TESTS_SIMULATION_NODE_H_
@@ -25,21 +25,21 @@
 
 namespace hearth {
 
-// ServedCall: the server's half of a call, which lives as long as the node does.
+// ServedCall: the server's half of a call. It lives while the node serves it.
 class ServedCall {
  public:
   virtual ~ServedCall() = default;
-  // Releases all objects of the store.
+  // Ends serving: releases all objects of the store.
   virtual void StopServing() = 0;
-  // It ends once the node is done with it; sooner where it would only wait.
+  // The node drains: a call that only waits must end now; others may finish.
   virtual void OnNodeDrain() {}
   virtual bool is_served() const = 0;
-  // The boundaries that a Lease call waits for, or promises.
+  // The boundaries that a Lease call waits for, or promises to compute.
   struct Turn {
     ClaimRole role = ClaimRole::kNone;
     absl::Time until;
     std::string waited_for;             // PrefixName
-    std::vector<std::string> promised;  // likewise
+    std::vector<std::string> promised;  // PrefixNames
   };
   virtual Turn turn() const { return Turn(); }
 };
@@ -50,20 +50,21 @@ class Node {
 
   Node(Timeline* time, const KvLayout& layout);
 
-  // REQUIRES: it is not up.
+  // Opens the store. REQUIRES: !is_up().
   void Open();
-  // REQUIRES: it is up.
+  // Ends the store. REQUIRES: is_up().
   void Die(Ledger::Death death);
   bool is_up() const { return store_ != nullptr; }
-  // As on SIGTERM: takes no new call, those inside go on. REQUIRES: it is up. Death ends it.
+  // Drains as on SIGTERM: refuses new calls, running calls continue; ended by Die. REQUIRES:
+  // is_up().
   void Drain();
   bool is_draining() const { return is_draining_; }
   bool is_idle() const;
   Store* store() const { return static_cast<Store*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
-  FakeDevice* device() { return device_.get(); }  // null: there is none
-  // A full disk stays full when the store is started again.
+  FakeDevice* device() { return device_.get(); }  // null: the node has no device
+  // Sets the free disk space, which a restart of the store does not change.
   void SetRoom(uint64_t bytes) { disk_.SetRoom(bytes); }
   const std::string& folder() const { return folder_.path(); }
   const StoreOptions& options() const { return options_; }
@@ -75,16 +76,16 @@ class Node {
   void Upkeep() { store()->UpkeepStep(); }
   void Scrub(int steps);
 
-  // From here on bytes may rot, and losses are nobody's fault.
+  // From now on stored bytes may be damaged, and losses are allowed.
   void SetDamaged() { is_damaged_ = true; }
   bool is_damaged() const { return is_damaged_; }
   bool is_roomy() const { return is_roomy_; }
-  // Anything that the disk refused, ever, or reads that it failed.
+  // Whether the disk ever refused an operation or failed a read.
   bool was_struck() const { return disk_.struck() > 0; }
 
-  // Passes the store's events since the last time to the ledger.
+  // Passes the store's new events to the ledger.
   void TakeEvents();
-  // 4, 16 and 30, and the store's own bookkeeping.
+  // Checks invariants 4, 16 and 30, and the store's own bookkeeping.
   void Check();
   std::vector<RestorePoint> List();
 
@@ -123,23 +124,23 @@ class Node {
   void CheckStart();
   void CheckWaits();
   bool ReportedDamage();
-  uint64_t CountedDamage();  // by this start
+  uint64_t CountedDamage();  // damage that the store has counted since it opened
 
   Timeline* const time_;
   Dice dice_;
   const TestFolder folder_, secrets_;
   StoreOptions options_;
   uint64_t min_table_bytes_ = DiskTier::kMinTableBytes, device_bytes_ = 0;
-  std::shared_ptr<FakeDevice> device_;  // of this life
+  std::shared_ptr<FakeDevice> device_;  // belongs to the open store
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false;
-  BootId boot_ = 1;  // of the machine: another after it went down
+  BootId boot_ = 1;  // the machine's boot id; changes when the machine goes down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
   uint64_t warnings_at_opening_ = 0;
-  Jobs* jobs_ = nullptr;                         // the store's
+  Jobs* jobs_ = nullptr;                         // owned by the store
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<ServedCall>> served_calls_;
   std::unique_ptr<TieredStore> store_;

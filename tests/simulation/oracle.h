@@ -1,6 +1,6 @@
-// Oracle: the answers of a worker without any cache, and the bytes of every possible slice.
+// Oracle: the answers of a worker without a cache, and the bytes of every possible slice.
 //
-// The prompts of all simulations are one list, and computing one is expensive: it is done once a
+// All simulations share one list of prompts. Results are expensive, so each is computed once per
 // process. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_ORACLE_H_
 #define HEARTH_TESTS_SIMULATION_ORACLE_H_
@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// A simulated client's prompt: its tokens, and where it may be continued.
+// A simulated client's prompt: its tokens and its breakpoints.
 struct SimPrompt {
   std::vector<int32_t> tokens;
   std::vector<uint32_t> cuts;
@@ -29,7 +29,7 @@ class Oracle {
     Digest first_logits{};
     std::vector<int32_t> tokens;
   };
-  // One for the process: the model has no state.
+  // One per process, because the model has no state.
   static Oracle& Get();
 
   const EngineOptions& options() const { return options_; }
@@ -39,13 +39,13 @@ class Oracle {
 
   const std::vector<SimPrompt>& prompts() const { return prompts_; }
   const Answer& AnswerTo(size_t prompt);
-  // The slice of an object of `prompt`, or of any prompt that begins like it up to the object's
-  // end.
+  // Returns a slice of an object of `prompt`. Prompts with the same tokens up to the object's end
+  // have the same slice.
   std::string SliceOf(size_t prompt, const ObjectId& id, uint32_t layer);
 
  private:
   Oracle();
-  // [layer][position]: K then V of one token.
+  // [layer][position]: bytes of K, then V, of one token.
   using Rows = std::vector<std::vector<std::string>>;
   const Rows& RowsOf(size_t prompt);
 

@@ -1,4 +1,4 @@
-// A Publish: what is announced, what is lacking, its bytes, the commit, the acknowledgement.
+// A Publish: announcement, list of needed objects, their bytes, commit, acknowledgement.
 #include <cstring>
 #include <utility>
 
@@ -38,7 +38,7 @@ class PublishFlow final : public Flow {
     ToWorker([this, needed = needed_] { SendNeeded(needed); });
   }
 
-  // Refusals are part of life; some words would mean a bug.
+  // Refusals are normal, but some status codes mean a bug.
   void Refuse(const absl::Status& status) {
     peer_->time->Note(
         absl::StrCat(CallName(), ": refused: ", absl::StatusCodeToString(status.code())));
@@ -122,7 +122,7 @@ class PublishFlow final : public Flow {
   }
   absl::Duration Budget() const override { return kPublishBudget; }
 
-  // At the node.
+  // State at the node.
   PublishSpec spec_;
   std::unique_ptr<PublishSession> session_;
   std::vector<uint32_t> needed_;

@@ -13,7 +13,7 @@ namespace hearth {
 namespace {
 
 constexpr size_t kPublisherThreads = 2;  // worker/engine/publisher.cc
-// Real time: only an engine that hangs takes it.
+// In real time; reached only if an engine hangs.
 constexpr absl::Duration kEngineHangs = absl::Seconds(120);
 
 }  // namespace
@@ -91,7 +91,7 @@ void SimWorker::Crash() {
   Start();
 }
 
-// Cancels from within a callback, which may come before there is anything to cancel with.
+// Cancels a request from a callback, which may run before Submit has returned the handle.
 struct SimWorker::Caller {
   absl::Notification has_handle;
   std::shared_ptr<EngineRequestHandle> handle;
@@ -154,7 +154,7 @@ EngineCallbacks SimWorker::CallbacksOf(const std::string& id, CancelAt when,
     change([&](Running* running) {
       running->result.error = status;
       running->is_over = running->is_published = true;
-      // Its publishes began before its second token.
+      // Publishes begin before the second token.
       running->ended_early = running->result.tokens.empty();
       if (running->ended_early) running->publishes_due = running->publishes_come;
     });
@@ -192,7 +192,8 @@ void SimWorker::OnStarted(const std::string& id, const StartedInfo& info) {
   it->second.last_boundary = kept.empty() ? info.cached_tokens : kept.back();
 }
 
-// How often a request that begins now will call Publish: PrefixKeeper::KeepPassed and Publish.
+// Returns how many times the request will call Publish, by the rules of PrefixKeeper::KeepPassed
+// and Publish.
 size_t SimWorker::PublishesOf(const Running& running) const {
   const EngineRequest& request = running.request;
   const StartedInfo& started = running.result.started;
@@ -232,7 +233,7 @@ bool SimWorker::IsAtRest() const {
       if (running.result.is_cancelled || Waiting(id, false) == 0) return false;
       continue;
     }
-    if (Waiting(id, false) > 0) continue;  // cancelled: the call goes on to its end
+    if (Waiting(id, false) > 0) continue;  // cancelled: the call still runs to its end
     const bool gives_back = running.ended_early || running.last_is_answered;
     if (gives_back && running.leases_held > 0) return false;
     if (publishers_wait) continue;

@@ -1,10 +1,10 @@
-// SimWorker: a real engine on the stand-in model, whose calls of its cache wait until the world
-// answers them.
+// SimWorker: a real engine on the stand-in model. Its cache calls wait until the world answers
+// them.
 //
-// The engine runs on its own threads; AwaitRest returns when each of them waits for the world, so
-// that one thing at a time happens, in the same order every time. The expected calls follow from
-// the rules that the engine obeys (restore_rule.h), not from waiting. Thread safety: all methods
-// from the world's thread; the cache is called from the engine's.
+// The engine runs on its own threads. AwaitRest returns when every thread waits for the world, so
+// that events happen one at a time and always in the same order. The expected calls follow from the
+// engine's rules (restore_rule.h), not from waiting.
+// Thread safety: the world's thread calls all methods; the engine's threads call the cache methods.
 #ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 #define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// A call of the cache, on a thread of the engine's that waits for its answer.
+// A call of the cache, on an engine thread that waits for the answer.
 struct CacheCall {
   enum class Kind { kFetch, kLease, kPublish };
   Kind kind = Kind::kFetch;
@@ -38,7 +38,7 @@ struct CacheCall {
 };
 const char* KindName(CacheCall::Kind kind);
 
-// When the caller gives up a request, if the world does not choose a time.
+// When the caller cancels a request, if the world does not choose a time.
 enum class CancelAt { kNever, kStart, kFirstToken };
 
 // The result of a finished request.
@@ -48,7 +48,7 @@ struct WorkerResult {
   StartedInfo started;
   FinishedInfo finished;
   std::vector<int32_t> tokens;
-  bool is_cancelled = false;  // its caller gave up before its end
+  bool is_cancelled = false;  // its caller cancelled it
 };
 
 class SimWorker : public PrefixCache {
@@ -56,27 +56,27 @@ class SimWorker : public PrefixCache {
   explicit SimWorker(const EngineOptions& options);
   ~SimWorker() override;
 
-  // REQUIRES: no other request has its request_id.
+  // Submits a request. REQUIRES: its request_id is unique.
   void Submit(const EngineRequest& request, CancelAt when) ABSL_LOCKS_EXCLUDED(mu_);
-  // False when it has ended.
+  // Cancels a request. Returns false if it has ended.
   bool Cancel(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the engine is at rest; returns the new calls, in an order that is always the same.
+  // Waits until the engine is at rest. Returns the new calls, always in the same order.
   std::vector<std::shared_ptr<CacheCall>> AwaitRest() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
-  // The world's answer to the Lease of a request; `released` is set, before AwaitRest returns, when
-  // the engine has released it.
+  // Returns the world's answer to a request's Lease. When the engine releases the lease, `released`
+  // is set before AwaitRest returns.
   std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
                                           std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Number of requests and publishes under way.
+  // Returns the number of running requests and publishes.
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends like a killed process: waiting callers are told nothing. A new one takes its place.
+  // Ends the engine like a killed process: waiting callers get no answer. A new engine replaces it.
   void Crash() ABSL_LOCKS_EXCLUDED(mu_);
-  // As on SIGTERM: takes no new request, ends those that run and what they publish.
-  // REQUIRES: nothing is submitted before it has begun anew.
+  // Drains as on SIGTERM: running requests and their publishes finish. REQUIRES: no request is
+  // submitted until RestartEngine.
   void Drain();
-  // REQUIRES: it drains, and is not busy any more.
+  // REQUIRES: is_draining(), busy() == 0.
   void RestartEngine() ABSL_LOCKS_EXCLUDED(mu_);
   bool is_draining() const { return drainer_.joinable(); }
   EngineStats Stats() const { return engine_->Stats(); }
@@ -90,17 +90,17 @@ class SimWorker : public PrefixCache {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The publishes and leases that a request must end with, and its progress.
+  // The progress of a request, and the publishes and leases with which it must end.
   struct Running {
     EngineRequest request;
     std::shared_ptr<EngineRequestHandle> handle;
     WorkerResult result;
     bool is_started = false, is_over = false, is_published = false;
-    bool ended_early = false;  // by an error, before it kept anything
-    bool has_lease = false;    // was given one
-    size_t leases_held = 0;    // and holds it still
+    bool ended_early = false;  // failed before it stored anything
+    bool has_lease = false;    // a Lease was granted
+    size_t leases_held = 0;    // leases not yet released
     size_t publishes_due = 0, publishes_come = 0;
-    // The lease goes with the publish of this boundary.
+    // The publish of this boundary ends the lease.
     uint32_t last_boundary = 0;
     bool last_is_answered = false;
   };

@@ -1,8 +1,8 @@
-// Seeded simulations of a store and three workers: world.h.
+// Seeded simulations of a store and three workers (world.h).
 //
-// HEARTH_SIM_SEED=N runs one seed; HEARTH_SIM_SEEDS=N runs so many, from HEARTH_SIM_FIRST_SEED on;
-// HEARTH_SIM_LINES=N shows the last N lines of each history, HEARTH_SIM_TELLS=1 a line of
-// each seed.
+// HEARTH_SIM_SEED=N runs one seed. HEARTH_SIM_SEEDS=N runs N seeds, starting with
+// HEARTH_SIM_FIRST_SEED. HEARTH_SIM_LINES=N prints the last N lines of each history,
+// HEARTH_SIM_TELLS=1 a line per seed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,18 +17,20 @@
 namespace hearth {
 namespace {
 
-// Seeds that once failed, and what they found: run before any other. The meaning of a seed changes
-// with the simulation, so each seed here also has a direct test beside its mend.
+// Seeds that once failed, and the fault that they found; they run first. The meaning of a seed
+// changes with the simulation, so each fault also has a direct test.
 constexpr uint64_t kOnceFailed[] = {
-    15,              // what was quarantined came back after a crash (store_quarantine_test.cc)
-    14944717184590,  // as 15, while the index loaded (store_quarantine_test.cc)
-    17945329091979,  // RAM and disk knew two ends of one point (store_ttl_test.cc)
-    18335161768157,  // the room that a start on a full disk took was not kept again
-                     // (full_disk_test.cc)
-    30787018729884,  // a quarantine that a full disk did not take was not told to the ledger
-    6520183119042,   // an unsynced log's end that a crash took was told as damage
-                     // (store_disk_test.cc)
-    7427386498791,   // a log that a failed write tore counted as damage (failing_disk_test.cc)
+    15,              // quarantined entries came back after a crash (store_quarantine_test.cc)
+    14944717184590,  // like 15, while the index loaded (store_quarantine_test.cc)
+    // RAM and disk had different expiry times of a restore point (store_ttl_test.cc)
+    17945329091979,
+    // a start on a full disk used the reserved space and did not reserve it again
+    // (full_disk_test.cc)
+    18335161768157,
+    30787018729884,  // a quarantine that a full disk refused was not recorded in the ledger
+    // the unsynced end of a log, lost in a crash, was reported as damage (store_disk_test.cc)
+    6520183119042,
+    7427386498791,  // a log torn by a failed write was counted as damage (failing_disk_test.cc)
 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3;
@@ -45,7 +47,7 @@ uint64_t SimEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// The one that runs, for a library's assertion that ends the process in the midst of it.
+// The running simulation, for an assertion of a library that aborts the process.
 std::atomic<const Timeline*> g_running{nullptr};
 
 void PrintHistoryAndAbort(int signal) {
@@ -94,7 +96,7 @@ TEST(Simulation, NoInvariantIsViolated) {
   const uint64_t one = SimEnvironment("HEARTH_SIM_SEED", 0);
   const uint64_t first = SimEnvironment("HEARTH_SIM_FIRST_SEED", 1);
   std::vector<uint64_t> seeds;
-  // A sanitizer's findings do not depend on these, each of which takes it ten seconds and more.
+  // Sanitizers find nothing more with these seeds, and need at least ten seconds for each.
   if (!kIsSanitized) seeds.assign(std::begin(kOnceFailed), std::end(kOnceFailed));
   for (uint64_t i = 0; i < SimEnvironment("HEARTH_SIM_SEEDS", kSeeds); ++i) {
     seeds.push_back(first + i);
@@ -112,8 +114,8 @@ TEST(Simulation, NoInvariantIsViolated) {
   EXPECT_GT(all.restored, 0u) << "nothing was restored: the test tests nothing";
 }
 
-// The same seed gives the same history, but for what RocksDB's own threads do under a disk that
-// breaks: this one's does not.
+// The same seed gives the same history, except for RocksDB's own threads on a failing disk; this
+// seed has no such fault.
 TEST(Simulation, SameSeedGivesSameHistory) {
   if (kIsSanitized) GTEST_SKIP() << "nothing for a sanitizer that other seeds lack";
   uint64_t digests[2];

@@ -1,8 +1,8 @@
-// Timeline: virtual time, its future events, their history, and the dice, all from one seed.
+// Timeline: virtual time, future events, their history, and dice, all from one seed.
 //
-// Each decision of the world has dice of its own (DiceOf), derived from the seed and a name, so
-// that it never depends on how many others were made before it.
-// Thread safety: none, but for the clock, which the store's threads read. Times are virtual.
+// Each decision of the world has its own dice (DiceOf), derived from the seed and a name, so that a
+// decision does not depend on how many others came before.
+// Thread safety: none, except for the clock, which the store's threads read. Times are virtual.
 #ifndef HEARTH_TESTS_SIMULATION_TIMELINE_H_
 #define HEARTH_TESTS_SIMULATION_TIMELINE_H_
 
@@ -24,7 +24,7 @@ namespace hearth {
 class Dice {
  public:
   explicit Dice(uint64_t seed) : random_(seed) {}
-  // In [0, sides).
+  // Returns a number in [0, sides).
   uint64_t Roll(uint64_t sides) { return random_() % sides; }
   bool Chance(uint64_t percent) { return Roll(100) < percent; }
   absl::Duration Between(absl::Duration least, absl::Duration most) {
@@ -39,29 +39,30 @@ class Dice {
 
 class Timeline {
  public:
-  // `lines_kept`: of the history, the last.
+  // `lines_kept`: number of last lines of the history to keep.
   Timeline(uint64_t seed, size_t lines_kept) : seed_(seed), lines_kept_(lines_kept) {}
 
   uint64_t seed() const { return seed_; }
   Dice DiceOf(absl::string_view name) const;
 
   absl::Time now() const { return now_; }
-  // The store's, which is set now and then: `Jump` moves it against the time that passes.
+  // The store's clock. Jump changes it without passing virtual time.
   Clock* store_clock() { return &store_clock_; }
   void Jump(absl::Duration by) { store_clock_.Jump(by); }
 
-  // Events of one time happen in the order in which they were announced.
+  // Schedules an event. Events of equal time run in the order of these calls.
   void After(absl::Duration delay, std::function<void()> event);
-  // False: nothing is left to happen.
+  // Runs the next event. Returns false if there is none.
   bool RunNext();
-  // Removes all announced events.
+  // Removes all scheduled events.
   void Forget() { events_.clear(); }
 
-  // One line of the history, which the digest covers and a violation shows the last of.
+  // Adds a line to the history and to the digest. A violation prints the last lines.
   void Note(const std::string& line);
-  // The same without the digest, for lines that may differ from run to run.
+  // Adds a line to the history only, for lines that may differ between runs.
   void LogOnly(const std::string& line);
-  // `invariant`: its number in docs/dev/invariants.md. The first one counts: the world stops at it.
+  // Records a violation. `invariant`: its number in docs/dev/invariants.md. Only the first counts:
+  // the world stops.
   void Violated(int invariant, const std::string& what);
   bool failed() const { return !violation_.empty(); }
   const std::string& violation() const { return violation_; }

@@ -10,7 +10,8 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kHorizon = absl::Seconds(60);
-// Real time, which only an engine that hangs takes: in the simulation's, flows have budgets.
+// Engine timeouts in real time. Only a hanging engine reaches them: flows have budgets in virtual
+// time.
 constexpr absl::Duration kNever = absl::Hours(1);
 
 }  // namespace
@@ -81,7 +82,7 @@ void World::Ask(int worker) {
   const std::string id = absl::StrCat("w", worker, "-", place.requests++);
   if (place.worker->busy() >= 3 || place.worker->is_draining()) return;
   EngineRequest request;
-  // A few prompts of each seed come often.
+  // A few prompts of each seed are frequent.
   const size_t prompts = oracle_.prompts().size();
   const size_t prompt = (time_.seed() + dice.Roll(dice.Chance(80) ? 6 : prompts)) % prompts;
   request.token_ids = oracle_.prompts()[prompt].tokens;
@@ -130,7 +131,7 @@ void World::PumpWorker(Place* place) {
       flow->Start();
     }
   }
-  // 8: all admitted requests were answered.
+  // Invariant 8: all admitted requests were answered.
   if (place->worker->is_draining() && place->worker->busy() == 0) {
     time_.Note(absl::StrCat("worker ", place->peer.number, " has drained"));
     for (const auto& [id, asked] : place->asked) {
@@ -145,7 +146,7 @@ void World::PumpWorker(Place* place) {
       flows.end());
 }
 
-// 8: the answer is what a worker without a cache says, whatever became of the cache.
+// Invariant 8: the answer equals that of a worker without a cache, whatever happened to the cache.
 void World::TakeResult(Place* place, const WorkerResult& result) {
   const size_t prompt = place->peer.prompts.at(result.id);
   place->asked.erase(result.id);
@@ -166,7 +167,7 @@ void World::TakeResult(Place* place, const WorkerResult& result) {
   }
 }
 
-// The end: the disk works, the network too, nothing is lost any more.
+// Ends all faults: disk and network work, nothing is lost any more.
 void World::EndFaults() {
   time_.Note("everything is mended");
   for (Place& place : places_) {
@@ -190,7 +191,7 @@ void World::CheckAll() {
   if (!node_.is_damaged()) ReadAll(node_.store(), node_.List());
   node_.Die(Ledger::Death::kClose);
   const auto verified = VerifyDataDir(node_.folder());
-  // A damaged folder may be one that only a start can open, which replaces what is lost.
+  // Some damaged folders can only be opened by a start, which replaces the lost part.
   const bool may_fail = node_.is_damaged() && absl::IsDataLoss(verified.status());
   if (!verified.ok() && !may_fail) return time_.Violated(5, verified.status().ToString());
   if (verified.ok() && !verified->ok() && !node_.is_damaged())

@@ -1,10 +1,10 @@
-// World: a store, three workers and all that can go wrong with them, from one seed, in one thread.
+// World: a store, three workers and all their faults, from one seed, in one thread.
 //
-// Actors act at times of their own: clients ask, keepers do the store's background work, an
-// operator pins and drops, and faults strike: the network's, the disk's, the clock's, deaths of the
-// store and of workers. Checks run after each event; at the end all faults are mended, every
-// request must have been answered, and every promised point must be there. docs/dev/building.md
-// says how to run one. Thread safety: none.
+// Actors act at their own times: clients send requests, housekeeping runs the store's background
+// work, an operator pins and drops, and faults occur in the network, the disk and the clock, or
+// kill the store and workers. Checks run after each event. At the end all faults stop, every
+// request must have been answered, and every promised restore point must exist.
+// docs/dev/building.md describes how to run it. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_WORLD_H_
 #define HEARTH_TESTS_SIMULATION_WORLD_H_
 
@@ -26,26 +26,26 @@ class World {
  public:
   static constexpr int kWorkers = 3;
 
-  // `lines_kept`: as Timeline.
+  // `lines_kept`: see Timeline.
   World(uint64_t seed, size_t lines_kept);
-  // Stops at the first violation.
+  // Runs the simulation; stops at the first violation.
   void Run();
 
   const Timeline& time() const { return time_; }
-  // Counts that show that something was tested at all.
+  // Counts that show whether a run tested anything.
   struct Figures {
     uint64_t requests = 0, restored = 0, promises = 0, deaths = 0, crashes = 0, faults = 0;
   };
   const Figures& figures() const { return figures_; }
 
  private:
-  struct Place {  // of a worker
+  struct Place {  // a worker with its connection and calls
     std::unique_ptr<SimWorker> worker;
     std::unique_ptr<Link> link;
     Peer peer;
     std::vector<std::shared_ptr<Flow>> flows;
     uint64_t requests = 0;
-    std::map<std::string, absl::Time> asked;  // of requests that are not answered
+    std::map<std::string, absl::Time> asked;  // start times of unanswered requests
   };
 
   // world.cc
@@ -56,7 +56,7 @@ class World {
   void TakeResult(Place* place, const WorkerResult& result);
   void Ask(int worker);
   bool goes_on() const { return time_.now() < end_ && !time_.failed(); }
-  // Calls `act` again and again, after `least` to `most`, until the horizon.
+  // Calls `act` repeatedly, at intervals of `least` to `most`, until the simulation's end.
   void Every(const std::string& name, absl::Duration least, absl::Duration most,
              std::function<void(Dice*)> act);
   void EndFaults();
@@ -101,11 +101,11 @@ class World {
   Node node_{&time_, oracle_.layout()};
   std::array<Place, kWorkers> places_;
   Figures figures_;
-  bool damages_ = false;            // the data folder, once
-  bool has_days_ = false;           // times to live are of hours, and nights pass
-  bool other_disk_faults_ = false;  // than a full disk
+  bool damages_ = false;            // the data folder is damaged once
+  bool has_days_ = false;           // times to live are hours, and nights pass
+  bool other_disk_faults_ = false;  // disk faults other than a full disk
   const TestFolder backup_, restored_;
-  // Promised when the backup was made, until when.
+  // Restore points promised when the backup was made, with the time until which they are promised.
   std::map<Digest, absl::Time> backed_up_;
   absl::Time end_;
 };

@@ -1,4 +1,4 @@
-// The checks of a world beside its own course: at its end, after a start, of a backup.
+// Checks outside of a world's normal course: at its end, after a start, of a backup.
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +9,11 @@
 
 namespace hearth {
 
-// 5: what is listed is there, byte by byte.
+// Invariant 5: listed restore points can be read, byte by byte.
 void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed) {
   for (const RestorePoint& point : listed) {
     if (point.expires_in <= absl::ZeroDuration() && !point.pinned)
-      continue;  // over, and on its way
+      continue;  // expired, about to be removed
     const auto session = store->FetchById(point.id, point.tenant);
     if (!session.ok()) {
       time_.Violated(5, absl::StrCat("listed, and not there: ", session.status().ToString()));
@@ -33,13 +33,13 @@ void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed)
   }
 }
 
-// 29: where nothing else broke, a disk that has room again takes publishes again.
+// Invariant 29: if nothing else broke, a disk that has space again accepts publishes again.
 void World::ProbePublish() {
   if (other_disk_faults_ || node_.is_damaged() || !node_.is_roomy()) return;
   const size_t prompt = time_.seed() % oracle_.prompts().size();
   PublishSpec spec;
   spec.fingerprint = oracle_.fingerprint();
-  spec.tenant = "dora";  // without a quota
+  spec.tenant = "dora";  // a tenant without a quota
   const SimPrompt& of = oracle_.prompts()[prompt];
   spec.token_ids.assign(of.tokens.begin(), of.tokens.begin() + 16);
   for (const uint32_t cut : of.cuts) {
@@ -88,14 +88,14 @@ absl::Status World::TryPublish(const PublishSpec& spec, const std::vector<std::s
 }
 
 void World::BackUp() {
-  if (!backed_up_.empty()) return;  // one a world: it is dear
+  if (!backed_up_.empty()) return;  // one per world, because a backup is slow
   const std::map<Digest, absl::Time> promised = node_.ledger()->Promised();
   const auto report = node_.store()->BackUp(backup_.path());
   time_.Note(absl::StrCat("backs up: ", absl::StatusCodeToString(report.status().code())));
   if (report.ok()) backed_up_ = promised;
 }
 
-// 19: what was promised when it was made is in it, whole.
+// Invariant 19: the backup has every restore point promised when it was made, complete.
 void World::CheckBackup() {
   if (backed_up_.empty()) return;
   const std::string dir = restored_.File("data");
@@ -106,7 +106,7 @@ void World::CheckBackup() {
   }
   StoreOptions options = node_.options();
   options.data_dir = dir;
-  options.device = nullptr;  // the node's
+  options.device = nullptr;  // belongs to the node
   StoreSeams seams;
   seams.clock = time_.store_clock();
   const auto store = OpenStore(options, std::move(seams));
@@ -118,10 +118,10 @@ void World::CheckBackup() {
   for (const RestorePoint& point : listed) backed_up_.erase(point.id);
   const absl::Time now = time_.store_clock()->Now() + absl::Seconds(1);
   for (const auto& [id, end] : backed_up_) {
-    if (end <= now || node_.is_damaged()) continue;  // over by now
+    if (end <= now || node_.is_damaged()) continue;  // expired by now
     time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
   }
-  // The backup has damage from before as it was, and does not serve it.
+  // A backup keeps earlier damage, but does not serve damaged entries.
   if (!node_.is_damaged()) ReadAll(store->get(), listed);
 }
 

@@ -1,4 +1,4 @@
-// Damage of a data folder while nobody has it open.
+// Damages a data folder while no process has it open.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// 28: one bit of one file flips, or the file is cut, or gone.
+// Invariant 28: damages one file: flips a bit, truncates the file, or removes it.
 void World::Damage(Dice* dice) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(node_.folder())) {

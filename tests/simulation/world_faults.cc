@@ -1,4 +1,4 @@
-// The faults of a world, and its other actors. All drawn from the seed.
+// The faults of a world and its actors other than clients. The seed decides all of them.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// How long an end of a connection that is gone does not notice.
+// Time until an end notices that the connection is gone.
 constexpr absl::Duration kKeepalive = absl::Seconds(20);
 
 }  // namespace
@@ -18,7 +18,8 @@ void World::StartFaults() {
         [this](Dice* dice) { RunHousekeeping(dice); });
   Every("operator", absl::Milliseconds(500), absl::Seconds(4),
         [this](Dice* dice) { Operate(dice); });
-  // Not all of it in every world: what breaks all the time is never anywhere else.
+  // Each world has only some kinds of faults: with all of them, states between faults would be
+  // rare.
   Dice dice = time_.DiceOf("faults");
   damages_ = dice.Chance(25);
   if (dice.Chance(70)) {
@@ -48,8 +49,8 @@ void World::StartFaults() {
   }
 }
 
-// 26 and 32: most of what has a time to live is over in the morning, whether the store was up or
-// down meanwhile, and nothing that is over is missed.
+// Invariants 26 and 32: most entries with a time to live are expired in the morning, whether the
+// store was up or down, and an expired entry is not reported as lost.
 void World::PassNight(Dice* dice) {
   const absl::Duration night = dice->Between(absl::Hours(1), absl::Hours(60));
   time_.Note(absl::StrCat("a night of ", absl::FormatDuration(night)));
@@ -68,7 +69,7 @@ void World::RunHousekeeping(Dice* dice) {
   }
 }
 
-// Silent: nothing is said to the worker, which finds out by its deadlines.
+// If silent, the worker is not told and finds out by its deadlines.
 void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
   place->link->Break();
   for (const auto& flow : place->flows) {
@@ -84,7 +85,7 @@ void World::BreakNetwork(Dice* dice) {
   const absl::Duration how_long = dice->Between(
       absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
   ++figures_.faults;
-  if (what == 0) {  // in the middle of whatever is under way
+  if (what == 0) {  // during any running calls
     time_.Note(absl::StrCat("worker ", number, " loses its connections"));
     return LoseConnections(&place, false, true);
   }
@@ -102,7 +103,7 @@ void World::BreakNetwork(Dice* dice) {
   time_.Note(absl::StrCat("worker ", number, " is cut off"));
   place.link->Cut();
   time_.After(std::min(how_long, kKeepalive), [this, &place, how_long] {
-    // Neither end knows what became of the other: both give it up.
+    // Neither end knows the other's state: both give up the connection.
     if (how_long >= kKeepalive) LoseConnections(&place, false, true);
   });
   time_.After(how_long, [this, &place, number] {
@@ -140,7 +141,7 @@ void World::BreakDevice(Dice* dice) {
   ++figures_.faults;
   if (what < 6) return node_.device()->FailOnce(absl::InternalError("the copy failed"));
   if (what < 13) return node_.device()->FlipOnce();
-  if (what < 19) {  // in the middle of a copy
+  if (what < 19) {  // during a copy
     return node_.device()->Meanwhile([this, tenant, which] {
       if (node_.is_up()) Drop(tenant, which, true);
     });
@@ -161,7 +162,7 @@ void World::KillStore(Dice* dice) {
   WaitForDrain(time_.now() + patience, after);
 }
 
-// Until no call is inside, or it has taken too long.
+// Ends the store when no call is running, or at `until`.
 void World::WaitForDrain(absl::Time until, Dice after) {
   time_.After(absl::Milliseconds(20), [this, until, after] {
     if (!node_.is_idle() && time_.now() < until) return WaitForDrain(until, after);
@@ -171,7 +172,7 @@ void World::WaitForDrain(absl::Time until, Dice after) {
 
 void World::EndStore(Ledger::Death death, Dice dice) {
   const absl::Duration down = dice.Between(absl::Milliseconds(10), absl::Seconds(8));
-  dice.Chance(50);  // a choice that is gone: seeds keep their worlds
+  dice.Chance(50);  // unused draw, so that seeds keep their worlds
   node_.Die(death);
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
@@ -196,7 +197,8 @@ void World::KillWorker(Dice* dice) {
   });
 }
 
-// Its calls end without a word; the node hears of it at once, or when it misses it.
+// Ends a worker. Its calls end without a message; the node notices at once, or if `is_silent` by
+// keepalive.
 void World::EndWorker(Place* place, bool is_silent) {
   time_.Note(absl::StrCat("worker ", place->peer.number, is_silent ? " vanishes" : " is killed"));
   std::vector<std::shared_ptr<Flow>> flows;

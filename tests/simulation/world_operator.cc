@@ -1,4 +1,4 @@
-// The operator of a world: pins, drops, looks, quarantines, backs up.
+// The operator of a world: pins, drops, explains, quarantines, backs up.
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
@@ -80,9 +80,9 @@ PrefixQuery World::QueryOf(const std::string& tenant, size_t prompt) const {
   return query;
 }
 
-// A lookup finds the boundaries that are explained as usable. Each of both first removes a few of
-// the points that have expired, and a boundary without a point is not usable before all are gone:
-// after a night the two agree once they are.
+// A lookup must find exactly the boundaries that Explain reports as usable. Each call first removes
+// a few expired restore points, and boundaries without a restore point are usable only when all
+// expired ones are gone. So after a night the two agree only after several calls.
 void World::Explain(const std::string& tenant, size_t prompt) {
   constexpr int kLookups = 64;
   const PrefixQuery query = QueryOf(tenant, prompt);
