@@ -1,4 +1,4 @@
-// A clock that stands until it is told to move. Thread safe.
+// A clock that only tests advance. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_CLOCK_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_CLOCK_H_
 

@@ -1,7 +1,7 @@
-// FakeDevice: an accelerator whose memory is the host's, and which breaks on command. Thread safe.
+// FakeDevice: an accelerator with memory on the host that fails on command. Thread safe.
 //
-// A copy happens when Wait is called, not before: an early read sees the old bytes. The memory can
-// be mapped by other processes, and again by this one.
+// A copy happens when Wait is called, not before, so an early read sees the old bytes. Other
+// processes, and this one again, can map the memory.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 
@@ -76,14 +76,14 @@ class FakeDevice : public DeviceMemory {
     std::memcpy(handle.memory.data() + 8, &bytes_, sizeof(bytes_));
     return handle;
   }
-  // Runs `during` in every Copy, after the bytes were read.
+  // Returns an importer whose Copy calls `during` after it has read the bytes.
   static ImportDevice Importer(std::function<void()> during = [] {}) {
     return [during](const DeviceMemoryHandle& handle) {
       return std::make_unique<Imported>(handle, during);
     };
   }
 
-  // The next copy fails to begin.
+  // The next copy cannot start.
   void FailOnce(absl::Status status) {
     absl::MutexLock lock(&mu_);
     next_ = std::move(status);
@@ -93,7 +93,7 @@ class FakeDevice : public DeviceMemory {
     absl::MutexLock lock(&mu_);
     flip_ = true;
   }
-  // The next Wait runs this first, under no lock.
+  // The next Wait first calls `run`, without holding a lock.
   void Meanwhile(std::function<void()> run) {
     absl::MutexLock lock(&mu_);
     meanwhile_ = std::move(run);

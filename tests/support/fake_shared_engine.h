@@ -1,7 +1,7 @@
-// FakeSharedEngine: a shared engine in memory, whose values a test loses, changes and delays.
+// FakeSharedEngine: a shared engine in memory. Tests lose, change and delay its values.
 //
-// What several stores hold is a FakeSharedMemory; each store has an engine of its own on it. A
-// delay moves the test's clock instead of waiting. Thread safe.
+// A FakeSharedMemory holds the values that several stores share; each store has its own engine on
+// it. A delay advances the test's clock instead of waiting. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
 
@@ -35,7 +35,7 @@ struct FakeSharedMemory {
     for (const auto& [name, entry] : entries) names.push_back(name);
     return names;
   }
-  // Of names that end so.
+  // Returns the number of names that end with `end`.
   size_t Count(absl::string_view end) {
     size_t count = 0;
     for (const std::string& name : Names()) count += absl::EndsWith(name, end);
@@ -47,22 +47,22 @@ class FakeSharedEngine : public SharedEngine {
  public:
   FakeSharedEngine(FakeSharedMemory* memory, FakeClock* clock) : memory_(memory), clock_(clock) {}
 
-  // Each round trip takes so long. InfiniteDuration: none is answered.
+  // Sets the time of each round trip. InfiniteDuration: no answer arrives.
   void SetDelay(absl::Duration delay) { delay_ = delay; }
   void SetUnreachable(bool unreachable) { unreachable_ = unreachable; }
   void SetFull(bool full) { full_ = full; }
-  // What is set arrives, without an answer in time, when ArriveLate is called or with the next
-  // Erase, which comes after it.
+  // While `late`, written values arrive only when ArriveLate is called or before the next Erase,
+  // and the writer gets no answer in time.
   void SetLate(bool late) { late_ = late; }
   void ArriveLate() {
     absl::MutexLock lock(&memory_->mu);
     ArriveLocked();
   }
-  // Keys whose shard is not reached.
+  // Keys whose shard cannot be reached.
   void SetSilent(std::set<std::string> keys) { silent_ = std::move(keys); }
-  // Called before each Get, with the number of those that were.
+  // Called before each Get with the number of earlier Gets.
   void OnGet(std::function<void(int)> hook) { on_get_ = std::move(hook); }
-  // Called after each Set, before its caller hears of it.
+  // Called after each Set, before the caller gets the result.
   void OnWritten(std::function<void()> hook) { on_written_ = std::move(hook); }
   int round_trips() const { return round_trips_; }
   int gets() const { return gets_; }
@@ -77,7 +77,7 @@ class FakeSharedEngine : public SharedEngine {
     for (const std::string& key : keys) results.push_back(Find(key) != nullptr);
     return results;
   }
-  // Asked once the values are waited for.
+  // The engine is asked only when the caller waits for the values.
   Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override {
     return [this, keys = std::move(keys), max_bytes, deadline] {
       return GetNow(keys, max_bytes, deadline);

@@ -26,7 +26,7 @@ std::string Normal(const std::string& path) {
 }
 IOStatus NoRoom() {
   IOStatus status = IOStatus::NoSpace("No space left on device");
-  status.SetRetryable(true);  // as the real one says
+  status.SetRetryable(true);  // as in the real file system
   return status;
 }
 std::string BytesOf(const std::string& path) {
@@ -59,7 +59,7 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
                   IODebugContext* dbg) override {
     return Append(data, options, dbg);
   }
-  // Direct writes: past the page cache, and as far from stable storage as any other before a sync.
+  // Direct writes bypass the page cache, but are not durable before a sync, like others.
   IOStatus PositionedAppend(const Slice& data, uint64_t offset, const IOOptions& options,
                             IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
@@ -88,11 +88,11 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Sync(const IOOptions&, IODebugContext*) override { return Keep(); }
   IOStatus Fsync(const IOOptions&, IODebugContext*) override { return Keep(); }
   IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::OK();  // a hint: promises nothing
+    return IOStatus::OK();  // only a hint, without a promise
   }
 
  private:
-  // The real file is not synced: only what this remembers decides what a crash leaves.
+  // The real file is not synced: only this object's records decide what a crash leaves.
   IOStatus Keep() {
     absl::MutexLock lock(&disk_->mu_);
     if (disk_->dead_) return IOStatus::IOError("dead");
@@ -221,7 +221,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
                   renames.end());
     return IOStatus::OK();
   }
-  // `is_counted`: among the nth reads of a fault that is armed.
+  // `is_counted`: the read counts for armed faults.
   IOStatus BreakRead(Slice* result, char* scratch, bool is_counted) {
     absl::MutexLock lock(&disk_->mu_);
     const auto strikes = [&](DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_->mu_) {
@@ -294,7 +294,7 @@ class FaultyFolder : public rocksdb::FSDirectoryWrapper {
 
  private:
   FaultyFileSystem* const system_;
-  const std::string path_;  // of any file in it
+  const std::string path_;  // path of any file in the folder
 };
 
 IOStatus FaultyFileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
@@ -403,7 +403,7 @@ void FaultyDisk::LosePages(const std::string& path, const Content& content,
     at = next;
   }
   file.close();
-  // Often nothing at all of it is left, which is not what the pages' dice would give.
+  // Often no unsynced byte survives, which independent draws per page would rarely give.
   if ((*random)() % 2 == 0) end = content.synced_bytes;
   std::filesystem::resize_file(path, end);
 }
@@ -412,7 +412,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
   absl::MutexLock lock(&mu_);
   if (machine) {
     for (auto it = unsynced_renames_.rbegin(); it != unsynced_renames_.rend(); ++it) {
-      if ((*random)() % 2 == 0) break;  // this one and those before it were kept
+      if ((*random)() % 2 == 0) break;  // this rename and earlier ones were kept
       std::ofstream(it->to, std::ios::binary | std::ios::trunc) << it->overwritten;
       files_.erase(it->to);
     }
@@ -427,7 +427,8 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
       }
     }
   }
-  // The machine may still lose, during the next process, bytes that the dead one did not sync.
+  // If only the process died, keep the records: a later crash of the machine may still lose its
+  // unsynced bytes.
   if (machine) files_.clear(), unsynced_names_.clear(), unsynced_renames_.clear();
   armed_.clear();
   shares_.clear();

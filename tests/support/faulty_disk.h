@@ -1,23 +1,25 @@
-// A file system that breaks on command and forgets what was not synced, between RocksDB and the
-// real one.
+// A file system that fails on command and forgets unsynced data. It wraps the real file system
+// under RocksDB.
 //
 // Fault model:
-//   failed write     the nth write from now fails; nothing of it is in the file
-//   short write      the same, with half of it in the file
-//   failed sync      the nth sync from now fails; what it should have kept may be lost in a crash
-//   full             writes fail with NoSpace until there is room again
-//   little room      the same once so many bytes are written; of the write that is too large for
-//                    what is left its first pages are in the file, and deleted files give theirs
-//                    back
+//   failed write     the nth write from now fails; the file has none of its bytes
+//   short write      the same, but the file has half of its bytes
+//   failed sync      the nth sync from now fails; a crash may lose the data to sync
+//   full             writes fail with NoSpace until there is space again
+//   little room      the same once a number of bytes is written. If a write is larger than the
+//   rest,
+//                    its first pages are written. Deleted files free their space
 //   failed read      the nth read from now fails
 //   flipped bit      the nth read from now has one bit changed
-//   fails for a time a share of all operations of a kind fails, and of all reads, those of whole
-//                    files too, has any one bit changed
-//   death            every change fails from now on, as for a process that is no more
-//   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
-//                    may be missing (zeros, or the file ends before them), in any order; a file or
-//                    a rename whose folder was not synced may never have been
-// The guarantees under these faults: tests/cache_store/store/store_crash_test.cc. Thread safe.
+//   fails for a time a share of all operations of a kind fails, and in a share of all reads, also
+//   of
+//                    whole files, a random bit is changed
+//   death            every change fails from now on, as for a dead process
+//   lost, reordered  a crash of the machine: any pages written but not synced may be missing
+//   (zeros,
+//                    or the file ends before them), in any order; a new file or a rename may be
+//                    missing if its folder was not synced
+// Guarantees under these faults: tests/cache_store/store/store_crash_test.cc. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 #define HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 
@@ -50,20 +52,21 @@ class FaultyDisk {
   ~FaultyDisk();
   rocksdb::Env* env() const { return env_.get(); }
 
-  // The nth operation of its kind from now, counted from 1. One at a time of each kind.
+  // Makes the nth operation of the fault's kind fail, counted from 1. At most one fault per kind is
+  // armed.
   void Arm(DiskFault fault, int nth);
   void Disarm();
-  // So many of a thousand operations of its kind, until it is set to none.
+  // Makes `per_mille` of a thousand operations of the fault's kind fail, until set to 0.
   void SetShare(DiskFault fault, int per_mille) {
     absl::MutexLock lock(&mu_);
     shares_[fault] = per_mille;
   }
-  // A share strikes as usual after it would have struck `count` reads.
+  // Lets `count` reads pass that a share would have failed; then the share applies again.
   void SpareReads(int count) {
     absl::MutexLock lock(&mu_);
     spared_reads_ = count;
   }
-  int spared_reads() const {  // left
+  int spared_reads() const {  // reads left
     absl::MutexLock lock(&mu_);
     return spared_reads_;
   }
@@ -81,14 +84,14 @@ class FaultyDisk {
     return room_;
   }
   void Die();
-  // Files can only be written and read through the page cache.
+  // Refuses direct I/O: files can only be used through the page cache.
   void SetLacksDirect();
-  // How often a fault struck, and how often a file or a folder was to be synced.
+  // How many faults occurred, and how many syncs of files and folders were requested.
   int struck() const;
   int syncs() const;
 
-  // Leaves the files as the next start finds them. REQUIRES: nobody has a file open. The process
-  // died, or with `machine` everything did; the disk works again.
+  // Changes the files to a state that a crash may leave, of the process or, with `machine`, of the
+  // machine; the disk works again. REQUIRES: no process has a file open.
   void Restart(bool machine, std::mt19937_64* random);
 
  private:
@@ -96,20 +99,20 @@ class FaultyDisk {
   friend class FaultyFile;
 
   static constexpr uint64_t kPageBytes = 4096;
-  // Of one file, whatever its names.
+  // State of one file, independent of its names.
   struct Content {
     uint64_t bytes = 0;
     uint64_t synced_bytes = 0;
   };
   struct Rename {
-    std::string folder, to, overwritten;  // the bytes that were there
+    std::string folder, to, overwritten;  // overwritten: the previous content of `to`
   };
 
   bool Strikes(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool StrikesByShare(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Before a write of any kind.
+  // Called before a write of any kind; returns its error.
   rocksdb::IOStatus Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // How many of the bytes there is room for, which they then take.
+  // Takes space for a write. Returns the number of bytes that fit.
   size_t TakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (room_ == kAmple) return bytes;
     const size_t taken = bytes <= room_ ? bytes : room_ / kPageBytes * kPageBytes;

@@ -1,9 +1,9 @@
-// A library to preload (LD_PRELOAD) into a real store: its reads of a database's files fail or give
-// a wrong bit, as those of a disk in a bad moment. What lies on the disk stays as it is.
+// A library to preload (LD_PRELOAD) into a real store. Reads of database files fail or return a
+// wrong bit, like those of a failing disk; the files do not change.
 //
 // HEARTH_FAULTY_READS names a file of three native uint32_t, which the test may change at any time:
-// of how many reads in a thousand one bit is flipped, how many in a thousand fail with EIO, and how
-// many were struck so far. Reads of whole files and of parts are struck alike. Thread safe.
+// per thousand reads, how many get a flipped bit and how many fail with EIO; and how many reads
+// were affected so far. Applies to reads of whole files and of parts. Thread safe.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -32,13 +32,13 @@ Faults* MapFaults() {
   return mapped == MAP_FAILED ? nullptr : static_cast<Faults*>(mapped);
 }
 
-// Null: nothing is struck.
+// Returns the fault settings; null: no faults.
 Faults* TheFaults() {
   static Faults* const faults = MapFaults();
   return faults;
 }
 
-// Anything; the same in each process of a test.
+// Returns a pseudo-random number; the sequence is equal in each process.
 uint64_t NextNumber() {
   static std::atomic<uint64_t> count{0};
   uint64_t mixed = (count.fetch_add(1) + 1) * 0x9E3779B97F4A7C15u;
@@ -56,7 +56,7 @@ bool IsOfDatabase(int file) {
   return std::strstr(path, "/db/") != nullptr;
 }
 
-// Of a read that gave `bytes`. False: it fails.
+// Applies faults to a read of `bytes` bytes. Returns false if the read fails.
 bool Strike(int file, void* buffer, size_t bytes) {
   const int before = errno;
   Faults* const faults = TheFaults();
@@ -88,7 +88,7 @@ Function Real(const char* name) {
 
 extern "C" {
 
-// The C library's declarations have attributes of their own.
+// The C library declares these functions with other attributes.
 __attribute__((visibility("default"))) ssize_t pread(int file, void* buffer, size_t bytes,
                                                      off_t offset) {
   static const auto real = Real<ssize_t (*)(int, void*, size_t, off_t)>("pread");

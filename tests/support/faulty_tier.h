@@ -1,6 +1,6 @@
-// A tier that breaks on command, in front of a real one.
+// A tier that fails on command, in front of a real tier.
 //
-// Fault model, each switched on for the next `count` operations of its kind:
+// Fault model, each enabled for the next `count` operations of its kind:
 //   read error       the operation fails, the tier is unchanged
 //   read exhausted   the same, for lack of file descriptors or memory
 //   bit flip         a read returns the bytes with one bit changed
@@ -9,7 +9,7 @@
 //   lost write       a write says OK and stores nothing
 //   full             a write fails with kResourceExhausted
 //   write error      a write fails, the tier is unchanged
-// The store must serve no wrong byte, lose no other restore point, and go on.
+// The store must serve no wrong byte, lose no other restore point, and keep working.
 // Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAULTY_TIER_H_
 #define HEARTH_TESTS_SUPPORT_FAULTY_TIER_H_
@@ -34,7 +34,7 @@ enum class Fault {
   kWriteError
 };
 
-// The switchboard, shared with the test: it outlives the tier.
+// The armed faults, shared with the test; must outlive the tier.
 class Faults {
  public:
   void Arm(Fault fault, int count) {
@@ -77,7 +77,7 @@ class FaultyTier : public SliceTier {
     if (last.owner != nullptr && faults_->Take(Fault::kWrongKey)) view = last;
     return view;
   }
-  // One fault anywhere in it is the fault of the whole; a lost write loses one slice.
+  // If any slice fails, the whole call fails; a lost write loses only its slice.
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     std::vector<SliceWrite> kept;
     for (const SliceWrite& write : slices) {

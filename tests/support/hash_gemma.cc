@@ -1,9 +1,10 @@
-// A stand-in for the forward pass, linked in place of hearth_model: its arithmetic is hashing.
+// A stand-in for the forward pass, linked in place of hearth_model. Its arithmetic is hashing.
 //
 // Every key and value row is a hash of the token, its position, the step's ends and the bytes of
 // all rows that the layer can see; the logits are a hash of everything. One wrong, missing or stale
-// bit in a restored prefix changes the logits. It asserts what a tensor would forgive: rows read
-// but never written, rows held beyond the window. No torch, so sanitizers can look at the engine.
+// bit in a restored prefix changes the logits. It asserts errors that tensors would hide: rows that
+// are read but were never written, and rows kept beyond the window. It needs no torch, so
+// sanitizers can check the engine.
 
 #include "tests/support/hash_gemma.h"
 
@@ -35,8 +36,8 @@ using Row = std::vector<std::byte>;  // [K,V][kv_head][head_dim]
 struct KvCacheRep {
   const ModelConfig* config;
   int capacity = 0, length = 0;
-  size_t head_row_bytes = 0;               // of one of the 2 * kv_heads runs of a row
-  std::vector<std::map<int, Row>> layers;  // by position
+  size_t head_row_bytes = 0;               // bytes of one of the 2 * kv_heads runs of a row
+  std::vector<std::map<int, Row>> layers;  // rows by position
   std::vector<int> first_held;
 
   int Tail(int at) const { return std::max(0, at - (config->attention.sliding_window - 1)); }
@@ -196,7 +197,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
                    (rep_->odd == OddBits::kFarKeys && begin > 4096);
   for (int layer = 0; layer < config().num_layers; ++layer) {
     auto& rows = rep.layers[layer];
-    if (config().is_local(layer)) {  // what the step before kept readable goes now
+    if (config().is_local(layer)) {  // remove rows that only the previous step could see
       rows.erase(rows.begin(), rows.lower_bound(rep.Tail(begin)));
       rep.first_held[layer] = rep.Tail(begin);
     }

@@ -1,5 +1,5 @@
-// Settings of the stand-in for the forward pass (hash_gemma.cc), for tests: machines that compute
-// other bits somewhere. Thread safety: set before the workers that are to have it.
+// Settings of the stand-in for the forward pass (hash_gemma.cc): simulate machines that compute
+// other bits in some cases. Thread safety: set before creating the affected workers.
 #ifndef HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 #define HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 
@@ -8,19 +8,19 @@
 
 namespace hearth {
 
-// Where an odd machine's bits differ from others'.
+// The steps in which an odd machine computes other bits.
 enum class OddBits {
   kNowhere,
-  kOneRow,      // in steps of one row, as decoding has them
+  kOneRow,      // in steps of one row, as in decoding
   kSlidWindow,  // in steps that no longer see the prompt's first token in a local layer
-  kFarKeys,     // in steps behind more than 4,096 keys
+  kFarKeys,     // in steps with more than 4,096 earlier keys
 };
 
-// The memory of a device on which caches of more than `bytes` find no room: an error, or it throws.
-// 0: all do.
+// Limits the memory for caches: larger caches fail with an error, or by an exception if `throws`.
+// 0: no limit.
 void LimitCacheBytes(uint64_t bytes, bool throws = false);
 
-// For every model that is loaded from now on, until the scope ends.
+// Makes every model loaded during its scope compute odd bits.
 class OddMachine {
  public:
   explicit OddMachine(OddBits bits, std::string cpu_capability = "hash");

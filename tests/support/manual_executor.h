@@ -1,4 +1,4 @@
-// Runs background jobs when the test says so, on the test's thread. Thread safe.
+// Runs background jobs only when the test asks, on the test's thread. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_MANUAL_EXECUTOR_H_
 #define HEARTH_TESTS_SUPPORT_MANUAL_EXECUTOR_H_
 

@@ -112,7 +112,8 @@ PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::
   if (spec.on_plan != nullptr) spec.on_plan(lacked);
   published_.push_back(spec);
   published_.back().on_plan = nullptr;
-  for (auto& object : published_.back().objects) {  // their memory may be reused after this call
+  // copy: the caller may reuse the memory after this call
+  for (auto& object : published_.back().objects) {
     if (object->bytes != nullptr) object = CopyOf(*object);
   }
   if (!Store(spec, &outcome)) {
@@ -177,7 +178,8 @@ bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
     quarantined_.push_back(id);
     objects_.erase(ObjectKey(prefix, id));
   }
-  points_.clear();  // those that named them among them: they are made anew by the next publish
+  // also the restore points that need the object; the next publish creates them again
+  points_.clear();
   return true;
 }
 

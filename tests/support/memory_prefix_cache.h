@@ -1,8 +1,8 @@
-// MemoryPrefixCache: a PrefixCache in memory that keeps everything, and can be told to misbehave.
+// MemoryPrefixCache: a PrefixCache in memory that keeps everything and can be made to misbehave.
 //
-// Fault model: a fetch may block until released, throw, or answer with anything that `mangle` makes
-// of the right answer; a publish may block until released or store nothing. Bytes are copied in and
-// out, as through a wire.
+// Fault model: a fetch may block until released, throw, or return any change that `mangle` makes to
+// the right answer; a publish may block until released or store nothing. Bytes are copied in and
+// out, as over a network.
 // Thread safety: all methods; set the hooks before the first request.
 #ifndef HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
 #define HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
@@ -30,21 +30,21 @@ class MemoryPrefixCache : public PrefixCache {
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
 
-  // Called at the beginning of each call, on its thread; may block or throw.
+  // Called at the start of each call, on its thread; may block or throw.
   std::function<void()> before_fetch;
   std::function<void()> before_publish;
   std::function<void(FetchOutcome*)> mangle;
   bool refuse_publishes = false;
-  Tier tier = Tier::kHost;  // what fetches say they read from
+  Tier tier = Tier::kHost;  // the tier that fetches report
 
-  // Has other bytes from here on in one object of `prefix`, with their right digests: as if its
-  // publisher had computed them. REQUIRES: it is stored.
+  // Replaces the bytes of one object of `prefix` and updates its digests, as if its publisher had
+  // computed wrong bytes. REQUIRES: the object is stored.
   void Poison(const PrefixRequest& prefix, const ObjectId& id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ObjectId> quarantined() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets everything, as a store that lost its disk.
+  // Forgets everything, like a store that lost its disk.
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<uint32_t> BoundariesOf(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Objects that were published again with other bytes.
+  // Number of objects that were published again with other bytes.
   int conflicts() const ABSL_LOCKS_EXCLUDED(mu_);
   int fetches() const ABSL_LOCKS_EXCLUDED(mu_);
   uint32_t last_above_tokens() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,10 +1,10 @@
-// RandomRequests: checks that random requests to an InvariantGemma give each token the logits that
-// it has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
-// copy, in steps of 1, 7, 128 or 512 tokens, alone or in steps with seven other sequences, on 1, 2
-// and 3 threads and every instruction set that has vectors, with each kernel of integers; and on a
-// device, from what the CPU computed and the reverse.
+// RandomRequests: checks that each token of random requests to an InvariantGemma has the same
+// logits as in a cold prefill of the whole text. Requests are cold or restored at a random boundary
+// by reference and copy; in steps of 1, 7, 128 or 512 tokens; alone or together with seven other
+// sequences; on 1, 2 and 3 threads; on every instruction set with vectors and each kernel of
+// integers; and on a device, restored from CPU results and vice versa.
 //
-// Thread safety: none: it forces instruction sets for the whole process, and ends on the best one.
+// Thread safety: none: it forces instruction sets for the whole process, and ends with the best.
 #ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
 #define HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
 
@@ -26,7 +26,7 @@
 
 namespace hearth {
 
-// The made-up models that are asked: a window of 100 with 8 KV heads, and one of 512 with one.
+// The geometries under test: a window of 100 with 8 KV heads, and a window of 512 with one.
 inline std::vector<TinyGeometry> RequestGeometries() {
   TinyGeometry many, one;
   many.layer_types = "lgl";
@@ -44,10 +44,10 @@ class RandomRequests {
  public:
   static constexpr int kThreads = 3;
 
-  // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
-  // `form`: what the weights are made into; where that is in blocks, they multiply in integers.
-  // `device`: null, or the device that requests of odd numbers are computed on and requests of even
-  // numbers are restored from. Each third request is restored from where it is computed.
+  // `longest`: maximum tokens of a text, at most the model's positions. `first`: seed of the first
+  // request. `form`: form of the weights; blocks multiply in integers. `device`: if not null, odd
+  // requests are computed on it, and even requests are restored from it. Every third request is
+  // restored from the place where it is computed.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
                                              uint64_t first, WeightForm form = WeightForm::kStored,
                                              KvDtype kv_dtype = KvDtype::kFloat32,
@@ -71,8 +71,8 @@ class RandomRequests {
     return requests;
   }
 
-  // Makes the next request: empty if all its tokens have their logits, else the request and the
-  // place.
+  // Runs the next request. Returns "" if all logits match, else a description of the request and
+  // the place.
   std::string Next() {
     state_ = ++seed_ * 2 + 1;
     const std::vector<int32_t> text = Text(1 + Draw(longest_));
@@ -135,11 +135,11 @@ class RandomRequests {
   }
   static std::vector<KernelTarget> FastTargets() {
     std::vector<KernelTarget> targets = UsableTargets();
-    if (targets.size() > 1) targets.erase(targets.begin());  // the plain one takes minutes
+    if (targets.size() > 1) targets.erase(targets.begin());  // the scalar target takes minutes
     return targets;
   }
 
-  // The rest of the text; a digest of each token's logits is added to `digests`.
+  // Computes the rest of the text; appends a digest of each token's logits to `digests`.
   std::string Steps(const InvariantGemma& model, const std::vector<int32_t>& text, int step,
                     int others, InvariantGemma::Kv* kv, std::vector<uint64_t>* digests) {
     const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
@@ -150,7 +150,7 @@ class RandomRequests {
     for (int at = kv->length(); at < static_cast<int>(text.size()); at += step) {
       const int count = std::min(step, static_cast<int>(text.size()) - at);
       std::vector<InvariantGemma::Part> parts;
-      const int place = others == 0 ? 0 : Draw(others);  // among the others
+      const int place = others == 0 ? 0 : Draw(others);  // index among the sequences of the step
       for (int i = 0; i < std::max(others, 1); ++i) {
         if (i == place) {
           parts.push_back({kv, {text.data() + at, static_cast<size_t>(count)}, count, &logits});
@@ -169,8 +169,8 @@ class RandomRequests {
     return "";
   }
 
-  // As a worker restores what another one computed: whole chunks by reference, the rest copied, and
-  // between host and device all.
+  // Restores like a worker: whole chunks by reference, the rest copied; between host and device
+  // everything is copied.
   static absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text,
                               int boundary, InvariantGemma::Kv* kv) {
     if (boundary == 0) return absl::OkStatus();
@@ -204,8 +204,8 @@ class RandomRequests {
 
   const int longest_;
   uint64_t seed_, state_ = 0;
-  std::vector<std::unique_ptr<InvariantGemma>> models_;  // on 1, 2 and 3 threads
-  std::unique_ptr<InvariantGemma> on_device_;            // null: there is none
+  std::vector<std::unique_ptr<InvariantGemma>> models_;  // for 1, 2 and 3 threads
+  std::unique_ptr<InvariantGemma> on_device_;            // null: no device
 };
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// RawDatabase: a data folder's database, opened behind the store's back; RotOnDisk flips bits in
-// its files.
+// RawDatabase: opens the database of a data folder directly, without the store. FlipBitsOnDisk
+// changes bits in its files.
 #ifndef HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 #define HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 
@@ -45,7 +45,7 @@ class RawDatabase {
     }
     return nullptr;
   }
-  // Of one family, all keys with their values.
+  // Returns all keys and values of a column family.
   std::vector<std::pair<std::string, std::string>> All(const std::string& name) {
     std::vector<std::pair<std::string, std::string>> all;
     std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}, family(name)));
@@ -57,7 +57,7 @@ class RawDatabase {
   void Put(const std::string& name, const std::string& key, const std::string& value) {
     ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
   }
-  // Moves everything written so far from the log to tables.
+  // Moves all data from the log to tables.
   void Flush() { ASSERT_TRUE(db_->Flush({}, handles_).ok()); }
   void Delete(const std::string& name, const std::string& key) {
     ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
@@ -68,9 +68,9 @@ class RawDatabase {
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
 };
 
-// Flips a bit in the middle of every place of the folder's tables and blob files that holds
-// `bytes`, as a bad medium would; how many there were. The store may be open.
-inline int RotOnDisk(const TestFolder& folder, const std::string& bytes) {
+// Flips a bit in the middle of every occurrence of `bytes` in the folder's tables and blob files,
+// like a bad medium. Returns the number of occurrences. The store may be open.
+inline int FlipBitsOnDisk(const TestFolder& folder, const std::string& bytes) {
   int places = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {
     const std::string kind = entry.path().extension().string();

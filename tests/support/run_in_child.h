@@ -1,6 +1,7 @@
-// RunInChild: a job in a process of its own, which may abort, or be killed, without harm.
+// RunInChild: runs a job in a child process, so that it may abort or be killed.
 //
-// The caller must have no threads, of RocksDB's say: a child would not have them.
+// REQUIRES: the caller has no other threads, such as RocksDB's, because a child would not have
+// them.
 #ifndef HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
 #define HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
 
@@ -12,7 +13,7 @@
 
 namespace hearth {
 
-// Its end as waitpid reports it: 0 when the job ended normally.
+// Returns the status of waitpid: 0 if the job ended normally.
 inline int RunInChild(const std::function<void()>& job) {
   const pid_t child = fork();
   if (child == 0) {

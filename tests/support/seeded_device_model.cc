@@ -19,7 +19,7 @@ float* CopyFloats(Device* device, const float* from, size_t count) {
   return static_cast<float*>(to);
 }
 
-// As InvariantWeights widens a norm.
+// Widens a norm like InvariantWeights.
 const float* MakeNorm(Device* device, int layer, SeededTensor tensor, int columns,
                       float factor = 1) {
   const SeededMatrix seeded = SeededOf(layer, tensor, 0);

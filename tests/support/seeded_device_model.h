@@ -1,6 +1,6 @@
 // A seeded model in a device's memory.
 //
-// Thread safety: as the device.
+// Thread safety: as the device's.
 #ifndef HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 #define HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-// Outputs of a stacked matrix that are one tensor's; of a pair there are two, side by side.
+// Rows of a stacked matrix that come from one tensor. A pair has two tensors, side by side.
 struct SeededRows {
   SeededMatrix seeded;
   int outputs;
@@ -22,11 +22,11 @@ struct SeededRows {
 using MakeMatrix =
     std::function<DeviceMatrix(const std::vector<SeededRows>& rows, int inputs, bool is_pair)>;
 
-// On the CPU, and copies it.
+// Computes the matrix on the CPU and copies it to the device.
 DeviceMatrix MakeSeededMatrix(Device* device, const std::vector<SeededRows>& rows, int inputs,
                               bool is_pair);
 
-// `positions`: of the rotations.
+// `positions`: length of the rotation tables.
 DeviceModel MakeSeededModel(Device* device, const SeededGeometry& geometry, int split,
                             int positions, const MakeMatrix& make);
 

@@ -1,5 +1,5 @@
-// SmallDisk: a file system of which a test says how much room is left: an injected one, or one that
-// is mounted where the test may mount.
+// SmallDisk: a file system with free space that a test sets: an injected file system, or a mounted
+// one if the test may mount.
 #ifndef HEARTH_TESTS_SUPPORT_SMALL_DISK_H_
 #define HEARTH_TESTS_SUPPORT_SMALL_DISK_H_
 
@@ -31,7 +31,7 @@ class SmallDisk {
   virtual rocksdb::Env* env() { return nullptr; }
   virtual void SetRoom(uint64_t bytes) = 0;
   virtual void SetAmple() = 0;
-  // Before the store goes: nothing it does from then on counts.
+  // Call before closing the store: later operations fail as after a kill.
   virtual void Kill() {}
   virtual void Restart() {}
 };
@@ -55,7 +55,7 @@ class InjectedDisk : public SmallDisk {
   uint64_t room_ = FaultyDisk::kAmple;
 };
 
-// A mounted disk. A file takes the room that must not be free.
+// A mounted disk. A file occupies the space that must not be free.
 class MountedDisk : public SmallDisk {
  public:
   explicit MountedDisk(const std::string& kind, int size_mb = 96) {

@@ -1,4 +1,4 @@
-// SteppedSeams: a store whose background jobs, and whose clock, a test drives.
+// SteppedSeams: lets a test drive a store's background jobs and clock.
 #ifndef HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
 #define HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
 
@@ -13,7 +13,8 @@
 
 namespace hearth {
 
-// `executor` is the store's, and lives as long. `clock`: null for the system's.
+// `executor`: set to the store's executor, which lives as long as the store. `clock`: null: the
+// system's clock.
 inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr) {
   auto made = std::make_unique<ManualExecutor>();
   *executor = made.get();
@@ -25,7 +26,8 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   return seams;
 }
 
-// Fetches a prompt some more times, each when nothing of it is hidden any more.
+// Fetches a prompt `times` times. Advances the clock before each fetch, so that no object of the
+// prompt is hidden.
 inline void FetchAgain(TieredStore* store, const Fingerprint& model, const KitPrompt& prompt,
                        FakeClock* clock, int times) {
   for (int i = 0; i < times; ++i) {

@@ -1,4 +1,5 @@
-// What must hold of a store's catalog and tiers, counted anew: takes time in proportion to them.
+// Invariants of a store's catalog and tiers, checked by counting everything again: takes time
+// proportional to their size.
 #ifndef HEARTH_TESTS_SUPPORT_STORE_CHECKS_H_
 #define HEARTH_TESTS_SUPPORT_STORE_CHECKS_H_
 
@@ -10,15 +11,15 @@
 
 namespace hearth {
 
-// Asserts that all sums, counts and references are right.
+// Asserts that all sums, counts and references of the catalog are right.
 void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
-// The same of a store's, and that its tiers hold no more than they may.
+// The same for a store; also asserts that no tier exceeds its capacity.
 void CheckInvariants(TieredStore* store);
-// A bit of the copy that RAM has of an object: of the restore point with the most hits, the one at
-// `place`.
+// Flips a bit of an object's copy in RAM: the object at `place` of the restore point with the most
+// hits.
 void FlipInRam(TieredStore* store, size_t place = 0);
 uint64_t IndexFinds(TieredStore* store);  // PrefixIndex::finds
-uint64_t LockYields(TieredStore* store);  // how often a long walk let others have the lock
+uint64_t LockYields(TieredStore* store);  // how often a long walk released the lock for others
 
 template <typename Store>
 void CheckInvariants(const std::unique_ptr<Store>& store) {

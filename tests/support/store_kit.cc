@@ -20,8 +20,8 @@ ABSL_ATTRIBUTE_NO_SANITIZE_THREAD inline uint64_t Mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// A seed for the KV of one segment: whatever decides the store's key decides it. No key itself:
-// tests would spend their time on hashing.
+// Returns the seed for the KV of a segment. It covers everything that determines the store's key.
+// It is not the key itself, because hashing would take most of the tests' time.
 uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const KitPrompt& prompt,
                      const ObjectId& id) {
   uint64_t seed = 0;
@@ -37,7 +37,8 @@ uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const Kit
   return seed;
 }
 
-// Without the thread sanitizer, which would look at every word of memory that nobody else has yet.
+// Not instrumented by the thread sanitizer, which would check every word of memory that no other
+// thread has yet.
 ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void Fill(std::byte* memory, size_t bytes, uint64_t seed) {
   size_t i = 0;
   for (; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {

@@ -1,7 +1,7 @@
-// Prompts and KV bytes for tests of the store: a model's results, made up from a hash.
+// Prompts and KV bytes for tests of the store. A hash replaces the model's results.
 //
-// The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so that a test
-// can check any fetched byte without remembering what it published. Pure functions.
+// The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so a test can
+// check any fetched byte without recording what it published. Pure functions.
 #ifndef HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 #define HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 
@@ -22,8 +22,8 @@ struct KitModel {
   std::string layer_types = "llg";
   bool exact = true;
   std::string weights = "w0";
-  uint32_t hidden_size = 0;  // 0: the fingerprint does not say
-  uint32_t page_bytes = 0;   // above 0: an engine's pages, without heads and dtype
+  uint32_t hidden_size = 0;  // 0: not in the fingerprint
+  uint32_t page_bytes = 0;   // above 0: pages of an engine, without heads and dtype
 
   Fingerprint Make() const;
 };
@@ -34,28 +34,28 @@ struct KitPrompt {
   std::string tenant = "default";
 };
 
-// `count` tokens that follow from `seed`; a longer one begins like a shorter one.
+// Returns `count` tokens determined by `seed`; a shorter list is a prefix of a longer one.
 std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count);
 
 PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt);
 SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
                    uint32_t layer);
-// The announcement of a worker for these boundaries.
+// Returns a worker's announcement of a publish of these boundaries.
 PublishSpec KitSpec(const Fingerprint& model, const KitPrompt& prompt,
                     const std::vector<uint32_t>& boundaries,
                     Durability durability = Durability::kDefault);
 
-// Announces, sends exactly what is needed, commits.
+// Publishes: announces, sends exactly the needed slices, commits.
 absl::StatusOr<PublishResult> KitPublish(TieredStore* store, const Fingerprint& model,
                                          const KitPrompt& prompt,
                                          const std::vector<uint32_t>& boundaries,
                                          Durability durability = Durability::kDefault);
-// Puts every needed slice, without committing.
+// Sends every needed slice, without commit.
 absl::Status KitPutAll(PublishSession* session, const PublishSpec& spec, const Fingerprint& model,
                        const KitPrompt& prompt);
-// Reads the whole plan; kInternal names a difference from the model's bytes.
+// Reads the whole plan. kInternal: a byte differs from the model's.
 absl::Status KitReadAll(FetchSession* session, const Fingerprint& model, const KitPrompt& prompt);
-// Fetches and reads; returns the usable tokens. 0 is a miss.
+// Fetches and reads everything. Returns the usable tokens; 0: a miss.
 absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
                                   const KitPrompt& prompt, Tier* slowest = nullptr);
 

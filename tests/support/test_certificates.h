@@ -1,4 +1,4 @@
-// A certificate authority of one test's own: keys and certificates made when the test runs.
+// A certificate authority for a test; keys and certificates are created when the test runs.
 #ifndef HEARTH_TESTS_SUPPORT_TEST_CERTIFICATES_H_
 #define HEARTH_TESTS_SUPPORT_TEST_CERTIFICATES_H_
 
@@ -16,7 +16,7 @@
 
 namespace hearth {
 
-// A folder that goes with the object.
+// A folder that is removed with the object.
 class SecretFolder {
  public:
   SecretFolder() {
@@ -24,7 +24,7 @@ class SecretFolder {
     path_ = mkdtemp(pattern.data());
   }
   ~SecretFolder() { std::filesystem::remove_all(path_); }
-  // Writes `text` to a file of this name, replacing it whole, and returns the path.
+  // Writes `text` to a file, replacing the file atomically. Returns the path.
   std::string Write(const std::string& name, const std::string& text) const {
     const std::string path = path_ + "/" + name;
     std::ofstream(path + ".new", std::ios::binary) << text;
@@ -48,7 +48,8 @@ class TestAuthority {
   TestAuthority() : key_(EVP_EC_gen("P-256")) { certificate_ = Make("authority", key_.get(), ""); }
 
   std::string certificate() const { return CertificatePem(certificate_.get()); }
-  // Signed by this authority; valid for 127.0.0.1 too, so that it may be a server's.
+  // Issues a certificate signed by this authority. It is valid for 127.0.0.1 too, so a server may
+  // use it.
   Pem Issue(const std::string& common_name) {
     Key key(EVP_EC_gen("P-256"));
     const Certificate made = Make(common_name, key.get(), "IP:127.0.0.1");
@@ -79,7 +80,7 @@ class TestAuthority {
     PEM_write_bio_X509(out.get(), certificate);
     return Text(out.get());
   }
-  // Self-signed while there is no certificate yet.
+  // Self-signed if there is no authority's certificate yet.
   Certificate Make(const std::string& name, EVP_PKEY* key, const std::string& alternative) {
     Certificate made(X509_new());
     X509_set_version(made.get(), 2);

@@ -1,7 +1,7 @@
-// TestFolder: a folder of the test's own, removed with all that is in it at the end.
+// TestFolder: a folder for one test, removed with its contents at the end.
 //
-// Tests run beside one another, and so do the shards of one program: a folder with a fixed name
-// would be another's. Thread safety: none.
+// Tests, and shards of one program, run in parallel, so a folder with a fixed name would be shared.
+// Thread safety: none.
 #ifndef HEARTH_TESTS_SUPPORT_TEST_FOLDER_H_
 #define HEARTH_TESTS_SUPPORT_TEST_FOLDER_H_
 
@@ -35,7 +35,7 @@ class TestFolder {
 
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return path_ + "/" + name; }
-  // Returns the path.
+  // Writes a file. Returns its path.
   std::string Write(const std::string& name, const std::string& content) const {
     std::ofstream(File(name), std::ios::binary) << content;
     return File(name);

@@ -1,4 +1,4 @@
-// Writes a small LoRA adapter as PEFT saves one: of the queries and of the feed-forward's last
+// Writes a small LoRA adapter in PEFT's format, for the queries and the feed-forward's last
 // projection of a checkpoint's first layer. For tests only.
 #ifndef HEARTH_TESTS_SUPPORT_TINY_ADAPTER_H_
 #define HEARTH_TESTS_SUPPORT_TINY_ADAPTER_H_
@@ -12,7 +12,7 @@
 
 namespace hearth {
 
-// Into `dir`, which must exist; equal seeds give equal adapters.
+// Writes to `dir`, which must exist. Equal seeds give equal adapters.
 inline void WriteTinyAdapter(const TinyGeometry& geometry, uint64_t seed, const std::string& dir) {
   constexpr int kRank = 3;
   nlohmann::json header;

@@ -23,7 +23,7 @@ struct Tensor {
   float scale;
 };
 
-// Large enough that random logits differ by whole units, small enough that nothing saturates.
+// Large enough that random logits differ by whole units, small enough to avoid saturation.
 constexpr float kMatrixScale = 0.3F;
 constexpr float kNormScale = 0.2F;
 
@@ -65,7 +65,7 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   }
 }
 
-// Removes the folders of this program when it ends.
+// Removes this program's folders when it ends.
 class Folders {
  public:
   ~Folders() {
@@ -94,7 +94,7 @@ void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
     const size_t bytes = geometry.bfloat16 ? 2 : 4;
     data.resize(begin + count * bytes);
     for (size_t i = 0; i < count; ++i) {
-      // Uniform, by hand: the standard's distributions differ between libraries.
+      // Computes uniform values itself: the standard's distributions differ between libraries.
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
       const float value = static_cast<float>((2 * unit - 1) * tensor.scale);
       const char* const end = reinterpret_cast<const char*>(&value) + sizeof(float);

@@ -1,6 +1,6 @@
 // Writes small Gemma 3 checkpoints with random weights: config.json and model.safetensors.
 //
-// Equal geometry and seed give equal bytes. Thread safety: pure, apart from the files.
+// Equal geometry and seed give equal bytes. Thread safety: pure functions, except for the files.
 #ifndef HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_
 #define HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_
 
@@ -10,7 +10,7 @@
 namespace hearth {
 
 struct TinyGeometry {
-  std::string layer_types = "llgl";  // one letter a layer: l local, g global
+  std::string layer_types = "llgl";  // one letter per layer: l local, g global
   int window = 24;
   int heads = 4;
   int kv_heads = 2;
@@ -20,15 +20,15 @@ struct TinyGeometry {
   int vocab_size = 160;
   int context_tokens = 512;
   uint64_t seed = 1;
-  bool bfloat16 = false;  // the same weights cut off, in place of float32
+  bool bfloat16 = false;  // the same weights, truncated to bfloat16
 };
 
-// Writes into `dir`, which must exist. Aborts when it cannot: a test without its data proves
+// Writes to `dir`, which must exist. Aborts on failure: a test without its data would prove
 // nothing.
 void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir);
 
-// A fresh folder below the system's temporary one, with a checkpoint in it; removed when the
-// program ends.
+// Writes a checkpoint to a new folder in the system's temporary folder and returns the folder's
+// path. The folder is removed when the program ends.
 std::string NewTinyCheckpoint(const TinyGeometry& geometry, const std::string& name);
 
 }  // namespace hearth

@@ -1,10 +1,10 @@
-// ThreadSanitizer and Debian's Abseil: only linked with -DHEARTH_SANITIZE=thread.
+// Makes ThreadSanitizer work with Debian's Abseil. Linked only with -DHEARTH_SANITIZE=thread.
 //
-// The packaged libabsl was not built with the sanitizer, so it cannot see that absl::Mutex orders
-// anything and reports every guarded access. These definitions stand in front of the library's,
-// tell the sanitizer what a lock means, and call on. Conditions are evaluated by whichever thread
-// unlocks, under the mutex, after the point where the sanitizer was told of the unlock: reads in
-// there are ignored.
+// The packaged libabsl is not built with the sanitizer, so the sanitizer does not see that
+// absl::Mutex orders accesses, and reports every guarded access. These definitions come before the
+// library's, report each lock and unlock to the sanitizer, and call the library. Conditions are
+// evaluated by the thread that unlocks, under the mutex, but after the unlock was reported: reads
+// in conditions are ignored.
 #include <dlfcn.h>
 
 #include "absl/synchronization/mutex.h"
@@ -16,7 +16,7 @@ void __tsan_release(void* address);
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
 // RocksDB is not instrumented either, and orders much of its work by atomics: the leader of a group
-// of writers copies the others' batches, with libstdc++'s string functions.
+// of writers copies the batches of the others with libstdc++'s string functions.
 const char* __tsan_default_suppressions() {
   return "race:librocksdb.so\n"
          "called_from_lib:librocksdb.so\n"
@@ -58,7 +58,7 @@ void Mutex::Unlock() {
   next(this);
 }
 
-// Readers are ordered among themselves as well, which hides nothing: they write nothing.
+// Readers are also ordered among themselves; this hides no race, because readers do not write.
 void Mutex::ReaderLock() {
   static const auto next = Next<void (*)(Mutex*)>("_ZN4absl7debian35Mutex10ReaderLockEv");
   {
@@ -112,8 +112,8 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   return timed_out;
 }
 
-// The flag that HasBeenNotified reads follows the mutex in a Notification; that read is inlined
-// into instrumented code, so it is the flag's address that carries the order.
+// In a Notification, the flag that HasBeenNotified reads follows the mutex. The read is inlined
+// into instrumented code, so the flag's address carries the order.
 static void* FlagOf(const Notification* notification) {
   return reinterpret_cast<char*>(const_cast<Notification*>(notification)) + sizeof(Mutex);
 }

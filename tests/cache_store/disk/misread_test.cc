@@ -195,7 +195,7 @@ TEST_F(Misreads, RealDamageQuarantinesOneObject) {
   while (clock_.Now() < well_at_) UseForAMoment();
   Heal();
   ExpectAllServed();
-  ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+  ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(2)), 1);
   // Objects that were read right since do not put it off.
   for (int i = 0; i < 200 && Counted("quarantined_objects") == 0; ++i) {
     Fetch(2);
@@ -227,7 +227,7 @@ TEST_F(Misreads, ManyFailingObjectsAreKept) {
   options_.scrub.bytes_per_s = 0;
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
-  for (const uint64_t seed : acknowledged_) ASSERT_EQ(RotOnDisk(folder_, SliceOf(seed)), 1);
+  for (const uint64_t seed : acknowledged_) ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(seed)), 1);
   const auto fetch_all = [&] {
     for (const uint64_t seed : acknowledged_) EXPECT_EQ(Fetch(seed), 0u);
     clock_.Advance(StoredObject::kLongestHidden);
@@ -238,7 +238,7 @@ TEST_F(Misreads, ManyFailingObjectsAreKept) {
   for (const uint64_t seed : acknowledged_) {
     std::string rotten = SliceOf(seed);
     rotten[rotten.size() / 2] ^= 0x10;
-    ASSERT_EQ(RotOnDisk(folder_, rotten), 1);  // which sets the bit right
+    ASSERT_EQ(FlipBitsOnDisk(folder_, rotten), 1);  // which sets the bit right
   }
   ExpectAllServed();
 }
@@ -327,7 +327,7 @@ TEST_F(Misreads, VerifySeparatesMisreadsFromDamage) {
   };
   for (const bool is_rotten : {false, true}) {
     if (is_rotten) {
-      ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+      ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(2)), 1);
     }
     disk_.SetShare(DiskFault::kFlippedBit, 20);
     const absl::StatusOr<VerifyReport> misread = verify();

@@ -46,7 +46,7 @@ TEST_F(Scrub, DamagedSliceIsQuarantined) {
   EXPECT_EQ(Counted("scrub_corrupt_objects"), 0u);
   EXPECT_EQ(Counted("scrubbed_bytes"), store_->Stats().counters.at("published_bytes"));
   EXPECT_EQ(Counted("scrubbed_objects"), store_->Stats().objects);
-  ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+  ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(2)), 1);
   clock_.Advance(options_.scrub.period);
   RunPass();
   EXPECT_EQ(Counted("scrub_corrupt_objects"), 1u);
@@ -117,8 +117,8 @@ TEST_F(Scrub, DamagedRecordsAreRewritten) {
     raw.Flush();
   }
   Open();
-  ASSERT_EQ(RotOnDisk(folder_, manifest), 1);
-  ASSERT_EQ(RotOnDisk(folder_, object), 1);
+  ASSERT_EQ(FlipBitsOnDisk(folder_, manifest), 1);
+  ASSERT_EQ(FlipBitsOnDisk(folder_, object), 1);
   RunPass();
   EXPECT_GE(Counted("scrub_repaired_records"), 2u);
   EXPECT_EQ(Counted("scrub_corrupt_objects"), 0u);
