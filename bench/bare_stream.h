@@ -1,6 +1,6 @@
-// The peer of wire_bench: gRPC and nothing else. A stream of byte buffers around static memory.
+// The peer of wire_bench: plain gRPC, a stream of byte buffers that refer to static memory.
 //
-// Thread safety and ownership: as gRPC's generic callback services.
+// Thread safety and ownership: as for gRPC's generic callback services.
 #ifndef HEARTH_BENCH_BARE_STREAM_H_
 #define HEARTH_BENCH_BARE_STREAM_H_
 
@@ -13,10 +13,11 @@
 namespace hearth {
 
 inline constexpr size_t kSliceBytes = size_t{1} << 20;
-inline constexpr char kBareMethod[] = "/bench.Bare/Same";      // one slice again and again
-inline constexpr char kSpreadMethod[] = "/bench.Bare/Spread";  // as many slices as the store has
+inline constexpr char kBareMethod[] = "/bench.Bare/Same";  // the same slice each time
+// number of different slices as in the store
+inline constexpr char kSpreadMethod[] = "/bench.Bare/Spread";
 
-// Answers any message with as many byte buffers as there are slices, around static slices.
+// Answers any message with one byte buffer per slice; the buffers refer to static slices.
 class BareStream final : public grpc::ServerGenericBidiReactor {
  public:
   BareStream(const std::vector<grpc::ByteBuffer>* answers, bool spread)

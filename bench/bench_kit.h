@@ -1,4 +1,4 @@
-// Shared by the benchmarks over gRPC: a model of 1 MiB slices, prompts of it, child processes.
+// Shared by the benchmarks over gRPC: a model with slices of 1 MiB, its prompts, child processes.
 //
 // Thread safety: none; errors end the program.
 #ifndef HEARTH_BENCH_BENCH_KIT_H_
@@ -26,10 +26,10 @@
 
 namespace hearth {
 
-inline constexpr uint32_t kTokens = 2048;  // of a prompt: 64 slices of 1 MiB
+inline constexpr uint32_t kTokens = 2048;  // tokens of a prompt: 64 slices of 1 MiB
 inline constexpr int kLayers = 4;
 
-// Of layers with one slice of 1 MiB a chunk.
+// Returns a model whose layers have a slice of 1 MiB per chunk.
 inline Fingerprint BenchFingerprint(int layers = kLayers) {
   return BenchModel(std::string(layers, 'g'), 4, 256);
 }
@@ -73,7 +73,8 @@ class Child {
     const pid_t parent = getpid();
     pid_ = fork();
     if (pid_ == 0) {
-      // A program that ends by exit() leaves none behind, with its output open.
+      // The child dies with its parent. Otherwise a parent that calls exit() would leave a child
+      // with an open output.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(127);
       execvp(argv[0], argv.data());
@@ -86,7 +87,7 @@ class Child {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // To be asked where something of its is waited for.
+  // Whether the child has ended; check it while waiting for its output.
   bool HasEnded() const { return waitpid(pid_, nullptr, WNOHANG) != 0; }
 
  private:
@@ -98,7 +99,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The text that `writer` puts there.
+// Waits until `writer` has written the file. Returns its text.
 inline std::string WaitForFile(const std::string& path, const Child& writer) {
   for (;;) {
     std::ifstream in(path);

@@ -1,4 +1,4 @@
-// The contents of benchmarks' stores: models that only their geometry tells apart, and prompts.
+// Contents of benchmark stores: prompts, and models that differ only in geometry.
 #ifndef HEARTH_BENCH_BENCH_MODEL_H_
 #define HEARTH_BENCH_BENCH_MODEL_H_
 
@@ -10,7 +10,7 @@
 
 namespace hearth {
 
-// `layer_types`: 'g' and 'l', a layer each.
+// `layer_types`: 'g' or 'l' for each layer.
 inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads, uint64_t head_dim,
                               const std::string& kv_dtype = "float32") {
   return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
@@ -28,7 +28,7 @@ inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads,
 // Gemma 3 270M: 28.3 MB for 2,048 tokens, in slices of 256 KiB.
 inline Fingerprint Model270M() { return BenchModel("lllllglllllglllllg", 1, 256); }
 
-// Different from the first token on for each of 262,144 seeds.
+// Returns tokens that differ from the first token on, for 262,144 seeds.
 inline std::vector<uint32_t> BenchTokens(uint64_t seed, uint32_t count) {
   std::vector<uint32_t> tokens(count);
   for (uint32_t i = 0; i < count; ++i) {

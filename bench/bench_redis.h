@@ -1,7 +1,7 @@
-// Redis as the benchmarks' peer: a redis-server of its own, and one connection to it.
+// Redis as a peer of the benchmarks: starts a redis-server and connects to it.
 //
-// Thread safety: one thread a connection. Errors end the program: a benchmark without its peer says
-// nothing.
+// Thread safety: one thread per connection. Errors end the program: without its peer a benchmark
+// has no result.
 #ifndef HEARTH_BENCH_BENCH_REDIS_H_
 #define HEARTH_BENCH_BENCH_REDIS_H_
 
@@ -31,14 +31,14 @@ class RedisConnection {
     SendSet(key, value);
     TakeReply();
   }
-  // The value, one slice, copied to where the caller wants it.
+  // Gets a value of one slice and copies it to `to`.
   void Get(const std::string& key, char* to) {
     redisAppendCommand(context_.get(), "GET %s", key.c_str());
     const Reply reply = TakeReply();
     if (reply->len != kSliceBytes) Fail("GET");
     std::memcpy(to, reply->str, reply->len);
   }
-  // Set in two halves, of which several may be under way.
+  // SET in two halves, so that several may be in flight.
   void SendSet(const std::string& key, const std::string& value) {
     redisAppendCommand(context_.get(), "SET %s %b", key.c_str(), value.data(), value.size());
   }
@@ -64,7 +64,7 @@ class RedisServer {
  public:
   enum class Over { kTcp, kUnixSocket };
 
-  // Listens when this returns. `settings`: further words of its command line. `folder` must exist.
+  // Starts the server and waits until it listens. `settings`: more arguments. `folder` must exist.
   RedisServer(const std::string& folder, Over over, const std::vector<std::string>& settings)
       : socket_(std::filesystem::absolute(folder) / "redis"),
         port_(over == Over::kTcp ? NextPort() : 0),
@@ -86,7 +86,7 @@ class RedisServer {
   }
 
  private:
-  // It takes no port 0 for "any".
+  // redis-server does not support port 0, so choose a port.
   static int NextPort() {
     static int servers = 0;
     return 20000 + (getpid() + servers++) % 20000;

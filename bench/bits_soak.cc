@@ -1,8 +1,8 @@
-// Random requests whose tokens must have the logits of a cold prefill, in whatever way they are
-// computed (tests/support/random_requests.h): on two made-up models, and on those that are named.
-// Ends with 1 when one has others, and says which.
-// Made-up models have weights in 16 bits, and in blocks, which multiply in integers.
-//   bits_soak [REQUESTS [FIRST [MODEL_DIR...]]]       default: 200 of each model, from 1
+// Checks that the tokens of random requests have the logits of a cold prefill, in whatever way they
+// are computed (tests/support/random_requests.h). Runs two made-up models, with weights in 16 bits
+// and in blocks (which multiply in integers), and the named models. Exits with 1 and names the
+// request if logits differ.
+//   bits_soak [REQUESTS [FIRST [MODEL_DIR...]]]       default: 200 per model, from 1
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -13,12 +13,13 @@
 namespace hearth {
 namespace {
 
-// Texts for real models: the logits of a token are a megabyte, and the head a third of its work.
+// Longest text for real models: the logits of a token are a megabyte, and the head takes a third of
+// the time.
 constexpr int kLongestReal = 300;
 
 bool Run(const std::string& name, const std::string& dir, int chunk, int longest, int count,
          uint64_t first, WeightForm form = WeightForm::kStored) {
-  // In blocks the products are of integers, and keys and values in bfloat16 then.
+  // With blocks, products are of integers, and keys and values are bfloat16.
   const KvDtype kv_dtype = form == WeightForm::kStored ? KvDtype::kFloat32 : KvDtype::kBFloat16;
   auto requests = RandomRequests::Open(dir, chunk, longest, first, form, kv_dtype);
   if (!requests.ok()) {

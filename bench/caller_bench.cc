@@ -1,15 +1,15 @@
-// An honest client, and how long each of its calls takes: what bench/attack.py runs beside attacks.
+// Measures the calls of a well-behaved client. bench/attack.py runs it during attacks.
 //
 //   caller_bench store|worker ADDRESS CALLS PAUSE_MS [KEY=VALUE...]
-//     first=N     number of the first prompt; others then have other tokens
-//     mib=N       of a prompt's keys and values; 0, the default: 64 KiB in one slice
-//     pins=yes    a store's caller who publishes, and pins all that it has, again and again
-//     threads=N   of a worker's caller who generates a token in each, again and again, for ever
+//     first=N     number of the first prompt; each number has other tokens
+//     mib=N       MiB of keys and values per prompt; 0, the default: 64 KiB in one slice
+//     pins=yes    store: publishes and pins everything it has, repeatedly
+//     threads=N   worker: threads that each generate a token, repeatedly, without end
 //     token=FILE  ca=FILE  its token; TLS, and the authority of the server's certificate
 //
-// At a store: health, a publish of a prompt, a fetch of it. At a worker: health, a short text
-// tokenized, in every tenth turn one token generated. Prints the milliseconds of each as JSON, and
-// how many failed.
+// Store: health, a publish of a prompt, a fetch of the prompt. Worker: health, tokenizing a short
+// text, and every tenth turn generating a token. Prints the milliseconds of each call as JSON, and
+// the number of failures.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -38,13 +38,13 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr uint32_t kChunk = 128;
 
-// Empty: it went well.
+// Returns the error; "": success.
 using Call = std::function<std::string(int number)>;
 struct Kind {
   std::string name;
   Call call;
   std::vector<double> milliseconds;
-  int every = 1;  // so many turns
+  int every = 1;  // runs every `every` turns
 };
 
 std::string WhyNot(const grpc::Status& status) {
@@ -105,7 +105,7 @@ class StoreCaller {
   PublishRequestSpec spec_;
 };
 
-// Of the caller's own tenant, all that there is.
+// Pins all restore points of the caller's tenant.
 std::string PinAll(const std::shared_ptr<grpc::Channel>& channel) {
   const auto stub = v1::CacheStore::NewStub(channel);
   grpc::ClientContext context;
@@ -155,7 +155,7 @@ std::string Generate(const std::shared_ptr<grpc::Channel>& channel, int number) 
   return WhyNot(reader->Finish());
 }
 
-// As many requests at once as there are threads, answered or refused. Never returns.
+// Keeps `threads` requests in flight, answered or refused. Never returns.
 void GenerateForEver(const std::shared_ptr<grpc::Channel>& channel, int threads, int first) {
   std::vector<std::thread> busy;
   for (int i = 0; i < threads; ++i) {
@@ -169,7 +169,7 @@ void GenerateForEver(const std::shared_ptr<grpc::Channel>& channel, int threads,
 int Run(std::vector<Kind> kinds, int first, int calls, absl::Duration pause) {
   int failed = 0;
   std::string why;
-  // The first makes the connection, and is told apart.
+  // The first turn also makes the connection and is reported separately.
   double first_ms = 0;
   for (int i = 0; i <= calls; ++i) {
     for (Kind& kind : kinds) {
@@ -231,7 +231,7 @@ int Main(int argc, char** argv) {
     kinds.push_back({"fetch", [&](int number) { return store.Fetch(number); }, {}});
   } else {
     kinds.push_back({"tokenize", [&](int) { return Tokenize(*channel); }, {}});
-    // A token takes a worker as long as a hundred calls take a store.
+    // A token takes as long as a hundred calls of a store.
     kinds.push_back({"generate", [&](int number) { return Generate(*channel, number); }, {}, 10});
   }
   return Run(std::move(kinds), std::atoi(more["first"].c_str()), std::atoi(argv[3]),

@@ -1,11 +1,12 @@
-// What OpenAI's API over HTTP costs beside gRPC: the same greedy requests by turns at one worker.
+// Compares the cost of OpenAI's API over HTTP with gRPC: the same greedy requests by turns at one
+// worker.
 //
 //   door_bench GRPC HTTP PID [ROUNDS [STREAMS [TOKENS]]]
 //
-// Each turn STREAMS callers ask at once, each for TOKENS tokens after a prompt of its own, which
-// the turn before made warm. Printed of either door: the median of the time to the first token,
-// tokens a second, and the worker's processor time a token (PID is its process), each the median of
-// the rounds. A request that fails ends it.
+// In each turn, STREAMS concurrent callers request TOKENS tokens after their own prompts, which the
+// turn before has put into the cache. Prints for each API, as the median of the rounds: the median
+// time to the first token, tokens per second, and the worker's processor time per token (PID: the
+// worker's process). A failed request ends the program.
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
@@ -93,7 +94,7 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
   if (write(made, request.data(), request.size()) != static_cast<ssize_t>(request.size())) {
     RequireOk(absl::ErrnoToStatus(errno, address));
   }
-  std::string line, last;  // of the last one that is not empty
+  std::string line, last;  // last: the last line that is not empty
   std::vector<char> bytes(1 << 16);
   for (ssize_t got = 0; (got = read(made, bytes.data(), bytes.size())) > 0;) {
     for (ssize_t i = 0; i < got; ++i) {
@@ -105,7 +106,7 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
           absl::StartsWith(line, "data: {") && !absl::StrContains(line, "\"text\":\"\"");
       if (is_text && told.tokens == 0) {
         told.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
-        told.tokens = static_cast<int>(tokens);  // some of them have no text
+        told.tokens = static_cast<int>(tokens);  // some tokens have no text
       }
       if (absl::StartsWith(line, "data: {\"error\"")) RequireOk(absl::UnknownError(line));
       if (line.size() > 1 && line != "0\r") last = line;

@@ -1,6 +1,6 @@
-// The time that a worker waits for its store, over loopback TCP: a 2,048-token prefix of the 270M
-// (28.3 MB of float32) fetched and published, in milliseconds and GB/s, beside a plain memcpy of
-// the same bytes.
+// Measures how long a worker waits for its store over loopback TCP: fetch and publish of a
+// 2,048-token prefix of the 270M (28.3 MB of float32), in milliseconds and GB/s, compared with a
+// memcpy of the same bytes.
 //
 // Usage: fetch_bench [repetitions] [listen address]
 

@@ -1,12 +1,11 @@
-// The worker's product against oneDNN's packed float32 linear, which torch calls, for the shapes of
-// a model's layers and head, by turns in one run. Weights are bfloat16 for the one and float32 for
-// the other, as each would have them; as many matrices as the model has layers, one after the
-// other, so that they come from memory as in a step of the model. A ratio is the median over turns
-// of theirs / ours, each of one turn, so that what else the machine did weighs on both; times are
-// the medians.
-// Of the fused kernel (gelu) theirs are our own kernels one after the other.
+// Compares the worker's product with oneDNN's packed float32 linear, which torch calls, for the
+// shapes of a model's layers and head, by turns in one run. The worker's weights are bfloat16,
+// oneDNN's float32. Each turn runs one matrix per layer of the model, so that weights come from
+// memory as in a step. A ratio is the median over turns of theirs / ours in one turn, so that other
+// load affects both. Times are medians.
+// For the fused kernel (gelu), "theirs" are our own kernels run one after another.
 //   kernel_bench [avx2] [q8_0|q4_0] [THREADS...]       default: 1 2, on the best instruction set
-// q8_0, q4_0: our weights are made into these blocks, and multiply in integers.
+// q8_0, q4_0: our weights are converted to these blocks and multiply in integers.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -47,7 +46,7 @@ constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
 constexpr int kTurns = 9, kAttendTurns = 21;
 constexpr int64_t kRowCounts[] = {1, 2, 8, 32, 128};
 
-// One line: times of one of `count` works, and what one of them computes and reads.
+// Prints a line: the times of one of `count` works, and the flops and bytes per second.
 void Print(const char* name, int64_t rows, int threads, const Turns& turns, int count, double flops,
            double bytes) {
   std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", name,
@@ -67,7 +66,7 @@ std::string CpuName() {
   return name + ", model " + family;
 }
 
-// The most that this machine reads: sums of a large array, in bytes a second.
+// Measures this machine's read bandwidth, in bytes per second: sums a large array.
 double ReadBandwidth(ThreadPool* pool) {
   static const std::vector<uint64_t> array((256u << 20) / 8, 1);
   constexpr int64_t kParts = 64;
@@ -90,8 +89,8 @@ double ReadBandwidth(ThreadPool* pool) {
   return static_cast<double>(array.size()) * 8 / best;
 }
 
-// The cost to begin and end a loop of two tasks a thread, each about 2 us: by itself, and as a
-// phase of a sequence.
+// Prints the cost of starting and ending a loop with two tasks per thread, about 2 us each: alone,
+// and as a phase of a sequence.
 void PrintPoolCosts(ThreadPool* pool) {
   constexpr int kLoops = 200;
   std::atomic<uint64_t> all{0};
@@ -180,7 +179,7 @@ PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
   return Pack({weight.data_ptr(), outputs, ElementType::kBFloat16}, inputs);
 }
 
-// Gate and up of 270M with GELU: one kernel against one after the other.
+// Compares gate and up of 270M with GELU: one fused kernel against separate kernels.
 void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t rows,
                   ThreadPool* pool) {
   const auto parallel = [pool](int64_t parts, KernelPart body) {
@@ -209,7 +208,7 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t ro
         1, 4.0 * rows * gate.outputs() * gate.inputs(), 2.0 * gate.bytes());
 }
 
-// As worker/model/torch/attention.cc has it: two batched products, and a softmax between them.
+// Attention like worker/model/torch/attention.cc: two batched products with a softmax between them.
 at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                        const at::Tensor& mask) {
   const int64_t n = queries.size(0), dim = keys.size(2), kv_heads = keys.size(0);
@@ -222,7 +221,7 @@ at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const 
       .reshape({n, -1});
 }
 
-// The last `rows` of a sequence, over all its keys: 270M's heads.
+// Compares attention of the last `rows` rows of a sequence over all its keys, with 270M's heads.
 void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
   AttendShape shape;
   shape.heads = 4;
@@ -259,7 +258,7 @@ void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
     std::fprintf(stderr, "kernel_bench: attention: the two differ by %g\n", error);
     std::exit(1);
   }
-  // Masked scores are counted.
+  // The count includes masked scores.
   Print("attend", rows, pool->threads(), turns, 1,
         4.0 * rows * shape.heads * shape.head_dim * context, static_cast<double>(blocks.nbytes()));
 }

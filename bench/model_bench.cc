@@ -1,5 +1,6 @@
-// Steps of a model: class invariant against class exact, and against the machine's memory, by turns
-// in one run. Wall time and processor time, medians; ratios are medians of those of a turn.
+// Compares steps of a model: class invariant with class exact, and with the machine's memory
+// bandwidth, by turns in one run. Wall time and processor time are medians; a ratio is the median
+// of the ratios of each turn.
 //   model_bench MODEL_DIR [THREADS [avx2]]       default: 2 threads, the best instruction set
 #include <algorithm>
 #include <atomic>
@@ -20,7 +21,8 @@
 namespace hearth {
 namespace {
 
-constexpr int kExactStep = 128, kInvariantStep = 512;  // tokens, as the engine prefills alone
+// tokens per step, as in the engine's prefill
+constexpr int kExactStep = 128, kInvariantStep = 512;
 
 std::vector<int32_t> Text(int begin, int end, int vocabulary) {
   std::vector<int32_t> tokens;
@@ -30,7 +32,7 @@ std::vector<int32_t> Text(int begin, int end, int vocabulary) {
   return tokens;
 }
 
-// Ours and theirs by turns; times are told for `tokens` of a turn, each.
+// Runs ours and theirs by turns; prints the times per token, with `tokens` tokens per turn.
 void Compare(const char* what, int turns, int tokens, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
   const CostTurns cost(turns, tokens, ours, theirs);
@@ -88,7 +90,8 @@ class Models {
             });
   }
 
-  // A turn is `kDecoded` tokens of each sequence; class exact steps them one after the other.
+  // Each turn decodes `kDecoded` tokens of each sequence; class exact steps the sequences one after
+  // another.
   void CompareDecode(int context, int sequences, int turns) {
     constexpr int kDecoded = 4;
     const int room = (turns + 1) * kDecoded;
@@ -121,7 +124,7 @@ class Models {
     Compare(what.c_str(), turns - 1, kDecoded * sequences, our_turn, their_turn);
   }
 
-  // One token against one reading of as many bytes as its step reads, with as many threads.
+  // Compares one token with reading as many bytes as its step reads, on as many threads.
   void CompareMemory(int context, int turns) {
     const ModelConfig& config = exact_->config();
     const int64_t hidden = config.hidden_size, dim = config.attention.head_dim;
@@ -135,7 +138,7 @@ class Models {
       bytes += int64_t{4} * 2 * rows * dim * config.attention.num_kv_heads;
     }
     ThreadPool pool(invariant_->threads());
-    // As weights lie, in huge pages where there are any.
+    // Allocated like weights, in huge pages if available.
     const size_t words = static_cast<size_t>(bytes) / 8;
     const KernelBytes owned = AllocateKernelBytes(words * 8);
     uint64_t* memory = reinterpret_cast<uint64_t*>(owned.get());
@@ -154,7 +157,7 @@ class Models {
   }
 
  private:
-  // Sums of all words, in parts of 1 MiB.
+  // Sums all words, in parts of 1 MiB.
   static void Read(absl::Span<const uint64_t> memory, ThreadPool* pool) {
     constexpr size_t kPart = size_t{1} << 17;
     typedef uint64_t Eight __attribute__((vector_size(64), aligned(8), may_alias));

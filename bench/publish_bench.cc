@@ -1,12 +1,12 @@
-// How fast keys and values are safe: publishes acknowledged `disk` and `sync` by a store process,
-// beside Redis SET with an append-only file, fsync every second and always.
+// Measures publishes acknowledged as `disk` and `sync` by a store process, compared with Redis SET
+// with an append-only file, fsync every second and always.
 //
 //   publish_bench FOLDER [REPETITIONS [MIB]]
 //
-// MIB (64; a multiple of 4) slices of 1 MiB a repetition, new ones each time, over TCP. Redis once
-// waits for each answer and once sends all before it reads the answers. Nothing waits to be written
-// to the disk when a turn begins, and Redis does not rewrite its file. FOLDER must be absent; it is
-// removed.
+// Each repetition publishes MIB new slices of 1 MiB (default 64; a multiple of 4) over TCP. Redis
+// runs once waiting for each answer, and once pipelined. No data waits to be written to the disk
+// when a turn begins, and Redis does not rewrite its file. FOLDER must not exist; it is removed at
+// the end.
 #include <cstdio>
 #include <filesystem>
 
@@ -30,7 +30,7 @@ int Serve(const std::string& folder, const std::string& address_file) {
   return ServeUntilKilled("publish_bench", options, kAnyPort, address_file);
 }
 
-// A busy machine takes longer to connect than a publish would wait.
+// On a busy machine connecting can take longer than the wait of a publish.
 std::shared_ptr<grpc::Channel> Connected(const std::string& address) {
   const std::shared_ptr<grpc::Channel> channel = *ConnectToStore(address);
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Minutes(1)))) std::exit(1);
@@ -44,7 +44,7 @@ class Hearth {
         fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
         cache_(Connected(address), fingerprint_, layout_, &counters_) {}
-  // Seconds to the acknowledgement.
+  // Returns the seconds until the acknowledgement.
   double Publish(int number, int slices) {
     const uint32_t tokens = static_cast<uint32_t>(slices) / kLayers * 128;
     PublishRequestSpec spec = BenchSpec(layout_, number, tokens);
@@ -116,14 +116,14 @@ int Run(const std::string& self, const std::string& folder, int repetitions, int
     Redis redis(folder, sync ? "always" : "everysec");
     std::vector<double> ours, single, pipelined;
     for (int i = -1; i < repetitions; ++i) {
-      // No turn pays for what another left to be written.
+      // sync(), so that a turn does not write data of the turn before.
       ::sync();
       const double h = hearth.Publish(++number, slices);
       ::sync();
       const double s = redis.Set(number, slices, false);
       ::sync();
       const double p = redis.Set(number, slices, true);
-      if (i < 0) continue;  // warms connections and memory
+      if (i < 0) continue;  // warm-up of connections and memory
       ours.push_back(h), single.push_back(s), pipelined.push_back(p);
     }
     std::printf("%s\n", sync ? "sync / appendfsync always" : "disk / appendfsync everysec");

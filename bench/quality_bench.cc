@@ -1,10 +1,10 @@
-// What a form of weights and an arithmetic cost in quality: each model's perplexity of texts, and
-// of its next tokens' distributions the mean divergence (KL) from the first model's and how often
-// the first choice is the same.
+// Measures the quality of weight forms and arithmetics: each model's perplexity on texts, the mean
+// divergence (KL) of its next-token distributions from the first model's, and how often the most
+// likely token is the same.
 //   quality_bench TEXT,TEXT,... MODEL[:WEIGHTS[:ARITHMETIC[:KV]]]...
-// WEIGHTS: stored (the default), q8_0 or q4_0; ARITHMETIC: float32 (the default) or int8; KV, keys
-// and values: float32 (the default) or bfloat16. Texts are files, of which the first 2,048 tokens
-// count; all models have the vocabulary of the first.
+// WEIGHTS: stored (the default), q8_0 or q4_0. ARITHMETIC: float32 (the default) or int8. KV, keys
+// and values: float32 (the default) or bfloat16. TEXT: a file, of which the first 2,048 tokens are
+// used. All models must have the vocabulary of the first.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -38,10 +38,11 @@ std::unique_ptr<InvariantGemma> LoadForm(const std::string& form) {
   return *std::move(gemma);
 }
 
-// What is so far below the greatest of a row counts as nothing: 262,144 of them are 1e-8 at most.
+// Logits this far below the largest of a row count as zero probability: 262,144 of them sum to at
+// most 1e-8.
 constexpr float kNothing = 31;
 
-// Logits to logarithms of probabilities.
+// Converts logits to log probabilities.
 void LogSoftmax(float* row, int64_t count) {
   const float most = *std::max_element(row, row + count);
   double sum = 0;
@@ -81,7 +82,7 @@ std::vector<float> LogitsOfStep(const InvariantGemma& gemma, InvariantGemma::Kv*
 
 using Models = std::vector<std::unique_ptr<InvariantGemma>>;
 
-// Each model beside the first, whose logits are computed once.
+// Compares each model with the first, whose logits are computed once.
 std::vector<Quality> Compare(const Models& models, const std::vector<int32_t>& text) {
   std::vector<InvariantGemma::Kv> kvs;
   for (const auto& model : models) kvs.push_back(model->NewKv());

@@ -1,12 +1,12 @@
-// How fast the store takes in, hands out and recovers restore points, on this machine.
+// Measures how fast the store accepts, returns and recovers restore points on this machine.
 //
 //   store_bench FOLDER GIB
 //
 // Publishes restore points of 2,048 tokens of the 270M's geometry (float32, C=128: 28 MB each in
-// slices of 256 KiB) until GIB are on disk, fetches some from RAM and, after reopening, from disk:
-// first from the device, since tables are written past the page cache, then from that, taking turns
-// with a memcpy of as many bytes between warm buffers. Prints a row for each. FOLDER must be empty
-// or absent.
+// slices of 256 KiB) until GIB are on disk. Fetches some from RAM and, after reopening, from disk:
+// first from the device, because tables are written past the page cache, then from the page cache.
+// Takes turns with a memcpy of the same number of bytes between warm buffers. Prints a row for
+// each. FOLDER must be empty or absent.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,7 @@ namespace {
 constexpr uint32_t kTokens = 2048;
 constexpr size_t kCopiedSlices = 2048;  // 512 MiB
 
-// One buffer of noise; slices are windows into it, so that making them costs nothing.
+// One buffer of noise. Slices are windows into it, so creating a slice costs nothing.
 SliceView Noise(uint64_t seed, size_t bytes) {
   constexpr size_t kNoiseBytes = size_t{64} << 20;
   static const std::shared_ptr<std::byte> noise = [] {
@@ -80,7 +80,7 @@ class Bench {
     return bytes;
   }
 
-  // GB/s.
+  // Returns GB/s.
   double Fetch(const char* what, uint64_t first, uint64_t count) {
     uint64_t bytes = 0;
     absl::Duration spent, lookups;
@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
     return 64;
   }
   const uint64_t points = static_cast<uint64_t>(std::atof(argv[2]) * (1 << 30) / 28.3e6);
-  hearth::KeepFreedMemory();  // as the server does
+  hearth::KeepFreedMemory();  // as in the server
   hearth::Bench bench(argv[1]);
   bench.Open(uint64_t{2} << 30);
   bench.Publish(0, points, hearth::Durability::kDisk);

@@ -1,4 +1,4 @@
-// Turns: two ways of one work, timed by turns in one run.
+// Turns: times two implementations of the same work by turns in one run.
 #ifndef HEARTH_BENCH_TURNS_H_
 #define HEARTH_BENCH_TURNS_H_
 
@@ -21,14 +21,14 @@ inline double Seconds(absl::FunctionRef<void()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of all threads of the process.
+// Returns the processor time of all threads of the process.
 inline double ProcessorSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// A measurement of something that failed is none: the program ends.
+// Ends the program on an error, because a measurement of failed work has no meaning.
 inline void RequireOk(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
@@ -40,7 +40,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Two ways of one work, by turns.
+// Runs two implementations by turns.
 struct Turns {
   Turns(int turns, absl::FunctionRef<void()> our_work, absl::FunctionRef<void()> their_work) {
     std::vector<double> our_times, their_times, ratios;
@@ -56,7 +56,8 @@ struct Turns {
   double ours, theirs, ratio;
 };
 
-// The same with the processor time beside the wall clock's. Milliseconds of a `count`-th of a turn.
+// The same with processor time in addition to wall time. Results are milliseconds of one of `count`
+// parts of a turn.
 struct CostTurns {
   CostTurns(int turns, double count, absl::FunctionRef<void()> our_work,
             absl::FunctionRef<void()> their_work) {

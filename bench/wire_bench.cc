@@ -1,11 +1,11 @@
-// How fast 1 MiB slices get from a store's RAM into a caller's buffer, verified, beside two peers
-// in the same run: a bare gRPC stream of byte buffers that only copies, and Redis GET through
-// hiredis.
+// Measures how fast 1 MiB slices get from a store's RAM into a caller's buffer, verified. Compares
+// with two peers in the same run: a bare gRPC stream of byte buffers that only copies, and Redis
+// GET through hiredis.
 //
 //   wire_bench [--unix|--shared] [--repetitions N] [--only WORD] [--peer NAME=COMMAND]
-// A memcached that is installed takes part too; --peer adds a client that is a program of its own
+// If memcached is installed, it takes part too; --peer adds a client that is its own program
 // (bench/peers/peer_client.py).
-// The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
+// The servers run in their own processes. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
 // and for 4 connections.
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ static_assert(kSlices == kPrefixes * kLayers * kTokens / 128);
 // --- the server ---
 
 int Serve(const std::string& listen, const std::string& address_file) {
-  KeepFreedMemory();  // the bare service's too
+  KeepFreedMemory();  // for the bare service, too
   StoreOptions options;
   options.disk_bytes = 0;
   options.default_durability = Durability::kMemory;
@@ -96,7 +96,7 @@ void Measure(Contender* contender) {
 }
 
 void Compare(std::vector<Contender> contenders, int connections, int repetitions) {
-  for (Contender& contender : contenders) Measure(&contender);  // warms memory and connections
+  for (Contender& contender : contenders) Measure(&contender);  // warm-up of memory and connections
   for (Contender& contender : contenders) contender.rates.clear();
   for (int i = 0; i < repetitions; ++i) {
     for (Contender& contender : contenders) Measure(&contender);
@@ -104,7 +104,7 @@ void Compare(std::vector<Contender> contenders, int connections, int repetitions
   std::printf("%d connection%s, 1 MiB slices, %d repetitions\n", connections,
               connections == 1 ? "" : "s", repetitions);
   for (const Contender& contender : contenders) {
-    std::vector<double> ratios;  // of neighbours in time
+    std::vector<double> ratios;  // of consecutive measurements
     for (int i = 0; i < repetitions; ++i) {
       ratios.push_back(contenders[0].rates[i] / contender.rates[i]);
     }
@@ -188,7 +188,7 @@ int Run(const std::string& self, const Wishes& wishes) {
   for (const int connections : {1, 4}) {
     std::vector<Contender> contenders;
     for (const auto& [name, make] : makers) {
-      if (name.find(wishes.only) == std::string::npos) continue;  // for a profiler: one alone
+      if (name.find(wishes.only) == std::string::npos) continue;  // run only one, for a profiler
       contenders.push_back({name, {}, {}});
       for (int i = 0; i < connections; ++i) contenders.back().clients.push_back(make());
     }

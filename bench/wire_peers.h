@@ -1,7 +1,7 @@
-// The peers of wire_bench: who else moves the same bytes, and what no mover can beat.
+// The peers of wire_bench: other ways to move the same bytes, and the limit of all of them.
 //
-// Thread safety: one thread a client. Errors end the program: a benchmark without its peer says
-// nothing.
+// Thread safety: one thread per client. Errors end the program: without its peer a benchmark has no
+// result.
 #ifndef HEARTH_BENCH_WIRE_PEERS_H_
 #define HEARTH_BENCH_WIRE_PEERS_H_
 
@@ -39,7 +39,7 @@ class Client {
   virtual void Run() = 0;
 };
 
-// The limit of every fetch: the same slices from one warm buffer of this process to another.
+// The limit of every fetch: copies the same slices between two warm buffers of this process.
 class CopyClient final : public Client {
  public:
   CopyClient() : from_(kBytes, 'x'), to_(kBytes, 'y') {}
@@ -108,7 +108,7 @@ class RedisClient final : public Client {
 };
 #endif
 
-// memcached's text protocol, straight into the buffer: no copy that its users would not make.
+// Receives memcached's text protocol directly into the buffer, without another copy.
 class MemcachedClient final : public Client {
  public:
   explicit MemcachedClient(int port) : buffer_(kBytes) {
@@ -121,7 +121,7 @@ class MemcachedClient final : public Client {
     setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     while (connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
       if (errno != ECONNREFUSED) Fail("connect");
-      usleep(20'000);  // it is starting
+      usleep(20'000);  // the server is still starting
     }
   }
   ~MemcachedClient() override { close(socket_); }
@@ -173,8 +173,8 @@ class MemcachedClient final : public Client {
   std::vector<char> buffer_;
 };
 
-// A client that is a program of its own (bench/peers/peer_client.py): says a line when it is
-// ready, and for each line that it reads moves kBytes, in values of 1 MiB, and says a line.
+// A client that is its own program (bench/peers/peer_client.py). It prints a line when ready. For
+// each line that it reads, it moves kBytes in values of 1 MiB and prints a line.
 class ProgramClient final : public Client {
  public:
   explicit ProgramClient(const std::string& command) {
@@ -194,7 +194,7 @@ class ProgramClient final : public Client {
     WaitForLine();
   }
   ~ProgramClient() override {
-    close(to_);  // which ends it
+    close(to_);  // ends the program
     std::fclose(from_);
   }
   void Run() override {

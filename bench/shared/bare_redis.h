@@ -1,8 +1,8 @@
-// BareRedis: what hiredis does by itself, to compare with: a connection to each of several servers,
-// commands pipelined, answers taken server by server and kept.
+// BareRedis: plain hiredis for comparison. One connection to each of several servers; commands are
+// pipelined, and answers are read server by server and kept.
 //
-// Debian's hiredis has no TLS. Here it is OpenSSL's with hiredis's formatter and reader, read by 16
-// KiB, which is how a hiredis with TLS does it. Thread safety: none.
+// Debian's hiredis has no TLS. Here OpenSSL carries the data of hiredis's formatter and reader, in
+// reads of 16 KiB, as a hiredis with TLS does. Thread safety: none.
 #ifndef HEARTH_BENCH_SHARED_BARE_REDIS_H_
 #define HEARTH_BENCH_SHARED_BARE_REDIS_H_
 
@@ -19,11 +19,11 @@
 
 namespace hearth {
 
-// Primaries of a cluster, with certificates of their own where there is TLS.
+// Primaries of a cluster; with TLS they have their own certificates.
 class BenchServers {
  public:
   BenchServers(int count, bool use_tls);
-  // What a client of ours needs.
+  // Options for the engine's client.
   RedisOptions Client() const;
   RedisServers* servers() { return servers_.get(); }
   bool use_tls() const { return use_tls_; }
@@ -41,7 +41,8 @@ class BareRedis {
  public:
   explicit BareRedis(BenchServers* servers);
   using Reply = std::unique_ptr<redisReply, void (*)(void*)>;
-  // All answers are there at the end, as those of the engine are. The program ends on an error.
+  // Sends the command for each key. Returns all answers once complete, as the engine does. Errors
+  // end the program.
   std::vector<Reply> Ask(const char* command, const std::vector<std::string>& keys);
 
  private:
@@ -51,8 +52,8 @@ class BareRedis {
   };
   struct Node {
     std::unique_ptr<redisContext, void (*)(redisContext*)> context;
-    std::unique_ptr<SSL, FreeSsl> ssl;  // null: no TLS
-    std::string output;                 // with TLS
+    std::unique_ptr<SSL, FreeSsl> ssl;  // null without TLS
+    std::string output;                 // output buffer, if TLS is used
   };
   void Add(Node* node, const char* command, const std::string& key);
   void Send(Node* node);

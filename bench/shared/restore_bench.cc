@@ -1,11 +1,9 @@
-// Restoring a prefix from an engine that stores share, against bare hiredis that reads the same
-// values:
+// Compares restoring a prefix from a shared engine with bare hiredis that reads the same values:
 //
 //   shared_restore_bench [--tls]
 //
-// Starts three servers of its own; --tls: everything through TLS. Each turn reads the values of one
-// prompt's objects with hiredis, then with the engine's client, and then has a new store restore
-// the prompt.
+// Starts three servers; --tls: all connections use TLS. Each turn reads the values of one prompt's
+// objects with hiredis, then with the engine's client, and then a new store restores the prompt.
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -37,7 +35,7 @@ struct Bench {
   Fingerprint model;
   KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
 
-  // One that has served before: its connections stand.
+  // Returns an engine whose connections are already open.
   std::unique_ptr<SharedEngine> Engine() const {
     auto engine = OpenRedisCluster(redis).value();
     const std::vector<std::string> names = Names(engine.get());
@@ -59,7 +57,7 @@ struct Bench {
     store->Observe(model, prompt.tenant);
     return store;
   }
-  // The values of the prompt's restore point; none while nothing is published.
+  // Returns the names of the values of the prompt's restore point; empty before the publish.
   std::vector<std::string> Names(SharedEngine* engine) const {
     const std::string secret = ReadSecret(folder.path() + "/secret").value();
     const KvLayout layout = model.Layout().value();
@@ -84,7 +82,7 @@ struct Bench {
   }
 };
 
-// Milliseconds, turn by turn; of the processor: of all threads here, the servers' apart.
+// Milliseconds per turn. Processor time: all threads of this process, without the servers'.
 struct Times {
   std::vector<double> wall, processor;
 

@@ -23,12 +23,12 @@ namespace {
 
 constexpr uint32_t kBlockTokens = Trace::kBlockTokens;
 
-// One token at least is always left to compute.
+// At least one token must be computed.
 uint32_t UsableBlocks(const TraceRequest& request) {
   return request.tokens == 0 ? 0 : (request.tokens - 1) / kBlockTokens;
 }
 
-// Gives up the unit that is least worth keeping, and remembers it.
+// Evicts the unit with the lowest value; the policy remembers the unit.
 Retention::Key GiveUpFirst(Retention* retention) {
   std::optional<Retention::Key> first;
   retention->Visit([&](Retention::Key key) {
@@ -39,17 +39,17 @@ Retention::Key GiveUpFirst(Retention* retention) {
   return *first;
 }
 
-// A cache of some size that a trace is replayed against.
+// A cache of a given size, on which a trace is replayed.
 class Cache {
  public:
   virtual ~Cache() = default;
-  // The blocks that are found of this prompt, the trace's `index`th; afterwards as much of it as
-  // may stay is kept.
+  // Returns the number of blocks found for this prompt, the trace's `index`th request. Afterwards
+  // keeps as much of the prompt as fits.
   virtual uint64_t Serve(uint32_t index, const TraceRequest& request) = 0;
 };
 
-// Restore points of a windowed model: global layers of the whole prefix, local layers of the tail,
-// both shared by reference. Their room is counted in layers of one block.
+// Restore points of a windowed model: global layers of the whole prefix and local layers of the
+// tail. Restore points share both. Sizes are counted in layers of one block.
 class PointSet {
  public:
   PointSet(const Trace& trace, const ModelShape& model)
@@ -66,13 +66,14 @@ class PointSet {
     }
   }
 
-  // Blocks before the longest restore point of this prompt that leaves a token to compute.
+  // Returns the blocks up to the longest restore point of this prompt that leaves a token to
+  // compute.
   uint32_t Restorable(const TraceRequest& request) const {
     uint32_t end = UsableBlocks(request);
     while (end > 0 && !Has(request.blocks[end - 1])) --end;
     return end;
   }
-  // How many of a prompt's full blocks, from its start on, have their global layers.
+  // Returns how many full blocks at the prompt's start have their global layers.
   uint32_t Matched(const TraceRequest& request) const {
     const uint32_t full = request.tokens / kBlockTokens;
     uint32_t matched = 0;
@@ -80,7 +81,7 @@ class PointSet {
     return matched;
   }
   bool Has(uint32_t last_block) const { return points_[last_block] > 0; }
-  // REQUIRES: not there; there.
+  // REQUIRES: Add: the restore point is absent; Remove: it is present.
   void Add(const std::vector<uint32_t>& blocks, uint32_t end) {
     assert(!Has(blocks[end - 1]));
     points_[blocks[end - 1]] = end;
@@ -113,7 +114,7 @@ class PointSet {
   const uint32_t tail_blocks_;
   std::vector<uint32_t> global_, local_;  // by block: restore points that need it
   std::vector<uint32_t> points_;          // by last block: blocks before the boundary, or 0
-  std::vector<uint32_t> before_;          // by block: the one before it
+  std::vector<uint32_t> before_;          // by block: its previous block
   int64_t used_ = 0;
 };
 
@@ -132,10 +133,10 @@ class PointCache : public Cache {
                                    absl::FromUnixMillis(request.at_ms)};
     const std::vector<Retention::Key> path(blocks.begin(), blocks.begin() + UsableBlocks(request));
     retention_->Touch(path, prompt.tokens, prompt.now);
-    // Added are where it left the known prefix, the boundary before its last full block, and the
-    // one after it.
+    // Adds restore points at the end of the known prefix, at the end of the last full block, and
+    // one block before.
     const std::set<uint32_t> ends = {points_.Matched(request), full > 1 ? full - 1 : 0, full};
-    std::optional<uint32_t> before;  // the last one that this request added
+    std::optional<uint32_t> before;  // last boundary that this request added
     for (const uint32_t end : ends) {
       if (end <= restored || points_.Has(blocks[end - 1])) continue;
       Keep(blocks, end, prompt, end == full && before == end - 1);
@@ -148,7 +149,7 @@ class PointCache : public Cache {
   }
 
  private:
-  // `with_previous`: the boundary one block before was added by the same request.
+  // `with_previous`: the same request added the boundary one block before.
   void Keep(const std::vector<uint32_t>& blocks, uint32_t end, const Retention::Prompt& prompt,
             bool with_previous) {
     const uint32_t last = blocks[end - 1];
@@ -174,9 +175,10 @@ class PointCache : public Cache {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-using Uses = std::vector<uint32_t>;  // numbers of requests, ascending
+using Uses = std::vector<uint32_t>;  // request indices, ascending
 
-// By block: the requests that have it; with `restorable`, those that could restore it.
+// Returns, by block, the requests that have the block; with `restorable`, the requests that could
+// restore it.
 std::vector<Uses> UsesOf(const Trace& trace, bool restorable) {
   std::vector<Uses> uses(trace.unique_blocks);
   for (uint32_t i = 0; i < trace.requests.size(); ++i) {
@@ -187,7 +189,7 @@ std::vector<Uses> UsesOf(const Trace& trace, bool restorable) {
   return uses;
 }
 
-// The first of `uses` after `index` that is not one of `longer`, which is a part of them.
+// Returns the first use after `index` that is not in `longer`, a subset of `uses`.
 uint32_t NextUse(const Uses& uses, const Uses* longer, uint32_t index) {
   auto next = std::upper_bound(uses.begin(), uses.end(), index);
   if (longer != nullptr) {
@@ -197,8 +199,8 @@ uint32_t NextUse(const Uses& uses, const Uses* longer, uint32_t index) {
   return next == uses.end() ? kNever : *next;
 }
 
-// The future known, by Belady's rule: the restore point with the farthest next use goes, where a
-// use is a request that no longer point serves.
+// Belady's rule with known future: evicts the restore point with the farthest next use. A use is a
+// request that no longer restore point serves.
 class PointOptimum : public Cache {
  public:
   PointOptimum(const Trace& trace, const ModelShape& model, double capacity)
@@ -210,8 +212,8 @@ class PointOptimum : public Cache {
   uint64_t Serve(uint32_t index, const TraceRequest& request) override {
     const std::vector<uint32_t>& blocks = request.blocks;
     const uint32_t restored = points_.Restorable(request);
-    // Any boundary of the prompt could be kept. From the longest down: a shorter one serves what
-    // the longer ones do not.
+    // Any boundary of the prompt could be kept. Visits the longest first: a shorter boundary serves
+    // only the requests that longer ones do not.
     const Uses* longer = nullptr;
     for (uint32_t end = request.tokens / kBlockTokens; end > 0; --end) {
       const uint32_t last = blocks[end - 1];
@@ -243,11 +245,11 @@ class PointOptimum : public Cache {
 
 constexpr const char* kPolicyNames[] = {"default", "lru", "optimum"};  // by SimulatedPolicy
 
-// Blocks, each kept or not by itself: one is worth nothing without the one before it.
+// Blocks that are kept independently; a block is useless without the block before it.
 class DenseCache : public Cache {
  public:
-  // kLru is the LRU of the published curves: blocks are moved one by one, and one may go while its
-  // children stay.
+  // kLru is the LRU of the published curves: blocks move one by one, and a block may be evicted
+  // before its children.
   DenseCache(RetentionPolicy policy, uint64_t capacity_blocks)
       : one_by_one_(policy == RetentionPolicy::kLru),
         capacity_blocks_(capacity_blocks),
@@ -278,7 +280,7 @@ class DenseCache : public Cache {
         facts.remainder = i >= full;
         facts.parent = parent;
         retention_->Insert(key, facts, prompt);
-        // Without the one before it: seen and remembered, not kept.
+        // Without its parent the block is recorded but not kept.
         if (!has_parent && !one_by_one_) retention_->Erase(key, true);
         while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
         has_parent = retention_->Contains(key);
@@ -295,8 +297,8 @@ class DenseCache : public Cache {
   uint64_t number_ = 0;
 };
 
-// The optimum of a dense cache: the block with the farthest next use goes, of equal ones the
-// deepest; a block that is not used again is not kept at all.
+// Optimum of a dense cache: evicts the block with the farthest next use, the deepest of equal ones.
+// Blocks without another use are not kept.
 class DenseOptimum : public Cache {
  public:
   DenseOptimum(const Trace& trace, uint64_t capacity_blocks)
@@ -365,22 +367,22 @@ double HitRate(const Trace& trace, const ModelShape* model, SimulatedPolicy poli
   return static_cast<double>(model != nullptr ? found * kBlockTokens : found) / all;
 }
 
-// One shard of the engine that a simulated fleet shares: room is made as Redis' volatile-ttl does,
-// by looking at a few values taken at random and at the best candidates of before: the one that
-// would end first goes. Equal calls give equal results.
+// A shard of the engine that a simulated fleet shares. It evicts like Redis' volatile-ttl: among a
+// few random values and the best candidates of earlier samples, the value with the earliest expiry
+// is evicted. Equal calls give equal results.
 class Fleet::EngineShard {
  public:
   // `samples`: Redis' maxmemory-samples.
   EngineShard(uint64_t capacity_blocks, uint32_t samples, uint64_t seed)
       : capacity_(capacity_blocks), samples_(samples), random_(seed) {}
 
-  // InfinitePast: it is not there.
+  // Returns the expiry of a block; InfinitePast: the block is absent.
   absl::Time EndOf(uint32_t block) const {
     const auto place = places_.find(block);
     return place == places_.end() ? absl::InfinitePast() : values_[place->second].end;
   }
   bool Contains(uint32_t block) const { return places_.contains(block); }
-  // Returns false for one that is gone, which stays gone; no end comes nearer.
+  // Extends the expiry of a block to at least `end`. Returns false if the block is absent.
   bool PutOff(uint32_t block, absl::Time end) {
     const auto place = places_.find(block);
     if (place == places_.end()) return false;
@@ -388,7 +390,7 @@ class Fleet::EngineShard {
     known = std::max(known, end);
     return true;
   }
-  // Puts the end off where it is there.
+  // Adds the block, or extends its expiry if it is present.
   void Write(uint32_t block, absl::Time end) {
     if (capacity_ == 0 || PutOff(block, end)) return;
     while (values_.size() >= capacity_) GiveUpOne();
@@ -401,7 +403,7 @@ class Fleet::EngineShard {
     uint32_t block = 0;
     absl::Time end;
   };
-  static constexpr size_t kCandidates = 16;  // that Redis remembers between two evictions
+  static constexpr size_t kCandidates = 16;  // candidates that Redis keeps between two evictions
 
   void GiveUpOne() {
     for (uint32_t i = 0; i < samples_; ++i) {

@@ -20,13 +20,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr unsigned char kXzMagic = 0xFD;             // no JSON line begins with it
-constexpr uint64_t kXzMemory = uint64_t{256} << 20;  // the decoder's own
+constexpr uint64_t kXzMemory = uint64_t{256} << 20;  // memory limit of the decoder
 
-// Block numbers so far. A block is what its id says after the block before it, or -1: KV depends on
-// all of the prefix.
+// Block numbers so far, by the previous block (-1: none) and the block's id: KV depends on the
+// whole prefix.
 using BlockNumbers = absl::flat_hash_map<std::pair<uint64_t, int64_t>, uint32_t>;
 
-// A number of 0 or more, below 2^53. Errors are without the place.
+// Reads a number from 0 to below 2^53. The caller adds the place to errors.
 absl::StatusOr<int64_t> Field(const Json& json, const char* name) {
   const auto value = json.find(name);
   if (value == json.end()) return absl::InvalidArgumentError(absl::StrCat("has no field ", name));
