@@ -33,7 +33,7 @@
 namespace hearth {
 namespace {
 
-struct Told {
+struct Measured {
   double first_ms = 0;
   int tokens = 0;
 };
@@ -45,26 +45,26 @@ std::vector<uint32_t> PromptOf(int caller) {
   return ids;
 }
 
-Told AskGrpc(v1::Inference::Stub* stub, int caller, uint32_t tokens) {
+Measured AskGrpc(v1::Inference::Stub* stub, int caller, uint32_t tokens) {
   v1::GenerateRequest request;
   for (const uint32_t id : PromptOf(caller))
     request.mutable_prompt()->mutable_token_ids()->add_ids(id);
   request.set_max_new_tokens(tokens);
   request.set_ignore_eos(true);
   grpc::ClientContext context;
-  Told told;
+  Measured measured;
   const absl::Time start = absl::Now();
   const auto reader = stub->Generate(&context, request);
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
     if (!response.has_token()) continue;
-    if (told.tokens == 0) told.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
-    told.tokens += response.token().ids_size();
+    if (measured.tokens == 0) measured.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
+    measured.tokens += response.token().ids_size();
   }
   const grpc::Status status = reader->Finish();
   RequireOk(
       absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
-  return told;
+  return measured;
 }
 
 int ConnectTo(const std::string& address) {
@@ -80,11 +80,11 @@ int ConnectTo(const std::string& address) {
   return made;
 }
 
-Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
+Measured AskHttp(const std::string& address, int caller, uint32_t tokens) {
   const std::string body =
       absl::StrCat(R"({"temperature": 0, "stream": true, "ignore_eos": true, "max_tokens": )",
                    tokens, ", \"prompt\": [", absl::StrJoin(PromptOf(caller), ","), "]}");
-  Told told;
+  Measured measured;
   const absl::Time start = absl::Now();
   const int made = ConnectTo(address);
   const std::string request = absl::StrCat(
@@ -104,9 +104,9 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
       }
       const bool is_text =
           absl::StartsWith(line, "data: {") && !absl::StrContains(line, "\"text\":\"\"");
-      if (is_text && told.tokens == 0) {
-        told.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
-        told.tokens = static_cast<int>(tokens);  // some tokens have no text
+      if (is_text && measured.tokens == 0) {
+        measured.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
+        measured.tokens = static_cast<int>(tokens);  // some tokens have no text
       }
       if (absl::StartsWith(line, "data: {\"error\"")) RequireOk(absl::UnknownError(line));
       if (line.size() > 1 && line != "0\r") last = line;
@@ -117,7 +117,7 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
   if (last != "data: [DONE]") {
     RequireOk(absl::UnknownError(absl::StrCat("the answer ends with ", last, line)));
   }
-  return told;
+  return measured;
 }
 
 double ProcessorSecondsOf(const std::string& pid) {
@@ -136,17 +136,17 @@ struct Figures {
 
 template <typename Ask>
 void Turn(int streams, const std::string& pid, const Ask& ask, Figures* figures) {
-  std::vector<Told> told(static_cast<size_t>(streams));
+  std::vector<Measured> measured(static_cast<size_t>(streams));
   const double before = ProcessorSecondsOf(pid);
   const double seconds = Seconds([&] {
     std::vector<std::thread> callers;
     for (int i = 0; i < streams; ++i)
-      callers.emplace_back([&, i] { told[static_cast<size_t>(i)] = ask(i); });
+      callers.emplace_back([&, i] { measured[static_cast<size_t>(i)] = ask(i); });
     for (std::thread& caller : callers) caller.join();
   });
   std::vector<double> first_ms;
   int tokens = 0;
-  for (const Told& one : told) {
+  for (const Measured& one : measured) {
     first_ms.push_back(one.first_ms);
     tokens += one.tokens;
   }

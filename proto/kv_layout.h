@@ -45,13 +45,13 @@ struct KeepHint {
 inline constexpr uint32_t kMaxKeepSeconds = 3600;
 inline constexpr int32_t kMaxPriority = 8;
 
-// "none", "worker", "gpu", "host", "disk", "shared".
+// Returns "none", "worker", "gpu", "host", "disk" or "shared".
 const char* TierName(Tier tier);
-// "default", "memory", "disk", "sync", "shared".
+// Returns "default", "memory", "disk", "sync" or "shared".
 const char* DurabilityName(Durability durability);
-// "exact", "portable", "invariant".
+// Returns "exact", "portable" or "invariant".
 const char* ExactnessName(Exactness exactness);
-// "float32", "bfloat16", "float16".
+// Returns "float32", "bfloat16" or "float16".
 const char* KvDtypeName(KvDtype dtype);
 size_t KvDtypeBytes(KvDtype dtype);
 
@@ -84,7 +84,7 @@ struct KvLayout {
 
   // kInvalidArgument names the first field that is out of range.
   absl::Status Validate() const;
-  // Model layer indices of a group, ascending.
+  // Returns the model layer indices of a group, ascending.
   std::vector<uint32_t> LayersOf(LayerGroup group) const;
   size_t LayerCount(LayerGroup group) const {
     return static_cast<size_t>(std::count(layers.begin(), layers.end(), group));

@@ -55,7 +55,7 @@ struct SegmentRange {
   uint64_t generation = 0;
 };
 
-// kSegmentHeaderBytes bytes.
+// Returns kSegmentHeaderBytes bytes.
 std::string EncodeSegmentHeader(const SegmentLayout& layout);
 // kFailedPrecondition: not a segment, a segment of another version, or a file of another size.
 absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint64_t file_bytes);

@@ -1,8 +1,8 @@
-// What a device does by itself: memory bandwidth, copies between host and device, the cost of a
-// launch, and which ways there are to share its memory with another process.
+// Measures a device without Hearth: memory bandwidth, copies between host and device, the cost of a
+// launch, and the available ways to share its memory with another process.
 //   gpu_probes [TURNS]
-// Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}, or "why" where it
-// cannot be. Ends with 2 and one line where there is no device.
+// Prints a line of JSON for each measurement: {"row": ..., "unit": ..., "values": [...]}, or "why"
+// if it is not possible. If there is no device, prints one line and exits with 2.
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ __global__ void Read(const uint4* from, size_t count, unsigned* sum) {
 
 __global__ void Nothing() {}
 
-constexpr int kStepThreads = 256, kStepWeights = 4;  // 16 bytes each, of a thread
+constexpr int kStepThreads = 256, kStepWeights = 4;  // loads of 16 bytes per thread
 
 // Stands for a kernel of a decoded token: loads weights, which do not depend on the kernel before,
 // then waits for that kernel and adds to the values that it wrote.
@@ -141,7 +141,7 @@ void Bandwidths() {
       [&] { cudaMemcpy(to, pageable.data(), kHostBytes, cudaMemcpyHostToDevice); });
   Row("device to pageable", "GB/s", host,
       [&] { cudaMemcpy(pageable.data(), to, kHostBytes, cudaMemcpyDeviceToHost); });
-  // The size of a step's table, which is one copy.
+  // Size of a step's table, which is sent in one copy.
   Row("pinned to device, 128 KiB", "s", -1,
       [&] { cudaMemcpyAsync(to, pinned, size_t{128} << 10, cudaMemcpyHostToDevice); });
   cudaFreeHost(pinned);
@@ -268,7 +268,7 @@ std::string Hex(const void* bytes, size_t count) {
   return hex;
 }
 
-// A context does not survive a fork: the reader is this program, started anew.
+// A CUDA context does not survive fork, so the reader is a new process of this program.
 void Share(const char* row, const char* kind, cudaError_t made, const std::string& handle) {
   int status = -1;
   if (made == cudaSuccess) {

@@ -1,4 +1,4 @@
-// The texts that a device and the CPU compute with seeded models, and what of their results is
+// The texts for which a device and the CPU compute seeded models, and the results that are
 // compared.
 //
 // Thread safety: pure functions.

@@ -1,6 +1,6 @@
-// Steps of the class exact on a device or a CPU: prefill, decoding, a restore from the host.
+// Measures steps of class exact on a device or a CPU: prefill, decoding, a restore from the host.
 //   gpu_step_bench MODEL_DIR DEVICE DTYPE PREFIX TURNS
-// Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}.
+// Prints a line of JSON for each measurement: {"row": ..., "unit": ..., "values": [...]}.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,8 +15,8 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 128;       // a step's tokens, as the engine prefills: its default, and with
-constexpr int kLargeChunk = 512;  // --chunk-tokens 512
+constexpr int kChunk = 128;       // tokens of a prefill step: the engine's default
+constexpr int kLargeChunk = 512;  // with --chunk-tokens 512
 constexpr int kDecoded = 16;
 
 class StepBench {
@@ -41,7 +41,7 @@ class StepBench {
     return *std::move(kv);
   }
 
-  // The last token's logits come to the host, so that all of it has been computed.
+  // Copies the last token's logits to the host, which waits until the step is computed.
   void Prefill(KvCache* kv, int chunk) {
     kv->Reset();
     for (int at = 0; at < prefix_; at += chunk) {
@@ -54,7 +54,7 @@ class StepBench {
     }
   }
 
-  // Of today's path: a step has one sequence, so that one turn says what several take.
+  // A step of class exact has one sequence, so the time of one gives the time of several.
   void Decode(int sequences) {
     std::vector<KvCache> kvs;
     for (int i = 0; i < sequences; ++i) {
@@ -94,7 +94,8 @@ class StepBench {
     Row("restore from the host", "GB/s", -gigabytes, turns_, restore);
   }
 
-  // Seconds times `scale`; below 0: its amount over the seconds. After a turn that is not counted.
+  // Prints seconds * `scale` for each turn; if `scale` is negative, -scale / seconds. The first
+  // turn is not counted.
   void Row(const std::string& row, const char* unit, double scale, int turns,
            const std::function<void()>& work) {
     std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row.c_str(), unit);

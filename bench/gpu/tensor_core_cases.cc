@@ -213,7 +213,7 @@ void FillSpecials(CaseRandom* random, const Tile& tile) {
        [&](int i) { return random->OneIn(8) ? FloatOfBf16(with(0, 1)) : tile.c[i]; });
 }
 
-// FillRanges, as a function of its own for kClasses.
+// FillRanges as a function pointer for kClasses.
 template <int a_low, int a_high, int b_low, int b_high, int c_low, int c_high>
 void FillFromRanges(CaseRandom* random, const Tile& tile) {
   FillRanges({a_low, a_high, b_low, b_high, c_low, c_high}, random, tile);

@@ -16,7 +16,7 @@ constexpr int kTileOutputs = kTileRows * kTileColumns;
 
 struct Operands {
   std::string name;
-  int tiles = 0, inputs = 0;  // inputs: of a row
+  int tiles = 0, inputs = 0;  // inputs: values per row
   std::vector<uint16_t> a;    // [tiles][kTileRows][inputs], bfloat16
   std::vector<uint16_t> b;    // [tiles][kTileColumns][inputs], bfloat16
   std::vector<float> c;       // [tiles][kTileRows][kTileColumns]
@@ -44,7 +44,7 @@ class CaseRandom {
 
 uint16_t RoundToBf16(float value);
 
-// Runs work(i) for i in [0, count) in as many threads as there are processors.
+// Runs work(i) for i in [0, count), on one thread per processor.
 void InThreads(int count, const std::function<void(int)>& work);
 
 // Operands whose values are all 0.

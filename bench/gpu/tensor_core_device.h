@@ -46,10 +46,10 @@ struct TileProducts {
   DescriptorOrder order = DescriptorOrder::kInputsFirst;
 };
 
-// Empty, or why there is no device for these instructions. *device gets its name and driver.
+// Returns "" or why no device has these instructions. *device gets the device's name and driver.
 std::string OpenDevice(std::string* device);
 
-// Empty, or the error. Not thread-safe.
+// Returns "" or the error. Not thread-safe.
 std::string RunOnDevice(Instruction instruction, const TileProducts& products);
 
 }  // namespace hearth

@@ -29,7 +29,7 @@ uint32_t UsableBlocks(const TraceRequest& request) {
 }
 
 // Evicts the unit with the lowest value; the policy remembers the unit.
-Retention::Key GiveUpFirst(Retention* retention) {
+Retention::Key EvictLowest(Retention* retention) {
   std::optional<Retention::Key> first;
   retention->Visit([&](Retention::Key key) {
     first = key;
@@ -143,7 +143,7 @@ class PointCache : public Cache {
       before = end;
     }
     while (points_.used() > capacity_) {
-      points_.Remove(static_cast<uint32_t>(GiveUpFirst(retention_.get())));
+      points_.Remove(static_cast<uint32_t>(EvictLowest(retention_.get())));
     }
     return restored;
   }
@@ -282,7 +282,7 @@ class DenseCache : public Cache {
         retention_->Insert(key, facts, prompt);
         // Without its parent the block is recorded but not kept.
         if (!has_parent && !one_by_one_) retention_->Erase(key, true);
-        while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
+        while (retention_->held() > capacity_blocks_) EvictLowest(retention_.get());
         has_parent = retention_->Contains(key);
       }
       parent = key;
@@ -383,7 +383,7 @@ class Fleet::EngineShard {
   }
   bool Contains(uint32_t block) const { return places_.contains(block); }
   // Extends the expiry of a block to at least `end`. Returns false if the block is absent.
-  bool PutOff(uint32_t block, absl::Time end) {
+  bool ExtendExpiry(uint32_t block, absl::Time end) {
     const auto place = places_.find(block);
     if (place == places_.end()) return false;
     absl::Time& known = values_[place->second].end;
@@ -392,8 +392,8 @@ class Fleet::EngineShard {
   }
   // Adds the block, or extends its expiry if it is present.
   void Write(uint32_t block, absl::Time end) {
-    if (capacity_ == 0 || PutOff(block, end)) return;
-    while (values_.size() >= capacity_) GiveUpOne();
+    if (capacity_ == 0 || ExtendExpiry(block, end)) return;
+    while (values_.size() >= capacity_) EvictOne();
     places_[block] = values_.size();
     values_.push_back({block, end});
   }
@@ -405,7 +405,7 @@ class Fleet::EngineShard {
   };
   static constexpr size_t kCandidates = 16;  // candidates that Redis keeps between two evictions
 
-  void GiveUpOne() {
+  void EvictOne() {
     for (uint32_t i = 0; i < samples_; ++i) {
       const uint32_t block = values_[random_() % values_.size()].block;
       if (!absl::c_linear_search(candidates_, block)) candidates_.push_back(block);
@@ -470,7 +470,7 @@ Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
   };
   if (found.blocks > 0 && node.lives.PutsOff(blocks[found.blocks - 1], now)) {
     for (size_t depth = found.blocks; depth-- > 0;) {
-      ShardOf(blocks[depth]).PutOff(blocks[depth], end_of(depth));
+      ShardOf(blocks[depth]).ExtendExpiry(blocks[depth], end_of(depth));
     }
   }
   if (found.blocks == blocks.size()) return found;

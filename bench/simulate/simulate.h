@@ -48,7 +48,7 @@ absl::StatusOr<Trace> ReadTraceFile(const std::string& path);
 // The policies of a store, and the offline optimum with known future.
 enum class SimulatedPolicy { kDefault, kLru, kOptimum };
 
-// "default", "lru", "optimum".
+// Returns "default", "lru" or "optimum".
 const char* PolicyName(SimulatedPolicy policy);
 absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name);
 

@@ -74,7 +74,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
                           grpc::ClientContext* context, const GenerationEvents& events,
                           ProgressLine* progress = nullptr);
 
-// "2048 of 2112 tokens from disk, first token after 61.2 ms".
+// Returns "2048 of 2112 prompt tokens cached (disk), first token after 61.2 ms".
 std::string CacheSentence(const GenerationResult& generation);
 
 }  // namespace hearth

@@ -17,9 +17,9 @@
 namespace hearth {
 
 std::string HexText(absl::string_view bytes);
-// "28.3 MB" (decimal), "512 B".
+// Returns "28.3 MB" (decimal) or "512 B".
 std::string SizeText(uint64_t bytes);
-// "12 s", "3.4 min", "5.0 h", "2.1 d".
+// Returns "12.0 s", "3.40 min", "5.00 h" or "2.10 d".
 std::string AgeText(double age_s);
 std::string MsText(double ms);
 

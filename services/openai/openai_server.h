@@ -52,7 +52,7 @@ class OpenAiServer {
   // Lets running answers finish and refuses new requests with 503, also on /health and for a body
   // that is still being parsed.
   void Drain();
-  // HttpServer::held_bytes.
+  // See HttpServer::held_bytes.
   uint64_t held_bytes() const { return server_->held_bytes(); }
 
  private:

@@ -1,4 +1,4 @@
-// diff: what two snapshot files disagree about, without a server.
+// diff: prints the differences between two snapshot files, without a server.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -25,7 +25,7 @@ struct DiffFlags {
   bool json = false;
 };
 
-// Of a file of which every byte was checked.
+// Returns the header of a snapshot file after checking every byte of the file.
 absl::StatusOr<SnapshotHeader> ReadHeader(const std::string& path) {
   const auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
@@ -34,7 +34,7 @@ absl::StatusOr<SnapshotHeader> ReadHeader(const std::string& path) {
   return ParseSnapshotHeader((*file)->bytes());
 }
 
-// Prints each difference as it is found, and counts them.
+// Prints and counts differences.
 class Report {
  public:
   Report(bool json, Console& console) : json_(json), console_(console) {}
