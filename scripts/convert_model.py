@@ -1,9 +1,9 @@
-"""Writes the GGUF file of Gemma 3 270M as a Hugging Face checkpoint folder: what tests and
-benchmarks compare with gives transformers, which gets no GGUF file.
+"""Converts the GGUF file of Gemma 3 270M to a Hugging Face checkpoint folder. Tests and benchmarks
+compare Hearth with transformers, which reads the folder.
 
-The weights are dequantised and stored in bfloat16 under the names that transformers uses. The
-tokenizer is rebuilt from the pieces in the file's header. The folder appears whole or not at all:
-it is written beside its place and renamed at the end.
+The weights are dequantised and stored in bfloat16 under the names of transformers. The tokenizer is
+rebuilt from the pieces in the GGUF header. The folder is written under a temporary name and renamed
+at the end, so that it is never incomplete.
 
 Usage: convert_model.py [--gguf models/gemma-3-270m.gguf] [--out models/gemma-3-270m]
 """
@@ -53,7 +53,7 @@ def hugging_face_name(name):
 
 
 def to_bfloat16(values):
-    """float32 as the nearest bfloat16, ties to even. There are no NaNs to look after."""
+    """Rounds float32 to the nearest bfloat16, ties to even. REQUIRES: no NaN."""
     bits = values.view(numpy.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16)
 
@@ -85,7 +85,8 @@ def convert_tokenizer(source, path):
 
 
 def make_readable(folder):
-    """For every user: safetensors writes for its own alone, and a container's user is another."""
+    """Makes the files readable for every user: safetensors writes files that only their owner can
+    read, and a container runs as another user."""
     folder.chmod(0o755)
     for file in folder.iterdir():
         file.chmod(0o644)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# nvcc and the CUDA build of torch, from PyPI: for gpu_kit.sh and the image of the CUDA worker.
+# Fetches nvcc and the CUDA build of torch from PyPI, for gpu_kit.sh and the CUDA worker's image.
 # Sourced after setup.sh. Builds for the CPU need neither.
 
 CUDA_TOOLKIT='cuda-toolkit[nvcc]==13.0.3.0'  # nvcc 13.0.88; the CUDA release of torch 2.11 to 2.13
@@ -10,20 +10,20 @@ pip_into() {
     --only-binary=:all: --target "$@"
 }
 
-# fetch_cuda DIR TORCH_VERSION [PIP_OPTION...]: nvcc into DIR/nvcc, torch into DIR/python. The
-# options are for torch alone.
+# fetch_cuda DIR TORCH_VERSION [PIP_OPTION...]: installs nvcc into DIR/nvcc, torch into DIR/python.
+# The options apply only to torch.
 fetch_cuda() {
   local dir=$1 root=$1/nvcc/nvidia/cu13
   pip_into "$dir/nvcc" "$CUDA_TOOLKIT"
   chmod +x "$root"/bin/* "$root"/nvvm/bin/*
-  # As CMake looks for them in a toolkit.
+  # The names under which CMake looks for them in a toolkit.
   ln -sf libcudart.so.13 "$root/lib/libcudart.so"
   ln -sfn lib "$root/lib64"
   mkdir -p "$root/include/cccl"
   pip_into "$dir/python" "torch==$2" "${@:3}"
 }
 
-# cuda_options DIR: CMake's options for a build with what fetch_cuda left there, one a line.
+# cuda_options DIR: prints CMake's options for a build with fetch_cuda's DIR, one on each line.
 cuda_options() {
   printf '%s\n' -DHEARTH_DEVICE=cuda -DHEARTH_CUDA=on "-DHEARTH_TORCH=$1/python/torch" \
     "-DCUDAToolkit_ROOT=$1/nvcc/nvidia/cu13"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes INTO/hearth_VERSION_ARCHITECTURE.deb of the store and hearthctl in BIN, with their
-# manual pages and completions. The worker is not in it: libtorch is no Debian package.
+# Makes INTO/hearth_VERSION_ARCHITECTURE.deb from the store and hearthctl in BIN, with their manual
+# pages and completions. The worker is left out, because libtorch is not a Debian package.
 #
 # usage: deb.sh BIN INTO
 set -euo pipefail
@@ -25,8 +25,8 @@ install -d "$share/bash-completion/completions" "$share/zsh/vendor-completions"
 "$bin/hearthctl" completion zsh >"$share/zsh/vendor-completions/_hearthctl"
 cat NOTICE LICENSE >"$share/doc/hearth/copyright"
 
-# The packages of the libraries that the programs load: asked of dpkg or, without dpkg-dev, those of
-# the images.
+# The packages of the libraries that the programs load: from dpkg-shlibdeps or, without dpkg-dev,
+# from the list of the images.
 if command -v dpkg-shlibdeps >/dev/null; then
   mkdir "$work/debian"
   printf 'Source: hearth\n\nPackage: hearth\nArchitecture: any\n' >"$work/debian/control"

@@ -39,7 +39,7 @@ def say(text):
 
 
 class Prompts:
-    """The shared prefix and its endings as token ids: real text, or random without a tokenizer."""
+    """The shared prefix and its endings as token ids; random ids if the model has no tokenizer."""
 
     def __init__(self, cluster, address):
         model = cluster.ctl("model", "--worker", address)
@@ -79,7 +79,7 @@ class Prompts:
 
 
 class Demo:
-    """Asks, keeps the rows, and compares each with the cold answer to the same prompt."""
+    """Sends requests and collects rows, each compared with the cold answer to the same prompt."""
 
     def __init__(self, cluster, prompts):
         self.cluster, self.prompts = cluster, prompts
@@ -110,14 +110,15 @@ class Demo:
         })
 
     def start_worker(self, model, store, *flags):
-        """Ready, and past what only a process's first request pays, so that no row measures it."""
+        """Starts a worker and sends one request, so that no row includes the extra time of a
+        process's first request."""
         worker = self.cluster.worker(model, store.address, *flags)
         self.cluster.generate(worker.address, self.prompts.warm_up if self.prompts else [2],
                               "--cache", "off")
         return worker
 
     def wait_for_store(self, worker):
-        """Until this worker reaches its store again."""
+        """Waits until this worker reaches its store again."""
         deadline = time.monotonic() + RECONNECT_TIMEOUT_S
         ids = ",".join(map(str, self.prompts.ids("A")))
         while time.monotonic() < deadline:
@@ -135,7 +136,7 @@ def run(cluster, model, work_dir):
     demo = Demo(cluster, None)
     worker1 = demo.start_worker(model, store)
     demo.prompts = Prompts(cluster, worker1.address)
-    # Worker 2 keeps nothing itself: whatever it reuses came from the store.
+    # Worker 2 has no memory pool, so everything that it reuses comes from the store.
     worker2 = demo.start_worker(model, store, "--pool-bytes", "0")
     say(f"Sending a shared prefix of {demo.prompts.breakpoint} tokens with two endings ...")
     demo.ask("Worker 1, cold", worker1, "A", "cold", "--wait-published")
@@ -185,7 +186,7 @@ def print_table(rows, min_speedup):
 
 
 def closing(rows, prefix_tokens, ok, min_speedup):
-    """One sentence: what was shown, or which rows were not as promised."""
+    """Returns one sentence: what the demo showed, or which rows failed."""
     warm = [row for row in rows if row["expected"] == "warm"]
     low, high = (f(row["speedup"] for row in warm) for f in (min, max))
     if ok:
@@ -225,7 +226,7 @@ def main():
     if not arguments.model.is_file() and not (arguments.model / "config.json").is_file():
         sys.exit(f"demo: {arguments.model} must be a GGUF file or a folder with a config.json: "
                  "pass --model PATH")
-    # An ended demo ends its processes: SIGTERM unwinds like Ctrl-C.
+    # SIGTERM raises SystemExit, so that the demo's processes are ended, as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *unused: sys.exit("demo: terminated"))
     work_dir = pathlib.Path(tempfile.mkdtemp(prefix="hearth-demo-"))
     try:

@@ -1,4 +1,4 @@
-"""The demo's rows as a picture: one bar a request, its length the time to the first token."""
+"""Draws the demo's rows: one bar for each request; its length is the time to the first token."""
 
 from xml.sax.saxutils import escape
 
@@ -45,7 +45,7 @@ def bar(row, y, scale):
 
 
 def draw(rows, prefix_tokens):
-    """The whole picture as SVG text."""
+    """Returns the picture as SVG text."""
     height = TOP + STEP * len(rows) + 46
     longest = max(row["ttft_ms"] for row in rows)
     scale = (WIDTH - LABEL - RIGHT + 180) / longest

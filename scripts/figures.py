@@ -1,4 +1,4 @@
-"""Shared by the measurements of a worker and a store: the first flags, the file of figures."""
+"""Shared by the measurements of worker and store: common flags, and the JSON file of results."""
 
 import argparse
 import json
@@ -8,7 +8,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def flags(doc, model="gemma-3-270m.gguf"):
-    """A parser with --model, by default that of models/, --bin and --json, whose help is `doc`."""
+    """Returns an argument parser with --model (default: models/`model`), --bin and --json; `doc` is
+    its help text."""
     parser = argparse.ArgumentParser(description=doc,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(ROOT / "models" / model))
@@ -18,6 +19,6 @@ def flags(doc, model="gemma-3-270m.gguf"):
 
 
 def write(args, figures):
-    """To the file of --json, if there is one."""
+    """Writes the figures to the file of --json, if given."""
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(figures, indent=1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers of what comes from disks and strangers, and keeps what reaches new code.
+# Fuzzes the parsers of files and network input, and keeps inputs that reach new code.
 #
 #   scripts/fuzz.sh [SECONDS_EACH] [TARGET...]     default: 600 s for each of the six
 #

@@ -1,8 +1,7 @@
 """Reads a GGUF file: the fields of its header and its tensors, dequantised block by block.
 
-The package gguf brings a reader too, but that makes several numpy arrays for each of the
-tokenizer's 262,144 pieces, which takes ten seconds; plain Python reads them in one. What each
-quantisation means does come from that package.
+The package gguf has a reader, but it makes several numpy arrays for each of the tokenizer's 262,144
+pieces and takes ten seconds; this file takes one second. The package dequantises the tensors.
 
 The layout, all little-endian: magic, version, number of tensors, number of fields; the fields; the
 tensors' names, shapes, types and offsets; padding; the tensors' bytes.
@@ -16,23 +15,23 @@ import numpy
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# Types of a field's value; the others have one fixed size each.
+# Types of a field's value. FORMATS has the types of fixed size.
 BOOL, STRING, ARRAY = 7, 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "?", 10: "Q", 11: "q",
            12: "d"}
 ALIGNMENT = 32
-# Values dequantised at a time: few enough that what numpy makes of them stays in the caches.
+# Values dequantised at a time: few enough that numpy's results stay in the CPU caches.
 BLOCK_VALUES = 1 << 18
 
 
 class Tensor:
-    """A name, a shape with the slowest dimension first, and values that are made when asked for."""
+    """A tensor: its name, its shape with the slowest dimension first, and its quantised data."""
 
     def __init__(self, name, shape, kind, data):
         self.name, self.shape, self._kind, self._data = name, shape, kind, data
 
     def blocks(self):
-        """The values in order as arrays of float32, some rows at a time."""
+        """Yields the values in order as float32 arrays, some rows at a time."""
         row = self.shape[-1]
         rows = self._data.reshape(-1, self._data.size * row // numpy.prod(self.shape, dtype=int))
         step = max(1, BLOCK_VALUES // row)
@@ -41,7 +40,7 @@ class Tensor:
 
 
 class GgufFile:
-    """`fields`: name -> value; `tensors`: in the file's order."""
+    """A GGUF file. `fields`: {name: value}; `tensors`: in the file's order."""
 
     def __init__(self, path):
         with open(path, "rb") as file:

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Figures of a machine with a GPU that has neither network nor Hearth's libraries: packs programs
-# here, runs them there in one command. docs/dev/gpu-kit.md says how.
+# Measures on a GPU machine that has neither network nor Hearth's libraries: "pack" packs programs
+# here, "run" runs them on that machine. docs/dev/gpu-kit.md explains both.
 #   scripts/gpu_kit.sh pack [DIR]            makes DIR (build/gpu_kit): this script and kit.tar.xz
 #   DIR/gpu_kit.sh run OUT [--model DIR] [--seconds 520] [--only PART,...] [--compile]
-# There: x86-64, glibc of Debian 12 or later, Python with torch 2.11 for CUDA 13. --compile, or
-# programs that do not load beside its torch: what uses torch is compiled and linked there (g++).
+# The GPU machine needs x86-64, glibc of Debian 12 or later, and Python with torch 2.11 for CUDA 13.
+# With --compile, or if the packed programs do not load with its torch, "run" compiles them (g++).
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 TORCH_VERSION=2.11.0
 PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
   bin/gpu_tensor_core_probe bin/device_step_bench tests/model_probe tests/hearth_gpu_test)
-# Those of them that see libtorch.
+# The programs that link libtorch.
 WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
 FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs
   tests/worker/model/model_oracle.py worker/model proto)
 
-# --- here ---
+# --- pack ---
 
-# Keeps the headers and the three libraries that are linked, not the code of devices beside them.
+# Keeps torch's headers and the three libraries that are linked; deletes its device code.
 fetch() {
   fetch_cuda "$DEPS" "$TORCH_VERSION" --no-deps
   find "$DEPS/python/torch/lib" -type f -not -name libtorch.so -not -name libtorch_cpu.so \
@@ -26,7 +26,8 @@ fetch() {
 }
 
 configure_kit() {
-  # DT_RPATH, which the libraries' own needs go by too. No program is run here to list its tests.
+  # DT_RPATH (no RUNPATH), which also applies to the libraries' own dependencies. PRE_TEST: programs
+  # are not run here to list their tests.
   local options
   mapfile -t options < <(cuda_options "$DEPS")
   # shellcheck disable=SC2016
@@ -35,7 +36,7 @@ configure_kit() {
     -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
 }
 
-# What device_step_bench compares a device with, computed by this CPU.
+# Computes on this CPU the digests with which device_step_bench compares a device's results.
 make_digests() {
   local models=$FOLDER/models
   mkdir -p "$models"
@@ -43,7 +44,7 @@ make_digests() {
   rm -r "$models"
 }
 
-# Libraries beside the programs, but for torch's and for those of every system with a compiler.
+# Copies the programs' libraries, except torch's and those of every system with a compiler.
 copy_libraries() {
   local system='lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|torch.*|c10.*|cu.*|gomp)\.so|ld-linux'
   mkdir -p "$KIT/lib"
@@ -51,7 +52,8 @@ copy_libraries() {
     grep -Ev "/$system" | xargs -I{} cp -L {} "$KIT/lib/"
 }
 
-# What one of WITH_TORCH is linked of, in order; the objects of hearth_model are made there.
+# Copies the objects that a program of WITH_TORCH is linked from, and writes a list of them in link
+# order. The objects of hearth_model are left out: compile() makes them on the GPU machine.
 copy_objects() {
   local program=$1 name=${1##*/} object
   mkdir -p "$KIT/objects"
@@ -116,9 +118,9 @@ pack() {
   say "  $(du -sh "$OUT" | cut -f1) in $(find "$OUT" -type f | wc -l) files: $OUT"
 }
 
-# --- there ---
+# --- run ---
 
-# What uses torch, compiled and linked against the torch that is here.
+# Compiles hearth_model and links the programs with this machine's torch.
 compile() {
   local kit=$1 name objects
   export kit

@@ -5,7 +5,7 @@
         worker = cluster.worker(model_dir, store.address)
         result = cluster.generate(worker.address, ids, max_new_tokens=4)
 
-Every process listens on a port the system picks and is ended by pid when the block ends.
+Each process listens on a free port that the system picks. The end of the block ends the processes.
 """
 
 import json
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 
-START_TIMEOUT_S = 180  # a cold page cache and a first weights digest take a while
+START_TIMEOUT_S = 180  # long, for a cold page cache and a first digest of the weights
 STOP_TIMEOUT_S = 20
 
 
@@ -25,7 +25,7 @@ class ProcessFailed(RuntimeError):
 
 
 def make_certificate(folder, name):
-    """Files of a certificate for 127.0.0.1 that signed itself, and of its key."""
+    """Makes a self-signed certificate for 127.0.0.1; returns the files [certificate, key]."""
     files = [pathlib.Path(folder) / f"{name}.pem", pathlib.Path(folder) / f"{name}.key"]
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                     "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
@@ -35,8 +35,8 @@ def make_certificate(folder, name):
 
 
 class Process:
-    """One running binary. `address` is where it serves. `under`: the words of a program that
-    becomes it, such as nsenter's. `pages`: what it serves over HTTP, "metrics" or "http"."""
+    """A running server. `address`: its gRPC address. `under`: a command that executes the server,
+    such as nsenter with its arguments. `pages`: HTTP listeners to open, "metrics" or "http"."""
 
     def __init__(self, argv, name, work_dir, listen="127.0.0.1:0", under=(), pages=()):
         self.name = name
@@ -53,16 +53,16 @@ class Process:
                                           stdin=subprocess.DEVNULL)
         try:
             self.address = self._wait_ready()
-        except BaseException:  # Ctrl-C too: nobody else knows of this process yet
+        except BaseException:  # also Ctrl-C: no Cluster knows this process yet
             self.kill()
             raise
 
     def url(self, page):
-        """Of one of its pages, without a slash at the end."""
+        """Returns the URL of an HTTP listener, without a slash at the end."""
         return "http://" + self._page_files[page].read_text().strip()
 
     def status_field(self, name):
-        """Of /proc/PID/status: a number of things, or of KiB. VmHWM is VmRSS at its highest."""
+        """Returns a number from /proc/PID/status; memory is in KiB. VmHWM is the peak of VmRSS."""
         status = pathlib.Path(f"/proc/{self.popen.pid}/status").read_text()
         return int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE).group(1))
 
@@ -84,7 +84,7 @@ class Process:
         raise ProcessFailed(f"{self.name} was not ready in {START_TIMEOUT_S} s:\n{self.log_tail()}")
 
     def stop(self):
-        """SIGTERM, then waits for the drain. Returns the exit code."""
+        """Sends SIGTERM and waits for the drain. Returns the exit code."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
             try:
@@ -100,7 +100,7 @@ class Process:
 
 
 class Cluster:
-    """Names and ends the processes it started."""
+    """Starts stores and workers, runs hearthctl, and ends the processes at the end of its block."""
 
     def __init__(self, bin_dir, work_dir):
         self.bin_dir = pathlib.Path(bin_dir)
@@ -124,8 +124,8 @@ class Cluster:
         return process
 
     def store(self, data_dir, *flags, **options):
-        """Options are Process's: `listen=` is where an earlier store was, for one that comes back
-        in its place."""
+        """Starts a store. `options`: arguments of Process. To replace a store at its address, pass
+        `listen=` with the address of the earlier store."""
         return self._start("store", ["--data-dir", data_dir, *flags], **options)
 
     def worker(self, model_dir, store_address, *flags, **options):
@@ -143,7 +143,7 @@ class Cluster:
         return objects[-1] if objects else {}
 
     def generate(self, address, token_ids, *flags, max_new_tokens=1):
-        # Without --wait, one failed attempt to connect ends hearthctl; a busy machine drops one.
+        # Without --wait, one failed connect ends hearthctl; it can fail on a busy machine.
         return self.ctl("generate", "--worker", address, "--wait", "10", "--token-ids",
                         ",".join(map(str, token_ids)), "--max-new-tokens", max_new_tokens,
                         "--ignore-eos", *flags)

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Shared by all commands of ./hearth: pieces of work that run beside each other (work.sh), their
-# display (progress.sh), the plan that is printed before them (plan.sh), and stamps that make a
-# finished step free the next time.
+# Shared by all commands of ./hearth: pieces of work that run in parallel (work.sh), their display
+# (progress.sh), the plan that is printed before them (plan.sh), and stamps, which skip a step that
+# is already done.
 #
-# A stamp is a file that holds the digest of everything a step depends on. A step is done when its
-# stamp holds today's digest; it goes before the step begins and comes back only after the step has
-# succeeded, so an interrupted step runs again, even when its digest has become the old one again.
+# A stamp is a file with the digest of everything that a step depends on. A step is done if its
+# stamp holds the current digest. The stamp is removed before the step begins and written after the
+# step has succeeded, so an interrupted step runs again.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 LOG_DIR=$ROOT/build/log
@@ -18,7 +18,7 @@ die() {
   exit 1
 }
 
-# digest FILE... [-- WORD...]: one hash of the files' bytes and of the words.
+# digest FILE... [-- WORD...]: prints one hash of the files' content and of the words.
 digest() {
   local files=()
   while (($#)); do
@@ -40,7 +40,7 @@ write_stamp() {
   mv "$1.tmp.$$" "$1"
 }
 
-# stamped STAMP DIGEST COMMAND...: the command, and the stamp once it has succeeded.
+# stamped STAMP DIGEST COMMAND...: runs the command; writes the stamp if it succeeds.
 stamped() {
   local stamp=$1 want=$2
   shift 2
@@ -49,7 +49,7 @@ stamped() {
   write_stamp "$stamp" "$want"
 }
 
-# step NAME TEXT COMMAND...: one piece of work, on its own.
+# step NAME TEXT COMMAND...: runs one piece of work and waits for it.
 step() {
   local name=$1 text=$2
   shift 2

@@ -1,15 +1,15 @@
-"""Writes random-weight Gemma 3 checkpoints in Hugging Face's form, of any geometry.
+"""Writes Gemma 3 checkpoints with random weights, in Hugging Face's format and of any geometry.
 
     .venv/bin/python scripts/make_checkpoint.py OUT --geometry tiny
     .venv/bin/python scripts/make_checkpoint.py OUT --geometry 1b --dtype bfloat16 --shards 4
     .venv/bin/python scripts/make_checkpoint.py OUT --set sliding_window=8 --set layer_types=lgll
     .venv/bin/python scripts/make_checkpoint.py OUT --geometry 4b --nested --style old
 
-The same arguments write the same bytes. --set overrides any field of the text config; layer_types
-may be given as one letter a layer (l local, g global). --style old writes sliding_window_pattern,
+Equal arguments write equal bytes. --set overrides a field of the text config; layer_types may be
+given as one letter for each layer (l local, g global). --style old writes sliding_window_pattern,
 rope_theta, rope_local_base_freq and rope_scaling instead of layer_types and rope_parameters.
---nested puts the text part below text_config, adds two vision tensors and the prefix of multimodal
-checkpoints. OUT must not exist: a finished folder appears at once.
+--nested puts the text config below text_config, and adds two vision tensors and the name prefix of
+multimodal checkpoints. OUT must not exist; it appears when it is complete.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def text_config(arguments):
 
 
 def styled(config, style):
-    """The same geometry as an old or a new config.json says it."""
+    """Returns the geometry in the form of an old or a new config.json."""
     config = dict(config)
     if style == "old":
         kinds, pattern = config["layer_types"], config.get("sliding_window_pattern", 6)
@@ -82,7 +82,7 @@ def styled(config, style):
 
 
 def tensor_shapes(config):
-    """Names without prefix, in the order that they are drawn."""
+    """Yields (name without prefix, shape) in the order in which tensors are drawn."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
@@ -107,7 +107,7 @@ def make_tensors(config, arguments):
     dtype = DTYPES[arguments.dtype]
 
     def draw(shape):
-        # Small matrices need larger weights for logits that differ.
+        # Scaled by the width: with small weights, the logits of small models hardly differ.
         scale = 0.2 if len(shape) == 1 else shape[-1] ** -0.5
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
 

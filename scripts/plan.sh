@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The plan of a command: all that it has to fetch and to compile, printed before it begins. Sourced
-# by lib.sh; plan_PART in setup.sh and build.sh adds to the plan.
+# The plan of a command: the downloads and compilations that it needs, printed before they begin.
+# Sourced by lib.sh. plan_PART in setup.sh and build.sh adds to the plan.
 
 declare -ga PLAN_LINES=()
 PLAN_FETCH_MB=0
@@ -20,7 +20,7 @@ plan_line() {
   PLAN_DISK_MB=$((PLAN_DISK_MB + $3))
 }
 
-# run_plan: says what will be done, if it is more than an ordinary build, and does it.
+# run_plan: prints the plan, if it is more than an ordinary build, and runs it.
 run_plan() {
   ((${#PIECES[@]})) || return 0
   check_disk
@@ -51,5 +51,5 @@ announce_plan() {
     "and about $took on these $(nproc) processors."
 }
 
-# Rounded up to a tenth.
+# gigabytes MB: prints GB, rounded up to a tenth.
 gigabytes() { echo "$((($1 + 99) / 1000)).$((($1 + 99) / 100 % 10))"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plants faults into the programs of devices (worker/device/) and says whether the tests find them:
-# a missing barrier by the thread sanitizer, a wait that is one too few by copies that land late.
-# Fails if a fault is not found, or if the tests fail without one.
+# Plants faults into the device programs (worker/device/) and checks that the tests find them. The
+# thread sanitizer finds a missing barrier; copies that arrive late show a wait for too few copies.
+# Fails if a fault is not found, or if the tests fail without a fault.
 #   scripts/plant_device_faults.sh      after cmake --build build --target hearth_device_test
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,8 +11,8 @@ mkdir -p "$WORK/worker/device"
 LINK=$(ninja -C "$ROOT/build" -t commands hearth_device_test |
   grep -e '-o tests/hearth_device_test' | tail -1 | sed 's/^.*: && //; s/ && .*//')
 
-# planted NAME FILE SED FILTER [OPTION...]: the tests of FILTER with FILE changed by SED. All
-# programs are compiled in emulated_device.cc.
+# planted NAME FILE SED FILTER [OPTION...]: runs the tests of FILTER with FILE changed by SED.
+# emulated_device.cc includes all device programs, so only this file is compiled.
 planted() {
   local name=$1 file=$2 change=$3 filter=$4
   shift 4

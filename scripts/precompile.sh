@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a compiler, and before it makes a precompiled header takes the old one away. GCC's
-# preprocessor would read that in the new one's place, and ccache would then take what was once
-# compiled beside the same old one for what is to be compiled now, whatever the headers say.
+# Runs a compiler; removes an old precompiled header before a new one is made. Otherwise GCC's
+# preprocessor would read the old one, and ccache would return an old result although headers have
+# changed.
 #
 #   precompile.sh COMPILER ARGUMENT...
 for argument in "$@"; do

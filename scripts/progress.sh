@@ -1,29 +1,29 @@
 # shellcheck shell=bash
-# The display of pieces of work: on a terminal one line, redrawn, with the elapsed and the expected
-# time; elsewhere a line for each finished piece and one every HEARTBEAT_S seconds, so that nobody
-# takes a long piece for a hung one. Sourced by lib.sh.
+# The display of pieces of work. On a terminal: one line, redrawn, with the elapsed and the expected
+# time. Otherwise: a line for each finished piece, and a line every HEARTBEAT_S seconds, to show
+# that a long piece does not hang. Sourced by lib.sh.
 #
-# The expected time. Each piece has a weight: its share, in seconds, of a run on the machine that
-# was measured (two cores, nothing cached). A finished piece is credited with its weight, a running
-# compilation with as much of it as ninja says ([52/163]), any other running piece with the time
-# that passed. Time elapsed over weight credited is this machine's pace, and what is left takes its
-# weight at that pace. At first there is little to measure, and ninja's first steps are its
-# shortest, so the pace is held near 1 as if a tenth of all work had been done at it (prior_ms).
+# The expected time: Each piece has a weight, its share in seconds of a run on the measured machine
+# (two cores, empty caches). The credit of a finished piece is its weight. The credit of a running
+# compilation is the share that ninja prints ([52/163]), and of any other running piece the elapsed
+# time. The pace of this machine is elapsed time / credit; the remaining weight is assumed to take
+# that pace. At the beginning the credit is small, and ninja's first steps are its shortest, so the
+# pace is held near 1, as if a tenth of all work had already been done at pace 1 (prior_ms).
 
 declare -gA PIECE_WEIGHT_MS PIECE_CREDIT_MS PIECE_COUNT
 PRIOR_MS_MIN=30000
-# Credit that a piece without a count gets before its end is seen, in percent of its weight.
+# The highest credit of an unfinished piece without a count, in percent of its weight.
 CREDIT_PERCENT_MAX=95
 HEARTBEAT_S=15
 
-# weigh_piece NAME SECONDS
+# weigh_piece NAME SECONDS: sets the piece's weight.
 weigh_piece() {
   PIECE_WEIGHT_MS["$1"]=$(($2 * 1000))
   PIECE_CREDIT_MS["$1"]=0
   PIECE_COUNT["$1"]=
 }
 
-# WEIGHT_MS: of all pieces together.
+# Sets WEIGHT_MS to the weight of all pieces together.
 sum_weights() {
   local name
   WEIGHT_MS=0
@@ -42,7 +42,8 @@ begin_progress() {
   SHOWN_WIDTH=0
 }
 
-# The last "[n/m]" that ninja wrote: "n of m"; nothing for work that is not counted.
+# read_count NAME: sets the piece's count to "n of m" from ninja's last "[n/m]", and its credit.
+# Does nothing for a piece that is not a compilation.
 read_count() {
   local text pattern='.*\[([0-9]+)/([0-9]+)\]'
   [[ $1 == build-* ]] || return 0
@@ -52,7 +53,7 @@ read_count() {
   PIECE_CREDIT_MS[$1]=$((PIECE_WEIGHT_MS[$1] * BASH_REMATCH[1] / BASH_REMATCH[2]))
 }
 
-# Credits the running pieces and sets ELAPSED_MS and EXPECTED_MS.
+# Updates the credit of running pieces, and sets ELAPSED_MS and EXPECTED_MS.
 measure_progress() {
   local name running=0 credited=0 passed most
   for name in "${PIECES[@]}"; do
@@ -70,7 +71,7 @@ measure_progress() {
     read_count "$name"
     [[ -z ${PIECE_COUNT[$name]} ]] || continue
     most=$((PIECE_WEIGHT_MS[$name] * CREDIT_PERCENT_MAX / 100))
-    # Those that run side by side share the processors.
+    # Pieces that run in parallel share the processors.
     PIECE_CREDIT_MS[$name]=$((PIECE_CREDIT_MS[$name] + passed * 1000 / pace / running))
     ((PIECE_CREDIT_MS[$name] <= most)) || PIECE_CREDIT_MS[$name]=$most
   done
@@ -78,7 +79,7 @@ measure_progress() {
   ((WEIGHT_MS == 0)) || EXPECTED_MS=$((ELAPSED_MS + (WEIGHT_MS - credited) * pace / 1000))
 }
 
-# The pieces that run now, counted work first: "compile hearth-store, 52 of 163; PyTorch".
+# Sets RUNNING_TEXTS to the running pieces, compilations first: "compile, 52 of 163; PyTorch".
 running_texts() {
   local name counted='' others=''
   for name in "${PIECES[@]}"; do
@@ -96,7 +97,7 @@ running_texts() {
 # minutes NAME MS: sets NAME to "1:24".
 minutes() { printf -v "$1" '%d:%02d' $(($2 / 60000)) $(($2 / 1000 % 60)); }
 
-# Looks at most once a second: it reads a log for each compilation that runs.
+# Updates at most once a second, because it reads the log of each running compilation.
 show_progress() {
   read_clock
   local second=$(((NOW_MS - WORK_BEGAN_MS) / 1000))
@@ -113,7 +114,7 @@ show_progress() {
   fi
 }
 
-# expected_text: " of about 5:40", rounded up to ten seconds, or nothing where nothing is known.
+# Sets EXPECTED_TEXT to " of about 5:40 min", rounded up to ten seconds; empty if it is unknown.
 expected_text() {
   local text
   EXPECTED_TEXT=
@@ -124,14 +125,14 @@ expected_text() {
 
 draw_line() {
   local elapsed line width=0
-  # Asked each time: windows change.
+  # Read each time: the window may be resized.
   { read -r _ width < <(stty size <&7 2>/dev/null) || true; } 7>&1
   ((width > 1)) || width=80
   width=$((width - 1))
   minutes elapsed "$ELAPSED_MS"
   expected_text
   line="  $elapsed$EXPECTED_TEXT  $RUNNING_TEXTS"
-  # Padded, so that the rest of a longer line before it goes; never wrapped, or \r would not help.
+  # Padded, to erase the rest of a longer line; cut to the width, because \r cannot undo a wrap.
   printf '\r%-*s' "$width" "${line:0:width}"
   SHOWN_WIDTH=$width
 }
@@ -153,14 +154,14 @@ print_heartbeat() {
   fi
 }
 
-# The last thing a long piece said of itself, when that is short enough to show.
+# last_progress LOG: prints the start of a log's last line in brackets, at most 60 characters.
 last_progress() {
   local line
   line=$(tail -n 1 "$1" 2>/dev/null | tr '\r' '\n' | tail -n 1 | cut -c1-60)
   [[ -z $line ]] || printf ' (%s)' "$line"
 }
 
-# On a terminal the one line goes on while there is more to do.
+# show_finished NAME: prints the time of a finished piece; on a terminal only if it is the only one.
 show_finished() {
   PIECE_CREDIT_MS[$1]=${PIECE_WEIGHT_MS[$1]}
   if [[ -t 1 ]] && ((${#PIECES[@]} > 1)); then

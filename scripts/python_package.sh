@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Python package and installs it into build/python, for tests: where python/ or proto/
-# has changed since. pip gets what the build needs from PyPI, some 12 MB the first time; where it
-# cannot, this ends with 77, which ctest shows as skipped.
+# Builds the Python package and installs it into INTO, for tests, if python/ or proto/ has changed.
+# pip downloads the build's packages from PyPI (12 MB the first time). If it cannot, the exit code
+# is 77, which ctest shows as skipped.
 #
 # usage: python_package.sh PYTHON INTO
 set -euo pipefail

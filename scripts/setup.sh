@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# The set-up of ./hearth: Debian packages, Python packages, the model. Sourced after
-# lib.sh.
+# The set-up of ./hearth: Debian packages, Python packages, the model. Sourced after lib.sh.
 #
-# Each part is idempotent and guarded by a stamp. plan_PART adds the work that is missing to the
-# plan, and does nothing where nothing is; run_plan (plan.sh) does it. setup_PART does both.
+# Each part is idempotent and guarded by a stamp. plan_PART adds missing work to the plan, and
+# run_plan (plan.sh) does the work. setup_PART calls both.
 
 VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
@@ -16,7 +15,7 @@ TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 os_release() { sed -n "s/^$1=//p" /etc/os-release | tr -d '"'; }
 
-# One line that says what is missing. HEARTH_ANY_SYSTEM=1 skips the check of the release.
+# Ends with an error unless this is Debian 12 on x86-64. HEARTH_ANY_SYSTEM=1 allows other systems.
 check_system() {
   local id='' version='' name=''
   [[ $(uname -s) == Linux ]] || die "unsupported system: must be Linux; this is $(uname -s)"
@@ -34,7 +33,7 @@ check_system() {
 # Packages for apt-get to install; plan_packages fills it.
 MISSING_PACKAGES=()
 
-# missing_packages FILE...: which of the Debian packages that the files list are not installed.
+# missing_packages FILE...: prints the Debian packages of these lists that are not installed.
 missing_packages() {
   local wanted
   wanted=$(grep -hv '^#' "$@")
@@ -51,7 +50,7 @@ install_packages() {
     apt-get install -q -y --no-install-recommends "$@"
 }
 
-# plan_packages FILE...
+# plan_packages FILE...: plans to install the missing packages of these lists.
 plan_packages() {
   command -v dpkg-query >/dev/null || die "unsupported system: dpkg and apt-get are needed"
   mapfile -t MISSING_PACKAGES < <(missing_packages "$@")
@@ -61,9 +60,9 @@ plan_packages() {
   piece apt "Debian packages" $((5 + APT_COUNT / 2)) '' install_packages "${MISSING_PACKAGES[@]}"
 }
 
-# The plan of apt: APT_TEXT, APT_COUNT, APT_FETCH_MB and APT_DISK_MB. Asking needs no root and
-# fetches nothing. Where apt was never updated, as in a bare container, it knows no package: the
-# figures are then those of a bare Debian 12.
+# measure_packages PACKAGE...: sets APT_TEXT, APT_COUNT, APT_FETCH_MB and APT_DISK_MB from a dry run
+# of apt-get, which needs no root and downloads nothing. If apt has no package lists, as in a new
+# container, the figures are those of a new Debian 12.
 measure_packages() {
   local said count='([0-9]+) newly installed' about="about "
   APT_COUNT=123 APT_FETCH_MB=115 APT_DISK_MB=500
@@ -77,15 +76,15 @@ measure_packages() {
   APT_TEXT="$about$APT_COUNT, by apt-get: $about$APT_FETCH_MB MB"
 }
 
-# megabytes_after WORDS: the size that follows them in apt's text, "8034 kB" or "15.6 MB", in MB,
-# rounded up; 0 where there is none.
+# megabytes_after WORDS: reads apt's output; prints the size after WORDS ("8034 kB", "15.6 MB") in
+# MB, rounded up; 0 if there is none.
 megabytes_after() {
   sed -n "s/^$1\([0-9.]*\) \([kMG]\?\)B.*/\1 \2/p" | awk '
     { mb = $1 * ($2 == "G" ? 1000 : $2 == "M" ? 1 : $2 == "k" ? 0.001 : 0.000001) }
     END { print int(mb + 0.999) }'
 }
 
-# sudo's password, if one is asked for, before the work begins: a prompt would be lost in it.
+# Asks for sudo's password before the work begins: a later prompt would be hidden by the display.
 ask_for_root() {
   has_piece apt && ((EUID != 0)) || return 0
   command -v sudo >/dev/null ||
@@ -97,7 +96,7 @@ has_browser() {
   command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null
 }
 
-# For one test, and 96 MB: not asked a password for, and no reason to stop.
+# The browser is only for one test: a failed installation is not an error.
 install_browser() {
   install_packages chromium-headless-shell || echo "the status page is not tested in a browser"
 }
@@ -109,7 +108,7 @@ plan_browser() {
   piece browser "a browser" 10 apt install_browser
 }
 
-# Without it that test is shown as skipped.
+# Without a browser, that test is shown as skipped.
 say_without_browser() {
   has_browser || say "  NO BROWSER: the status page is not tested in a browser" \
     "(apt-get install chromium-headless-shell)"
@@ -119,13 +118,14 @@ say_without_browser() {
 
 PINS=(-c "$ROOT/scripts/constraints.txt")
 
-# Nothing is compiled to bytecode ahead: most of what the packages bring is never imported.
+# --no-compile: most modules of the packages are never imported, so their bytecode is not needed.
 pip_install() {
   "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off --no-compile \
     "${PINS[@]}" "$@"
 }
 
-# pip wrote its own record last. Told without starting Python, since each run asks.
+# The virtual environment is complete if pip's RECORD exists, the last file to be written. Does not
+# start Python, because each run of ./hearth checks this.
 has_venv() { [[ -x $PYTHON ]] && compgen -G "$VENV/lib/*/site-packages/pip-*/RECORD" >/dev/null; }
 
 make_venv() {
@@ -133,9 +133,9 @@ make_venv() {
   /usr/bin/python3 -m venv "$VENV"
 }
 
-# Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel would
-# bring 3 GB of CUDA along. The build uses its libraries and headers, and no Python of it: what
-# importing it takes is in requirements-test.txt.
+# Installs the CPU wheel of torch from pip's configured index, if it has one, else from TORCH_INDEX;
+# PyPI's wheel would need 3 GB more for CUDA. The build uses only torch's libraries and headers. The
+# packages needed to import torch are in requirements-test.txt.
 install_torch() {
   local torch=(--no-deps -r "$ROOT/scripts/torch-cpu.txt")
   pip_install "${torch[@]}" || pip_install "${torch[@]}" --extra-index-url "$TORCH_INDEX"
@@ -146,8 +146,8 @@ install_test_requirements() {
   pip_install --no-deps -r "$ROOT/scripts/requirements-peft.txt"
 }
 
-# python_holds NAME FILE...: NAME's stamp in the virtual environment holds the files' digest, which
-# is left in WANT.
+# python_holds NAME FILE...: sets WANT to the digest of the files; succeeds if NAME's stamp in the
+# virtual environment holds it.
 python_holds() {
   local name=$1
   shift
@@ -168,8 +168,8 @@ plan_python() {
   fi
 }
 
-# Packages that tests, lint and benchmarks need besides; lint needs no torch. One pip at a time
-# works in the virtual environment.
+# Plans the further packages for tests, lint and benchmarks. After the piece torch, because only one
+# pip may work in the virtual environment at a time.
 plan_test_python() {
   plan_venv
   python_holds requirements-test requirements-test.txt requirements-peft.txt && return
@@ -178,8 +178,8 @@ plan_test_python() {
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
 }
 
-# Writes the bytecode of what the tests import, and of no more. They run with -B, which writes none,
-# and would each spend 3.5 s on it.
+# Writes the bytecode of the modules that tests import. Tests run with -B, which writes no bytecode,
+# so each would spend 3.5 s on compiling these modules.
 write_bytecode() {
   env -u PYTHONDONTWRITEBYTECODE "$PYTHON" \
     -c 'import torch, transformers; transformers.Gemma3ForCausalLM'
@@ -192,7 +192,7 @@ plan_bytecode() {
 
 # --- the model -------------------------------------------------------------------------------
 
-# What a run that was killed left of its download or conversion.
+# Removes files of an interrupted download or conversion.
 remove_unfinished() { rm -rf "$(dirname "$MODEL")"/.fetch-*; }
 
 make_model() {
@@ -214,7 +214,7 @@ make_checkpoint() {
   "$PYTHON" "$ROOT/scripts/convert_model.py" --gguf "$MODEL" --out "$CHECKPOINT"
 }
 
-# The model as a folder that transformers reads, for tests and benchmarks that compare with it.
+# Plans the model as a folder for transformers, with which tests and benchmarks compare.
 plan_checkpoint() {
   local want
   plan_model
@@ -229,7 +229,7 @@ plan_checkpoint() {
     stamped "$STAMPS/checkpoint" "$want" make_checkpoint
 }
 
-# All that a build needs; the model comes separately, because only the demo and tests need it.
+# Plans everything that a build needs. The model is planned separately: a build does not need it.
 plan_tools() {
   check_system
   plan_packages "$BUILD_PACKAGES"

@@ -28,11 +28,11 @@ seeds=${3:-300}
 flips=${4:-5000}
 moments=${5:-1000}
 simulated=${6:-7200}
-# Of this many nobody reads the histories; what they have in common is to be mended first.
+# The simulation stops after this many failed seeds: nobody reads more histories.
 MOST_FAILED=20
 
-# simulate SECONDS: one seed after the other until the time is up. One that fails is kept and
-# said, and the rest run all the same: the status is of all.
+# simulate SECONDS: runs one seed after the other until the time is up. The history of a failed seed
+# is kept and the seed is printed; the next seeds still run. Fails if a seed failed.
 simulate() {
   local seed=${HEARTH_SIM_FIRST_SEED:-$((RANDOM << 30 | RANDOM << 15 | RANDOM))} keep=build/soak
   local first=$seed began=$SECONDS said=$SECONDS failed=() status log
@@ -40,7 +40,7 @@ simulate() {
   echo "simulation: $1 s of seeds from $first"
   while ((SECONDS - began < $1 && ${#failed[@]} < MOST_FAILED)); do
     log=$keep/seed-$seed.log status=0
-    # A seed takes a second or two. One that hangs is a failure like another.
+    # A seed takes one or two seconds; a seed that hangs counts as failed.
     HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
       --gtest_filter='*NoInvariant*' >"$log" 2>&1 || status=$?
     if ((status == 0)); then
@@ -72,7 +72,7 @@ for kind in $kinds; do
   cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" >/dev/null
   ninja -C "$folder" hearth_soak
-  # Freed memory is kept back for a while to catch late uses of it: little, so that growth shows.
+  # ASan keeps freed memory to catch late uses; a small quarantine lets memory growth show.
   export ASAN_OPTIONS=quarantine_size_mb=16 LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp
   export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/scripts/tsan.supp
   echo "$kind: RAM only"

@@ -1,15 +1,15 @@
-"""Writes a SentencePiece model from the pieces that a GGUF header holds.
+"""Writes a SentencePiece model from the pieces of a GGUF header.
 
-The wire format of ModelProto is simple enough to write by hand, which spares the project a second
-protobuf runtime in Python. Field numbers are those of sentencepiece_model.proto.
+The wire format of ModelProto is simple and written by hand, so that the project needs no compiled
+Python messages for it. Field numbers are from sentencepiece_model.proto.
 """
 
 import struct
 
 SPACE_MARK = "\u2581"
-FIRST_FREE_ID = 4  # <pad>, <eos>, <bos>, <unk> come before it
+FIRST_FREE_ID = 4  # after <pad>, <eos>, <bos>, <unk>
 
-# GGUF's token types, and SentencePiece's.
+# The token types of GGUF and of SentencePiece.
 GGUF_NORMAL, GGUF_UNKNOWN, GGUF_CONTROL, GGUF_USER_DEFINED, GGUF_UNUSED, GGUF_BYTE = range(1, 7)
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 BPE = 2
@@ -40,11 +40,11 @@ def _bytes(field, value):
 
 
 def piece_type(token_id, gguf_type):
-    """The type that SentencePiece needs for a token.
+    """Returns the type that SentencePiece needs for a token.
 
-    The GGUF calls everything that llama.cpp must not print a control token. In the model that
-    Google publishes only pad, eos and bos are; turn marks and <unusedN> are user defined, which is
-    what makes them match in plain text.
+    In GGUF, every token that llama.cpp must not print is a control token. In Google's SentencePiece
+    model only pad, eos and bos are control tokens. Turn marks and <unusedN> are user defined, so
+    that they match in plain text.
     """
     if token_id == UNK_ID:
         return UNKNOWN
@@ -66,7 +66,7 @@ def _piece(token_id, text, score, gguf_type):
 
 
 def model_proto(tokens, scores, types):
-    """The serialised ModelProto of a Gemma tokenizer with these pieces, in order."""
+    """Returns the serialised ModelProto of a Gemma tokenizer with these pieces, in order."""
     if not len(tokens) == len(scores) == len(types):
         raise ValueError("tokens, scores and types must have the same length")
     out = bytearray()

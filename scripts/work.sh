@@ -1,27 +1,26 @@
 # shellcheck shell=bash
-# Pieces of work that run beside each other. Sourced by lib.sh.
+# Pieces of work that run in parallel. Sourced by lib.sh.
 #
-# `piece` adds one, `run_work` runs all that were added: each as soon as those it names before it
-# are done, in a process group of its own, with its full output in build/log/NAME.log. If one fails,
-# the others are ended, the tail of its log is shown, and the shell exits.
+# `piece` adds a piece, `run_work` runs all added pieces. A piece starts when the pieces in its
+# AFTER are done. It runs in its own process group, with its full output in build/log/NAME.log. If a
+# piece fails, the others are ended, the tail of its log is shown, and the shell exits.
 
-# The pieces in the order they were added, and what is known of each by name.
+# The names of the pieces in the order they were added, and their properties by name.
 PIECES=()
 declare -gA PIECE_TEXT PIECE_AFTER PIECE_COMMAND PIECE_STATE PIECE_PID PIECE_BEGAN_MS
 POLL_S=0.2
-# How long an ended piece may take to clean up after itself before it is ended less kindly.
+# Polls between the signals INT, TERM and KILL: the time for a piece to clean up.
 END_POLLS=25
 
-# NOW_MS: the time, without starting a process for it.
+# Sets NOW_MS to the current time, without starting a process.
 read_clock() {
   local microseconds=${EPOCHREALTIME/[^0-9]/}
   NOW_MS=$((microseconds / 1000))
 }
 
-# piece NAME TEXT SECONDS AFTER COMMAND...: SECONDS is its share of the time that everything takes
-# on the machine that was measured (scripts/progress.sh). AFTER names pieces, separated by spaces;
-# those that were not added are done already. COMMAND runs in a subshell of this shell, and fails
-# with the first command in it that does.
+# piece NAME TEXT SECONDS AFTER COMMAND...: adds a piece. SECONDS is its time on the machine that
+# scripts/progress.sh describes. AFTER names pieces, separated by spaces; a piece that was not added
+# counts as done. COMMAND runs in a subshell of this shell with set -e.
 piece() {
   local name=$1
   PIECES+=("$name")
@@ -37,8 +36,8 @@ run_work() {
   ((${#PIECES[@]})) || return 0
   mkdir -p "$LOG_DIR"
   begin_progress
-  # A plain command, not a condition: what a condition calls, subshells included, goes on after a
-  # command that fails, whatever `set -e` says.
+  # A plain command, not a condition: inside a condition, bash ignores `set -e`, also in the
+  # subshells of the pieces.
   begin_ready_pieces
   while ((UNFINISHED)); do
     sleep "$POLL_S"
@@ -55,7 +54,7 @@ forget_work() {
   PIECE_STATE=() PIECE_PID=()
 }
 
-# Leaves in UNFINISHED how many there are to wait for.
+# Starts all pieces that can start, and sets UNFINISHED to the number of unfinished pieces.
 begin_ready_pieces() {
   local name before
   UNFINISHED=0
@@ -73,8 +72,8 @@ begin_ready_pieces() {
 begin_piece() {
   local name=$1 log=$LOG_DIR/$1.log
   : >"$log"
-  # Its own process group, so that an end can reach the whole of it, children included. Without
-  # the trap, bash would go on with the next command after one that took an interrupt calmly.
+  # Its own process group (set -m), so that signals reach its children too. Without the trap on INT,
+  # bash would run the next command if a command handles the interrupt and exits normally.
   set -m
   (
     set -euo pipefail
@@ -112,7 +111,7 @@ fail_piece() {
   die "${PIECE_TEXT[$name]} failed; the full output is in ${log#"$ROOT"/}"
 }
 
-# How long a piece has run.
+# seconds_of NAME: prints how long the piece has run.
 seconds_of() {
   read_clock
   echo $(((NOW_MS - ${PIECE_BEGAN_MS[$1]} + 500) / 1000))
@@ -129,8 +128,8 @@ signal_work() {
   return "$status"
 }
 
-# Ends what runs and waits until it is gone. An interrupt comes first: pip, ninja and fetch_model.py
-# then remove what they had half made, which a plain kill leaves behind.
+# Ends the running pieces and waits until they are gone. SIGINT comes first, because pip, ninja and
+# fetch_model.py then remove unfinished files, which SIGKILL would leave behind.
 end_work() {
   local signal poll
   for signal in INT TERM KILL; do

@@ -1,6 +1,6 @@
 #!/bin/bash
-# apt-install.sh FILE...: installs the Debian packages that the files list, one a line, # comments,
-# and leaves neither package files nor lists behind.
+# apt-install.sh FILE...: installs the Debian packages that the files list (one a line, with
+# comments after #), and removes the downloaded packages and package lists.
 set -euo pipefail
 mapfile -t packages < <(sed -e 's/#.*//' -e 's/[[:space:]]//g' "$@" | grep -v '^$')
 export DEBIAN_FRONTEND=noninteractive

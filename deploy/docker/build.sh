@@ -2,10 +2,10 @@
 # build.sh PREFIX BINARY...: compiles the named binaries inside a builder image and installs them,
 # stripped, under PREFIX/bin. Debian's packages are already installed (apt-install.sh).
 #
-# hearth-worker also needs libtorch, whose shared libraries go to PREFIX/lib/torch/lib: the CPU
-# build that the set-up fetches or, if DEVICE is cuda, the CUDA build from PyPI. The latter
-# looks for NVIDIA's libraries at ../../nvidia relative to itself; they go to PREFIX/lib/nvidia.
-# Without hearth-worker no libtorch is fetched.
+# hearth-worker needs libtorch, whose shared libraries are copied to PREFIX/lib/torch/lib. It is the
+# CPU build that ./hearth setup fetches or, if DEVICE is cuda, the CUDA build from PyPI. The CUDA
+# build looks for NVIDIA's libraries at ../../nvidia relative to its own folder, so they are copied
+# to PREFIX/lib/nvidia. Without hearth-worker, no libtorch is fetched.
 # REQUIRES: runs in the root of the source tree.
 set -euo pipefail
 prefix=$1
@@ -23,7 +23,7 @@ if [[ " $* " == *" hearth-worker "* ]]; then
     # shellcheck source=/dev/null
     source scripts/cuda.sh
     setup_venv
-    # --isolated: from pip's default index, where another index may have the CPU build alone.
+    # --isolated: use pip's default index; a configured index may have only the CPU build.
     fetch_cuda "$ROOT/build/cuda" "$(sed -n 's/^torch==\([^+]*\).*/\1/p' scripts/torch-cpu.txt)" \
       --isolated
     mapfile -t -O 1 options < <(cuda_options "$ROOT/build/cuda")
@@ -44,7 +44,7 @@ done
 if [[ $torch ]]; then
   mkdir -p "$prefix/lib/torch"
   cp -r "$torch/lib" "$prefix/lib/torch/lib"
-  # The Python binding is never loaded and would drag in libpython.
+  # The Python binding is never loaded, and would need libpython.
   rm -f "$prefix"/lib/torch/lib/libtorch_python*
   [[ ! -d $torch/../nvidia ]] || cp -r "$torch/../nvidia" "$prefix/lib/nvidia"
 fi

@@ -1,10 +1,10 @@
 #!/bin/bash
-# healthcheck.sh GRPC_PORT METRICS_PORT [HTTP_PORT]: succeeds when this container serves.
+# healthcheck.sh GRPC_PORT METRICS_PORT [HTTP_PORT]: succeeds if this container serves requests.
 #
-# The gRPC port is bound only once the server is ready (the worker: model loaded), and the metrics
-# page answers only while the process is alive. With HTTP_PORT, OpenAI's API also has to take
-# requests; leave it out if that port speaks TLS. Kubernetes does not use this: it has probes of its
-# own. Needs nothing but bash.
+# A server binds its gRPC port only when it is ready (a worker: when the model is loaded), and its
+# metrics page answers only while the process is alive. With HTTP_PORT, OpenAI's API must answer
+# too; leave HTTP_PORT out if that port uses TLS. Kubernetes does not use this script; it has its
+# own probes. Needs only bash.
 set -euo pipefail
 grpc_port=$1
 metrics_port=$2
@@ -13,7 +13,7 @@ http_port=${3:-}
 exec 3<>"/dev/tcp/127.0.0.1/$grpc_port"
 exec 3>&-
 
-# answers PORT PATH
+# answers PORT PATH: succeeds if a GET of PATH returns status 200.
 answers() {
   local code
   exec 4<>"/dev/tcp/127.0.0.1/$1"

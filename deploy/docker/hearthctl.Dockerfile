@@ -1,4 +1,4 @@
-# hearthctl, the command line: warm-up jobs, and the hands of an operator.
+# hearthctl, the command line, for warm-up jobs and operators.
 #   docker build -f deploy/docker/hearthctl.Dockerfile -t hearthctl:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src
@@ -19,6 +19,6 @@ COPY --from=build /out/bin/ /usr/local/bin/
 COPY LICENSE NOTICE /usr/share/doc/hearth/
 
 USER 10001:10001
-# A program that runs and ends: its exit status is its health.
+# hearthctl runs and ends: its exit status is its health.
 HEALTHCHECK NONE
 ENTRYPOINT ["/usr/local/bin/hearthctl"]

@@ -21,7 +21,7 @@ COPY --from=build /opt/hearth/ /opt/hearth/
 COPY LICENSE NOTICE /usr/share/doc/hearth/
 
 USER 10001:10001
-# A program that ends where it cannot go on: its exit status is its health.
+# The program ends when it cannot continue: its exit status is its health.
 HEALTHCHECK NONE
 ENTRYPOINT ["/opt/hearth/bin/python3", "-m"]
 CMD ["hearth_cache.events"]

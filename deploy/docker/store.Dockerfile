@@ -1,4 +1,4 @@
-# hearth-store, the cache node. Holds no model, no torch, no Python.
+# hearth-store, the cache node. The image has no model, no torch and no Python.
 #   docker build -f deploy/docker/store.Dockerfile -t hearth-store:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src

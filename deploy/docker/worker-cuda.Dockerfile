@@ -1,9 +1,9 @@
 # hearth-worker on NVIDIA GPUs. Needs the NVIDIA container runtime, which mounts the driver.
 #   docker build -f deploy/docker/worker-cuda.Dockerfile -t hearth-worker-cuda:dev .
 #
-# nvcc and the CUDA build of torch come from PyPI (scripts/cuda.sh), in the builder alone: neither it
-# nor the node needs a CUDA toolkit. Kernels are compiled for compute capabilities 8.0, 8.9, 9.0,
-# 10.0 and 12.0.
+# The build stage fetches nvcc and the CUDA build of torch from PyPI (scripts/cuda.sh), so neither
+# the builder nor the node needs a CUDA toolkit. Kernels are compiled for compute capabilities 8.0,
+# 8.9, 9.0, 10.0 and 12.0.
 FROM debian:12.12-slim AS build
 WORKDIR /src
 COPY deploy/docker/apt-install.sh deploy/docker/

@@ -1,4 +1,4 @@
-# hearth-worker on the CPU. The model is mounted below /models, read-only; the image holds none.
+# hearth-worker on the CPU. The image has no model: mount one below /models, read-only.
 #   docker build -f deploy/docker/worker.Dockerfile -t hearth-worker:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src
@@ -31,7 +31,7 @@ ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
 EXPOSE 7070 8000 9070
 USER 10001:10001
 STOPSIGNAL SIGTERM
-# A large model takes minutes to map and to digest; until then the gRPC port is not bound.
+# Mapping and hashing a large model takes minutes; the gRPC port is bound after that.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
     CMD ["/usr/local/bin/hearth-healthcheck", "7070", "9070"]
 ENTRYPOINT ["/usr/local/bin/hearth-worker"]

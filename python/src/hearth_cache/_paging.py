@@ -43,9 +43,9 @@ Blocks = Sequence[Sequence[int]]  # a request's block numbers: [group of layers]
 
 @dataclass
 class Transfer:
-    """A load or a save of a request's pages. `present_tokens` of a load: the engine has the pages of
-    these first tokens; other requests may share them, so the load does not write them. `hints`:
-    options of Store.publish(). `epoch`: the planner's epoch when it planned the transfer."""
+    """A load or a save of a request's pages. `present_tokens` of a load: the engine already has the
+    pages of these first tokens; other requests may share them, so the load does not write them.
+    `hints`: options of Store.publish(). `epoch`: the planner's epoch at the time of planning."""
 
     request_id: str
     token_ids: list[int]

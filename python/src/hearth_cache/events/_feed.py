@@ -38,7 +38,7 @@ class BatchLog:
 
     def __init__(self, max_batches: int, max_bytes: int, first_number: int) -> None:
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._payloads: dict[int, tuple[bytes, bool]] = {}  # number: (payload, whether it has events)
+        self._payloads: dict[int, tuple[bytes, bool]] = {}  # number: (payload, has events)
         self._with_events = 0
         self.first = self.next = first_number
         self.bytes = 0  # size of the batches with events

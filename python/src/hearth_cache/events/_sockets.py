@@ -57,7 +57,7 @@ class EventSockets:
         try:
             self._publisher = self._socket(zmq.XPUB)
             self._publisher.set(zmq.SNDHWM, options.high_water)
-            self._publisher.set(zmq.XPUB_VERBOSE, 1)  # report every subscription, not only new topics
+            self._publisher.set(zmq.XPUB_VERBOSE, 1)  # report each subscription
             _bind(self._publisher, options.publish)
             if options.replay:
                 self._replayer = self._socket(zmq.ROUTER)
