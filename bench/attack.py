@@ -47,15 +47,16 @@ import hostile_calls  # noqa: E402
 MIB = 1 << 20
 HOST_MIB, STAGED_MIB, UNFINISHED_MIB, CONNECTIONS_MIB = 64, 64, 128, 64
 BESIDE_MIB = 256
-# Store: what it keeps in RAM, what it takes in, what has not come whole.
+# A store's memory limits: RAM tier, staged publishes, partly received messages, connections.
 STORE_LIMITS_MIB = HOST_MIB + STAGED_MIB + UNFINISHED_MIB + CONNECTIONS_MIB
 WORKER_LIMITS_MIB = UNFINISHED_MIB + CONNECTIONS_MIB
 QUOTA = "32MiB"
 MOST_RATIO, MOST_MEDIAN_MS, MOST_WORST_MS = 4.0, 50.0, 250.0
-REST_S, REST_SHARE = 5.0, 0.1  # at most; of a core
-SETTLE_S = 1.0  # the attack runs for as long before the honest client begins
+REST_S, REST_SHARE = 5.0, 0.1  # longest wait for an idle server; share of a core
+SETTLE_S = 1.0  # the attack runs this long before the honest client begins
 
-# name: units a second (hostile_calls.py says what a unit is), and whether with a tenant's token.
+# name: (units a second, whether the attacker has a tenant's token). hostile_calls.py defines the
+# unit of each attack.
 RATES = {
     "half-sent": (20, False), "connect-close": (300, False), "connect-silent": (200, False),
     "connect-preface": (200, False), "garbage": (200, False), "tls-abandoned": (200, False),
@@ -68,9 +69,10 @@ RATES = {
     "lease-flood": (300, True), "lease-endless": (300, True), "list-watch": (200, True),
     "tokenize-words": (5, True), "tokenize-word": (5, True), "prefill-ids": (5, True),
 }
-# These are callers as ours: caller_bench's first number, pause and more. `neighbour` publishes and
-# fetches 4 MiB, `pin-flood` publishes and pins all that it may, each as fast as it is answered;
-# `generates` keeps 100 requests of a token at a worker, of which most are refused.
+# Attackers that use caller_bench: (number of the first prompt, pause in ms, more arguments).
+# `neighbour` publishes and fetches 4 MiB; `pin-flood` publishes and pins as much as its tenant may;
+# each sends its next call when the last is answered. `generates` keeps 100 requests for one token at
+# a worker, which refuses most of them.
 CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
            "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
 WORKER_CALLERS = {"generates": (1000000, 0, {"threads": 100})}
@@ -87,7 +89,7 @@ def memory_mib(process, field):
 
 
 def processor_s(pid):
-    """Seconds of processor time that the process has used; 0: it is gone."""
+    """Returns the processor seconds that the process has used; 0 if it has ended."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -96,13 +98,13 @@ def processor_s(pid):
 
 
 def background(nice):
-    """The words before an attacker's command: another machine's work would never keep a thread of
-    the server's from its core."""
+    """Returns the command prefix that runs an attacker only on idle cores: it stands for another
+    machine, which would not take cores from the server."""
     return [*(["chrt", "--idle", "0"] if shutil.which("chrt") else []), "nice", "-n", str(nice)]
 
 
 def identities_file(folder, names=("honest", "other")):
-    """An identities file of these tenants, and the token of each."""
+    """Writes an identities file for these tenants; returns (file, {tenant: token})."""
     tokens = {name: "token-of-" + name for name in names}
     identities = [{"name": name, "role": "tenant",
                    "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
@@ -113,13 +115,13 @@ def identities_file(folder, names=("honest", "other")):
 
 
 class Server:
-    """One store or worker, and its honest client."""
+    """A store or a worker, with its honest client."""
 
     def __init__(self, args, cluster, folder, kind):
         self.args, self.cluster, self.folder, self.kind = args, cluster, folder, kind
         self.tokens = {}
         self.first = 0
-        self.beside = []
+        self.tls_words = []
         if kind == "worker":
             self.process = cluster.worker(args.model, "none", "--pool-bytes", "0",
                                           "--identities-file", self.identities())
@@ -127,7 +129,7 @@ class Server:
         else:
             self.process = self.store("tls" in kind)
             self.limits_mib = STORE_LIMITS_MIB
-        self.honest()  # a first time for everything
+        self.honest()  # warms up: the first calls are slower
         self.before_mib = memory_mib(self.process, "VmRSS")
 
     def identities(self):
@@ -146,18 +148,18 @@ class Server:
                  "--tenants-file", self.folder / "tenants.json"]
         if with_tls:
             certificate, key = make_certificate(self.folder, "store")
-            self.beside = [f"ca={certificate}"]
+            self.tls_words = [f"ca={certificate}"]
             flags += ["--tls-cert", certificate, "--tls-key", key]
         return self.cluster.store(self.folder / "data", *flags)
 
     def caller(self, calls, pause_ms, who="honest", **more):
-        """The command of caller_bench; prompts of its own."""
+        """Returns the command of caller_bench for this server."""
         words = [f"{name}={value}" for name, value in more.items()]
         if who in self.tokens:
             words.append(f"token={self.tokens[who]}")
         return [pathlib.Path(self.args.bin) / "caller_bench",
                 "worker" if self.kind == "worker" else "store", self.process.address, str(calls),
-                str(pause_ms), *words, *self.beside]
+                str(pause_ms), *words, *self.tls_words]
 
     def honest(self):
         done = subprocess.run(self.caller(self.args.calls, 5, first=self.first),
@@ -170,7 +172,7 @@ class Server:
 
 
 def rest(process):
-    """Waits until the process (a Popen) has dealt with the last attack."""
+    """Waits, at most REST_S, until the process (a Popen) is idle after the last attack."""
     end = time.monotonic() + REST_S
     while time.monotonic() < end:
         begin, used = time.monotonic(), processor_s(process.pid)
@@ -180,13 +182,14 @@ def rest(process):
 
 
 class Attacker:
-    """A process with a bounded rate, until `stop`. `turn`: of the same attack, from 0."""
+    """A process that attacks at a bounded rate until stop(). `turn`: number of this run of the
+    attack, from 0."""
 
     def __init__(self, server, name, nice, turn):
         kind = "worker" if server.kind == "worker" else "store"
         if name in ALL_CALLERS:
             first, pause_ms, more = ALL_CALLERS[name]
-            # Others than in the turn before: what is stored and pinned already is no work.
+            # Other prompts than in the last turn: storing or pinning the same ones is no work.
             argv = server.caller(100000, pause_ms, "other", first=first + 100001 * turn, **more)
         else:
             rate, is_known = RATES[name]
@@ -199,14 +202,15 @@ class Attacker:
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):
-        """Its own account, whether it was an attack, and its share of a core."""
+        """Ends the process. Returns its report, whether it counts as an attack, and its share of a
+        core."""
         is_attack = self.popen.poll() is None
         if self.name in ALL_CALLERS:
             self.popen.kill()
         self.popen.stdin.close()
         text = self.popen.stdout.read()
         seconds = time.monotonic() - self.begin
-        if self.popen.returncode is not None:  # ended by itself, and nothing is known of it
+        if self.popen.returncode is not None:  # it ended by itself
             return {"is_attack": False, "share": 0.0}
         _, status, usage = os.wait4(self.popen.pid, 0)
         self.popen.returncode = 0
@@ -219,8 +223,9 @@ class Attacker:
         return {**said, "is_attack": is_attack, "share": share}
 
 
-def beside(server, attacked, name, turn):
-    """The honest client's calls of `server` while `attacked` is; what it saw, and shares."""
+def calls_under_attack(server, attacked, name, turn):
+    """Runs the honest client against `server` while `attacked` is under attack. Returns the
+    client's result, and the shares of a core."""
     attacker = Attacker(attacked, name, server.args.nice, turn)
     time.sleep(SETTLE_S)
     pid = attacked.process.popen.pid
@@ -235,9 +240,9 @@ def beside(server, attacked, name, turn):
 
 
 def measure(args, server, name, twin=None):
-    # The most from now on: a worker's start needs more than its work.
+    # Resets VmHWM: a worker's start needs more memory than its work.
     pathlib.Path(f"/proc/{server.process.popen.pid}/clear_refs").write_text("5")
-    if name == "trickle-read":  # what is not taken has to be there: 16 MiB
+    if name == "trickle-read":  # stores 16 MiB, which the attacker then requests and does not read
         subprocess.run(server.caller(0, 0, "other", first=0, mib=16), check=True,
                        stdout=subprocess.DEVNULL)
     alone, attacked, shares, control = [], [], [], []
@@ -245,9 +250,9 @@ def measure(args, server, name, twin=None):
         rest(server.process.popen)
         alone.append(server.honest())
         if twin is not None:
-            control.append(beside(server, twin, name, turn)[0])
+            control.append(calls_under_attack(server, twin, name, turn)[0])
             rest(twin.process.popen)
-        saw, share = beside(server, server, name, turn)
+        saw, share = calls_under_attack(server, server, name, turn)
         attacked.append(saw)
         shares.append(share)
     most = memory_mib(server.process, "VmHWM")
@@ -256,7 +261,7 @@ def measure(args, server, name, twin=None):
 
 
 def started(args, names, kind):
-    """Measures attacks on one server, one after the other."""
+    """Starts a server and yields the row of each attack on it."""
     with tempfile.TemporaryDirectory(prefix="hearth-attack-") as folder, \
             Cluster(args.bin, pathlib.Path(folder) / "processes") as cluster:
         server = Server(args, cluster, pathlib.Path(folder), kind)
@@ -269,7 +274,8 @@ def started(args, names, kind):
 
 
 def measured(args, chosen):
-    """Rows: a store for each attack, one worker for all, whose start takes as long as two."""
+    """Yields the rows: a new store for each attack, but one worker for all attacks, because a
+    worker's start takes as long as two attacks."""
     workers = [name for kind, name in chosen if kind == "worker"]
     for kind, name in chosen:
         if kind != "worker":
@@ -325,7 +331,7 @@ COLUMNS = (f"{'attack':24} {'call':8} {'alone':>7} {'during':>7} {'ratio':>6} {'
 
 
 def show(row):
-    """Of the kind of call whose ratio is the largest."""
+    """Prints a row, with the kind of call that has the largest ratio."""
     kind, call = max(row["calls"].items(), key=lambda item: item[1]["ratio"])
     share = sum(each["share"] for each in row["shares"]) / len(row["shares"])
     server = sum(each["server"] for each in row["shares"]) / len(row["shares"])

@@ -23,9 +23,9 @@ trap 'rm -rf "$WORK"' EXIT
 export CCACHE_DISABLE=1
 declare -A seconds
 
-# cost KEY COMMAND...: runs it in the current folder, and leaves its processor seconds in
-# seconds[KEY]. Orphans are adopted, so that nothing escapes the count. Of a command that fails what
-# it used is said too, and nothing after it is measured.
+# cost KEY COMMAND...: runs the command in the current folder and stores its processor seconds in
+# seconds[KEY]. The wrapper is a subreaper, so that orphaned processes count too. If the command
+# fails, its time and the end of its log are printed, and the script ends.
 cost() {
   local key=$1
   shift
@@ -56,22 +56,22 @@ PY
   printf '%-10s %-34s %6d s\n' "$revision" "${key#*_}" "${seconds[$key]}"
 }
 
-# in_hearth COMMANDS: with the functions of ./hearth, as both revisions have them.
+# in_hearth COMMANDS: prints a script that runs COMMANDS with the functions of ./hearth.
 in_hearth() {
   printf '%s\n' 'set -euo pipefail; . scripts/lib.sh; . scripts/setup.sh; . scripts/build.sh;' "$1"
 }
 
 wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# touch_line FILE: one line of it is another now, and nothing that it means.
+# touch_line FILE: changes the first line by a comment.
 touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 
-# The cost of one changed line: all that it compiles and links again, tests included. The line in
-# the .proto is a comment.
+# Measures what one changed line costs: everything that is compiled and linked again, tests too. In
+# the .proto file, a comment changes.
 measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
-  # The header that all of the store's parts include: each revision has one of the two.
+  # The header that all parts of the store include has one of two names, by revision.
   for name in cache_store/store_impl.h cache_store/store/store_core.h worker/model/torch/gemma.cc \
     proto/cache_store.proto; do
     [[ -f $name ]] || continue
@@ -91,7 +91,7 @@ measure() {
   cost "${revision}_set-up" bash -c "$(in_hearth 'setup_tools; setup_model')"
   cost "${revision}_build-of-the-demo" \
     bash -c "$(in_hearth 'build_release hearth-store hearth-worker hearthctl')"
-  # From here on `.ci/run` does the rest of what it does from nothing.
+  # .ci/run does the rest of the work of a first run.
   if wants ci; then
     cost "${revision}_rest-of-ci" bash .ci/run
     seconds[${revision}_ci]=$((seconds[${revision}_set-up] + \
@@ -102,7 +102,7 @@ measure() {
   rm -rf "${WORK:?}/$revision"
 }
 
-# Debian's packages for all of the revisions.
+# Installs the Debian packages of all revisions.
 install_packages_of_all() {
   local wanted revision
   wanted=$(for revision in "${revisions[@]}"; do

@@ -31,7 +31,7 @@ from engines import Hearth  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 ENGINE_ROWS = ("prefill 512", "prefill 2048", "decode 512", "batch 8 256", "warm")
-STREAMS = ((1, 100), (8, 40))  # streams, and tokens of each
+STREAMS = ((1, 100), (8, 40))  # (streams, tokens of each stream)
 DOOR = re.compile(r"^(\w+): first token ([\d.]+) ms, ([\d.]+) tokens/s")
 
 
@@ -52,7 +52,7 @@ def door(args, cluster):
 
 
 def measure(args, build):
-    """Seconds or milliseconds by row, of one start of a build."""
+    """Starts a build once; returns {row: seconds or milliseconds}."""
     with tempfile.TemporaryDirectory() as work, Cluster(build, work) as cluster:
         times = door(args, cluster) if args.only in ("", "door") else {}
         rows = [row for row in ENGINE_ROWS if row.startswith(args.only)]

@@ -32,7 +32,8 @@ BAR = 1.10
 
 
 class ThrottlingProxy:
-    """Forwards TCP on loopback at `rate` bytes a second each way, all connections together."""
+    """Forwards TCP on loopback. `rate`: bytes a second in each direction, for all connections
+    together."""
 
     def __init__(self, target):
         host, port = target.rsplit(":", 1)
@@ -59,7 +60,7 @@ class ThrottlingProxy:
             while data := await reader.read(PIECE_BYTES):
                 now = time.monotonic()
                 self.free_at[way] = max(self.free_at[way], now) + len(data) / self.rate
-                # A loop's timers are a millisecond apart: what is shorter is made up for later.
+                # asyncio's timers have a resolution of 1 ms: shorter waits are added to later ones.
                 if (wait := self.free_at[way] - now) > 0.002:
                     await asyncio.sleep(wait)
                 writer.write(data)
@@ -75,7 +76,7 @@ class ThrottlingProxy:
         except OSError:
             writer.close()
             return
-        for end in (writer, far_writer):  # what waits in the proxy is on its way, not arrived
+        for end in (writer, far_writer):  # bytes in the proxy must count as not arrived
             end.transport.set_write_buffer_limits(high=PIECE_BYTES)
         await asyncio.gather(self._pass_on(reader, far_writer, "up"),
                              self._pass_on(far_reader, writer, "down"))
@@ -108,7 +109,7 @@ class Bench:
                  self.args.threads]
         if load == "always":
             flags += ["--fetch-budget", "3600s"]
-        if address == self.proxy.address:  # else the store's memory is the way round it
+        if address == self.proxy.address:  # else the worker reads shared memory, not through the proxy
             flags += ["--store-shared-memory", "off"]
         return self.cluster.worker(self.args.model, address, *flags)
 
@@ -117,7 +118,8 @@ class Bench:
                                      "--breakpoint", self.args.prefix, *flags)
 
     def measure(self, sides, warm, turns=None):
-        """In turns; what `warm` names is asked before, until it knows what it does."""
+        """Measures the workers of `sides` by turns. Before, each worker of `warm` gets three
+        requests, to learn the link's speed."""
         for worker in warm:
             for _ in range(3):
                 self.ask(worker, "--cache", "read")
@@ -148,7 +150,7 @@ class Bench:
             median.setdefault("always", at_least_s * 1e3)
             rows.append(self.row(f"{rate:g} MB/s", median, decided, "always" in sides))
             if rate == max(self.args.rates) and (slow := min(self.args.rates)) < rate:
-                self.proxy.rate = slow * 1e6  # and nobody tells it
+                self.proxy.rate = slow * 1e6  # without a hint to the worker
                 median, decided = self.measure({"never": never, "auto": auto}, [], turns=1)
                 median["always"] = stored_bytes() / self.proxy.rate * 1e3
                 rows.append(self.row(f"{rate:g} -> {slow:g}", median, decided, False))

@@ -39,14 +39,14 @@ COMMANDS = ["prefill 512", "prefill 2048", "prefill 4096", "decode 512", "decode
             "batch 8 256"]
 PREFIX, ENDING = 2048, 64
 DECODED, BATCHED = 32, 16
-QUIET_S = 0.4  # until the threads of whoever was before sleep
+QUIET_S = 0.4  # until the spinning threads of the engine before are asleep
 GGUF_TYPES = ("F32", "BF16", "Q8_0")
-# Weights drawn at random repeat themselves: their tokens would be guessed.
+# Models with random weights repeat tokens, which speculative decoding would guess.
 STEPWISE = ("--cache", "off", "--speculate", 0)
 
 
 class Peer:
-    """An engine in a process of its own (bench/peers/engine_peer.py)."""
+    """An engine in its own process (bench/peers/engine_peer.py)."""
 
     def __init__(self, python, kind, *arguments, log):
         self.popen = subprocess.Popen(
@@ -73,7 +73,7 @@ class Peer:
 
 
 class Hearth:
-    """A worker, and where it fetches from a store."""
+    """A worker; if `store` is not "none", the prefix is published there first."""
 
     def __init__(self, cluster, model, store, *flags):
         self.cluster, self.random = cluster, random.Random(7)
@@ -104,7 +104,8 @@ class Hearth:
         return out["ttft_ms"] / 1e3
 
     def batch(self, sequences, tokens):
-        """The time of all with BATCHED + 1 tokens less that of all with one."""
+        """Returns seconds per token: the time of all requests with BATCHED + 1 tokens minus their
+        time with one token, divided by the tokens."""
         prompts = [self.ids(tokens) for _ in range(sequences)]
 
         def all_of(count):
@@ -155,7 +156,8 @@ def start_on_files(args, cluster, log):
 
 
 def start_engines(args, cluster, log):
-    """name -> what takes a command and returns seconds. The first is what others are held to."""
+    """Returns {name: function of a command that returns seconds}. Other engines are compared with
+    the first."""
     if args.file:
         return start_on_files(args, cluster, log)
     store = cluster.store(args.work / "data")
@@ -177,7 +179,7 @@ def start_engines(args, cluster, log):
 
 
 def measured(name, command):
-    """Whether there is anything to learn from it."""
+    """Whether this engine is measured with this command."""
     if name in ("hearth pool", "hearth tcp"):
         return command == "warm"
     if name == "hearth/q8_0 int8":
@@ -186,7 +188,7 @@ def measured(name, command):
 
 
 def keep_at_work(share):
-    """A process that computes for `share` of the time of one core, in parts of 10 ms."""
+    """Starts a process that uses `share` of one core, in periods of 10 ms."""
     code = ("import time, sys\nshare = float(sys.argv[1])\n"
             "while True:\n    end = time.perf_counter() + share / 100\n"
             "    while time.perf_counter() < end: pass\n    time.sleep((1 - share) / 100)\n")

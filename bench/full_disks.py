@@ -38,7 +38,7 @@ PATIENCE_S = 10
 
 
 class Volume:
-    """A mounted file system of its own."""
+    """A small file system, mounted for this test."""
 
     def __init__(self, kind, mib, folder):
         self.folder = folder / "volume"
@@ -64,7 +64,7 @@ class Volume:
         return stat.f_blocks * stat.f_frsize
 
     def fill(self, piece_bytes=MIB, pause_s=0.0):
-        """Writes a file until there is no room for another byte."""
+        """Writes a file until not one more byte fits."""
         with open(self._filler, "ab", buffering=0) as file:
             piece = os.urandom(piece_bytes)
             while piece:
@@ -89,7 +89,7 @@ class Volume:
 
 
 class Points:
-    """Publishes prompts of some sizes, and knows what was acknowledged."""
+    """Publishes prompts of several sizes, and records the acknowledged ones in `known`."""
 
     def __init__(self, cache, chunks, seed):
         self.cache = cache
@@ -118,7 +118,7 @@ class Points:
         return random.Random(f"{ids[:4]} {one} {layer}").randbytes(layout.slice_bytes(one.tokens))
 
     def fetch(self, store, known):
-        """What is wrong with a fetch; None: nothing."""
+        """Fetches a point; returns the error, or None if its bytes are right."""
         model, ids, tokens = known
         layout = self.models[model].layout
         try:
@@ -176,7 +176,7 @@ def run_small(cluster, volume, points, args):
 
 
 def publishes_again_s(store, points):
-    """Seconds until a publish is taken; None: none was."""
+    """Returns the seconds until a publish succeeds; None if none succeeds in 2 * PATIENCE_S."""
     begun = time.monotonic()
     while time.monotonic() - begun < 2 * PATIENCE_S:
         try:
@@ -199,12 +199,12 @@ def run_full(cluster, volume, points, args):
 
     def publish_and_fetch(store, when):
         for number in range(8):
-            # Some room comes, which both the store and the other program begin to use.
+            # Frees some room, which both the store and the other program begin to use.
             volume.make_some_room(number % 4 * 4 * MIB)
             filling = threading.Thread(target=volume.fill, args=(64 << 10, 0.002))
             filling.start()
             while filling.is_alive():
-                # Few of them: more would be over the store's limit, and evict others.
+                # Few publishes: more would exceed the store's limit and evict other points.
                 if len(points.known) < 2 * POINTS:
                     with contextlib.suppress(points.cache.HearthError):
                         points.publish(store, is_small=True)

@@ -62,14 +62,15 @@ BUDGET_MIB, BESIDE_MIB, BACK_MIB = 128, 128, 64
 MOST_RATIO, MOST_HEALTH_MS, MOST_JSON_STOP_S, MOST_STOP_S = 2.0, 50.0, 1.0, 10.0
 STATUSES = {0, 100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503}
 BACK_WITHIN_S = 30.0
-SETTLE_S = 1.0  # the attack runs for that long before the honest client begins
-CALL_S, HEALTH_S, EACH_HEALTH_S = 30.0, 5.0, 0.1  # time limits of calls; one /health in 0.1 s
-LEAST_CHATS = 3  # however long they take
+SETTLE_S = 1.0  # the attack runs this long before the honest client begins
+CALL_S, HEALTH_S = 30.0, 5.0  # time limits of a chat and of /health
+EACH_HEALTH_S = 0.1  # pause between calls of /health
+LEAST_CHATS = 3  # even if they take longer than the turn
 PAGE_MIB = 4096 / (1 << 20)
 
 
 class Chats(BackgroundThread):
-    """Streams one chat after the other: seconds to the first token of each."""
+    """Streams one chat after the other; `firsts`: seconds to the first token of each."""
 
     numbers = itertools.count()
 
@@ -93,7 +94,7 @@ class Chats(BackgroundThread):
 
 
 class Health(BackgroundThread):
-    """Asks for /health: milliseconds of each."""
+    """Requests /health in a loop; `waits`: milliseconds of each."""
 
     def __init__(self, url):
         super().__init__()
@@ -111,7 +112,7 @@ class Health(BackgroundThread):
 
 
 def resident_mib(process):
-    """0: it is gone."""
+    """Returns the resident memory of a process; 0 if it has ended."""
     try:
         return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * PAGE_MIB
     except (OSError, IndexError):
@@ -119,7 +120,7 @@ def resident_mib(process):
 
 
 class Memory(BackgroundThread):
-    """The most that a process had; a process with more than `limit_mib` is killed."""
+    """Records the peak memory of a process, and kills it above `limit_mib`."""
 
     def __init__(self, process, limit_mib):
         super().__init__()
@@ -144,7 +145,7 @@ class Attacker:
         before = background(args.nice) if args.idle else []
         self._popen = subprocess.Popen([*before, *map(str, argv)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, text=True)
-        self._popen.stdout.readline()  # it begins
+        self._popen.stdout.readline()  # "begins"
 
     def stop(self):
         self._popen.stdin.close()
@@ -172,7 +173,7 @@ class Case:
         self.process = self.worker.popen
 
     def honest(self, seconds):
-        """Both honest clients for that long: their figures."""
+        """Runs both honest clients for this long; returns them with their figures."""
         url = self.worker.url("http")
         with Chats(url, self.token) as chats, Health(url) as health:
             end = time.monotonic() + seconds
@@ -185,7 +186,7 @@ class Case:
         return Attacker(self.args, self.name, self.worker, self.attackers)
 
     def measure(self):
-        self.honest(0)  # a first time for everything
+        self.honest(0)  # warms up: the first calls are slower
         rest(self.process)
         alone, alone_health = self.honest(self.args.alone)
         before = resident_mib(self.process)
@@ -210,7 +211,7 @@ class Case:
         return row
 
     def back(self, before):
-        """Memory once it is back, or after 30 s."""
+        """Waits until the memory is within BACK_MIB of `before`, at most 30 s; returns it."""
         end = time.monotonic() + BACK_WITHIN_S
         while self.process.poll() is None and time.monotonic() < end:
             if resident_mib(self.process) <= before + BACK_MIB:
@@ -219,14 +220,14 @@ class Case:
         return resident_mib(self.process)
 
     def died(self, memory):
-        """Why the worker is no more; empty: it lives."""
+        """Returns why the worker ended; empty if it is alive."""
         if memory.killed:
             return f"killed at {self.args.most_mib} MiB"
         code = self.process.poll()
         return "" if code is None else f"ended with {code}"
 
     def stop(self):
-        """Seconds from SIGTERM to its end, while the attack runs once more."""
+        """Returns the seconds from SIGTERM to the worker's end, while the attack runs again."""
         with Memory(self.process, self.args.most_mib):
             attacker = self.attacker()
             time.sleep(2 * SETTLE_S)

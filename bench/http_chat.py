@@ -1,4 +1,4 @@
-"""A plain chat client of OpenAI's API, whose worker and store are started anew between its turns.
+"""A chat client of OpenAI's API; its worker and store are restarted between the turns of the chat.
 
     .venv/bin/python bench/http_chat.py MODEL_DIR [--history 2048] [--turns 4]
 
@@ -24,7 +24,8 @@ WORDS = "the keeper of the light climbs the stairs before the evening comes and 
 
 
 def ask(url, messages, timeout_s=600, token="", **fields):
-    """Text, seconds to its first part, usage. `fields` are more of the request's."""
+    """Streams a chat; returns (text, seconds to the first text, usage). `fields`: more fields of
+    the request."""
     body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, **fields}
     headers = {"Content-Type": "application/json"}

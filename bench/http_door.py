@@ -159,7 +159,7 @@ def main():
             certificate, key = make_certificate(folder, "worker")
             tls = ssl.create_default_context(cafile=certificate)
             flags = ("--tls-cert", certificate, "--tls-key", key)
-        # Without a pool, where answers would be kept for a next turn.
+        # Without a pool: the memory of kept answers must not count.
         worker = cluster.worker(args.model, "none", "--max-queue", 2 * args.streams,
                                 "--pool-bytes", "0", *flags, pages=("http", "metrics"))
         if args.what == "scrapes":

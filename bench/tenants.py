@@ -40,7 +40,8 @@ class Bench:
         return Chat(self.url, text, tokens, self.tokens[tenant])
 
     def honest(self, turns):
-        """First tokens of both, and the longest gap between two tokens, in ms."""
+        """Runs chats of both tenants; returns (median first token, longest gap between two tokens)
+        in ms."""
         first_ms, gaps = [], [0]
         for number in range(turns):
             tenant = TENANTS[number % 2]
@@ -61,7 +62,7 @@ class Bench:
         many = [self.chat("many") for _ in range(self.args.calls)]
         for chat in many:
             chat.start()
-        time.sleep(1)  # all have been sent
+        time.sleep(1)  # until all are sent
         beside, step = self.honest(self.args.turns)
         running = sum(chat.is_alive() for chat in many)
         for chat in many:
@@ -83,7 +84,7 @@ def main():
         file, tokens = identities_file(pathlib.Path(work), TENANTS)
         worker = cluster.worker(args.model, "none", "--identities-file", file, pages=("http",))
         bench = Bench(args, worker.url("http"), tokens)
-        bench.honest(2)  # a first time for everything
+        bench.honest(2)  # warms up: the first calls are slower
         rounds = []
         for _ in range(args.rounds):
             rounds.append(bench.round())

@@ -27,7 +27,7 @@ TOLERANCE = 5e-5
 
 
 def ids_of(ending):
-    """Of the prefix, whatever the ending; and of the ending."""
+    """Returns the token ids of (prefix, ending). All endings have the same prefix."""
     prefix = [2] + [1000 + (7919 * i) % 200000 for i in range(PREFIX_TOKENS - 1)]
     return prefix, [500 + 31 * ending + i for i in range(8)]
 
@@ -70,7 +70,8 @@ def one_process(mode, ending, address, file):
 
 
 def needed_bytes(config):
-    """The windowed minimum: all tokens of full layers, the last W - 1 of sliding ones."""
+    """Returns the least bytes of KV to restore: all tokens of full layers, and the last W - 1
+    tokens of sliding layers."""
     rows = sum(PREFIX_TOKENS if kind == "full_attention" else config.sliding_window - 1
                for kind in config.layer_types)
     return rows * 2 * config.num_key_value_heads * config.head_dim * 4

@@ -36,7 +36,7 @@ SLOW_S = 0.02  # for each piece
 
 
 class Wire:
-    """A proxy with one port in front of both stores; `fault` is what it does from now on."""
+    """A proxy with one port in front of both stores; `fault` is its current fault."""
 
     def __init__(self, address, full_address):
         self.addresses = {False: address, True: full_address}
@@ -76,7 +76,8 @@ class Wire:
         writer.close()
 
     def change(self, fault):
-        """Connections end where the other side becomes another one, or none."""
+        """Sets the fault. Closes open connections if the proxy stops, or changes to the other
+        store."""
         def set_it():
             if {fault, self.fault} & {"killed", "full"}:
                 for writer in self.open:
@@ -86,7 +87,7 @@ class Wire:
 
 
 def idle_cores():
-    """Over 10 s."""
+    """Returns the cores that this process uses, measured for 10 s."""
     def spent():
         polling = [int((task / "schedstat").read_text().split()[0]) / 1e9
                    for task in pathlib.Path("/proc/self/task").iterdir()

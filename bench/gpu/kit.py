@@ -23,9 +23,10 @@ import sys
 import tempfile
 import time
 
-# Layers that are made, where not all: two periods of five local layers and a global one.
+# layer_types of models with fewer layers; None: all layers. The 27B gets two periods of five local
+# layers and a global layer.
 GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
-# Bars by the end of a row's name.
+# Bars of rows, by the end of the row's name.
 BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
         "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
         "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
@@ -33,15 +34,15 @@ BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that f
         "1B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 2.2),
         "4B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 4.8),
         "270M: throughput of 32 sequences over one": (">=", 12)}
-NOT_RUN = 77  # a program's exit status
+NOT_RUN = 77  # exit status of a program that cannot run here
 
 
 class NotRun(Exception):
-    """Why a part cannot run here."""
+    """A part cannot run here; the message says why."""
 
 
 class Failed(NotRun):
-    """A program ended with an error of its own."""
+    """A program ended with an error."""
 
 
 class Kit:
@@ -90,7 +91,8 @@ class Kit:
         self.add(part, {"row": row, "unit": unit, "values": list(values)})
 
     def command(self, part, *argv, limit):
-        """Runs it, keeps its rows as they come. Ends it, and all that it started, at the limit."""
+        """Runs a program and adds the rows that it prints. Kills its process group at `limit`
+        seconds. Raises NotRun or Failed if it does not succeed."""
         limit = min(limit, self.ends - time.monotonic())
         if limit < 1:
             raise NotRun("the time was spent before its turn")
@@ -126,7 +128,7 @@ class Kit:
         except NotRun as why:
             state = "failed" if isinstance(why, Failed) else "not run"
             told.update(state=state, why=str(why))
-        except Exception as error:  # a part never takes the rest with it
+        except Exception as error:  # an error in a part must not stop the other parts
             told.update(state="failed", why=f"{type(error).__name__}: {error}"[:500])
         told["seconds"] = round(time.monotonic() - begin, 1)
         self.parts.append(told)
@@ -142,7 +144,7 @@ class Kit:
         return [sys.executable, "-B", self.folder / name]
 
     def checkpoint(self, geometry):
-        """A folder with weights of this geometry, made here."""
+        """Returns a folder with random weights of this geometry; waits until they are made."""
         out = self.work / geometry
         if geometry in self.making:
             try:
@@ -160,14 +162,15 @@ class Kit:
         return [*self.python("scripts/make_checkpoint.py"), self.work / geometry, *flags]
 
     def make_weights(self):
-        """Drawing them takes a core a minute: beside the parts before those that need them."""
+        """Starts making the weights in the background, because it takes a minute of one core."""
         for geometry in GEOMETRIES if self.device == "cuda" else ():
             with open(self.out / "log/weights.txt", "ab") as log:
                 self.making[geometry] = subprocess.Popen(
                     [str(a) for a in self.weights_command(geometry)], stdout=log, stderr=log)
 
     def small(self):
-        """The 270M, with real weights where they are; a tiny model where there is no device."""
+        """Returns --model if given, else a 270M with random weights; without a device, a tiny
+        model."""
         if self.model:
             return self.model
         return self.checkpoint("270m" if self.device == "cuda" else "tiny")
@@ -275,8 +278,8 @@ def sanitizers(tools, program, *arguments):
         if not shutil.which("compute-sanitizer"):
             raise NotRun("compute-sanitizer is not installed")
         for tool in tools:
-            # A test asks for more memory than there is: a call's error is its own to judge. What
-            # another process has written looks unwritten.
+            # memcheck: a test allocates too much memory on purpose, so API errors are not reported.
+            # initcheck: memory that another process has written looks unwritten.
             more = ["--report-api-errors", "no"] if tool == "memcheck" else []
             tests = ["--gtest_filter=-CudaIpc.*"] if tool == "initcheck" else []
             works = 1
@@ -291,7 +294,7 @@ def sanitizers(tools, program, *arguments):
 
 
 INVARIANT = ("--exactness", "invariant")
-# In the order of their worth: what is cut off by the end of the time stands last.
+# The most important parts first: the end of the time cuts off the last parts.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "probes": probes,

@@ -1,13 +1,13 @@
-"""transformers and torch by themselves on a device or a CPU: what Hearth's figures stand beside.
+"""Measures transformers and torch alone on a device or a CPU, for comparison with Hearth.
 
     peer.py MODEL_DIR DEVICE DTYPE eager|compiled|layers PREFIX TURNS
-    peer.py CONFIG_FILE DEVICE DTYPE products 0 TURNS  the products of a token alone
-    peer.py - DEVICE bfloat16 rate 8192 TURNS          matrix products
+    peer.py CONFIG_FILE DEVICE DTYPE products 0 TURNS  only the matrix products of a step
+    peer.py - DEVICE bfloat16 rate 8192 TURNS          large matrix products
 
-eager: DynamicCache; compiled: the static cache, whose decoding transformers hands to torch.compile
-on a device; layers: layers compiled one by one, a whole step in one CUDA graph: what an engine's
-device does, without its host. On the CPU nothing is captured.
-Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}.
+eager: DynamicCache; compiled: the static cache, with decoding under torch.compile on a device;
+layers: each layer compiled, a whole step captured in one CUDA graph: the device's work without the
+host's. On the CPU no graph is captured.
+Prints a line of JSON for each row: {"row": ..., "unit": ..., "values": [...]}.
 """
 
 import json
@@ -42,13 +42,13 @@ def rate(device, size, turns):
 
 
 def captured(device, work):
-    """A function that does the same, as one CUDA graph."""
+    """Captures `work` as a CUDA graph; returns a function that replays it. On the CPU: `work`."""
     if device == "cpu":
         return work
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):  # compiles, and allocates what libraries keep
+        for _ in range(3):  # compiles, and lets libraries allocate their workspaces
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -77,7 +77,8 @@ def products(file, device, dtype, turns):
 
 
 class FixedKv:
-    """Keys and values of one layer and a fixed length. A step overwrites the last token's."""
+    """Keys and values of one layer with a fixed number of tokens; a step overwrites the last
+    token."""
 
     def __init__(self, config, rows, length, like):
         shape = rows, config.num_key_value_heads, length, config.head_dim
@@ -95,7 +96,7 @@ def layers(model_dir, device, dtype, prefix, turns):
     model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).to(device)
     config, text = model.config, model.eval().model
     for layer in text.layers:
-        layer.self_attn.layer_idx = 0  # or each layer is compiled by itself
+        layer.self_attn.layer_idx = 0  # equal for all, so that all layers share one compilation
         layer.compile(dynamic=False)
 
     def step(token, at, kvs):

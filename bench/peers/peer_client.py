@@ -5,8 +5,8 @@
     peer_client.py lmcache PORT                            lmcache_server's own wire protocol
     peer_client.py mooncake-node SEGMENT_PORT METADATA MASTER   the process that holds the values
 
-Fills the store, says "ready", and from then on answers each line of its input with one turn and a
-line. The values go into one buffer that stays, as wire_bench's other clients do it.
+Fills the store and prints "ready". Then, for each line of input, reads all values once and prints a
+line. The values are read into one buffer that is reused, as by wire_bench's other clients.
 """
 import os
 import socket
@@ -92,7 +92,7 @@ def main():
     roles = {"mooncake": mooncake, "lmcache": lmcache, "mooncake-node": mooncake_node}
     if len(sys.argv) < 3 or sys.argv[1] not in roles:
         sys.exit(__doc__)
-    # Output of the libraries must not look like an answer.
+    # The libraries print to stdout: it is redirected to stderr, and answers use a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     turns = roles[sys.argv[1]](*sys.argv[2:])
@@ -101,7 +101,7 @@ def main():
     for _ in sys.stdin:
         next(turns)
         print("done", file=answers, flush=True)
-    os._exit(0)  # the libraries' threads would not end
+    os._exit(0)  # does not wait for the libraries' threads, which do not end
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The peer of the benchmarks: Hugging Face transformers on the same weights, in this process.
+"""Hugging Face transformers on the same weights, in this process, for comparison in benchmarks.
 
-Float32, DynamicCache, scaled-dot-product attention: what `generate` uses. QUIET_S of sleep between
-the two sides lets one side's spinning threads go to sleep before the other is timed.
+Float32, DynamicCache, scaled-dot-product attention, as in `generate`. Sleep QUIET_S before timing
+the other engine, so that the spinning threads of this one are asleep.
 """
 
 import copy
@@ -14,7 +14,7 @@ QUIET_S = 0.3
 
 
 class Transformers:
-    """One model, one thread per core."""
+    """One model; one thread for each core."""
 
     def __init__(self, model_dir):
         from transformers import Gemma3ForCausalLM
@@ -32,7 +32,7 @@ class Transformers:
 
     @torch.inference_mode()
     def prefill(self, ids):
-        """One forward pass over the whole prompt. Returns ms, the next token and the cache."""
+        """Runs one forward pass over the prompt. Returns (ms, next token, cache)."""
         cache = self.new_cache()
         begin = time.perf_counter()
         token = self._forward(ids, cache)
@@ -40,14 +40,14 @@ class Transformers:
 
     @torch.inference_mode()
     def warm(self, cache, ending):
-        """A deep copy of a prefilled cache, then the new tokens. Returns ms and the next token."""
+        """Copies a prefilled cache, then computes the new tokens. Returns (ms, next token)."""
         begin = time.perf_counter()
         token = self._forward(ending, copy.deepcopy(cache))
         return (time.perf_counter() - begin) * 1e3, token
 
     @torch.inference_mode()
     def decode(self, cache, token, count):
-        """`count` greedy tokens, one at a time. Returns ms per token and the tokens."""
+        """Generates `count` greedy tokens, one at a time. Returns (ms per token, tokens)."""
         tokens = []
         begin = time.perf_counter()
         for _ in range(count):

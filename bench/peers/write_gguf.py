@@ -1,9 +1,9 @@
-"""A Gemma 3 checkpoint as a GGUF file, for llama.cpp in bench/engines.py.
+"""Converts a Gemma 3 checkpoint to a GGUF file, for llama.cpp in bench/engines.py.
 
     .venv/bin/python bench/peers/write_gguf.py MODEL_DIR OUT.gguf F32|F16|BF16|Q8_0|Q4_0
 
-For benchmarks by token ids: the weights are the checkpoint's, the words of the vocabulary are made
-up. A file that is not whole is never left behind.
+For benchmarks with token ids: the weights are those of the checkpoint, the vocabulary is invented.
+The file is written under a temporary name and renamed at the end.
 """
 
 import json
@@ -61,7 +61,7 @@ def add_tensors(writer, path, layers, kind):
                 continue  # tied to the embeddings
             base, suffix = name.rsplit(".", 1)
             tensor = checkpoint.get_tensor(name).to(torch.float32).numpy()
-            # llama.cpp multiplies by what it reads; Gemma stores what is to be added to 1.
+            # llama.cpp multiplies by the stored weight w; Gemma multiplies by 1 + w.
             if base.endswith("norm"):
                 tensor = tensor + 1
             target = f"{names.get_name(base)}.{suffix}"
