@@ -38,7 +38,7 @@ from hearth_procs import Cluster  # noqa: E402  (path set above)
 COMMANDS = ["prefill 512", "prefill 2048", "prefill 4096", "decode 512", "decode 2048", "warm",
             "batch 8 256"]
 PREFIX, ENDING = 2048, 64
-DECODED, BATCHED = 32, 16
+DECODED, BATCHED = 32, 128
 QUIET_S = 0.4  # until the spinning threads of the engine before are asleep
 GGUF_TYPES = ("F32", "BF16", "Q8_0")
 # Models with random weights repeat tokens, which speculative decoding would guess.
