@@ -1,7 +1,7 @@
 """Checks the published vectors with a second implementation of the encodings.
 
 Written from docs/dev/snapshot-format.md alone, with hashlib and struct, without code of proto/.
-XXH3 digests are taken as they are (the C++ test computes them); all other bytes are rebuilt here.
+XXH3 digests are not checked here, but by the C++ test; all other bytes are computed again.
 
 usage: check_vectors.py GOLDEN_DIR FORMAT_DOC
 """
@@ -88,7 +88,7 @@ def needed_objects(layer_types, window, chunk, boundary):
 
 
 def check_manifest(raw, fields, digest, tokens, cuts):
-    """Rebuilds an example's manifest but for its XXH3 digests; returns its objects."""
+    """Checks an example's manifest except its XXH3 digests; returns its objects."""
     layers, chunk = fields["layer_types"], fields["chunk_tokens"]
     objects = list(needed_objects(layers, fields["window"], chunk, len(tokens)))
     head = b"HRTHMANI" + struct.pack("<I", 1) + digest
@@ -139,7 +139,7 @@ def check_snapshot(data, fingerprint, manifest, tokens, cuts):
 
 
 def check_doc(page, vectors):
-    """The page shows the same values, so that a reader can check an implementation against it."""
+    """Checks that the page shows the same values, so that readers can check an implementation."""
     for name in ("fingerprints", "roots", "segments"):
         value = vectors[name][0]["digest" if name == "fingerprints" else "key"]
         check(value in page, f"{name}[0] in the format's page")

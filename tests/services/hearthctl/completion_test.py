@@ -1,4 +1,4 @@
-"""hearthctl's completion in a real bash and a real zsh, and the manual pages in a real troff."""
+"""Checks hearthctl's completion in real bash and zsh, and the manual pages with a real troff."""
 
 import os
 import pathlib
@@ -18,8 +18,9 @@ _hearthctl
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
-# The line editor of zsh begins with the words, as if Tab were pressed after them, and ends. What is
-# added to the offers is written down, but for calls of compadd that only fill arrays (-O, -A, -D).
+# Starts zsh's line editor with the words, completes as if Tab were pressed after them, and exits.
+# Writes the offered words to $OFFERED, except for calls of compadd that only fill arrays (-O, -A,
+# -D).
 ZSH = """
 autoload -Uz compinit && compinit -u -D
 source <("$HEARTHCTL" completion zsh)
@@ -42,7 +43,7 @@ setopt extended_glob
 
 
 class Offers:
-    """What each shell must offer for the last word; completed(WORD...) asks it."""
+    """Expected offers of each shell for the last word; completed(WORD...) returns them."""
 
     def test_first_word_offers_commands(self):
         self.assertEqual(self.completed("ex"), ["explain", "export"])

@@ -1,4 +1,4 @@
-"""The demo's verdict, table and picture, without processes: what is as promised, and what not."""
+"""Checks the demo's verdict, closing sentence and picture, without processes."""
 
 import pathlib
 import sys
