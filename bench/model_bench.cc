@@ -124,7 +124,7 @@ class Models {
     Compare(what.c_str(), turns - 1, kDecoded * sequences, our_turn, their_turn);
   }
 
-  // Compares one token with reading as many bytes as its step reads, on as many threads.
+  // Compares one token with reading the bytes that its step reads, on equal threads.
   void CompareMemory(int context, int turns) {
     const ModelConfig& config = exact_->config();
     const int64_t hidden = config.hidden_size, dim = config.attention.head_dim;

@@ -64,8 +64,8 @@ std::string CodecText(const KvQuantization& quantization);
 struct FieldDifference {
   std::string field, ours, theirs;  // "(absent)" if one side does not have the field
 };
-// Returns all differences, sorted by name; fields that are digests (*_sha256) come last, because
-// they differ if what they cover differs. Empty if the digests are equal.
+// Returns all differences, sorted by name, but digest fields (*_sha256) last: a digest differs
+// whenever its input differs. Empty if the digests are equal.
 std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint& theirs);
 
 }  // namespace hearth

@@ -144,8 +144,8 @@ std::vector<uint32_t> KeptBoundaries(uint32_t tokens, absl::Span<const uint32_t>
   std::vector<uint32_t> kept(cuts.begin(), cuts.end());
   if (tokens % chunk_tokens == 0 || Contains(cuts, tokens)) kept.push_back(tokens);
   if (tokens > 0) kept.push_back(FloorToChunk(tokens - 1, chunk_tokens));
-  // Another prompt shares this many tokens, but no restore point ends there. If one is kept here,
-  // the next prompt that diverges at this point finds a tail.
+  // Another prompt shares this many tokens, but no restore point ends there. Keeping this boundary
+  // gives the next prompt that diverges here a tail.
   if (matched_tokens > restored_tokens) {
     kept.push_back(FloorToChunk(std::min(matched_tokens, tokens), chunk_tokens));
   }

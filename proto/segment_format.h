@@ -1,9 +1,8 @@
-// The format of the memory that a store shares with workers on its host, and the generations that
-// tell a reader whether it copied the right bytes.
+// The format of the memory that a store shares with workers on its host, and of the generations by
+// which a reader checks that it copied the right bytes.
 //
 // A segment is one file of shared memory: a header of 4096 bytes, a table of generations (one
-// 64-bit number per granule of the data, in the machine's own byte order, little endian), and the
-// data.
+// 64-bit number per granule of the data, little endian), and the data.
 // A slice occupies whole granules, and the generation of its first granule is the slice's. The
 // store changes the generation before any byte of the range may change. So a reader that finds the
 // same generation before and after its copy has copied the slice that the store named. If the data

@@ -38,7 +38,7 @@ inline uint32_t BitsOfFloat(float value) {
 }
 inline float FloatOfBf16(uint16_t bits) { return FloatOfBits(uint32_t{bits} << 16); }
 
-// The result where an input is infinite or NaN. REQUIRES: at least one is.
+// Returns the result if an input is infinite or NaN. REQUIRES: some input is.
 inline float SpecialDot(const uint16_t* a, const uint16_t* b, float c) {
   bool nan = std::isnan(c), plus = std::isinf(c) && c > 0, minus = std::isinf(c) && c < 0;
   for (int i = 0; i < kStepInputs; ++i) {

@@ -378,8 +378,8 @@ constexpr Measured kMeasured[] = {
     {"K 10240", "49baafcd800632ef"},
 };
 
-// Prints the digest of each class as this machine computes it. Returns whether they are those that
-// were measured.
+// Prints the digest of each class as this machine computes it. Returns whether all equal the
+// measured digests.
 bool CheckDigests() {
   uint64_t compared = 0, differing = 0;
   const auto check = [&](const Case& of) {
@@ -399,7 +399,7 @@ bool CheckDigests() {
 }
 
 int Main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // keep what was printed before a time limit
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // keeps the output if a time limit ends the program
   if (argc == 2 && std::strcmp(argv[1], "--host") == 0) {
     const bool as_measured = CheckDigests();
     return CheckFusedDot() == 0 && as_measured ? 0 : 1;

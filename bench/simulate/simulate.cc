@@ -44,7 +44,7 @@ class Cache {
  public:
   virtual ~Cache() = default;
   // Returns the number of blocks found for this prompt, the trace's `index`th request. Afterwards
-  // keeps as much of the prompt as fits.
+  // keeps the part of the prompt that fits.
   virtual uint64_t Serve(uint32_t index, const TraceRequest& request) = 0;
 };
 

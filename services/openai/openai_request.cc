@@ -376,7 +376,7 @@ struct PromptReader {
 };
 
 // Like vLLM: keeps the last tokens of a prompt of token ids, or the first if `truncation_side` is
-// "right". -1 keeps as many tokens as leave room for the answer.
+// "right". -1: the context minus max_tokens.
 absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_tokens) {
   truncation = fields->Find("truncate_prompt_tokens");
   if (const auto side = fields->Find("truncation_side"); side.has_value()) {

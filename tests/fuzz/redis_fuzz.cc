@@ -30,7 +30,7 @@ struct Read {
   bool fails = false;
 };
 
-// Copies as many bytes as fit into the reader.
+// Copies the bytes that fit into the reader.
 void FeedReader(absl::string_view bytes, ReplyReader* reader) {
   const absl::Span<char> room = reader->Room();
   const size_t count = std::min(bytes.size(), room.size());

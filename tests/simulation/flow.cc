@@ -89,7 +89,7 @@ void Flow::Fail(const absl::Status& status) {
   Answer(absl::StrCat("failed: ", absl::StatusCodeToString(status.code())));
 }
 
-// Also tells the node, so that it releases the objects held for this call.
+// Also notifies the node, so that it releases the objects held for this call.
 void Flow::Answer(const std::string& what) {
   if (is_over_) return;
   is_over_ = true;

@@ -14,7 +14,7 @@ class LeaseFlow final : public Flow {
       : Flow(peer, std::move(call), dice) {}
   ~LeaseFlow() override { turn_ = ClaimDecision(); }
 
-  // When the engine has released the lease, tells the node.
+  // When the engine has released the lease, notifies the node.
   void OnEngineRest() override {
     if (!holds_ || !*released_ || has_let_go_ || is_worker_dead_) return;
     has_let_go_ = true;

@@ -69,7 +69,7 @@ void World::RunHousekeeping(Dice* dice) {
   }
 }
 
-// If silent, the worker is not told and finds out by its deadlines.
+// If silent, the worker gets no message and notices by its deadlines.
 void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
   place->link->Break();
   for (const auto& flow : place->flows) {

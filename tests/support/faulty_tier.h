@@ -2,7 +2,7 @@
 //
 // Fault model, each enabled for the next `count` operations of its kind:
 //   read error       the operation fails, the tier is unchanged
-//   read exhausted   the same, for lack of file descriptors or memory
+//   read exhausted   the same: too few file descriptors or too little memory
 //   bit flip         a read returns the bytes with one bit changed
 //   truncation       a read returns all but the last byte
 //   wrong key        a read returns another slice's bytes (the last one read)

@@ -65,7 +65,7 @@ std::string Slurp(const std::string& path) {
 
 class Case {
  public:
-  // Runs one "@" or "$" line. Returns what is printed.
+  // Runs one "@" or "$" line. Returns its output.
   std::string Run(const std::string& line) {
     std::vector<std::string> words = WordsOf(absl::StrReplaceAll(
         line, {{"$STORE", absl::StrContains(line, "$STORE") ? store().address() : ""},

@@ -16,7 +16,7 @@ namespace hearth {
 
 inline constexpr size_t kHostileBytes = size_t{3} << 20;
 
-// Returns `begin`, then as many `item`s as fit, separated by commas, then `end`.
+// Returns `begin`, then copies of `item` up to kHostileBytes, separated by commas, then `end`.
 inline std::string Repeated(absl::string_view begin, absl::string_view item,
                             absl::string_view end) {
   std::string body(begin);
