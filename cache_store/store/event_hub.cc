@@ -76,9 +76,9 @@ WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t
 void EventHub::Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event) {
   if (event != nullptr && event->restore_point.tenant != subscriber->tenant) return;
   absl::MutexLock lock(&subscriber->mu);
-  // Events queued before it subscribed are in its start.
+  // Events queued before the subscription are in its WatchStart.
   if (!subscriber->active || sequence <= subscriber->seen) return;
-  StoreEvent gap;  // of those that never reached the queue
+  StoreEvent gap;  // stands for the events that never reached the queue
   gap.kind = StoreEvent::Kind::kLost;
   gap.sequence = event == nullptr ? sequence : sequence - 1;
   if (gap.sequence > subscriber->seen) subscriber->callback(gap);
@@ -112,7 +112,7 @@ void EventHub::Run() {
       }
     }
     for (const auto& [subscriber, posted] : receivers) {
-      // Without an event the queue is empty: the rest was lost.
+      // If there is no event, the queue is empty and the other events were lost.
       Deliver(subscriber.get(), event != nullptr ? event->sequence : posted, event.get());
     }
   }

@@ -1,9 +1,9 @@
-// EventHub: delivers store events to subscribers, in order, from one thread of its own.
+// EventHub: delivers store events to subscribers, in order, from its own thread.
 //
-// Each tenant's events are counted separately: a number says nothing about other tenants. Posting
-// never blocks. A subscriber that is too slow loses events and gets one kLost in their place. The
-// last events of all tenants are kept, so that a subscriber that was away may go on where it was.
-// Thread safety: all methods from any thread, callbacks included.
+// Each tenant's events are numbered separately, so that numbers reveal nothing about other tenants.
+// Posting never blocks. A subscriber that is too slow loses events and gets one kLost in their
+// place. The last events of all tenants are remembered, so that a subscriber can resume after a
+// pause. Thread safety: all methods from any thread, including from callbacks.
 #ifndef HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
 #define HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
 
@@ -25,7 +25,8 @@ namespace hearth {
 
 class EventHub {
  public:
-  // Waiting for delivery, and remembered: about 300 bytes each, 1.2 MiB for all tenants together.
+  // Events queued for delivery, and remembered: about 300 bytes each, 1.2 MiB each for all tenants
+  // together.
   static constexpr size_t kMaxQueuedEvents = 4096;
   static constexpr size_t kMaxRecentEvents = 4096;
 
@@ -34,9 +35,10 @@ class EventHub {
 
   void Post(StoreEvent::Kind kind, RestorePoint point,
             std::optional<Removal> removed = std::nullopt);
-  // `after`: the last event that the subscriber has seen; then, if all since are remembered, the
-  // start is `resumed` and has them. The callback gets what is posted from now on. Its handle may
-  // be dropped after the hub; that waits for a running callback unless dropped by it.
+  // `after`: the last event that the subscriber has seen. If all later events are remembered, the
+  // start is `resumed` and contains them. The callback gets the events posted from now on. The
+  // handle may be destroyed after the hub. Its destructor waits for a running callback, unless the
+  // callback itself destroys the handle.
   WatchStart Subscribe(const std::string& tenant, std::optional<uint64_t> after,
                        StoreAdmin::EventCallback callback);
 
@@ -55,14 +57,15 @@ class EventHub {
     std::deque<SharedEvent> queue ABSL_GUARDED_BY(mu);
     std::deque<SharedEvent> recent ABSL_GUARDED_BY(mu);
     std::vector<std::shared_ptr<Subscriber>> subscribers ABSL_GUARDED_BY(mu);
-    // For each tenant that ever stored something.
+    // For each tenant that ever stored an entry.
     absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);
-    bool losing ABSL_GUARDED_BY(mu) = false;  // the queue was full, and nobody was told yet
+    bool losing ABSL_GUARDED_BY(mu) = false;  // the queue was full, and no kLost was delivered yet
     bool stopping ABSL_GUARDED_BY(mu) = false;
     std::thread::id thread ABSL_GUARDED_BY(mu);
   };
   void Run();
-  // All up to `sequence`, which is the event's; null: they were lost.
+  // Delivers the event and reports all undelivered events up to `sequence` as lost; `event` null:
+  // `sequence` itself is lost, too.
   static void Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event);
 
   Counters* const counters_;

@@ -1,5 +1,5 @@
-// StoreAdmin: lists, counts, pins and removes what a store keeps, tells subscribers of changes, and
-// lends its memory to processes of this host.
+// StoreAdmin: lists, counts, pins and removes stored entries, notifies subscribers of changes, and
+// shares the store's memory with processes on the same host.
 //
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_ADMIN_H_
@@ -30,7 +30,7 @@
 
 namespace hearth {
 
-// As the store lists it.
+// A restore point as listed by the store.
 struct RestorePoint {
   Digest id{};
   Digest fingerprint{};
@@ -41,10 +41,10 @@ struct RestorePoint {
   bool durable = false;
   bool pinned = false;
   absl::Duration age;                                    // since last use
-  absl::Duration expires_in = absl::InfiniteDuration();  // a pin holds it longer
+  absl::Duration expires_in = absl::InfiniteDuration();  // a pin keeps it longer
   uint64_t hits = 0;
-  int priority = 0;                      // as PublishBegin's
-  absl::Duration kept;                   // the rest of the time that its hint keeps it
+  int priority = 0;                      // as in PublishBegin
+  absl::Duration kept;                   // remaining time of its keep hint
   std::vector<uint32_t> last_token_ids;  // at most 8
 };
 
@@ -54,9 +54,9 @@ struct DropResult {
 
 struct QuarantineResult {
   uint32_t objects = 0;
-  // Who published them, each once; "" for objects that were stored before the store opened.
+  // Publishers of the objects, each once; "" for objects stored before the store opened.
   std::vector<std::string> publishers;
-  // Not OK: the disk could not erase them, so they may be served again after a crash.
+  // Not OK: the objects could not be erased from disk and may be served again after a crash.
   absl::Status on_disk;
 };
 
@@ -76,48 +76,49 @@ struct StoreEvent {
   };
   Kind kind = Kind::kStored;
   uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
-  // As List shows it right after the event. Changes of its last use and its tier are no events.
+  // As List shows it right after the event. Changes of last use and tier cause no event.
   RestorePoint restore_point;
-  std::optional<Removal> removed;  // set if the restore point left
+  std::optional<Removal> removed;  // set if the restore point was removed
 };
 
-// The place where a subscriber goes on.
+// Position at which a subscriber resumes.
 struct WatchFrom {
-  // The sequence of the last event that it has seen, and the store's incarnation then.
+  // Sequence of the last event it has seen, and the store's incarnation at that time.
   uint64_t incarnation = 0, sequence = 0;
-  // Begin with a snapshot if these are unknown or too old. False: events from now on only.
+  // Start with a snapshot if the position is unknown or too old. False: only events from now on.
   bool snapshot = true;
 };
 struct WatchStart {
   std::shared_ptr<void> subscription;  // unsubscribes when destroyed
   uint64_t incarnation = 0;            // a different number for every opening of the store
-  uint64_t sequence = 0;               // the callback's first event has the next one
+  uint64_t sequence = 0;               // the callback's first event has the next sequence
   bool resumed = false;
-  std::vector<StoreEvent> missed;      // resumed: all after WatchFrom::sequence, up to `sequence`
-  std::vector<RestorePoint> snapshot;  // otherwise: what was stored at `sequence`
+  std::vector<StoreEvent> missed;  // if resumed: all after WatchFrom::sequence, up to `sequence`
+  std::vector<RestorePoint> snapshot;  // otherwise: the entries stored at `sequence`
 };
 
-// Some whole chunks of a restore point, with the numbers that routers know them by.
+// Consecutive whole chunks of a restore point, with the ids used by routers.
 struct ChunkRun {
   uint32_t chunk_tokens = 0;
-  uint32_t first_chunk = 0;         // its place in the prompt, from 0
-  uint64_t parent_id = 0;           // of the chunk before the first; 0: there is none
-  std::vector<uint64_t> ids;        // ChunkId() of each
-  std::vector<uint32_t> token_ids;  // chunk_tokens for each
+  uint32_t first_chunk = 0;         // index in the prompt, from 0
+  uint64_t parent_id = 0;           // id of the chunk before the first; 0: none
+  std::vector<uint64_t> ids;        // ChunkId() of each chunk
+  std::vector<uint32_t> token_ids;  // chunk_tokens for each chunk
 };
 
 struct TierUsage {
   Tier tier = Tier::kNone;
   uint64_t bytes = 0, capacity_bytes = 0, objects = 0, evicted_restore_points = 0;
-  uint64_t hit_tokens = 0;     // of restore points read whole, if this was their slowest tier
-  uint64_t read_bytes = 0;     // of slices, by any way
+  uint64_t hit_tokens = 0;     // of completely read restore points, if this was their slowest tier
+  uint64_t read_bytes = 0;     // of slices, by any method
   uint64_t written_bytes = 0;  // of objects, since the store opened
-  uint64_t unread_bytes = 0;   // of these, bytes that left the tier without having been read
+  uint64_t unread_bytes = 0;   // part of these that left the tier without being read
 };
-// One histogram: lookups; slice reads or fetches of one tier; publishes of one durability.
+// One histogram: of lookups, of slice reads or fetches of one tier, or of publishes of one
+// durability.
 struct LatencySeries {
   std::string name, help;
-  std::string label, label_value;  // label empty: none
+  std::string label, label_value;  // empty label: no label
   LatencyCounts counts;
 };
 struct TenantFigures {
@@ -131,13 +132,14 @@ struct StoreStats {
   uint64_t incarnation = 0;  // a different number for every opening
   std::vector<TierUsage> tiers;
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
-  // RAM of the restore points' bookkeeping, by formula, and its limit (0: none). The KV gets the
-  // rest of host_bytes.
+  // RAM of the restore points' bookkeeping, by formula, and its limit (0: none). KV gets the rest
+  // of host_bytes.
   uint64_t point_bytes = 0, point_limit_bytes = 0;
-  uint64_t resident_bytes = 0;                       // of the RAM tier's memory, used or ready
-  uint64_t staged_bytes = 0, most_staged_bytes = 0;  // of publishes not committed; ever
-  std::map<std::string, uint64_t> counters;          // names in stats.h
-  std::map<std::string, uint64_t> removed;           // restore points, by RemovalName
+  uint64_t resident_bytes = 0;  // resident memory of the RAM tier, used or ready
+  uint64_t staged_bytes = 0,
+           most_staged_bytes = 0;  // of uncommitted publishes: now, and the maximum so far
+  std::map<std::string, uint64_t> counters;  // by name (stats.h)
+  std::map<std::string, uint64_t> removed;   // restore points, by RemovalName
   std::vector<LatencySeries> latencies;
 
   uint64_t Of(Counter counter) const { return counters.at(CounterName(counter)); }
@@ -157,41 +159,43 @@ class StoreAdmin {
                                                  bool pinned) = 0;
   virtual absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
                                           bool force) = 0;
-  // kFailedPrecondition, with their ids: some are pinned, and `force` is false.
+  // kFailedPrecondition, with their ids: some points are pinned, and `force` is false.
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
-  // Never again serves these objects of the query's prompt, nor restore points that name them: they
-  // are wrong, though their digests are right. In the query's own tenant only. kNotFound: none of
-  // them is stored. kCancelled, by the query's `stopped`: nothing was removed.
+  // Removes these objects of the query's prompt and all restore points that use them, for callers
+  // that proved the objects wrong although their digests match. Only in the query's own tenant.
+  // kNotFound: none of them is stored. kCancelled: the query's `stopped` returned true; nothing was
+  // removed.
   virtual absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                                       absl::Span<const ObjectId> objects) = 0;
   // `tenant` may be kAllTenants.
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
-  // Restore points of all tenants with the most hits, at most `limit`, the most first; of equal
-  // ones the last used. For operators: a caller's RPC must not show it.
+  // Returns the restore points of all tenants with the most hits, at most `limit`, most hits first,
+  // then most recently used. For operators only: must not be visible in a caller's RPC.
   virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
   virtual StoreStats Stats() = 0;
   virtual TenantFigures StatsOf(const std::string& tenant) = 0;
-  // The RAM tier's memory; none unless StoreOptions::shared_memory.
+  // Returns the RAM tier's memory; nullopt unless StoreOptions::shared_memory.
   virtual std::optional<SharedMemory> shared_memory() const = 0;
-  // The gpu tier's memory; none if there is no such tier, or its device cannot share.
+  // Returns the gpu tier's memory; nullopt if there is no such tier, or its device cannot share.
   virtual std::optional<SharedMemory> shared_device() const = 0;
 
-  // Called under no lock, in order of sequence, from one thread at a time; maybe before Subscribe
+  // Called without a lock, in order of sequence, by one thread at a time; possibly before Subscribe
   // returns.
   using EventCallback = std::function<void(const StoreEvent&)>;
   virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                                EventCallback callback) = 0;
-  // Chunks of the tenant's own restore point from chunk `first` on: one, and more up to
-  // `most_tokens`. None if there is no such restore point (any more), it has no such chunk, or it
-  // ends inside a chunk, so that routers, which count in whole chunks, cannot name its boundary.
+  // Returns chunks of the tenant's own restore point from chunk `first` on: at least one, and more
+  // up to `most_tokens`. Nullopt if the restore point or the chunk does not exist (any longer), or
+  // if the point ends inside a chunk: routers count whole chunks and cannot name such a boundary.
   virtual std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant,
                                            uint32_t first, uint32_t most_tokens) = 0;
 
-  // Copies what is on disk at this moment to a backup folder (backup.h) while the store serves. All
-  // that was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder
-  // is damaged, or was when the store started and not all of it could be repaired.
+  // Copies the current contents of the disk to a backup folder (backup.h) while the store serves.
+  // The backup has every entry acknowledged as `disk` or `sync` before the call. kDataLoss: the
+  // data folder is damaged, or was damaged when the store started and could not be repaired
+  // completely.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
-  // Waits until every write-behind reached the disk or `deadline` passed.
+  // Waits until every write-behind is on disk or `deadline` has passed.
   virtual absl::Status Flush(absl::Time deadline) = 0;
 };
 

@@ -14,22 +14,23 @@ namespace hearth {
 namespace {
 
 constexpr size_t kShownTokens = 8;
-// Of a long restore point's objects the history has the first and the last ones: one removal is not
-// to make it forget all others.
+// If a restore point has many objects, the history records only the first and the last ones, so
+// that one removal does not displace all other records.
 constexpr size_t kRecordedEnds = 1024;
-// Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
-// or 1 GiB of a large one, is dead before the disk is asked to give it back. On a small volume it
-// is asked at 1/32, and at 1/16 a publish waits for it.
+// Erased values stay in files until the files are rewritten or found empty. A reclaim starts when
+// 1/16 of the limit, or 1 GiB of a large limit, is erased. On a small volume it starts at 1/32, and
+// at 1/16 a publish waits for it.
 constexpr uint64_t kReclaimDivisor = 16;
 constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
-// Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
-// the less, the more live bytes are moved for each byte gained. A sixteenth on a small volume.
+// Erased bytes in files that also hold live bytes may take an eighth of the limit in addition; a
+// smaller share would move more live bytes for each byte gained. On a small volume: a sixteenth.
 constexpr uint64_t kDeadDivisor = 8;
-// A write that found no room is tried again when this part of the limit is free, however large.
+// After a write that found no room, writes of any size are tried again once this part of the limit
+// is free.
 constexpr uint64_t kFreeDivisor = 20;
-// In one call: of manifests, a few hundred KiB of the log.
+// Erases per call; for manifests, a few hundred KiB of the log.
 constexpr size_t kErasedAtOnce = 4096;
-// To be erased, of each kind, 8 MB: beyond, the oldest are left to the next start.
+// Limit of recorded erases of each kind, 8 MB. Beyond it, the oldest are left to the next start.
 constexpr size_t kMaxNoted = size_t{1} << 20;
 
 template <typename Erase>
@@ -41,7 +42,7 @@ absl::Status InSteps(absl::Span<const uint64_t> numbers, Erase erase) {
   return status;
 }
 
-// What `later` has of the disk, behind what is noted already.
+// Appends the disk erases of `later` to `noted`.
 void Note(const Garbage& later, Garbage* noted) {
   const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
     to->insert(to->end(), numbers.begin(), numbers.end());
@@ -226,8 +227,8 @@ void StoreCore::Lock() {
   steps_ = 0;
 }
 
-// This thread counts itself, for others that call this meanwhile. Of two, the first one's condition
-// has held since the second one took the lock.
+// This thread counts itself as waiting, so that another thread that calls this yields to it. If two
+// threads wait here, the condition of the first is true as soon as the second has taken the lock.
 void StoreCore::AwaitOthers() {
   waiting_.fetch_add(1);
   const auto had_it = [this, holds = holds_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -241,7 +242,7 @@ void StoreCore::AwaitOthers() {
 
 void StoreCore::Claim(const std::vector<Digest>& keys) {
   flight.Claim(&mu, keys);
-  ++holds_;  // others may have had it
+  ++holds_;  // other threads may have held the lock
 }
 
 void StoreCore::LetOthersIn() {
@@ -452,13 +453,13 @@ void StoreCore::Reclaim() {
   uint64_t most_bytes =
       limit_bytes + limit_bytes / (has_small_volume() ? 2 * kDeadDivisor : kDeadDivisor);
   if (all) {
-    Lock();  // counts as waiting (Yield)
+    Lock();  // counts as waiting, so that Yield() lets it in
     most_bytes = std::min(most_bytes, objects.sums().disk_bytes());
     mu.Unlock();
   }
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);
-  // Without room for a flush, tables that are wholly dead were dropped.
+  // Without room for a flush, at least tables without live bytes were deleted.
   if (status.ok() || absl::IsResourceExhausted(status)) last_reclaim.store(number);
   if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
 }
@@ -466,7 +467,7 @@ void StoreCore::Reclaim() {
 bool StoreCore::MayEvictForDisk(uint64_t bytes) {
   if (!lacks_room.load()) return true;
   const uint64_t free_bytes = tiers.disk->FreeBytes();
-  // On a small volume about a tenth is free while all is well.
+  // On a small volume, about a tenth is free in normal operation.
   const uint64_t needed = std::min(bytes, disk_limit_bytes / kFreeDivisor);
   if (free_bytes < kReserveBytes || free_bytes - kReserveBytes < needed) return false;
   lacks_room.store(false);

@@ -1,17 +1,22 @@
-// StoreCore: what all parts of a store share: its lock with the catalog under it, its tiers and
-// meters, and how what leaves the catalog is erased.
+// StoreCore: the state that all parts of a store share: the lock and the catalog it guards, tiers,
+// meters, and erasing of removed entries.
 //
-// `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks. Order: `mu`
-// before the tiers' and the event hub's own mutexes, and before `noted_mu_`; whoever erases from
-// the disk holds `mu` at no time. What grows with a prompt is done in steps, and others have the
-// lock in between (Yield).
+// `mu` guards bookkeeping and is never held during disk I/O, hashing or callbacks. Work that grows
+// with a prompt is done in steps, and the lock is released in between (Yield). Lock order: a thread
+// that holds a mutex may only take mutexes further along the arrows.
 //
-// RAM copies are erased at once, under the lock; copies on disk later: manifests by one thread at a
-// time, so that no manifest outlives an object that it names, objects by any. A failed erase is
-// counted, and tried again with the next and at the store's end.
+//   Store::notes_mu_ --+
+//                      +--> mu (StoreLock) --+--> mutexes of the tiers, EventHub, DropNumbers,
+//   reclaim_mu_ -------+                     |    FingerprintBook, executors
+//                                            +--> noted_mu_
+//   erase_mu_ --------------------------------> noted_mu_, the disk tier; never together with mu
 //
-// Made by Store before its parts, and outlives them. Thread safety: what has no lock named is const
-// or thread safe. Ownership: owns all of it.
+// Copies in RAM are freed at once, under the lock. Copies on disk are erased later: manifests by
+// one thread at a time, so that no manifest outlives an object it names; objects by any thread. A
+// failed erase is counted, and retried with the next erase and when the store closes.
+//
+// Created by Store before its parts, and outlives them. Thread safety: members without a named lock
+// are const or thread safe. Ownership: owns all members.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
@@ -65,20 +70,22 @@ namespace hearth {
 
 // kInvalidArgument names the field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
-// A walk along a prompt is made under one hold of the lock, in some milliseconds. Of a longer one
-// the beginning is stored: with the smallest chunks 131,072 tokens, the longest of Gemma 3.
+// A walk along a prompt holds the lock once, for some milliseconds, so its length is limited. Only
+// the first chunks of longer prompts are stored: with the smallest chunks 131,072 tokens, the
+// longest context of Gemma 3.
 inline constexpr uint32_t kMaxChunks = 8192;
 inline uint32_t StoredTokens(uint32_t tokens, const KvLayout& layout) {
   return std::min(tokens, kMaxChunks * layout.chunk_tokens);
 }
-// kNotFound, for an id that FindOwned does not find.
+// Returns kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 
-// Claims on segment keys, so that of several publishers of one segment only one writes. A claimant
-// waits until none of its keys is claimed and takes all at once, so claims cannot deadlock.
+// Claims on segment keys: if several publishers have the same segment, only one writes it. A
+// claimant waits until none of its keys is claimed and then takes all at once, so claims cannot
+// deadlock.
 class SingleFlight {
  public:
-  // REQUIRES: `mu` held. Releases it while waiting; everything read before is stale afterwards.
+  // REQUIRES: the caller holds `mu`. Releases it while waiting: everything read before is stale.
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
     mu->AssertHeld();
     const auto place = waiting_.insert(waiting_.end(), &keys);
@@ -90,7 +97,7 @@ class SingleFlight {
   void Release(const std::vector<Digest>& keys) {
     for (const Digest& key : keys) claimed_.erase(key);
   }
-  // Whether a claimant waits for the lock alone.
+  // Returns whether some claimant only waits for the lock.
   bool HasReadyClaimant() const {
     return absl::c_any_of(waiting_, [this](const auto* keys) { return AreFree(*keys); });
   }
@@ -104,69 +111,73 @@ class SingleFlight {
   std::list<const std::vector<Digest>*> waiting_;
 };
 
-// An error with the tier's name.
+// Adds the tier's name to an error.
 inline absl::Status OfDisk(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("disk tier: ", status.message()));
 }
 
-// The tiers beside RAM, whose slices are the objects' (StoredObject::host), and RAM's memory. What
-// is read from disk is compared with its length and digest here. Thread safe, as the tiers are.
+// The tiers and the RAM tier's memory; the slices in RAM belong to the objects
+// (StoredObject::host). Reads from disk are verified here, by length and digest. Thread safe, as
+// the tiers are.
 struct StoreTiers {
   StoreTiers(const StoreOptions& options, const StoreSeams& seams,
              std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
 
-  // Memory for a slice, from the arena if that has room.
+  // Allocates memory for a slice, from the arena if it has room.
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
-  // The same bytes where workers can map them, if that is worth a copy.
+  // Returns a copy of the slice in memory that workers can map, if memory is shared and there is
+  // room; else the slice itself.
   SliceView InArena(const SliceView& slice) const;
-  // A slice from disk, verified. kDataLoss: it is gone, or it is not the object's.
+  // Reads and verifies a slice from disk. kDataLoss: the slice is missing or its bytes are wrong.
   absl::StatusOr<SliceView> ReadFromDisk(const StoredObject& object, size_t slice) const;
-  // Whether all of these have a copy on the device.
+  // Returns whether all of these objects have a copy on the device.
   bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
-  const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, or a test's
+  const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, except in tests
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier
   const std::unique_ptr<DiskTier> disk;    // null: RAM only
   std::unique_ptr<SliceTier> wrapped_disk;
-  SliceTier* disk_slices = nullptr;          // what is written to and erased
+  SliceTier* disk_slices = nullptr;          // reads, writes and erases go here
   const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
 };
 
-// Counters and timings, for statistics. Thread safe: relaxed atomics, read one by one.
+// Counters and timings for statistics. Thread safe: relaxed atomics, read one by one.
 struct StoreMeters {
-  // The place of a tier or a durability in the arrays.
+  // Index of a tier or a durability in the arrays.
   template <typename Key>
   static constexpr size_t Of(Key key) {
     return static_cast<size_t>(key);
   }
   void CountRemoved(Removal why) { removed[Of(why)].fetch_add(1, std::memory_order_relaxed); }
-  // Of the tiers that exist.
+  // Returns the series of the existing tiers.
   std::vector<LatencySeries> Latencies(bool has_disk, bool has_device, bool has_shared) const;
 
   Counters counters;
   LatencyHistogram lookups;
   std::array<LatencyHistogram, 6> slice_reads;        // by tier
-  std::array<LatencyHistogram, 6> fetches;            // by the slowest tier that one came from
-  std::array<LatencyHistogram, 5> commits;            // by the durability that was reached
+  std::array<LatencyHistogram, 6> fetches;            // by slowest tier
+  std::array<LatencyHistogram, 5> commits;            // by reached durability
   std::array<std::atomic<uint64_t>, 6> hit_tokens{};  // by tier
   std::array<std::atomic<uint64_t>, kRemovals> removed{};
 };
 
-// The number of each tenant's last drop of all, which is in the keys of all it stores. Thread safe.
+// The number of each tenant's last drop of all entries; part of the keys of everything the tenant
+// stores. Thread safe.
 class DropNumbers {
  public:
-  static constexpr char kNote[] = "drop numbers";  // of their text on disk: never change it
-  // Some 100 bytes each. Beyond, those of tenants that have nothing are forgotten.
+  static constexpr char kNote[] = "drop numbers";  // key of the text on disk: never change it
+  // About 100 bytes each. Beyond this number, tenants without entries are forgotten.
   static constexpr size_t kMaxTenants = 16'384;
 
-  // 0: it never dropped all.
+  // Returns 0 if the tenant never dropped all entries.
   uint64_t Of(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
   void Set(const std::string& tenant, uint64_t number,
            absl::FunctionRef<bool(const std::string& tenant)> has_any) ABSL_LOCKS_EXCLUDED(mu_);
-  // On disk: never change it. A line for each tenant: number, space, the tenant escaped as in C.
+  // Format on disk, never change it: a line for each tenant: number, space, the tenant escaped as
+  // in C.
   std::string Text() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Lines that are anything else are of no use.
+  // Ignores lines with another format.
   void Parse(absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -176,78 +187,80 @@ class DropNumbers {
 
 class StoreCore {
  public:
-  // Of up to a microsecond each, under one hold of the lock.
+  // Steps per hold of the lock, up to a microsecond each.
   static constexpr size_t kStepsAHold = 2048;
-  // At up to 0.1 ms each for a long prompt, by a call that waits for something else.
+  // Expired points that a call removes in addition to its own work, up to 0.1 ms each for a long
+  // prompt.
   static constexpr int kExpiredInPassing = 8;
 
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
-  // Before any job. `reclaimer`: for work that takes minutes; null: the executor does it.
+  // Call before any job. `reclaimer`: for work that takes minutes; null: use the executor.
   void StartJobs(std::unique_ptr<Executor> executor, std::unique_ptr<Executor> reclaimer);
-  // Runs what was accepted. REQUIRES: the disk tier was told to stop reclaiming.
+  // Runs all accepted jobs. REQUIRES: the disk tier has stopped reclaiming.
   void EndJobs();
 
   void SetDiskLimit(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   bool has_small_volume() const { return disk_limit_bytes < options.disk_bytes; }
-  // Of the slowest tier: pins are a share of it.
+  // Capacity of the slowest tier; pins are a share of it.
   uint64_t capacity_bytes() const {
     return tiers.disk != nullptr ? disk_limit_bytes.load() : options.host_bytes;
   }
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // StoreLock's
-  // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
-  // before are stale.
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // used by StoreLock
+  // Call after each `steps` steps of a walk. Returns true if other threads had the lock: pointers
+  // read before are stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Returns when a thread that waits for the lock had it, or at once if none waits. A thread that
-  // releases the lock and takes it again leaves others no chance.
+  // Returns once a waiting thread had the lock, or at once if no thread waits. Without it, a thread
+  // that releases the lock and takes it again at once starves the others.
   void LetOthersIn() ABSL_LOCKS_EXCLUDED(mu);
-  // As SingleFlight::Claim: everything read before is stale afterwards.
+  // As SingleFlight::Claim: everything read before is stale.
   void Claim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Threads that wait for the lock, aside from claimants.
+  // Returns the number of threads that wait for the lock, without claimants.
   size_t waiting() const { return waiting_.load(); }
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters.Add(counter, amount); }
-  // Of the keys of what the tenant stores now.
+  // Returns the root key of everything that the tenant stores now.
   Digest RootOf(const Digest& fingerprint, const std::string& tenant) const {
     return RootKey(fingerprint, tenant, secret, drop_numbers.Of(tenant));
   }
-  // As List shows it.
+  // Returns the point as List shows it.
   RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Null when there is none, or when it is another tenant's, which callers must not be able to
-  // tell.
+  // Returns null if the point does not exist or belongs to another tenant; callers must not be able
+  // to tell these cases apart.
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Removes expired restore points, `most` at most; without it as many as a call may that does
-  // something else. False: nothing had expired. An expired point is never served, however late it
-  // is removed; while any is left, only boundaries with a restore point of their own are usable
-  // (Fetcher).
+  // Removes at most `most` expired restore points; the default is for calls with other work to do.
+  // Returns false if none had expired. An expired point is never served, however late it is
+  // removed; while any remains, only boundaries with their own restore point are usable (Fetcher).
   bool Expire(int most = kExpiredInPassing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // All slices of an object from RAM, verified. Null: some are missing or wrong. REQUIRES: held.
+  // Returns all slices of an object from RAM, verified; null if any is missing or wrong. REQUIRES:
+  // the caller holds the object.
   HostCopy IntactCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(mu);
 
-  // Erases from the device, and notes what is to be erased from the disk. False: nothing is.
+  // Erases from the device and records what to erase from disk. Returns false if nothing was
+  // recorded.
   bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)
       ABSL_LOCKS_EXCLUDED(noted_mu_);
-  // EraseFromDisk in the background, or in this thread when the executor is full.
+  // Runs EraseFromDisk in the background, or in this thread if the executor is full.
   void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
-  // Erases what was noted so far from the disk, and `orphans`: objects of a failed write, whose
-  // keys the caller has claimed. No manifest noted before the call is left then; another caller may
-  // still erase objects. A disk that is full or fails takes no erase; the next one that succeeds
-  // takes all that wait. A start before that would bring them back.
+  // Erases all recorded entries from disk, and `orphans`: objects of a failed write, whose keys the
+  // caller has claimed. Afterwards no manifest recorded before the call remains; other threads may
+  // still be erasing objects. A full or failing disk refuses erases; the next successful call
+  // retries all of them. A restart before that would restore the entries.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
       ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
-  // Has the disk give back erased bytes in the background, however few they are.
+  // Reclaims erased bytes in the background, however few.
   void ReclaimSoon() ABSL_LOCKS_EXCLUDED(noted_mu_);
-  // On a small volume, before a write: gives back erased bytes when there are many, so that files
+  // Call before a write. On a small volume, reclaims erased bytes if there are many, so that files
   // stay within the volume however fast publishes replace each other.
   void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, noted_mu_);
-  // False: the last write found no room on the disk, and there still is none for `bytes` more, nor
-  // for a twentieth of the limit. To evict for them would help nobody: another program has filled
-  // the volume.
+  // Returns false if the last write found no room on the disk and there is still none for `bytes`
+  // more, nor for a twentieth of the limit. Eviction would not help: another program has filled the
+  // volume.
   bool MayEvictForDisk(uint64_t bytes);
-  // As EraseFromDisk; what was erased stays so, whatever is damaged later.
+  // As EraseFromDisk, and makes the erases permanent, whatever is damaged later.
   absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
 
   const StoreOptions options;
@@ -257,17 +270,18 @@ class StoreCore {
   StoreMeters meters;
   EventHub events;
   Warnings warnings;
-  std::vector<std::string> damage;  // that the start found on disk; constant from then on
+  std::vector<std::string> damage;  // damage found on disk by the start; constant from then on
   StoreTiers tiers;
   StagedBytes staged;
-  // The limit in force: lower than the option on a volume that is too small for that.
+  // Current limit; lower than the option if the volume is too small.
   std::atomic<uint64_t> disk_limit_bytes{0};
   std::atomic<bool> lacks_room{false};  // the last write found the disk full
-  std::atomic<uint64_t> reclaims{0};    // that gave erased bytes back
-  // What is erased before a reclaim begins, it gives back, or finds no room to.
+  std::atomic<uint64_t> reclaims{0};    // successful reclaims
+  // Reclaims started. A reclaim covers all bytes erased before it began.
   std::atomic<uint64_t> reclaims_begun{0};
-  std::atomic<uint64_t> last_reclaim{0};  // the number, in order of their beginning, of that
-  Executor* executor = nullptr;           // for jobs of all parts; null once these have ended
+  std::atomic<uint64_t> last_reclaim{
+      0};  // number, in start order, of the last reclaim that ended well or found no room
+  Executor* executor = nullptr;  // for the jobs of all parts; null after EndJobs
 
   DropNumbers drop_numbers;
   FingerprintBook fingerprints;
@@ -284,38 +298,43 @@ class StoreCore {
 
  private:
   void AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Called by the catalog for each restore point that leaves.
+  // Called by the catalog for each removed restore point.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
   void QueueReclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu, noted_mu_, reclaim_mu_);
 
-  // What could not be erased: before what was noted meanwhile.
+  // Records failed erases again, before those recorded in the meantime.
   void NoteAgain(Garbage taken) ABSL_LOCKS_EXCLUDED(noted_mu_);
 
-  // Held while manifests are erased: objects that were noted after them wait until they are gone.
+  // Held while manifests are erased: objects recorded after these manifests wait until they are
+  // erased.
   absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(noted_mu_);
   absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, noted_mu_);  // one Reclaim at a time
   absl::Mutex noted_mu_ ABSL_ACQUIRED_AFTER(mu);
-  // To be erased from the disk, the first noted first. A number noted here is never written again.
+  // Entries to erase from disk, oldest first. A recorded number is never written again.
   Garbage noted_ ABSL_GUARDED_BY(noted_mu_);
-  std::atomic<bool> may_erase_{false};  // false: nothing is noted, and no manifest being erased
-  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) = 0;  // erased, but maybe still in files
+  std::atomic<bool> may_erase_{
+      false};  // false: nothing is recorded, and no manifest is being erased
+  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) =
+      0;  // erased, but possibly still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;
-  bool reclaims_all_ ABSL_GUARDED_BY(noted_mu_) = false;  // the next one, also where it moves much
-  std::atomic<size_t> waiting_{0};                        // threads in Lock and AwaitOthers
-  uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;                // of the lock, until now
-  size_t steps_ ABSL_GUARDED_BY(mu) = 0;                  // of this hold
+  bool reclaims_all_ ABSL_GUARDED_BY(noted_mu_) =
+      false;                        // the next reclaim reclaims all, even if it moves many bytes
+  std::atomic<size_t> waiting_{0};  // threads in Lock and AwaitOthers
+  uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;  // times that the lock was taken
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;    // steps since the lock was taken
   std::unique_ptr<Executor> own_executor_, reclaimer_;
 };
 
-// Holds the store's mutex; its destructor has everything erased that the catalog removed meanwhile.
+// Holds the store's mutex; its destructor starts the erasing of everything that the catalog removed
+// in the meantime.
 class ABSL_SCOPED_LOCKABLE StoreLock {
  public:
-  // Who erases from the disk.
+  // Determines which thread erases from disk.
   enum OnDisk {
     kInBackground,
-    kErasesItself,  // the holder, by EraseFromDisk, after it released the lock
+    kErasesItself,  // this thread calls EraseFromDisk after it has released the lock
   };
 
   explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)
@@ -327,7 +346,7 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
     Garbage garbage = core_->objects.TakeGarbage();
     const bool erases = core_->CarryOut(garbage);
     core_->mu.Unlock();
-    garbage.host_copies.clear();  // RAM is not to wait behind the disk
+    garbage.host_copies.clear();  // free RAM before the disk work
     if (erases && on_disk_ == kInBackground) core_->EraseLater();
   }
   StoreLock(const StoreLock&) = delete;

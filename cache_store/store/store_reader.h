@@ -1,8 +1,8 @@
-// StoreReader: looks prompts up, reads what is stored of them, and explains why something is not.
+// StoreReader: looks up prompts, reads the stored parts, and explains misses.
 //
-// Thread safety: all methods from any thread, but one session is used by one thread at a time.
+// Thread safety: all methods from any thread, but a session is used by one thread at a time.
 // Ownership: sessions must not outlive their store; a session holds references, so that no object
-// of its plan is evicted during it. Errors: kInvalidArgument (caller), kDataLoss (bytes failed
+// of its plan is evicted before it ends. Errors: kInvalidArgument (caller), kDataLoss (bytes failed
 // verification: already quarantined), kNotFound (unknown id). A miss is a plan with usable_tokens
 // == 0, never an error.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_READER_H_
@@ -29,26 +29,26 @@
 
 namespace hearth {
 
-// A prompt as a caller names it. A lookup whose fingerprint the store does not know is a miss.
+// A lookup of a prompt. If the store does not know the fingerprint, the lookup is a miss.
 struct PrefixQuery {
   Digest fingerprint{};
   std::string tenant;  // "default" without authentication
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;
-  // A tenant whose prefixes are also read where the caller's own are shorter; empty: none.
+  // Tenant whose prefixes are also read if the caller's own are shorter; empty: none.
   std::string public_tenant;
-  // The caller fetched this before and could not use the result; the first fetch was counted.
+  // The caller fetched this before and could not use the result; only the first fetch is counted.
   bool again = false;
-  uint64_t token_ns = 0;  // the caller's time to compute one token, for statistics; 0: not known
-  // Set by a tier in front of the store: the slower tier that the prefix was just loaded from. The
-  // answer names this tier, and the hit counts for it.
+  uint64_t token_ns = 0;  // time in which the caller computes a token, for statistics; 0: unknown
+  // Set by a tier in front of the store: the slower tier from which the prefix was just loaded. The
+  // result names this tier, and the hit counts for it.
   Tier loaded_from = Tier::kNone;
-  // Set by a tier in front: the least LookupPlan::matched_tokens, known from elsewhere.
+  // Set by a tier in front: lower bound of LookupPlan::matched_tokens, known from elsewhere.
   uint32_t known_tokens = 0;
   // Key chains of this prompt from LocalStore::Peek, reused here. They point into `cuts`, or into
-  // the list that it was copied from, which must outlive them.
+  // the list from which it was copied, which must outlive them.
   std::vector<ChainPtr> chains = {};
-  // Asked every millisecond or so while keys are computed: true ends the call with kCancelled.
+  // Called about every millisecond while keys are computed; true ends the call with kCancelled.
   // Null: never.
   std::function<bool()> stopped = nullptr;
 };
@@ -64,17 +64,17 @@ struct LookupPlan {
   uint32_t usable_tokens = 0;
   Fingerprint fingerprint;          // set when usable
   KvLayout layout;                  // set when usable
-  std::vector<uint32_t> token_ids;  // the stored ones, usable_tokens of them
-  // At or below usable_tokens. Fetch: the query's own, which the keys prove equivalent (a cut at a
-  // multiple of C changes nothing). FetchById: as published.
+  std::vector<uint32_t> token_ids;  // the stored tokens, usable_tokens of them
+  // Cuts at or below usable_tokens. Fetch: the query's cuts, which the keys prove equivalent (a cut
+  // at a multiple of C changes nothing). FetchById: as published.
   std::vector<uint32_t> cuts;
   std::vector<PlannedObject> objects;  // NeededObjects order
   uint64_t total_bytes = 0;
   Tier slowest_tier = Tier::kNone;  // of RAM and disk, or PrefixQuery::loaded_from
   bool on_device = false;           // all objects have copies in the gpu tier
   std::string miss_reason;
-  bool from_public = false;                     // it is PrefixQuery::public_tenant's
-  absl::Time expires = absl::InfiniteFuture();  // the restore point's end
+  bool from_public = false;                     // it belongs to PrefixQuery::public_tenant
+  absl::Time expires = absl::InfiniteFuture();  // the restore point's expiry
 };
 
 class FetchSession {
@@ -83,27 +83,29 @@ class FetchSession {
   virtual const LookupPlan& plan() const = 0;
   // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
   virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
-  // A slice in RAM, not verified: for a reader that verifies it, and calls ReadSlice if it is
+  // Returns a slice in RAM, unverified, for a reader that verifies it and calls ReadSlice if it is
   // wrong.
   virtual std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) = 0;
-  // The slice's place in the shared memory, not verified, and safe from reuse until this session
-  // ends. None if the slice is not there: read it.
+  // Returns the slice's place in the shared memory, unverified, and protected from reuse until this
+  // session ends. Nullopt if the slice is not there: read it.
   virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;
-  // The object's copy in the gpu tier, for a reader that computes on that device. Null if there is
-  // none, or no longer: read the slices.
+  // Returns the object's copy in the gpu tier, for a reader that computes on that device. Null if
+  // there is none (any longer): read the slices.
   virtual DeviceRef OnDevice(size_t object) = 0;
-  // That copy's place in the shared device memory, safe from reuse until this session ends.
+  // Returns the place of that copy in the shared device memory, protected from reuse until this
+  // session ends.
   virtual std::optional<SegmentRange> ShareOnDevice(size_t object) = 0;
 };
 
-// Why a boundary cannot be used.
+// Reason why a boundary cannot be used.
 enum class MissReason {
-  kNone,         // it is usable
-  kNeverStored,  // or the store has forgotten it
+  kNone,         // usable
+  kNeverStored,  // or forgotten
   kRemoved,      // BoundaryReport::removed says why
-  kTailGone,     // the local layers' last tokens; `removed` when they were there once
-  kGlobalsGone,  // the global layers before it; `removed` likewise
-  kOtherCuts,    // the tokens are there, cut elsewhere
+  kTailGone,  // local objects of the last tokens are missing; `removed` is set if they were stored
+              // once
+  kGlobalsGone,  // global objects before it are missing; `removed` likewise
+  kOtherCuts,    // the tokens are stored with other cuts
   kCount
 };
 // Names are part of the API: BoundaryInfo.reason_code.
@@ -119,27 +121,27 @@ struct BoundaryReport {
   MissReason miss = MissReason::kNone;
   std::optional<Removal> removed;
   absl::Duration removed_ago;  // set with `removed`
-  std::string reason;          // all of it in words
+  std::string reason;          // the whole explanation as text
   std::optional<Digest> restore_point_id;
-  // Usable because it is PrefixQuery::public_tenant's. Then without age, pin and id, which would
-  // reveal other tenants' use of it.
+  // Usable because it belongs to PrefixQuery::public_tenant. Then age, pin and id are not set, as
+  // they would reveal its use by other tenants.
   bool from_public = false;
 };
 struct OtherFingerprint {
   FieldDifference difference;
   uint32_t matched_tokens = 0;
 };
-// How much of a prompt can be served and why, boundary by boundary.
+// Explains which part of a prompt can be served and why, for each boundary.
 struct ExplainReport {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
   std::vector<BoundaryReport> boundaries;
-  // Boundaries left out of `boundaries` because they were never stored.
+  // Number of boundaries omitted from `boundaries` because they were never stored.
   uint32_t omitted_boundaries = 0;
   std::vector<OtherFingerprint> other_fingerprints;
   std::string summary;
 
-  // Adds boundaries that can be used from elsewhere and not from here.
+  // Adds boundaries that are usable elsewhere but not here.
   void AddUsable(absl::Span<const BoundaryReport> elsewhere);
 };
 
@@ -147,16 +149,16 @@ class StoreReader {
  public:
   virtual ~StoreReader() = default;
 
-  // `max_tokens`: highest boundary (0: tokens - 1). `above_tokens`: lower ones are of no use.
+  // `max_tokens`: highest boundary (0: tokens - 1). `above_tokens`: only higher boundaries are
+  // useful.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) = 0;
-  // For a copy elsewhere: not a use, so it neither counts as a hit nor changes what is kept and
-  // where.
+  // For copying elsewhere. Not a use: neither counts as a hit nor affects eviction and tiers.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                                   const std::string& tenant) = 0;
   virtual absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) = 0;
-  // Learns a fingerprint's readable fields, so that Explain can name the fields that differ.
+  // Remembers a fingerprint's readable fields, so that Explain can name differing fields.
   virtual void Observe(const Fingerprint& fingerprint, const std::string& tenant) = 0;
 };
 

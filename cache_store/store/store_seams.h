@@ -1,4 +1,4 @@
-// StoreSeams: the surroundings of a store that tests replace. Private to cache_store/ and its
+// StoreSeams: parts of a store's environment that tests replace. Private to cache_store/ and its
 // tests. Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
@@ -16,18 +16,18 @@
 
 namespace hearth {
 
-// Null: the real thing.
+// Null members: the real implementation.
 struct StoreSeams {
   using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
 
   Clock* clock = nullptr;
   std::unique_ptr<Executor> executor;
-  WrapTier wrap_disk;    // put in front of the tier, behind its verification
-  DiskTierOptions disk;  // but for what follows from the store's options
+  WrapTier wrap_disk;    // wraps the tier; reads through the wrapper are verified
+  DiskTierOptions disk;  // except fields that follow from the store's options
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
 };
 
-// As TieredStore::Open; it is a Store (calls/store.h).
+// As TieredStore::Open; returns a Store (calls/store.h).
 absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options,
                                                       StoreSeams seams);
 

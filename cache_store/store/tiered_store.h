@@ -1,6 +1,6 @@
 // TieredStore: a cache node's store as a server sees it: a reader, a publisher and an admin.
 //
-// A store keeps objects in a bounded host tier and a bounded disk tier. Restore points are its unit
+// A store keeps objects in a bounded host tier and a bounded disk tier. Restore points are the unit
 // of visibility and eviction. LocalStore is the store of one machine; ForwardingStore is the base
 // of a tier in front of it. Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_STORE_TIERED_STORE_H_
@@ -27,36 +27,37 @@ class LocalStore;
 class TieredStore : public StoreReader, public StorePublisher, public StoreAdmin {
  public:
   // Opens or creates the data folder, rebuilds the index from its manifests, and erases objects
-  // that no manifest names.
-  // kFailedPrecondition when another process holds the folder or its version is newer; kDataLoss
-  // only when the folder cannot be read at all.
+  // that no manifest names. kFailedPrecondition: another process holds the folder, or its version
+  // is newer. kDataLoss: the folder cannot be read at all.
   static absl::StatusOr<std::unique_ptr<LocalStore>> Open(const StoreOptions& options);
 };
 
-// The store of one machine. Its own methods are for a tier in front of it.
+// The store of one machine. The methods declared here are for a tier in front of it.
 class LocalStore : public TieredStore {
  public:
-  // How much of a prompt is stored, of the tenant's own and of the public tenant's, and the keys by
-  // which that was found. Not a lookup: it counts nothing, and changes nothing of what is kept.
+  // The stored tokens of a prompt, in the tenant's own and in the public namespace, and the key
+  // chains used to find them. Not a lookup: counts nothing and does not affect eviction.
   struct Peeked {
     uint32_t own = 0, of_public = 0;
     std::vector<ChainPtr> chains;
   };
   virtual Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) = 0;
-  // As DropAll if the tenant's number is smaller; else nothing. Everything stored from then on has
-  // this number, which outlives the process, and nothing that has a smaller number is found. An
-  // error of the disk: all of it was dropped, and may come back after a crash.
+  // If the tenant's drop number is smaller than `number`, drops all its entries as DropAll does;
+  // else does nothing. Later entries are stored under the new number, which survives restarts, and
+  // entries with a smaller number are never found. If the disk fails, all entries were dropped but
+  // may reappear after a crash.
   virtual absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                      bool force) = 0;
   virtual uint64_t DropNumber(const std::string& tenant) = 0;  // 0: none
-  // Uninitialised memory for a slice of a publish to come: where it will stay, if there is room.
+  // Returns uninitialised memory for a slice of a future publish: its final place, if there is
+  // room.
   virtual std::shared_ptr<std::byte> AllocateSlice(size_t bytes) = 0;
   // Waits until the memory for the next publishes is ready. For tests and benchmarks.
   virtual void WaitForMemory() = 0;
 };
 
-// Base of a tier in front of a store: forwards the calls that the tier does not change.
-// Ownership: borrows the store.
+// Base of a tier in front of a store: forwards the calls that the tier does not change. Ownership:
+// borrows the store.
 class ForwardingStore : public TieredStore {
  public:
   explicit ForwardingStore(StoreAdmin* behind) : behind_(behind) {}

@@ -24,7 +24,7 @@ constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
 constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
                                        "the common prefix has no complete restore point"};
 
-// Callers may send any speed. At most a second a token is counted.
+// `token_ns` comes from the caller, so it is limited to one second per token.
 void CountSaved(StoreCore* core, uint64_t tokens, uint64_t token_ns) {
   core->Count(Counter::kSavedUs, tokens * std::min<uint64_t>(token_ns, 1'000'000'000) / 1000);
 }
@@ -62,14 +62,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   if (!chained.ok()) return chained.status();
   const std::vector<Namespace>& spaces = *chained;
   if (spaces.empty()) return Miss(query, above_tokens, Found());
-  std::unique_ptr<FetchSessionImpl> session;  // ends without the lock
+  std::unique_ptr<FetchSessionImpl> session;  // destroyed after the lock is released
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
     core_->Expire();
     Found best;
     for (const Namespace& space : spaces) {
-      // The tenant's own first: what is as long elsewhere is not looked for.
+      // The tenant's own namespace comes first; if it has the highest boundary, skip the public
+      // namespace.
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) core_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
@@ -90,7 +91,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   }
   LookupPlan& plan = *session->mutable_plan();
   if (CutsAreKeyed(plan.layout.exactness)) {
-    // The keys prove that these cuts and the stored ones make the same prefill steps.
+    // Equal keys prove that the query's cuts and the stored cuts result in the same prefill steps.
     const auto end = std::upper_bound(query.cuts.begin(), query.cuts.end(), plan.usable_tokens);
     plan.cuts.assign(query.cuts.begin(), end);
   }
@@ -147,8 +148,9 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
       FetchSessionImpl::Use{query.again, false, query.loaded_from, query.token_ns});
 }
 
-// Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
-// objects that no restore point names any more are over the tenant's quota, or RAM has no room.
+// Creates a restore point at a boundary that is complete but has no manifest. Returns null if RAM
+// has no room, or if the tenant's quota has no room for those of its objects that no restore point
+// uses any longer.
 RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
   core_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
@@ -223,7 +225,7 @@ bool Fetcher::IsUsable(const BoundaryState& state, absl::Time now) const {
   if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_has_expired || !HasExpired(*point, now);
   }
-  // Objects may outlive all restore points that named them: a session holds them.
+  // A session may hold objects after all their restore points are gone.
   return !any_has_expired && state.until > now;
 }
 
@@ -281,7 +283,7 @@ FetchSessionImpl::~FetchSessionImpl() {
   }
   RestorePointEntry* point = core_->catalog.Find(point_id_);
   if (point != nullptr && point->number == point_number_) core_->catalog.ReleasePoint(point);
-  // Of a prompt's copies in RAM the last ones go first.
+  // Release in reverse order, so that the last objects of a prompt are evicted from RAM first.
   for (size_t i = objects_.size(); i-- > 0;) {
     const Served& served = served_[i];
     if (!use_.is_export) core_->objects.NoteUse(objects_[i]);
@@ -297,14 +299,14 @@ FetchSessionImpl::~FetchSessionImpl() {
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {
   Served& served = served_[object];
-  // Its bytes came from there, whatever else is read of it.
+  // Its bytes came from the device, even if slices are also read elsewhere.
   if (served.from_device && from != Tier::kGpu) return;
   (from == Tier::kDisk  ? served.from_disk
    : from == Tier::kGpu ? served.from_device
                         : served.from_host) = true;
   if (unserved_slices_ == 0 || --unserved_slices_ > 0 || use_.is_export) return;
-  // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
-  // gone. A restore point that was not read whole gave no tokens to anybody.
+  // The tier of the tokens is known only at the end: a copy in RAM may be damaged or gone. A
+  // restore point that was not read completely counts for no tier.
   Tier tier = std::max(Tier::kGpu, use_.loaded_from);
   for (const Served& served : served_) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
@@ -340,7 +342,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
       NoteFromHost(object, held->bytes.size(), stopwatch);
       return *held;
     }
-    // A broken RAM copy is a miss of that tier: the disk may still have the bytes.
+    // A damaged copy in RAM is a miss of that tier: the disk may still have the bytes.
     core_->Count(Counter::kHostCorrupt);
     broken_.push_back(std::exchange(copies_[object], nullptr));
     quarantiner_->QuarantineHostCopy(stored);

@@ -1,12 +1,12 @@
-// Fetcher: looks prompts up. FetchSessionImpl: hands out what was found.
+// Fetcher: looks up prompts. FetchSessionImpl: gives access to the found restore point.
 //
 //   Fetch: hash the chain -> lock: walk to the longest restore point, among the tenant's prefixes
-//          and then, where callers may read one, in a public namespace; take references
+//          and then, if callers may read one, in a public namespace; take references
 //   session: read and verify without the lock
 //
-// Thread safety: the fetcher all methods from any thread, a session one caller at a time.
-// Ownership: both borrow the rest; a session holds a reference on its restore point and all that it
-// names, so that what was promised stays until it ends.
+// Thread safety: Fetcher: all methods from any thread; a session: one thread at a time. Ownership:
+// both borrow their collaborators; a session holds references on its restore point and all its
+// objects, so that everything in its plan stays until the session ends.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_FETCHER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_FETCHER_H_
 
@@ -31,18 +31,18 @@ class FetchSessionImpl : public FetchSession {
  public:
   struct Use {
     bool again = false;              // PrefixQuery::again
-    bool is_export = false;          // by id: serves nobody's prompt
+    bool is_export = false;          // fetched by id, not for a prompt
     Tier loaded_from = Tier::kNone;  // PrefixQuery::loaded_from
     uint64_t token_ns = 0;           // PrefixQuery::token_ns
   };
-  // A session for a miss.
+  // A session of a miss.
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
-  // Holds the point and all it names.
+  // Takes references on the point and all its objects.
   FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
                    RestorePointEntry* point, Use use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
   ~FetchSessionImpl() override;
 
-  // Before the session is handed out.
+  // Only before the session is returned to the caller.
   LookupPlan* mutable_plan() { return &plan_; }
 
   const LookupPlan& plan() const override { return plan_; }
@@ -56,17 +56,18 @@ class FetchSessionImpl : public FetchSession {
   struct Served {
     bool from_device = false, from_host = false, from_disk = false;
   };
-  // An object's slices as they were read from disk, until it is whole.
+  // Slices of an object that were read from disk, until all of them were read.
   struct Kept {
     bool tried = false;
-    std::vector<SliceView> slices;  // empty: not to be promoted, or on its way
+    std::vector<SliceView> slices;  // empty: not to promote, or already handed over
     size_t count = 0;
   };
 
-  // One more slice went out; with the last one the hit is counted.
+  // Records a served slice. The last slice counts the hit.
   void NoteServed(size_t object, Tier from);
   void NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch);
-  // Of a slice of the plan; kInvalidArgument when there is none.
+  // Returns the index of a layer's slice in the object. kInvalidArgument: the plan has no such
+  // slice.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   std::optional<SliceView> InHost(size_t object, size_t place) const;
   // Keeps a slice that was read from disk until its object can be put into RAM.
@@ -77,37 +78,38 @@ class FetchSessionImpl : public FetchSession {
   Promoter* const promoter_ = nullptr;
   const Use use_;
   LookupPlan plan_;
-  std::vector<StoredObject*> objects_;  // held
-  std::vector<HostCopy> copies_;        // of each: what RAM had, or null. Kept to the end
-  std::vector<HostCopy> broken_;        // of these; they may be shared, and stay where they are
-  std::vector<Served> served_;          // by object
+  std::vector<StoredObject*> objects_;  // this session holds a reference on each
+  std::vector<HostCopy>
+      copies_;  // per object: its copy in RAM, or null; kept until the session ends
+  std::vector<HostCopy> broken_;  // damaged copies, kept as they may be shared
+  std::vector<Served> served_;    // by object
   size_t unserved_slices_ = 0;
   std::vector<DeviceRef> shared_on_device_;
   Digest point_id_{};
-  uint64_t point_number_ = 0;  // 0: none held
+  uint64_t point_number_ = 0;  // 0: no point is held
   const Stopwatch begun_;
-  std::vector<Kept> kept_;  // by object; empty: nothing is to be promoted
+  std::vector<Kept> kept_;  // by object; empty: promote nothing
 };
 
 class Fetcher {
  public:
-  struct Namespace {  // that a prompt is looked for in
+  struct Namespace {  // a tenant's prefixes, to search for a prompt
     std::string tenant;
     std::shared_ptr<const KnownFingerprint> model;
-    ChainPtr chain;  // to the highest boundary that is of use
+    ChainPtr chain;  // to the highest usable boundary
   };
   struct Found {
-    bool is_known = false;  // something of this fingerprint is stored
+    bool is_known = false;  // this fingerprint has stored entries
     uint32_t matched_tokens = 0;
     const Namespace* space = nullptr;
-    SegmentNode* node = nullptr;  // ends the longest restore point
+    SegmentNode* node = nullptr;  // end of the longest restore point
     uint32_t boundary = 0;        // 0: none
   };
 
   Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, DiskWriter* writer)
       : core_(core), quarantiner_(quarantiner), promoter_(promoter), writer_(writer) {}
 
-  // LocalStore::Fetch, Peek and FetchById.
+  // Implement LocalStore::Fetch, Peek and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -117,20 +119,19 @@ class Fetcher {
                                                           const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
-  // For what else asks about a prompt.
-  // The tenant's own first. Empty when none of them ever saw this fingerprint. kCancelled by the
-  // query's `stopped`.
+  // For other queries of a prompt. Returns the namespaces that know the fingerprint, the tenant's
+  // own first. kCancelled: the query's `stopped` returned true.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query,
                                                       uint32_t highest) const
       ABSL_LOCKS_EXCLUDED(core_->mu);
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // False for a boundary that is there only because something expired is still held.
+  // Returns false if the boundary exists only because an expired point is still held.
   bool IsUsable(const BoundaryState& state, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  // `found`: what there is, and is not above what the caller has.
+  // `found`: the best result; it is not above what the caller already has.
   std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, uint32_t above_tokens,
                                      const Found& found);
   std::unique_ptr<FetchSessionImpl> BeginFetch(const PrefixQuery& query, const Namespace& space,

@@ -1,9 +1,10 @@
-// Opening a store: the secret, the disk, the tiers, and the index from what the disk has.
+// Opens a store: reads the secret, opens disk and tiers, and rebuilds the index from disk.
 //
-// Every manifest is read, checked and compared with the records of its objects. What does not fit
-// is dropped, counted and said; objects that no manifest names are erased. A manifest that the disk
-// does not give is left alone until the next start, with all objects that it might name. Errors:
-// the disk's, when it gives nothing any more: nothing is erased, and another start may do better.
+// Every manifest is read, checked and compared with the records of its objects. Manifests that do
+// not match are dropped, counted and reported; objects that no manifest names are erased. If the
+// disk cannot read a manifest, the manifest and all objects that it might name are left alone until
+// the next start. Errors: if the disk fails entirely, its error is returned and nothing is erased;
+// another start may succeed.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -34,12 +35,13 @@ constexpr uint64_t kLargestSlab = uint64_t{32} << 20;
 constexpr uint64_t kMaxAhead = uint64_t{256} << 20;
 
 absl::Status MakeFolder(const std::string& path) {
-  // Parents are the operator's: a typo should not make a tree.
+  // Do not create parents, as a mistyped path should not create a tree of folders.
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("data_dir ", path, ": ", strerror(errno)));
 }
 
-// Room for the tier and for what is on its way into it, some of it resident before it is asked for.
+// Sizes the arena for the tier and for bytes being staged into it; part of it is made resident
+// ahead of use.
 ArenaOptions ArenaOf(const StoreOptions& options) {
   ArenaOptions arena;
   arena.slab_bytes = std::clamp(options.host_bytes / 64, kSmallestSlab, kLargestSlab);
@@ -53,7 +55,7 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
   return arena;
 }
 
-// 4 MB each for the longest prompts.
+// Manifests read at once; a manifest of the longest prompts has 4 MB.
 constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
@@ -64,48 +66,49 @@ class Recovery {
  private:
   struct Model {
     std::shared_ptr<const KnownFingerprint> known;
-    Digest root;  // of the tenant's keys
+    Digest root;  // root key of the tenant
   };
-  // A manifest's way along the index.
+  // The path of a manifest's prompt in the index.
   struct Path {
     struct Step {
       KeyedSegment segment;
-      SegmentNode* node;  // null: not there yet
+      SegmentNode* node;  // null: not in the index yet
     };
     std::vector<Step> steps;
-    std::vector<StoredObject*> objects;  // as the manifest names them; null: not there
+    std::vector<StoredObject*> objects;  // in the manifest's order; null: missing
   };
 
   using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
-  // Returns those that are damaged, or were read wrong; all if `records` is an error.
+  // Adopts or drops each manifest. Returns the manifests that are damaged or were misread; all of
+  // them if `records` is an error.
   std::vector<uint64_t> TakeAll(absl::Span<const uint64_t> manifests, const Records& records)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Those that were not read at once.
+  // Retries the manifests that could not be read in a batch.
   absl::Status ReadAgain(std::vector<uint64_t> manifests) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Take(const ManifestRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   Path PathOf(const ManifestRecord& record, const Model& model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   static bool Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path);
-  // Rebuilds the path and the restore point.
+  // Adds the path and the restore point to the index.
   void Adopt(const ManifestRecord& record, const Model& model, Path path)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void KeepLoadedPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // All manifests are done: what none of them names goes.
+  // Call after all manifests: erases everything that no manifest names.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
   DamageConfirmation confirmation_;
   DiskContents contents_;
-  uint64_t next_number_ = 1;  // above every number in use on disk
+  uint64_t next_number_ = 1;  // above every number on disk
   std::map<std::pair<std::string, Digest>, Model> models_;
   const absl::flat_hash_set<uint64_t> pinned_;
   const absl::flat_hash_map<uint64_t, uint64_t> uses_;
   std::vector<StoredObject*> objects_;
-  std::vector<Digest> lost_;  // ids of dropped points; zeros: unknown
-  size_t unread_ = 0;         // manifests
+  std::vector<Digest> lost_;  // ids of dropped points; all zeros: unknown id
+  size_t unread_ = 0;         // manifests that cannot be read
 };
 
 Recovery::Recovery(StoreCore* core, DamageConfirmation confirmation)
@@ -142,10 +145,11 @@ absl::Status Recovery::Run() {
   {
     StoreLock lock(core_);
     core_->objects.ReserveNumbersBelow(next_number_);
-    // All of them: the book forgets entries above its limit that no restore point refers to.
+    // Add all of them: FingerprintBook::Trim() removes entries above its limit that no restore
+    // point uses.
     for (const auto& [name, model] : models_) core_->fingerprints.Remember(model.known, name.first);
     core_->catalog.BeginAdopting();
-    // Held, and not visible until a manifest names them.
+    // Objects are held, and invisible until a manifest names them.
     objects_.reserve(contents_.objects.size());
     for (ObjectRecord& record : contents_.objects) {
       StoredObject* object = objects_.emplace_back(
@@ -157,7 +161,7 @@ absl::Status Recovery::Run() {
     contents_.objects = {};
   }
   std::vector<uint64_t> again;
-  // The next ones are read, by another thread, while some are put into the index.
+  // Another thread reads the next manifests while this thread adds the previous ones to the index.
   absl::Span<const uint64_t> left(contents_.manifests);
   absl::Span<const uint64_t> coming;
   std::future<Records> records;
@@ -182,16 +186,18 @@ absl::Status Recovery::Run() {
     SayWhatIsLost();
     Collect();
   }
-  core_->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
+  core_->EraseFromDisk()
+      .IgnoreError();  // a full disk refuses erases; they are recorded and retried later
   return absl::OkStatus();
 }
 
-// One that cannot be read keeps no other back. What reads wrong in the same way each time is
-// damaged.
+// An unreadable manifest does not block the others. A manifest that reads wrong in the same way
+// each time is damaged.
 absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
   DiskTier* const disk = core_->tiers.disk.get();
   std::vector<uint64_t> wrong, failed;
-  std::string what;  // was read wrong: the numbers alone are the same for other wrong bytes, too
+  std::string what;  // wrong reads, as text; the numbers alone would not show whether the wrong
+                     // bytes changed
   do {
     wrong.clear();
     failed.clear();
@@ -214,7 +220,7 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
     manifests = wrong;
     manifests.insert(manifests.end(), failed.begin(), failed.end());
   } while (!wrong.empty() && confirmation_.ReadAgain(what));
-  if (!confirmation_.confirmed()) wrong.clear();  // they are left alone, too
+  if (!confirmation_.confirmed()) wrong.clear();  // leave them alone, too
   unread_ = manifests.size() - wrong.size();
   core_->Count(Counter::kTierErrors, unread_);
   StoreLock lock(core_, StoreLock::kErasesItself);
@@ -222,8 +228,8 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
   return absl::OkStatus();
 }
 
-// A crash between a write and the erase of what it replaced may leave two of one key: the newest
-// comes first, and stays.
+// A crash between a write and the erase of the replaced manifest may leave two manifests with the
+// same key: the newest comes first and stays.
 std::vector<uint64_t> Recovery::TakeAll(absl::Span<const uint64_t> manifests,
                                         const Records& records) {
   if (!records.ok()) return {manifests.rbegin(), manifests.rend()};
@@ -244,7 +250,7 @@ void Recovery::Take(const ManifestRecord& record) {
   }
   Path path = PathOf(record, model->second);
   const SegmentNode* const end = path.steps.back().node;
-  if (end != nullptr && end->restore_point != nullptr) {  // by a newer one, which replaced it
+  if (end != nullptr && end->restore_point != nullptr) {  // a newer manifest has replaced it
     core_->objects.DiscardManifest(record.number);
   } else if (Fits(record, model->second.known->layout, path)) {
     Adopt(record, model->second, std::move(path));
@@ -253,8 +259,8 @@ void Recovery::Take(const ManifestRecord& record) {
   }
 }
 
-// Most segments were brought by a manifest before, with their objects: a node with the same tokens
-// and cuts, behind the same others, has the key that hashing would give.
+// Most segments were already added by an earlier manifest, together with their objects. A node with
+// the same parent, tokens and cuts has the key that hashing would give, so hashing is skipped.
 Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model) {
   const Manifest& manifest = record.manifest;
   const KvLayout& layout = model.known->layout;
@@ -288,8 +294,8 @@ Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model
   return path;
 }
 
-// Whether all objects are as the manifest has them, and none of their keys is another's. REQUIRES:
-// a valid manifest.
+// Returns whether all objects match the manifest, and none of their keys belongs to another object.
+// REQUIRES: a valid manifest.
 bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path) {
   for (size_t i = 0; i < path.objects.size(); ++i) {
     StoredObject* const object = path.objects[i];
@@ -301,7 +307,8 @@ bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const 
         object->slice_bytes != layout.SliceBytes(named.id.tokens)) {
       return false;
     }
-    // Of two objects of one key the first adopted stays, and a manifest that names the other goes.
+    // If two objects have the same key, the first adopted object stays, and a manifest that names
+    // the other is dropped.
     if (object->node == nullptr && step.node != nullptr &&
         step.node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
       return false;
@@ -340,7 +347,7 @@ void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& po
   core_->Count(Counter::kRecoveryDroppedManifests);
   core_->objects.DiscardManifest(number);
   if (core_->drop_numbers.Of(tenant) > 0) {
-    // From before a drop of all: its keys are of a smaller number.
+    // Stored before a drop of all entries: its keys have a smaller drop number.
     core_->meters.CountRemoved(Removal::kDropped);
   } else {
     lost_.push_back(point);
@@ -357,7 +364,7 @@ void Recovery::SayWhatIsLost() {
   std::string first;
   size_t lost = 0;
   for (const Digest& id : lost_) {
-    if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has it
+    if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has the same point
     core_->meters.CountRemoved(Removal::kLost);
     core_->history.Record(id, Removal::kLost, core_->clock->Now());
     if (contents_.may_lack) continue;
@@ -373,11 +380,11 @@ void Recovery::SayWhatIsLost() {
 
 void Recovery::Collect() {
   for (StoredObject* object : objects_) core_->objects.Release(object);
-  if (unread_ > 0) core_->objects.TakeGarbage();  // what was not read may name them: they stay
+  if (unread_ > 0) core_->objects.TakeGarbage();  // keep them: unread manifests may name them
   core_->catalog.EndAdopting(core_->clock->Now());
   while (core_->Expire(1)) {
   }
-  // Opened with a smaller limit than it was filled under.
+  // The store may have been filled under a larger limit.
   core_->evictor.TrimDisk(std::numeric_limits<int>::max());
   if (!core_->evictor.FitsOnDisk(0)) core_->Count(Counter::kPublishesRefusedFull);
   KeepLoadedPoints();
@@ -386,12 +393,12 @@ void Recovery::Collect() {
     garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
                                 contents_.unreadable_objects.end());
   }
-  // Of manifests that went while their use was noted.
+  // Uses of manifests that were erased while the use was recorded.
   const absl::flat_hash_set<uint64_t> known(contents_.manifests.begin(), contents_.manifests.end());
   for (const auto& [number, used] : uses_) {
     if (!known.contains(number)) garbage.manifests.push_back(number);
   }
-  // Evicted now, collected, or erased before and not yet given back.
+  // Bytes evicted now, collected, or erased earlier and not yet reclaimed.
   const uint64_t file_bytes = core_->tiers.disk->FileBytes();
   garbage.disk_bytes = file_bytes - std::min(file_bytes, core_->objects.sums().disk_bytes());
   core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
@@ -399,8 +406,8 @@ void Recovery::Collect() {
   core_->fingerprints.Trim();
 }
 
-// Opened with less RAM for restore points than they were stored under, or by a release that did not
-// count them. To evict them here would lose them for good before the operator reads why.
+// The points may have been stored under a larger RAM limit for points, or by a release that did not
+// count them. Keep them: evicting them here would lose them before the operator can read why.
 void Recovery::KeepLoadedPoints() {
   const uint64_t bytes = core_->evictor.PointBytes();
   const uint64_t limit = core_->evictor.limits().point_bytes;
@@ -417,7 +424,8 @@ void Recovery::KeepLoadedPoints() {
                    2 * bytes));
 }
 
-// Without them all that was published after a drop has other keys, and would be erased.
+// Drop numbers are part of the keys: without them, all entries published after a drop would not
+// match their keys and would be erased.
 absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
   DiskTier* const disk = core->tiers.disk.get();
   absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);

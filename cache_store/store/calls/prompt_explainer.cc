@@ -17,17 +17,18 @@
 namespace hearth {
 namespace {
 
-// Boundaries with nothing to say (never stored, beyond the match) are cut off after this many;
-// declared ones, which the caller will look for, after as many as stay within half a megabyte.
+// Limits of reported boundaries that were never stored and lie after the match. Declared
+// boundaries, which the caller will look for, have a larger limit: about half a megabyte of report.
 constexpr size_t kMaxSilentBoundaries = 16;
 constexpr size_t kMaxSilentDeclared = 4096;
 
-// Does not tell how far back the store remembers: that would tell of others' losses.
+// The text does not reveal how far back the history goes, as that depends on other tenants'
+// removals.
 constexpr char kNeverStored[] = "never stored, or removed too long ago to remember";
 
 std::string AgoText(absl::Duration ago) {
   ago = std::max(ago, absl::ZeroDuration());
-  // Two units are enough for a person: "12s", "3m4s", "5h10m".
+  // At most two units, for people: "12s", "3m4s", "5h10m".
   const absl::Duration unit = ago < absl::Hours(1) ? absl::Seconds(1) : absl::Minutes(1);
   return absl::StrCat(absl::FormatDuration(absl::Trunc(ago, unit)), " ago");
 }
@@ -87,12 +88,12 @@ std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limi
   return "";
 }
 
-// Says why a boundary of a prompt cannot be used, in words and as a code: looks at the place where
-// the prompt's chain breaks, and at the history of the missing segments. Made for one walk along a
-// prompt, under the store's lock, and used there. Borrows everything.
+// Explains why a boundary of a prompt cannot be used, as text and as a code, from the place where
+// the prompt's chain breaks and the history of the missing segments. Created for one walk along a
+// prompt and used under the store's lock. Borrows everything.
 class MissExplainer {
  public:
-  // `matched_tokens`: common with anything the tenant stored.
+  // `matched_tokens`: leading tokens shared with any entry of the tenant.
   MissExplainer(StoreCore* core, const Fetcher* finder, const KvLayout& layout,
                 const PromptChain& chain, uint32_t matched_tokens, absl::Time now)
       : core_(core),
@@ -102,7 +103,7 @@ class MissExplainer {
         matched_tokens_(matched_tokens),
         now_(now) {}
 
-  // Of the next boundary of a walk; with kNeverStored and kOtherCuts no reason.
+  // Reports on the next boundary of a walk. Leaves the reason of kNeverStored and kOtherCuts empty.
   BoundaryReport ReportOn(const BoundaryState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     BoundaryReport report;
     report.boundary = state.boundary;
@@ -126,7 +127,7 @@ class MissExplainer {
   }
 
  private:
-  // Where the boundary cannot be used, fills miss, removed, removed_ago and reason.
+  // If the boundary cannot be used, fills in miss, removed, removed_ago and reason.
   void Explain(const BoundaryState& state, BoundaryReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   struct Gone {
@@ -141,9 +142,9 @@ class MissExplainer {
   const uint32_t matched_tokens_;
   const absl::Time now_;
   bool lacks_globals_ = false;
-  bool has_hidden_ = false;                     // among the objects so far
-  std::optional<Departure> globals_departure_;  // of the first chunk that lacks its global object
-  // Missing local objects of the tail, those after which none left later.
+  bool has_hidden_ = false;                     // any object so far is hidden
+  std::optional<Departure> globals_departure_;  // of the first chunk without its global object
+  // Missing local objects of the tail after which no other left later: `when` decreases.
   std::deque<Gone> tail_;
 };
 
@@ -261,7 +262,7 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
     StoreLock lock(core_);
     Walk(space, query, &report);
   }
-  // The reasons of thousands of boundaries, without the lock.
+  // Write the reasons of thousands of boundaries without holding the lock.
   const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
   const std::string never = drop_number == 0
@@ -318,7 +319,7 @@ void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,
   while (walk.Next(&states)) {
     for (const BoundaryState& state : states) {
       BoundaryReport boundary = misses.ReportOn(state);
-      // At least one token is always left to compute.
+      // At least one token always remains to be computed.
       if (boundary.usable && state.boundary < tokens) report->usable_tokens = state.boundary;
       if (boundary.miss == MissReason::kNeverStored) {
         const bool declared =
@@ -335,7 +336,7 @@ void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,
   }
 }
 
-// Would the same tokens have hit, or further, with the cuts that are stored, or with none?
+// Checks whether the same tokens would be a longer hit with the stored cuts, or without cuts.
 void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& query,
                                   ExplainReport* report) {
   const KvLayout& layout = space.model->layout;
@@ -350,7 +351,8 @@ void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& que
                   cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
 }
 
-// Would the tenant's other models have hit, or further? Then the field that differs is the answer.
+// Checks whether the tenant's other models would give a longer hit; if so, reports the differing
+// fields.
 void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                                     ExplainReport* report) {
   for (const auto& other : core_->fingerprints.Of(query.tenant)) {
@@ -365,7 +367,8 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
       matched = match.tokens;
       if (match.point != nullptr) usable = match.point->end();
     }
-    // Of a miss every token more says something; of a hit only what could be restored.
+    // For a miss, every further matching token is informative; for a hit, only restorable tokens
+    // are.
     const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;
     if (usable <= report->usable_tokens && !matches_more) continue;
     std::vector<FieldDifference> differences;

@@ -1,6 +1,6 @@
-// PromptExplainer: explains a lookup: for each boundary what is stored, or why it cannot be used.
+// PromptExplainer: explains a lookup: for each boundary, what is stored, or why it cannot be used.
 //
-// Thread safe. Ownership: borrows the rest.
+// Thread safe. Ownership: borrows its collaborators.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 
@@ -13,14 +13,14 @@
 
 namespace hearth {
 
-// "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
+// Returns, for example, "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
 std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limits& limits);
 
 class PromptExplainer {
  public:
   PromptExplainer(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
-  // StoreReader::Explain.
+  // Implements StoreReader::Explain.
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
@@ -31,7 +31,7 @@ class PromptExplainer {
   void ExplainCuts(const Namespace& space, const PrefixQuery& query, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
-  // Fills in the tokens that match, and the boundaries.
+  // Fills in the matching tokens and the boundaries.
   void Walk(const Namespace& space, const PrefixQuery& query, ExplainReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 

@@ -15,16 +15,16 @@
 namespace hearth {
 namespace {
 
-// Objects that the boundaries of one publish name, one by one: a boundary in each of the 4,096
-// chunks of 16 tokens of a 64k prompt would name 8 million. Each costs some 200 ns here, and a
-// fraction of that under the lock.
+// Limit of the objects that the boundaries of one publish name, counted per boundary: a boundary in
+// each of the 4,096 chunks of 16 tokens of a 64k prompt would name 8 million. Each costs about 200
+// ns here, and a fraction of that under the lock.
 constexpr uint64_t kMaxNamedObjects = uint64_t{1} << 20;
-// A begin that takes more memory counts as staged: a prompt of a million tokens in small chunks
-// takes 40 MiB. So much of each stream is in no budget.
+// If the announcement takes more memory than this, it counts as staged: a prompt of a million
+// tokens in small chunks takes 40 MiB. Smaller announcements are in no budget.
 constexpr uint64_t kFreeBeginBytes = uint64_t{64} << 10;
 
-// Of the announcement, its chain and the bookkeeping for each object; the caller has another copy
-// of the objects.
+// Returns the bytes of the announcement, its chain and the bookkeeping per object. Objects count
+// twice, as the caller has its own copy.
 uint64_t BeginBytes(const PublishSpec& spec) {
   constexpr size_t kObjectBytes = 2 * sizeof(PublishObject) + sizeof(PublishSessionImpl::Item) +
                                   sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
@@ -246,7 +246,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     item.needed = item.object == nullptr && !spec_.objects[i].absent;
     if (item.object != nullptr) core_->objects.Hold(item.object);
   }
-  // Objects that only boundaries need which cannot be completed are not asked for.
+  // Do not ask for objects that are only needed by boundaries that cannot be completed.
   std::vector<bool> useful(items_.size(), false);
   for (const Boundary& named : boundaries_) {
     const bool possible = std::all_of(named.items.begin(), named.items.end(), [&](const size_t i) {
@@ -267,13 +267,13 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   if (needed_bytes + staged_bytes_ > core_->options.max_staged_bytes) {
     core_->Count(Counter::kPublishesRefusedStaged);
-    // Not kResourceExhausted, which asks to come back: it will not fit later either.
+    // Not kResourceExhausted, as a retry would not fit either.
     return absl::InvalidArgumentError(absl::StrCat("publish: must have at most max_staged_bytes, ",
                                                    core_->options.max_staged_bytes, "; got ",
                                                    needed_bytes, " bytes"));
   }
-  // Checked before a byte comes. The tenant's other points may go until the commit, which checks
-  // again.
+  // Check before any slice is received. The tenant's other points may still be evicted before the
+  // commit, and the commit checks again.
   if (core_->catalog.ledger().FitsBesidePins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
@@ -283,7 +283,8 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 
 PublishSessionImpl::~PublishSessionImpl() {
   if (!committed_) core_->Count(Counter::kPublishesAbandoned);
-  // Slices that the RAM tier took are counted there; the rest go before their room is given away.
+  // Slices adopted by the RAM tier are counted there; free the others before their staged bytes are
+  // released.
   plan_.work.objects.clear();
   for (Item& item : items_) {
     item.staged.clear();
@@ -378,7 +379,8 @@ void PublishSessionImpl::ClaimKeys() {
   core_->Claim(plan_.work.claims);
 }
 
-// Gives every complete staged object a place, or finds that another publisher was first.
+// Creates an object for each complete staged item, or finds the object that another publisher
+// stored first.
 absl::Status PublishSessionImpl::AdoptStaged() {
   core_->mu.AssertHeld();
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -393,7 +395,8 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     item.object = *stored;
     if (item.object != nullptr) {
       core_->objects.Hold(item.object);
-      // Other bytes of the class `portable`: they are not those of the object's digests.
+      // In the class `portable`, the stored bytes may differ from the staged bytes. Then the staged
+      // bytes do not match the stored object's digests and are not used.
       item.needed = item.object->slice_digests() == spec_.objects[i].slice_digests;
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
@@ -440,7 +443,7 @@ void PublishSessionImpl::ChooseBoundaries() {
                     boundaries_.end());
 }
 
-// Reserves quota, and RAM or disk, for what is new, and lists what is to be written.
+// Reserves quota, and RAM or disk room, for the new objects, and lists the objects to write.
 absl::Status PublishSessionImpl::MakeRoom() {
   core_->mu.AssertHeld();
   Persisting& work = plan_.work;
@@ -480,7 +483,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
       plan_.host_reserved_bytes = plan_.unwritten_bytes = host_bytes;
       return absl::OkStatus();
     }
-    plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
+    plan_.level = Durability::kDisk;  // no room in RAM: use the disk instead
   }
   if (has_disk && !plan_.may_evict && !core_->evictor.FitsOnDisk(work.reserved_bytes)) {
     core_->Count(Counter::kPublishesRefusedFull);
@@ -497,8 +500,8 @@ absl::Status PublishSessionImpl::MakeRoom() {
   return absl::OkStatus();
 }
 
-// An eviction may remove nodes that were there when the bytes were counted: then they are counted
-// again.
+// An eviction may remove nodes that existed when the bytes were counted; if there was an eviction,
+// count again.
 absl::Status PublishSessionImpl::ReservePoints() {
   core_->mu.AssertHeld();
   uint64_t& reserved = plan_.points_reserved_bytes;
@@ -522,7 +525,7 @@ absl::Status PublishSessionImpl::ReservePoints() {
   return absl::OkStatus();
 }
 
-// Nodes and points that are not there yet, and a copy in RAM of each object.
+// Counts the missing nodes and points, and a copy in RAM of each object.
 uint64_t PublishSessionImpl::PointBytesToAdd() const {
   core_->mu.AssertHeld();
   const PrefixIndex& index = core_->catalog.index();
@@ -544,7 +547,7 @@ uint64_t PublishSessionImpl::PointBytesToAdd() const {
   return bytes;
 }
 
-// Finds the restore point that is there, which stays until EndPlan, and its end.
+// Finds an existing restore point, holds it until EndPlan, and sets its new expiry.
 void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   core_->mu.AssertHeld();
   RestorePointEntry* point = core_->catalog.Find(kept->segment->key);
@@ -557,8 +560,8 @@ void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   if (kept->held) {
     core_->catalog.HoldPoint(point);
     core_->catalog.BeginRenewal(point);
-    // The first publisher sets its end, and later ones only move it further away. A publisher
-    // without a time to live does not remove an end.
+    // The first publisher sets the expiry; later publishers only extend it. A publish without a
+    // time to live does not remove an expiry.
     const bool asks = plan_.expires != absl::InfiniteFuture();
     if (!point->expiry.inherited) {
       kept->expires = asks ? std::max<absl::Time>(plan_.expires, point->expiry.at)
@@ -575,7 +578,7 @@ void PublishSessionImpl::ListManifests() {
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : boundaries_) {
     RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
-    // One with an earlier end is replaced; RAM may know a later one than the disk.
+    // Replace a manifest with an earlier expiry; RAM may have a later expiry than the disk.
     const bool is_written = point != nullptr && point->durable;
     if (is_written && !EndsEarlier(*point, kept) && kept.expires <= point->expiry.written) continue;
     kept.write = true;
@@ -600,7 +603,7 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   return record;
 }
 
-// Gives back the quota that was reserved, and the points that were held.
+// Releases the reserved quota and the held points.
 void PublishSessionImpl::EndPlan() {
   core_->mu.AssertHeld();
   core_->objects.Unpromise(plan_.promised);
@@ -638,13 +641,13 @@ void PublishSessionImpl::Reveal() {
   core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
   for (Boundary& kept : boundaries_) {
     for (const size_t i : kept.items) {
-      // RAM is its only home, and was reserved.
+      // The object would only be in RAM, whose room was reserved.
       const Item& item = items_[i];
       if (!item.complete() || item.object->in_host() || item.object->on_disk) continue;
       PutInHost(item, &plan_.host_reserved_bytes);
     }
     AdmitToHost(kept);
-    // A point that was there already is left out when it was dropped while this wrote.
+    // If an existing point was dropped during the write, it is left out.
     RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
     const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
     const bool is_dropped = is_gone || IsDropped();
@@ -680,14 +683,14 @@ void PublishSessionImpl::Show(const Boundary& kept) {
   const bool is_renewed = !is_new && EndsEarlier(*point, kept);
   if (is_renewed) core_->catalog.Renew(point, kept.expires);
   const bool is_made_durable = kept.write && !point->durable;
-  // A lookup may have made the point meanwhile: this manifest is its.
+  // If a lookup created the point in the meantime, the point gets this manifest.
   if (kept.write) core_->catalog.SetDurable(point, kept.manifest, kept.expires);
   if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id());
   core_->catalog.Touch(point, core_->clock->Now());
   if (spec_.hint.is_given()) {
     core_->catalog.SetHint(point, spec_.hint.priority, plan_.kept_until, core_->clock->Now());
   }
-  // Only now is the record what a list would show.
+  // The point is complete only now, so the event shows the same as List.
   if (is_new) {
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   } else if (is_made_durable) {
@@ -705,10 +708,10 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
   PrefixIndex& index = core_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
   SegmentNode* node = index.EnsureRoot(chain_->root);
-  size_t next = 0;  // items come in order of their segments
+  size_t next = 0;  // items are in order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
     node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
-    assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
+    assert(node != nullptr);  // AdoptStaged excluded collisions, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
       StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
@@ -733,7 +736,7 @@ void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
   for (const size_t i : kept.items) {
     const Item& item = items_[i];
     if (item.object->in_host()) continue;
-    if (!item.complete()) return;  // on the disk only: the next fetch promotes it
+    if (!item.complete()) return;  // only on disk: the next fetch promotes it
     bytes += item.object->bytes();
   }
   if (!core_->evictor.ReserveHost(bytes, spec_.tenant)) return;

@@ -14,13 +14,13 @@
 namespace hearth {
 namespace {
 
-// What the disk has lost in use is written again soon.
+// Interval of checking for records that the disk lost in use; these are written again soon.
 constexpr absl::Duration kLookAtDiskEvery = absl::Seconds(1);
-// Expired points removed under one hold of the lock, and how long they may stay where nobody looks
-// anything up. Between two batches others get the lock.
+// Expired points to remove while holding the lock once, and how long they may stay if there are no
+// lookups. Between two batches the lock is released.
 constexpr int kExpiredAtOnce = 64;
 constexpr absl::Duration kMaxPause = absl::Seconds(1), kBreath = absl::Milliseconds(1);
-// A crash forgets the uses of so long. Some 40 bytes each, 4,096 of them in one batch.
+// A crash loses the uses of the last interval. About 40 bytes each, 4,096 of them per batch.
 constexpr absl::Duration kNoteUsesEvery = absl::Minutes(1);
 constexpr size_t kUsesAtOnce = 4096;
 
@@ -60,9 +60,9 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
 }
 
 Store::~Store() {
-  threads_.clear();  // what they did not come to is there at the next start
+  threads_.clear();  // pending background work is done after the next start
   DiskTier* const disk = core_->tiers.disk.get();
-  if (disk != nullptr) disk->StopReclaiming();  // the next start goes on with it
+  if (disk != nullptr) disk->StopReclaiming();  // the next start continues it
   promoter_.StopCopying();
   core_->EndJobs();
   if (disk == nullptr) return;
@@ -107,7 +107,7 @@ bool Store::NoteUses() {
     uses = core_->catalog.TakeUses(kUsesAtOnce);
   }
   if (uses.empty()) return false;
-  // They are only worth what they cost: what cannot be written is forgotten.
+  // Uses are only hints for eviction: if they cannot be written, they are forgotten.
   if (!core_->tiers.disk->NoteUses(uses).ok()) core_->Count(Counter::kTierErrors);
   return true;
 }
@@ -129,10 +129,10 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   uint64_t durable_number = 0;
   {
     StoreLock lock(core_.get());
-    // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
+    // Check before claiming: a caller must not wait for another tenant's point, or block its calls.
     if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
-    // Pins of one point reach the disk in the order in which they were asked for, and never beside
-    // the write that makes the point durable.
+    // The claim orders the pin writes of one point, and keeps them apart from the write that makes
+    // the point durable.
     core_->Claim({id});
     const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
     if (!status.ok() || durable_number == 0) core_->flight.Release({id});
@@ -211,7 +211,7 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
 
 absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                   bool force) {
-  // Most callers only look, and wait for nobody's note.
+  // Most calls change nothing; these do not wait for notes_mu_.
   if (number <= core_->drop_numbers.Of(tenant)) return DropResult();
   absl::Status noted;
   uint64_t end = 0;
@@ -262,7 +262,7 @@ DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool for
   core_->mu.AssertHeld();
   return quarantiner_.RemovePoints(tenant, Removal::kDropped, [&](const RestorePointEntry& point) {
     if (point.pinned && !force) return false;
-    // Later ones, too, that a lookup made of what was left meanwhile.
+    // Also points that lookups created in the meantime from the remaining parts.
     return point.number < end || point.expiry.inherited;
   });
 }
@@ -312,7 +312,7 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   std::map<std::string, uint64_t>& counters = stats.counters;
   counters = core_->meters.counters.Snapshot();
-  // Of a tier in front of this store nothing is known but what came from there.
+  // This store knows a tier in front of it only by hits from there.
   const bool has_shared = core_->meters.hit_tokens[StoreMeters::Of(Tier::kShared)] > 0;
   stats.latencies = core_->meters.Latencies(core_->tiers.disk != nullptr,
                                             core_->tiers.device != nullptr, has_shared);
@@ -370,7 +370,8 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   std::vector<Catalog::PointName> names;
   WatchStart start;
   {
-    // Events are posted under this lock: all that changes after `start.sequence` comes as one.
+    // Events are posted under this lock, so every change after `start.sequence` arrives as an
+    // event.
     StoreLock lock(core_.get());
     start = core_->events.Subscribe(
         tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
@@ -417,7 +418,7 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
         "no backup was made, because the last start found damage: ", core_->damage[0],
         "; older backups may have the lost entries; to back up the rest, start the store again"));
   }
-  // A full disk takes no erase, and may still be backed up.
+  // A full disk refuses erases, but can still be backed up.
   core_->EraseFromDisk().IgnoreError();
   return core_->tiers.disk->BackUp(to);
 }

@@ -1,7 +1,7 @@
-// Store: the implementation of LocalStore. Makes its parts, hands each call to one of them, and
-// does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
+// Store: the implementation of LocalStore. Creates its parts, passes each call to one of them, and
+// itself implements calls of a few lines under the lock: listing, pinning, dropping, counting.
 //
-// Thread safe: as TieredStore; locking in store_core.h. Ownership: owns its parts.
+// Thread safety: as TieredStore; locks in store_core.h. Ownership: owns its parts.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 
@@ -32,7 +32,7 @@ class Store final : public LocalStore {
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
-  void StartThreads();  // upkeep, the scrub
+  void StartThreads();  // upkeep and scrub
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -80,12 +80,13 @@ class Store final : public LocalStore {
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
 
-  // Background steps, which a test runs itself where it gave the executor; each by one thread at a
-  // time. Both return how long to wait before the next call.
-  // Reads the next slice on disk, if it is time to.
+  // Background steps. A test that passes its own executor calls them itself. Each by one thread at
+  // a time. Both return the pause before the next call.
+  //
+  // Reads the next slice on disk if it is due.
   absl::Duration ScrubStep() { return scrubber_.Step(); }
-  // Removes some expired points, measures the disk's volume, and now and then notes last uses on
-  // disk.
+  // Removes some expired points, measures the disk's volume, and from time to time writes last uses
+  // to disk.
   absl::Duration UpkeepStep() ABSL_LOCKS_EXCLUDED(core_->mu);
   StoreCore* core() { return core_.get(); }
   VolumeWatch* volume() { return &volume_; }
@@ -94,23 +95,24 @@ class Store final : public LocalStore {
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Those with numbers below `end`. Others have the lock in between.
+  // Drops the tenant's points with numbers below `end`. Releases the lock in between.
   DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Not by force: an error names what the tenant has pinned.
+  // If !force and the tenant has pinned points, returns an error that names them.
   absl::Status CheckUnpinned(const std::string& tenant, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
-  // Notes last uses on disk. True: some were noted, and there may be more.
+  // Writes last uses to disk. Returns true if some were written and there may be more.
   bool NoteUses() ABSL_LOCKS_EXCLUDED(core_->mu);
-  // The longest unused first. Others have the lock in between: those that leave are left out.
+  // Returns descriptions, least recently used first. Releases the lock in between; points that are
+  // removed meanwhile are left out.
   std::vector<RestorePoint> DescribeInSteps(std::vector<Catalog::PointName> names)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
   const uint64_t incarnation_;
   const std::unique_ptr<StoreCore> core_;
-  absl::Time uses_noted_;  // used by the thread of UpkeepStep
-  absl::Mutex notes_mu_;   // before core_->mu: notes of drop numbers are in their order
+  absl::Time uses_noted_;  // used by the thread of UpkeepStep only
+  absl::Mutex notes_mu_;   // taken before core_->mu; notes of drop numbers are written in order
   DiskWriter writer_;
   Quarantiner quarantiner_;
   Promoter promoter_;
@@ -119,7 +121,7 @@ class Store final : public LocalStore {
   PromptExplainer explainer_;
   Scrubber scrubber_;
   VolumeWatch volume_;
-  std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use all else
+  std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use the other members
 };
 
 }  // namespace hearth
