@@ -16,7 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/retention/retention.h"
-#include "cache_store/shared/shared_lives.h"
+#include "cache_store/shared/shared_ttl_policy.h"
 
 namespace hearth {
 namespace {
@@ -433,13 +433,13 @@ class Fleet::EngineShard {
 
 struct Fleet::Node {
   DenseCache memory;
-  SharedLives lives;
+  SharedTtlPolicy lives;
 };
 
 Fleet::Fleet(const FleetShape& shape) : ttl_(shape.ttl) {
   assert(shape.nodes >= 1 && shape.shards >= 1 && shape.samples >= 1);
   for (uint32_t i = 0; i < shape.nodes; ++i) {
-    nodes_.push_back({{RetentionPolicy::kDefault, shape.node_blocks}, SharedLives(shape.ttl)});
+    nodes_.push_back({{RetentionPolicy::kDefault, shape.node_blocks}, SharedTtlPolicy(shape.ttl)});
   }
   for (uint32_t i = 0; i < shape.shards; ++i) {
     shards_.emplace_back(shape.shared_blocks / shape.shards, shape.samples, i);
@@ -466,9 +466,9 @@ Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
   const absl::Time now = absl::FromUnixMillis(request.at_ms);
   const size_t whole = request.tokens / kBlockTokens;
   const auto end_of = [&](size_t depth) {
-    return now + SharedLives::LifeOf(ttl_, static_cast<int64_t>(depth), depth < whole);
+    return now + SharedTtlPolicy::TtlOf(ttl_, static_cast<int64_t>(depth), depth < whole);
   };
-  if (found.blocks > 0 && node.lives.PutsOff(blocks[found.blocks - 1], now)) {
+  if (found.blocks > 0 && node.lives.ExtendsExpiry(blocks[found.blocks - 1], now)) {
     for (size_t depth = found.blocks; depth-- > 0;) {
       ShardOf(blocks[depth]).ExtendExpiry(blocks[depth], end_of(depth));
     }

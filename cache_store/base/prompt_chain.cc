@@ -9,7 +9,7 @@ namespace hearth {
 namespace {
 
 // SHA-256 hashes this many tokens of four bytes each in about a millisecond.
-constexpr uint32_t kTokensBetweenQuestions = 128 << 10;
+constexpr uint32_t kTokensBetweenStopChecks = 128 << 10;
 
 }  // namespace
 
@@ -56,7 +56,7 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
                            token_ids.subspan(segment.begin, segment.tokens), keyed.CutOffsets());
     out->push_back(keyed);
     hashed += segment.tokens + static_cast<uint32_t>(keyed.cuts.size());
-    if (hashed < kTokensBetweenQuestions) return;
+    if (hashed < kTokensBetweenStopChecks) return;
     hashed = 0;
     chain.is_whole = !stopped || !stopped();
   };

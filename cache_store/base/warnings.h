@@ -24,7 +24,7 @@ class Warnings {
  public:
   using Sink = std::function<void(const std::string&)>;
   // Lines of one kind per minute: a failing disk reports the same error with every write.
-  static constexpr int kMaxAMinute = 6;
+  static constexpr int kMaxPerMinute = 6;
 
   // A null `sink` discards all lines.
   explicit Warnings(Sink sink) : sink_(std::move(sink)) {}
@@ -40,7 +40,7 @@ class Warnings {
         left_out = said.left_out;
         said = Kind{now, 0, 0};
       }
-      if (said.lines >= kMaxAMinute) {
+      if (said.lines >= kMaxPerMinute) {
         ++said.left_out;
         return;
       }

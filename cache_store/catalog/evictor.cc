@@ -12,7 +12,7 @@ using Answer = Retention::Answer;
 // With a disk: the evictor looks at this many points, least valuable first, for points whose
 // objects are in RAM only, to make room in RAM. If there are none, the publish is written to the
 // disk at once.
-constexpr int kLookedAt = 1024;
+constexpr int kMaxExamined = 1024;
 
 bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !point.pinned; }
 
@@ -31,7 +31,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   for (StoredObject* object : point.objects) {
     if (object->names == 1) bytes += object->bytes();
   }
-  return TenantLedger::IsAboveFloor(*point.account, bytes);
+  return TenantAccounts::IsAboveFloor(*point.account, bytes);
 }
 
 }  // namespace
@@ -165,7 +165,7 @@ bool Evictor::EvictOneForHost(const std::string& tenant) {
   // Without a disk, a point that shares all its objects is evicted in its turn, too: while the
   // other points stay, a lookup creates the point again.
   const bool is_all = limits_.disk_bytes == 0;
-  int left = is_all ? std::numeric_limits<int>::max() : kLookedAt;
+  int left = is_all ? std::numeric_limits<int>::max() : kMaxExamined;
   RestorePointEntry* chosen = catalog_->feed().Visit([&](RestorePointEntry* point) {
     if (left-- == 0) return Answer::kTake;
     if (!MayLeave(*point) || !(is_all || FreesHost(*point))) return Answer::kNext;
@@ -189,11 +189,11 @@ bool Evictor::Promise(const std::string& tenant, const std::vector<StoredObject*
   if (objects.empty()) return true;
   TenantAccount* const account = objects_->ledger().AccountOf(tenant);
   for (StoredObject* object : objects) objects_->Promise(object, account);
-  bool fits = TenantLedger::IsWithin(*account);
-  if (!fits && TenantLedger::CanBeWithin(*account)) {
-    while (!TenantLedger::IsWithin(*account) && EvictOneOf(*account)) {
+  bool fits = TenantAccounts::IsWithin(*account);
+  if (!fits && TenantAccounts::CanBeWithin(*account)) {
+    while (!TenantAccounts::IsWithin(*account) && EvictOneOf(*account)) {
     }
-    fits = TenantLedger::IsWithin(*account);
+    fits = TenantAccounts::IsWithin(*account);
   }
   if (!fits) objects_->Unpromise(objects);
   return fits;
@@ -213,7 +213,7 @@ bool Evictor::IsWorthWriting(const RestorePointEntry& point) const {
     if (!object->on_disk) bytes += object->disk_cost_bytes();
   }
   if (sums_->disk_bytes() + bytes <= limits_.disk_bytes) return true;
-  return !catalog_->feed().IsLeastWorth(point);
+  return !catalog_->feed().IsFirstVictim(point);
 }
 
 }  // namespace hearth

@@ -26,7 +26,7 @@
 #include "absl/hash/hash.h"
 #include "absl/time/time.h"
 #include "cache_store/base/memory_cost.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "cache_store/catalog/prefix_index.h"
 #include "cache_store/catalog/stored_object.h"
 
@@ -165,8 +165,8 @@ class ObjectTable {
   explicit ObjectTable(TenantQuotas quotas) : ledger_(std::move(quotas)) {}
 
   PrefixIndex& index() { return index_; }
-  TenantLedger& ledger() { return ledger_; }
-  const TenantLedger& ledger() const { return ledger_; }
+  TenantAccounts& ledger() { return ledger_; }
+  const TenantAccounts& ledger() const { return ledger_; }
   // `tier` is kHost or kDisk.
   const TierFlow& flow(Tier tier) const { return tier == Tier::kHost ? host_flow_ : disk_flow_; }
   StorageSums& sums() { return sums_; }
@@ -246,7 +246,7 @@ class ObjectTable {
   CommonValues<std::vector<uint32_t>> layers_;
   CommonValues<std::string> publishers_;
   PrefixIndex index_;
-  TenantLedger ledger_;
+  TenantAccounts ledger_;
   StorageSums sums_;
   TierFlow host_flow_, disk_flow_;
   Garbage garbage_;

@@ -144,7 +144,7 @@ RestorePointEntry* RetentionFeed::VisitOwned(Retention::Owner owner, Take take) 
   return taken;
 }
 
-bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
+bool RetentionFeed::IsFirstVictim(const RestorePointEntry& point) const {
   return &point == Visit([](RestorePointEntry*) { return Retention::Answer::kTake; });
 }
 

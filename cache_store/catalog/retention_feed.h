@@ -51,7 +51,7 @@ class RetentionFeed {
   RestorePointEntry* Visit(Take take) const;
   RestorePointEntry* VisitOwned(Retention::Owner owner, Take take) const;
   // Returns whether the point would be offered first.
-  bool IsLeastWorth(const RestorePointEntry& point) const;
+  bool IsFirstVictim(const RestorePointEntry& point) const;
 
   size_t size() const { return size_; }
   bool Contains(const RestorePointEntry& point) const;

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/base/slice_view.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "cache_store/base/tier.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/prefix_index.h"

@@ -14,7 +14,7 @@ namespace {
 
 // 31 s in total. No pause is longer than a store may take to publish again after its disk recovers.
 constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
-constexpr size_t kSaidBytes = 512;  // limit of the quoted error text
+constexpr size_t kQuotedBytes = 512;  // limit of the quoted error text
 
 }  // namespace
 
@@ -46,7 +46,7 @@ bool DamageConfirmation::Pause(absl::string_view wrong) {
   if (waits_ == 1 && warnings_ != nullptr) {
     warnings_->Say("damage",
                    absl::StrCat("data folder ", dir_, " has wrong bytes; reading it again in ",
-                                absl::FormatDuration(pause), ": ", wrong.substr(0, kSaidBytes)));
+                                absl::FormatDuration(pause), ": ", wrong.substr(0, kQuotedBytes)));
   }
   wait_ ? wait_(pause) : absl::SleepFor(pause);
   DropCachedFiles(DatabasePath(dir_));

@@ -285,7 +285,7 @@ class RocksDiskTier : public DiskTier {
     return MeasureFreeBytes(files(), dir_).value_or(std::numeric_limits<uint64_t>::max());
   }
 
-  void GiveUpReserve() override {
+  void ReleaseReserve() override {
     const absl::MutexLock reopening(&reopen_mu_);
     if (backups_ > 0) return;
     if (!is_cramped_.exchange(true)) {

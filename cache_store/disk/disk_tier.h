@@ -93,7 +93,7 @@ class DiskTier : public SliceTier {
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
 
-  // Call before the first write of a publish. kResourceExhausted: GiveUpReserve was called and no
+  // Call before the first write of a publish. kResourceExhausted: ReleaseReserve was called and no
   // space was freed since; the remaining space is for erases.
   virtual absl::Status MayAdd() = 0;
   // Writes the record of an object whose slices follow. The object stays invisible until a manifest
@@ -136,7 +136,7 @@ class DiskTier : public SliceTier {
   virtual uint64_t FreeBytes() = 0;  // free bytes of the volume; UINT64_MAX: unknown
   // Deletes the reserve file, so that erases can be written on a full disk. The tier makes the file
   // again when there is room.
-  virtual void GiveUpReserve() = 0;
+  virtual void ReleaseReserve() = 0;
   // Returns how often the tier dropped a damaged log while in use: acknowledged data may be missing
   // on disk.
   virtual uint64_t losses() const = 0;

@@ -399,7 +399,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
-    status = database->OpenAtAnyRate(dir, mode, options, families, tier);
+    status = database->OpenOrRepair(dir, mode, options, families, tier);
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
@@ -424,8 +424,8 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
 namespace {
 
 // Sets the database aside and makes an empty folder for a new one.
-rocksdb::Status BeginAnew(rocksdb::FileSystem* files, const std::string& dir,
-                          const std::string& why, std::vector<std::string>* lines) {
+rocksdb::Status StartEmptyDatabase(rocksdb::FileSystem* files, const std::string& dir,
+                                   const std::string& why, std::vector<std::string>* lines) {
   const std::string path = DatabasePath(dir);
   const FolderLock lock(files, path);
   if (!lock.status().ok()) return lock.status();
@@ -437,11 +437,11 @@ rocksdb::Status BeginAnew(rocksdb::FileSystem* files, const std::string& dir,
 
 }  // namespace
 
-rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
-                                        rocksdb::DBOptions options,
-                                        std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                        const DiskTierOptions& tier) {
-  const bool mends = mode == Mode::kOwn;
+rocksdb::Status Database::OpenOrRepair(const std::string& dir, Mode mode,
+                                       rocksdb::DBOptions options,
+                                       std::vector<rocksdb::ColumnFamilyDescriptor> families,
+                                       const DiskTierOptions& tier) {
+  const bool may_repair = mode == Mode::kOwn;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
@@ -479,45 +479,45 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   do {
     status = settle_logs();
     if (status.ok()) status = open();
-  } while (mends && OpensAgain(status, &confirmation));
-  if (mends && IsDamage(status)) {
+  } while (may_repair && OpensAgain(status, &confirmation));
+  if (may_repair && IsDamage(status)) {
     if (!confirmation.confirmed()) return Misread(path, status.ToString());
-    status = Mend(dir, status.ToString(), &options, families,
-                  DamageConfirmation(dir, tier.wait, tier.warnings), open);
+    status = Repair(dir, status.ToString(), &options, families,
+                    DamageConfirmation(dir, tier.wait, tier.warnings), open);
   }
   if (status.ok()) mode == Mode::kOwnToErase ? reserve_->MakeLater() : reserve_->MakeFile();
   return status;
 }
 
-rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
-                               rocksdb::DBOptions* options,
-                               const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                               DamageConfirmation confirmation,
-                               absl::FunctionRef<rocksdb::Status()> open) {
+rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
+                                 rocksdb::DBOptions* options,
+                                 const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                                 DamageConfirmation confirmation,
+                                 absl::FunctionRef<rocksdb::Status()> open) {
   const std::string path = DatabasePath(dir);
-  mending_ = std::make_shared<MendingFileSystem>(files_);
-  mending_env_ = rocksdb::NewCompositeEnv(mending_);
-  options->env = mending_env_.get();
+  recovery_files_ = std::make_shared<RecoveryFileSystem>(files_);
+  recovery_env_ = rocksdb::NewCompositeEnv(recovery_files_);
+  options->env = recovery_env_.get();
   options->paranoid_checks = false;  // an unreadable table loses only its own content
   bool went_back = false;
   rocksdb::Status status;
   do {
-    mending_->Begin();
+    recovery_files_->Begin();
     status = open();
-    if (IsDamage(status) && mending_->failure().empty()) {
+    if (IsDamage(status) && recovery_files_->failure().empty()) {
       rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options->info_log,
                    "damaged; RocksDB repairs it, which may take minutes: %s", why.c_str());
-      const absl::Status mended = RecoverInChild(*options, path, families, *mending_);
-      if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
-      if (absl::IsAborted(mended)) status = Misread(path, mended.message());
-      went_back = went_back || mended.ok();
-      if (mended.ok()) status = open();
+      const absl::Status recovered = RecoverInChild(*options, path, families, *recovery_files_);
+      if (absl::IsUnavailable(recovered)) return rocksdb::Status::IOError(recovered.ToString());
+      if (absl::IsAborted(recovered)) status = Misread(path, recovered.message());
+      went_back = went_back || recovered.ok();
+      if (recovered.ok()) status = open();
     }
-    if (const std::string failure = mending_->failure(); !failure.empty()) {
+    if (const std::string failure = recovery_files_->failure(); !failure.empty()) {
       Close();  // it may miss unread data
       status = Misread(path, failure);
     }
-    mending_->End();
+    recovery_files_->End();
   } while (OpensAgain(status, &confirmation));
   if (status.ok() && went_back) {
     found_.push_back(absl::StrCat(
@@ -525,7 +525,7 @@ rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
   }
   if (!IsDamage(status)) return status;
   if (!confirmation.confirmed()) return Misread(path, status.ToString());
-  status = BeginAnew(files_.get(), dir, why, &found_);
+  status = StartEmptyDatabase(files_.get(), dir, why, &found_);
   return status.ok() ? open() : status;
 }
 

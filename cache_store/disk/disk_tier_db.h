@@ -17,7 +17,7 @@
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/files/disk_tier_files.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
-#include "cache_store/disk/files/mending_files.h"
+#include "cache_store/disk/files/recovery_files.h"
 #include "cache_store/disk/files/rocks_status.h"
 #include "cache_store/disk/volume_budget.h"
 
@@ -110,19 +110,21 @@ class Database {
  private:
   Database() = default;
   // Repairs a damaged database, or sets it aside, and handles a full disk.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
-                                std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                const DiskTierOptions& tier);
+  rocksdb::Status OpenOrRepair(const std::string& dir, Mode mode, rocksdb::DBOptions options,
+                               std::vector<rocksdb::ColumnFamilyDescriptor> families,
+                               const DiskTierOptions& tier);
   // Opens a database with confirmed damage `why`. `open` opens it with `*options`.
-  rocksdb::Status Mend(const std::string& dir, const std::string& why, rocksdb::DBOptions* options,
-                       const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                       DamageConfirmation confirmation, absl::FunctionRef<rocksdb::Status()> open);
+  rocksdb::Status Repair(const std::string& dir, const std::string& why,
+                         rocksdb::DBOptions* options,
+                         const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                         DamageConfirmation confirmation,
+                         absl::FunctionRef<rocksdb::Status()> open);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
-  std::shared_ptr<MendingFileSystem> mending_;  // null unless the database was repaired
-  std::unique_ptr<rocksdb::Env> mending_env_;
+  std::shared_ptr<RecoveryFileSystem> recovery_files_;  // null unless the database was repaired
+  std::unique_ptr<rocksdb::Env> recovery_env_;
   std::unique_ptr<FolderLock> lock_;  // only for kServe; in other modes RocksDB locks
   bool compacts_ = true;
   std::unique_ptr<Reserve> reserve_;

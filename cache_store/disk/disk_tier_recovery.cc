@@ -60,7 +60,7 @@ fs::path AsidePath(const std::string& dir) { return dir + "/db.damaged"; }
 
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
                             const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                            const MendingFileSystem& files) {
+                            const RecoveryFileSystem& files) {
   std::signal(SIGCHLD, SIG_DFL);  // if SIGCHLD is ignored, waitpid gets no status
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -81,8 +81,8 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
     // After a misread RocksDB may assert, or retry for minutes.
     files.ExitAtFailure(kExitMisread);
     // Do not close the database: the process's other threads are missing.
-    const bool is_mended = Recover(options, path, families);
-    ::_exit(!files.failure().empty() ? kExitMisread : is_mended ? 0 : 1);
+    const bool is_recovered = Recover(options, path, families);
+    ::_exit(!files.failure().empty() ? kExitMisread : is_recovered ? 0 : 1);
   }
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;

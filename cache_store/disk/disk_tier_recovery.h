@@ -3,9 +3,9 @@
 // A missing or unreadable table loses only its own content. If RocksDB's manifest is damaged,
 // RocksDB's best-efforts recovery returns to the newest state whose files all exist. It runs in a
 // child process because RocksDB may assert on damaged bytes. If a read during the repair differs
-// from its repetition, the repair stops and leaves the disk unchanged (mending_files.h). A database
-// that cannot be repaired is renamed to `db.damaged`: one is kept for a week, or until space is
-// needed.
+// from its repetition, the repair stops and leaves the disk unchanged (recovery_files.h). A
+// database that cannot be repaired is renamed to `db.damaged`: one is kept for a week, or until
+// space is needed.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 
@@ -27,7 +27,7 @@ namespace hearth {
 // failed; nothing was changed. `files`: the file system of options.env, after Begin().
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
                             const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                            const MendingFileSystem& files);
+                            const RecoveryFileSystem& files);
 
 // Removes objects from `*contents` whose slices were in missing or truncated tables; adds a line of
 // damage for each table.

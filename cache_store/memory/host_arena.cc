@@ -49,7 +49,7 @@ absl::StatusOr<std::shared_ptr<HostArena>> HostArena::Create(const ArenaOptions&
   std::shared_ptr<HostArena> arena(new HostArena(options));
   const absl::Status mapped = arena->Map();
   if (!mapped.ok()) return mapped;
-  if (options.huge_pages != HugePages::kOff) arena->AskForHugePages();
+  if (options.huge_pages != HugePages::kOff) arena->RequestHugePages();
   ASAN_POISON_MEMORY_REGION(arena->data_, arena->layout_.data_bytes);
   arena->grower_ = std::thread([raw = arena.get()] { raw->Grow(); });
   return arena;
@@ -87,7 +87,7 @@ void HostArena::Warn(const std::string& text) const {
 
 // The kernel accepts the request but grants nothing if its settings forbid huge pages; only the
 // settings tell.
-void HostArena::AskForHugePages() {
+void HostArena::RequestHugePages() {
   const bool asked = madvise(data_, layout_.data_bytes, MADV_HUGEPAGE) == 0;
   if (options_.huge_pages != HugePages::kOn) return;
   if (!asked) {

@@ -89,7 +89,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
  private:
   explicit HostArena(const ArenaOptions& options);
   absl::Status Map();
-  void AskForHugePages();
+  void RequestHugePages();
   void Warn(const std::string& text) const;
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);

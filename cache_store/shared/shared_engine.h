@@ -66,8 +66,8 @@ class SharedEngine {
   virtual std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                                 absl::Time deadline) = 0;
   // Extends the expiry of each key; never shortens it. A key that no longer exists stays absent.
-  virtual std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
-                                           absl::Time deadline) = 0;
+  virtual std::vector<absl::Status> ExtendExpiry(absl::Span<const SharedExpiry> expiries,
+                                                 absl::Time deadline) = 0;
   // Takes effect after all earlier Set calls of this engine, even if their callers no longer wait.
   virtual std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                           absl::Time deadline) = 0;

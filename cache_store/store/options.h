@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "cache_store/base/device_memory.h"
 #include "cache_store/base/huge_pages.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "cache_store/retention/retention.h"
 #include "proto/kv_layout.h"
 

@@ -21,7 +21,7 @@
 #include "cache_store/base/latency.h"
 #include "cache_store/base/removal.h"
 #include "cache_store/base/stats.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "cache_store/disk/backup.h"
 #include "cache_store/store/store_reader.h"
 #include "proto/fingerprint.h"

@@ -245,7 +245,7 @@ void StoreCore::Claim(const std::vector<Digest>& keys) {
   ++holds_;  // other threads may have held the lock
 }
 
-void StoreCore::LetOthersIn() {
+void StoreCore::YieldLock() {
   Lock();
   AwaitOthers();
   mu.Unlock();
@@ -253,7 +253,7 @@ void StoreCore::LetOthersIn() {
 
 bool StoreCore::Yield(size_t steps) {
   steps_ += steps;
-  if (steps_ < kStepsAHold) return false;
+  if (steps_ < kStepsPerHold) return false;
   ++yields;
   if (between_holds != nullptr) {
     mu.Unlock();
@@ -340,15 +340,15 @@ bool StoreCore::Expire(int most) {
   return any;
 }
 
-bool StoreCore::CarryOut(const Garbage& garbage) {
+bool StoreCore::ProcessGarbage(const Garbage& garbage) {
   mu.AssertHeld();
   if (tiers.device != nullptr && !garbage.gone_objects.empty()) {
     tiers.device->Erase(garbage.gone_objects);
   }
   const bool erases = !garbage.manifests.empty() || !garbage.disk_objects.empty();
   if (!erases && garbage.disk_bytes == 0) return false;
-  const absl::MutexLock lock(&noted_mu_);
-  Note(garbage, &noted_);
+  const absl::MutexLock lock(&pending_mu_);
+  Note(garbage, &pending_erases_);
   may_erase_ = true;
   return erases;
 }
@@ -367,13 +367,13 @@ absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
   {
     const absl::MutexLock turn(&erase_mu_);
     {
-      const absl::MutexLock lock(&noted_mu_);
-      taken = std::exchange(noted_, {});
+      const absl::MutexLock lock(&pending_mu_);
+      taken = std::exchange(pending_erases_, {});
     }
     status =
         InSteps(taken.manifests, [this](auto some) { return tiers.disk->EraseManifests(some); });
     if (status.ok()) taken.manifests.clear();
-    NoteAgain(status.ok() ? Garbage() : std::exchange(taken, {}));
+    RequeueErases(status.ok() ? Garbage() : std::exchange(taken, {}));
   }
   const auto erase = [this](auto some) { return tiers.disk_slices->EraseObjects(some); };
   if (status.ok()) status = InSteps(orphans, erase);
@@ -382,16 +382,17 @@ absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
     ReclaimLater(taken.disk_bytes);
   } else {
     Count(Counter::kTierErrors);
-    NoteAgain(std::move(taken));
+    RequeueErases(std::move(taken));
   }
   return status;
 }
 
-void StoreCore::NoteAgain(Garbage taken) {
-  const absl::MutexLock lock(&noted_mu_);
-  Note(noted_, &taken);
-  noted_ = std::move(taken);
-  may_erase_ = !noted_.manifests.empty() || !noted_.disk_objects.empty() || noted_.disk_bytes > 0;
+void StoreCore::RequeueErases(Garbage taken) {
+  const absl::MutexLock lock(&pending_mu_);
+  Note(pending_erases_, &taken);
+  pending_erases_ = std::move(taken);
+  may_erase_ = !pending_erases_.manifests.empty() || !pending_erases_.disk_objects.empty() ||
+               pending_erases_.disk_bytes > 0;
 }
 
 absl::Status StoreCore::EraseForGood() {
@@ -403,7 +404,7 @@ absl::Status StoreCore::EraseForGood() {
 void StoreCore::ReclaimLater(uint64_t erased_bytes) {
   if (erased_bytes == 0) return;
   {
-    const absl::MutexLock lock(&noted_mu_);
+    const absl::MutexLock lock(&pending_mu_);
     unreclaimed_bytes_ += erased_bytes;
     const uint64_t divisor = has_small_volume() ? 2 * kReclaimDivisor : kReclaimDivisor;
     if (unreclaimed_bytes_ < std::min(disk_limit_bytes / divisor, kReclaimBytes)) return;
@@ -413,7 +414,7 @@ void StoreCore::ReclaimLater(uint64_t erased_bytes) {
 
 void StoreCore::ReclaimSoon() {
   {
-    const absl::MutexLock lock(&noted_mu_);
+    const absl::MutexLock lock(&pending_mu_);
     reclaims_all_ = true;
   }
   QueueReclaim();
@@ -422,7 +423,7 @@ void StoreCore::ReclaimSoon() {
 void StoreCore::ReclaimBeforeWrite() {
   if (!has_small_volume()) return;
   {
-    const absl::MutexLock lock(&noted_mu_);
+    const absl::MutexLock lock(&pending_mu_);
     if (unreclaimed_bytes_ < disk_limit_bytes / kReclaimDivisor) return;
   }
   Reclaim();
@@ -430,12 +431,12 @@ void StoreCore::ReclaimBeforeWrite() {
 
 void StoreCore::QueueReclaim() {
   {
-    const absl::MutexLock lock(&noted_mu_);
+    const absl::MutexLock lock(&pending_mu_);
     if (std::exchange(reclaim_queued_, true)) return;
   }
   Executor* const by = reclaimer_ != nullptr ? reclaimer_.get() : executor;
   if (by != nullptr && by->TrySchedule(0, [this] { Reclaim(); })) return;
-  const absl::MutexLock lock(&noted_mu_);
+  const absl::MutexLock lock(&pending_mu_);
   reclaim_queued_ = false;
 }
 
@@ -444,7 +445,7 @@ void StoreCore::Reclaim() {
   const uint64_t number = reclaims_begun.fetch_add(1) + 1;
   bool all = false;
   {
-    const absl::MutexLock lock(&noted_mu_);
+    const absl::MutexLock lock(&pending_mu_);
     reclaim_queued_ = false;
     all = std::exchange(reclaims_all_, false);
     unreclaimed_bytes_ = 0;

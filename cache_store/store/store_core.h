@@ -8,8 +8,8 @@
 //   Store::notes_mu_ --+
 //                      +--> mu (StoreLock) --+--> mutexes of the tiers, EventHub, DropNumbers,
 //   reclaim_mu_ -------+                     |    FingerprintBook, executors
-//                                            +--> noted_mu_
-//   erase_mu_ --------------------------------> noted_mu_, the disk tier; never together with mu
+//                                            +--> pending_mu_
+//   erase_mu_ --------------------------------> pending_mu_, the disk tier; never together with mu
 //
 // Copies in RAM are freed at once, under the lock. Copies on disk are erased later: manifests by
 // one thread at a time, so that no manifest outlives an object it names; objects by any thread. A
@@ -188,10 +188,10 @@ class DropNumbers {
 class StoreCore {
  public:
   // Steps per hold of the lock, up to a microsecond each.
-  static constexpr size_t kStepsAHold = 2048;
+  static constexpr size_t kStepsPerHold = 2048;
   // Expired points that a call removes in addition to its own work, up to 0.1 ms each for a long
   // prompt.
-  static constexpr int kExpiredInPassing = 8;
+  static constexpr int kExpiredPerCall = 8;
 
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
@@ -213,7 +213,7 @@ class StoreCore {
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Returns once a waiting thread had the lock, or at once if no thread waits. Without it, a thread
   // that releases the lock and takes it again at once starves the others.
-  void LetOthersIn() ABSL_LOCKS_EXCLUDED(mu);
+  void YieldLock() ABSL_LOCKS_EXCLUDED(mu);
   // As SingleFlight::Claim: everything read before is stale.
   void Claim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Returns the number of threads that wait for the lock, without claimants.
@@ -233,7 +233,7 @@ class StoreCore {
   // Removes at most `most` expired restore points; the default is for calls with other work to do.
   // Returns false if none had expired. An expired point is never served, however late it is
   // removed; while any remains, only boundaries with their own restore point are usable (Fetcher).
-  bool Expire(int most = kExpiredInPassing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool Expire(int most = kExpiredPerCall) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Returns all slices of an object from RAM, verified; null if any is missing or wrong. REQUIRES:
   // the caller holds the object.
@@ -241,8 +241,8 @@ class StoreCore {
 
   // Erases from the device and records what to erase from disk. Returns false if nothing was
   // recorded.
-  bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)
-      ABSL_LOCKS_EXCLUDED(noted_mu_);
+  bool ProcessGarbage(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)
+      ABSL_LOCKS_EXCLUDED(pending_mu_);
   // Runs EraseFromDisk in the background, or in this thread if the executor is full.
   void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
   // Erases all recorded entries from disk, and `orphans`: objects of a failed write, whose keys the
@@ -250,18 +250,18 @@ class StoreCore {
   // still be erasing objects. A full or failing disk refuses erases; the next successful call
   // retries all of them. A restart before that would restore the entries.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
-      ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
+      ABSL_LOCKS_EXCLUDED(mu, erase_mu_, pending_mu_);
   // Reclaims erased bytes in the background, however few.
-  void ReclaimSoon() ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void ReclaimSoon() ABSL_LOCKS_EXCLUDED(pending_mu_);
   // Call before a write. On a small volume, reclaims erased bytes if there are many, so that files
   // stay within the volume however fast publishes replace each other.
-  void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, noted_mu_);
+  void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, pending_mu_);
   // Returns false if the last write found no room on the disk and there is still none for `bytes`
   // more, nor for a twentieth of the limit. Eviction would not help: another program has filled the
   // volume.
   bool MayEvictForDisk(uint64_t bytes);
   // As EraseFromDisk, and makes the erases permanent, whatever is damaged later.
-  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
+  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, pending_mu_);
 
   const StoreOptions options;
   const std::string secret;
@@ -300,26 +300,26 @@ class StoreCore {
   void AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Called by the catalog for each removed restore point.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
-  void QueueReclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
-  void Reclaim() ABSL_LOCKS_EXCLUDED(mu, noted_mu_, reclaim_mu_);
+  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(pending_mu_);
+  void QueueReclaim() ABSL_LOCKS_EXCLUDED(pending_mu_);
+  void Reclaim() ABSL_LOCKS_EXCLUDED(mu, pending_mu_, reclaim_mu_);
 
   // Records failed erases again, before those recorded in the meantime.
-  void NoteAgain(Garbage taken) ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void RequeueErases(Garbage taken) ABSL_LOCKS_EXCLUDED(pending_mu_);
 
   // Held while manifests are erased: objects recorded after these manifests wait until they are
   // erased.
-  absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(noted_mu_);
-  absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, noted_mu_);  // one Reclaim at a time
-  absl::Mutex noted_mu_ ABSL_ACQUIRED_AFTER(mu);
+  absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(pending_mu_);
+  absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, pending_mu_);  // one Reclaim at a time
+  absl::Mutex pending_mu_ ABSL_ACQUIRED_AFTER(mu);
   // Entries to erase from disk, oldest first. A recorded number is never written again.
-  Garbage noted_ ABSL_GUARDED_BY(noted_mu_);
+  Garbage pending_erases_ ABSL_GUARDED_BY(pending_mu_);
   std::atomic<bool> may_erase_{
       false};  // false: nothing is recorded, and no manifest is being erased
-  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) =
+  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(pending_mu_) =
       0;  // erased, but possibly still in files
-  bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;
-  bool reclaims_all_ ABSL_GUARDED_BY(noted_mu_) =
+  bool reclaim_queued_ ABSL_GUARDED_BY(pending_mu_) = false;
+  bool reclaims_all_ ABSL_GUARDED_BY(pending_mu_) =
       false;                        // the next reclaim reclaims all, even if it moves many bytes
   std::atomic<size_t> waiting_{0};  // threads in Lock and AwaitOthers
   uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;  // times that the lock was taken
@@ -344,7 +344,7 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
   }
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
     Garbage garbage = core_->objects.TakeGarbage();
-    const bool erases = core_->CarryOut(garbage);
+    const bool erases = core_->ProcessGarbage(garbage);
     core_->mu.Unlock();
     garbage.host_copies.clear();  // free RAM before the disk work
     if (erases && on_disk_ == kInBackground) core_->EraseLater();

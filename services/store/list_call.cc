@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
 #include "services/store/cache_service.h"

@@ -111,8 +111,8 @@ class FakeSharedEngine : public SharedEngine {
     if (on_written_) on_written_();
     return results;
   }
-  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
-                                   absl::Time deadline) override {
+  std::vector<absl::Status> ExtendExpiry(absl::Span<const SharedExpiry> expiries,
+                                         absl::Time deadline) override {
     if (absl::Status status = Answer(deadline); !status.ok()) return {expiries.size(), status};
     absl::MutexLock lock(&memory_->mu);
     for (const SharedExpiry& expiry : expiries) {

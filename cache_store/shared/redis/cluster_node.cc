@@ -198,7 +198,7 @@ void ClusterNode::SendNow(const KeyRequest& request) {
            });
 }
 
-void ClusterNode::AskForSlots(Done done) {
+void ClusterNode::RequestSlots(Done done) {
   assert(IsUp());
   SendText(FormatCommand({"CLUSTER", "SLOTS"}), kSlotMapLimits, 0, std::move(done));
 }

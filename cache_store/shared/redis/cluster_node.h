@@ -85,7 +85,7 @@ class ClusterNode : public EventLoop::Watcher {
   // Sends a request; the router gets the answer, possibly during this call.
   void Send(const KeyRequest& request);
   // Sends CLUSTER SLOTS. REQUIRES: IsUp().
-  void AskForSlots(Done done);
+  void RequestSlots(Done done);
 
   void OnReady(uint32_t events) override;
 

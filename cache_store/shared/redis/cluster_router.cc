@@ -53,7 +53,7 @@ ClusterNode* ClusterRouter::AnyUp() {
   return up[std::uniform_int_distribution<size_t>(0, up.size() - 1)(lots_)];
 }
 
-void ClusterRouter::MeetSeeds() {
+void ClusterRouter::ConnectSeeds() {
   for (const NodeAddress& address : parts_->options.addresses) NodeAt(address);
 }
 
@@ -75,7 +75,7 @@ bool ClusterRouter::SomeMayAnswer() const {
 }
 
 void ClusterRouter::Begin() {
-  MeetSeeds();
+  ConnectSeeds();
   WantMap();
 }
 
@@ -206,11 +206,11 @@ void ClusterRouter::WantMap() {
   wants_map_ = true;
   if (asks_for_map_) return;
   if (map_timer_.has_value()) parts_->loop.Cancel(*map_timer_);
-  map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { AskForMap(); });
+  map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { RequestMap(); });
 }
 
 // Of two servers without a cluster, each would claim all slots, so keep asking the same server.
-ClusterNode* ClusterRouter::WhomToAsk() {
+ClusterNode* ClusterRouter::ChooseMapNode() {
   if (map_.has_value() && map_->primaries().size() == 1) {
     ClusterNode* node = NodeAt(map_->primaries()[0]);
     if (node != nullptr && node->IsUp()) return node;
@@ -218,11 +218,11 @@ ClusterNode* ClusterRouter::WhomToAsk() {
   return AnyUp();
 }
 
-void ClusterRouter::AskForMap() {
+void ClusterRouter::RequestMap() {
   map_timer_.reset();
   Sweep();
-  ClusterNode* node = WhomToAsk();
-  if (node == nullptr) return MeetSeeds();  // the first node that comes up requests the map
+  ClusterNode* node = ChooseMapNode();
+  if (node == nullptr) return ConnectSeeds();  // the first node that comes up requests the map
   next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;
@@ -231,7 +231,7 @@ void ClusterRouter::AskForMap() {
     map_timer_.reset();
     if (question == question_) OnMap({}, absl::DeadlineExceededError("no slot map in time"));
   });
-  node->AskForSlots([this, question, teller = node->address()](absl::StatusOr<RedisReply> reply) {
+  node->RequestSlots([this, question, teller = node->address()](absl::StatusOr<RedisReply> reply) {
     if (question == question_ && asks_for_map_) OnMap(teller, std::move(reply));
   });
 }
@@ -247,7 +247,7 @@ void ClusterRouter::OnMap(const NodeAddress& teller, absl::StatusOr<RedisReply> 
     if (!map_.has_value()) FinishUnrouted(map.status());
   }
   const absl::Time next = wants_map_ ? std::max(Now(), next_question_) : Now() + kMapLife;
-  map_timer_ = parts_->loop.At(next, [this] { AskForMap(); });
+  map_timer_ = parts_->loop.At(next, [this] { RequestMap(); });
 }
 
 void ClusterRouter::Use(SlotMap map) {

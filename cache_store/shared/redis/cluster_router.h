@@ -56,7 +56,7 @@ class ClusterRouter {
   ClusterNode* NodeAt(const NodeAddress& address, Lane lane = Lane::kShort);
   // Returns a random node that is up, or null.
   ClusterNode* AnyUp();
-  void MeetSeeds();
+  void ConnectSeeds();
   // Removes nodes that the map does not name and no request used recently. Must not run during a
   // node's call.
   void Sweep();
@@ -64,8 +64,8 @@ class ClusterRouter {
   bool SomeMayAnswer() const;
 
   void WantMap();
-  void AskForMap();
-  ClusterNode* WhomToAsk();
+  void RequestMap();
+  ClusterNode* ChooseMapNode();
   void OnMap(const NodeAddress& teller, absl::StatusOr<RedisReply> reply);
   void Use(SlotMap map);
   void RouteUnrouted();

@@ -39,17 +39,17 @@ absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) 
 
 }  // namespace
 
-struct HostResolver::Asker {
+struct HostResolver::SharedState {
   absl::Mutex mu;
   HostResolver* resolver ABSL_GUARDED_BY(mu);  // null: destroyed
   EventLoop* const loop;
 };
 
-HostResolver::HostResolver(EventLoop* loop) : asker_(new Asker{{}, this, loop}) {}
+HostResolver::HostResolver(EventLoop* loop) : state_(new SharedState{{}, this, loop}) {}
 
 HostResolver::~HostResolver() {
-  absl::MutexLock lock(&asker_->mu);
-  asker_->resolver = nullptr;
+  absl::MutexLock lock(&state_->mu);
+  state_->resolver = nullptr;
 }
 
 void HostResolver::Resolve(const NodeAddress& node, Done done) {
@@ -65,11 +65,11 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
                                                     kMaxNames, " other names are being resolved")));
   }
   try {
-    std::thread([asker = asker_, node] {
+    std::thread([state = state_, node] {
       absl::StatusOr<Addresses> addresses = Ask(node, 0);
-      absl::MutexLock lock(&asker->mu);
-      if (asker->resolver == nullptr) return;
-      asker->loop->Post([resolver = asker->resolver, node, addresses = std::move(addresses)] {
+      absl::MutexLock lock(&state->mu);
+      if (state->resolver == nullptr) return;
+      state->loop->Post([resolver = state->resolver, node, addresses = std::move(addresses)] {
         const auto asked = resolver->waiting_.extract(node);
         for (const Done& each : asked.mapped()) each(addresses);
       });

@@ -41,10 +41,10 @@ class HostResolver {
   void Resolve(const NodeAddress& node, Done done);
 
  private:
-  struct Asker;  // state shared with the threads
+  struct SharedState;  // state shared with the threads
 
   std::map<NodeAddress, std::vector<Done>> waiting_;
-  const std::shared_ptr<Asker> asker_;
+  const std::shared_ptr<SharedState> state_;
 };
 
 }  // namespace hearth

@@ -30,7 +30,7 @@ std::string KeyCommand::Format() const {
       if (only_if_absent) words.push_back("NX");
       return FormatCommand(words);
     }
-    case Verb::kPutOff:
+    case Verb::kExtend:
       return FormatCommand({"PEXPIRE", key, number, "GT"});
     case Verb::kErase:
       break;

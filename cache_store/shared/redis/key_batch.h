@@ -26,12 +26,12 @@ enum class Lane { kShort, kRead, kWrite };
 
 // A command about one key.
 struct KeyCommand {
-  enum class Verb { kExists, kGet, kSet, kPutOff, kErase };
+  enum class Verb { kExists, kGet, kSet, kExtend, kErase };
 
   Verb verb = Verb::kExists;
   absl::string_view key;
   absl::string_view value;      // kSet
-  int64_t ttl_ms = 0;           // kSet, kPutOff; kSet with 0: no expiry
+  int64_t ttl_ms = 0;           // kSet, kExtend; kSet with 0: no expiry
   bool only_if_absent = false;  // kSet
   uint64_t max_bytes = 0;       // kGet
   bool after_writes = false;    // kErase: use the write lane

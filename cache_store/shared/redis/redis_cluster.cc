@@ -129,11 +129,11 @@ class RedisCluster final : public SharedEngine {
     });
   }
 
-  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
-                                   absl::Time deadline) override {
+  std::vector<absl::Status> ExtendExpiry(absl::Span<const SharedExpiry> expiries,
+                                         absl::Time deadline) override {
     std::vector<KeyCommand> commands;
     for (const SharedExpiry& expiry : expiries) {
-      commands.push_back({Verb::kPutOff, expiry.key, "", TtlMs(expiry.ttl)});
+      commands.push_back({Verb::kExtend, expiry.key, "", TtlMs(expiry.ttl)});
       assert(commands.back().ttl_ms > 0);
     }
     const auto batch = Run(std::move(commands), deadline);

@@ -64,7 +64,7 @@ uint16_t KeySlot(absl::string_view key) {
   return sum % kHashSlots;
 }
 
-SlotMap::SlotMap() : owners_(kHashSlots, kNobody) {}
+SlotMap::SlotMap() : owners_(kHashSlots, kNoOwner) {}
 
 SlotMap SlotMap::Single(const NodeAddress& node) {
   SlotMap map;
@@ -104,7 +104,7 @@ std::optional<uint16_t> SlotMap::NumberOf(const NodeAddress& node) {
 
 const NodeAddress* SlotMap::Owner(uint16_t slot) const {
   const uint16_t owner = owners_[slot];
-  return owner == kNobody ? nullptr : &primaries_[owner];
+  return owner == kNoOwner ? nullptr : &primaries_[owner];
 }
 
 void SlotMap::Assign(uint16_t slot, const NodeAddress& node) {

@@ -44,13 +44,13 @@ class SlotMap {
   void Assign(uint16_t slot, const NodeAddress& node);
 
  private:
-  static constexpr uint16_t kNobody = UINT16_MAX;
+  static constexpr uint16_t kNoOwner = UINT16_MAX;
 
   SlotMap();
   std::optional<uint16_t> NumberOf(const NodeAddress& node);
 
   std::vector<NodeAddress> primaries_;
-  std::vector<uint16_t> owners_;  // by slot: index into primaries_, or kNobody
+  std::vector<uint16_t> owners_;  // by slot: index into primaries_, or kNoOwner
 };
 
 }  // namespace hearth

@@ -13,7 +13,7 @@ namespace hearth {
 namespace {
 
 // All tenants share one list of fingerprints: they contain no tenant data.
-constexpr char kEverybody[] = "";
+constexpr char kNoTenant[] = "";
 constexpr char kPublisher[] = "the shared tier";
 
 constexpr size_t kBatchesUnderWay = 6;
@@ -139,12 +139,12 @@ class SharedLookup::Loading {
     }
     // While one batch is opened, the next batches are in flight.
     std::deque<Batch> under_way;
-    size_t asked = 0;
+    size_t requested = 0;
     for (;;) {
-      while (asked < parts.size() && under_way.size() < kBatchesUnderWay &&
+      while (requested < parts.size() && under_way.size() < kBatchesUnderWay &&
              core_->clock->Now() < deadline_ && !(stopped && stopped())) {
-        under_way.push_back(Ask(parts, asked));
-        asked = under_way.back().end;
+        under_way.push_back(RequestBatch(parts, requested));
+        requested = under_way.back().end;
       }
       if (under_way.empty()) break;
       SharedEngine::Values values = under_way.front().values();
@@ -184,7 +184,7 @@ class SharedLookup::Loading {
     if (!torn.empty() && core_->clock->Now() < deadline_) core_->engine->Erase(torn, deadline_);
   }
 
-  Batch Ask(absl::Span<const Part> parts, size_t begin) {
+  Batch RequestBatch(absl::Span<const Part> parts, size_t begin) {
     Batch batch{{}, begin, begin};
     std::vector<std::string> names;
     for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
@@ -250,121 +250,122 @@ class SharedLookup::Loading {
 };
 
 void SharedLookup::Observe(const Fingerprint& fingerprint) {
-  fingerprints_.Learn(fingerprint, kEverybody);
+  fingerprints_.Learn(fingerprint, kNoTenant);
 }
 
 std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerprint) const {
-  return fingerprints_.Find(fingerprint, kEverybody);
+  return fingerprints_.Find(fingerprint, kNoTenant);
 }
 
-void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
-  if (is_paused() || NowMs() < deaf_until_ms_.load()) return;
+void SharedLookup::CheckForDrops(absl::Span<const std::string* const> tenants) {
+  if (is_paused() || NowMs() < drop_check_paused_until_ms_.load()) return;
   std::vector<std::string> names;
   for (const std::string* tenant : tenants) {
     if (!tenant->empty()) names.push_back(*tenant);
   }
-  const absl::Duration patience = absl::Milliseconds(hear_patience_ms_.load());
-  if (HearWithin(names, std::min(core_->options.fetch_budget, patience))) return;
-  deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
-  writer_->RunBeside([this, names] { HearWithin(names, SharedCore::kWriteTimeout); });
+  const absl::Duration patience = absl::Milliseconds(drop_check_wait_ms_.load());
+  if (CheckForDropsWithin(names, std::min(core_->options.fetch_budget, patience))) return;
+  drop_check_paused_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
+  writer_->RunInBackground(
+      [this, names] { CheckForDropsWithin(names, SharedCore::kWriteTimeout); });
 }
 
-bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Duration most) {
+bool SharedLookup::CheckForDropsWithin(absl::Span<const std::string> tenants, absl::Duration most) {
   const absl::Time deadline = core_->clock->Now() + most;
   for (const std::string& tenant : tenants) {
     const absl::Time begin = core_->steady->Now();
-    if (!core_->spaces.Hear(tenant, deadline)) continue;
-    const bool has_told = core_->clock->Now() < deadline;
-    const absl::Duration took = has_told ? core_->steady->Now() - begin : absl::ZeroDuration();
-    hear_patience_ms_.store(absl::ToInt64Milliseconds(std::max(kHearPatience, 2 * took)));
-    if (!has_told) return false;
+    if (!core_->spaces.CheckForDrops(tenant, deadline)) continue;
+    const bool has_answered = core_->clock->Now() < deadline;
+    const absl::Duration took = has_answered ? core_->steady->Now() - begin : absl::ZeroDuration();
+    drop_check_wait_ms_.store(absl::ToInt64Milliseconds(std::max(kDropCheckWait, 2 * took)));
+    if (!has_answered) return false;
   }
   return true;
 }
 
-SharedLookup::Brought SharedLookup::Bring(PrefixQuery* asked, uint32_t above_tokens,
-                                          uint32_t max_tokens) {
-  Brought brought;
-  if (is_paused()) return brought;
+SharedLookup::LoadResult SharedLookup::LoadIntoStore(PrefixQuery* asked, uint32_t above_tokens,
+                                                     uint32_t max_tokens) {
+  LoadResult result;
+  if (is_paused()) return result;
   const absl::Time deadline = core_->clock->Now() + core_->options.fetch_budget;
   const auto pause = absl::MakeCleanup([&] {
-    if (core_->clock->Now() < deadline || brought.is_answered) return;
+    if (core_->clock->Now() < deadline || result.is_answered) return;
     paused_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
   });
   const PrefixQuery& query = *asked;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  Question question;
-  question.query = &query;
-  question.deadline = deadline;
-  Hear({&query.tenant, &query.public_tenant});
-  question.model = Find(query.fingerprint);
-  if (question.model == nullptr || tokens == 0) return brought;
+  LookupSpec lookup;
+  lookup.query = &query;
+  lookup.deadline = deadline;
+  CheckForDrops({&query.tenant, &query.public_tenant});
+  lookup.model = Find(query.fingerprint);
+  if (lookup.model == nullptr || tokens == 0) return result;
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
-  question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
+  lookup.candidates = RestoreCandidates(highest, query.cuts, lookup.model->layout.chunk_tokens);
   const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
   LocalStore::Peeked here = core_->store->Peek(query, max_tokens);
   asked->chains = std::move(here.chains);
-  question.above = std::max({above_tokens, here.own, here.of_public});
-  if (question.candidates.empty() || question.candidates.back() <= question.above) return brought;
+  lookup.above = std::max({above_tokens, here.own, here.of_public});
+  if (lookup.candidates.empty() || lookup.candidates.back() <= lookup.above) return result;
   core_->Count(Counter::kSharedLookups);
 
-  std::unique_ptr<Probed> best = Probe(question, query.tenant, here.own);
-  if (best != nullptr) brought.known_tokens = best->map->KnownTokens();
-  const bool is_whole = best != nullptr && best->boundary == question.candidates.back();
+  std::unique_ptr<Probed> best = Probe(lookup, query.tenant, here.own);
+  if (best != nullptr) result.known_tokens = best->map->KnownTokens();
+  const bool is_whole = best != nullptr && best->boundary == lookup.candidates.back();
   if (!is_whole && has_public) {
-    std::unique_ptr<Probed> theirs = Probe(question, query.public_tenant, here.of_public);
+    std::unique_ptr<Probed> theirs = Probe(lookup, query.public_tenant, here.of_public);
     if (theirs != nullptr) {
-      brought.known_tokens = std::max(brought.known_tokens, theirs->map->KnownTokens());
+      result.known_tokens = std::max(result.known_tokens, theirs->map->KnownTokens());
       if (best == nullptr || theirs->boundary > best->boundary) best = std::move(theirs);
     }
   }
-  if (best == nullptr || best->boundary == 0) return brought;
+  if (best == nullptr || best->boundary == 0) return result;
   best->boundary = Affordable(*best, deadline);
   if (best->boundary == 0) {
     core_->Count(Counter::kSharedNotKept);
-    return brought;
+    return result;
   }
-  brought.is_hit = LoadOnce(question, best.get());
-  brought.is_answered = best->is_answered;
-  if (brought.is_hit) core_->Count(Counter::kSharedHits);
-  return brought;
+  result.is_hit = LoadOnce(lookup, best.get());
+  result.is_answered = best->is_answered;
+  if (result.is_hit) core_->Count(Counter::kSharedHits);
+  return result;
 }
 
 SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usable_here) {
-  Question question;
-  question.query = &query;
-  question.model = Find(query.fingerprint);
-  if (question.model == nullptr) return {};
+  LookupSpec lookup;
+  lookup.query = &query;
+  lookup.model = Find(query.fingerprint);
+  if (lookup.model == nullptr) return {};
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  question.candidates = RestoreCandidates(tokens, query.cuts, question.model->layout.chunk_tokens);
-  if (question.candidates.empty()) return {};
-  question.above = usable_here;
-  question.deadline = core_->clock->Now() + core_->options.fetch_budget;
-  const std::unique_ptr<Probed> probed = Probe(question, query.tenant, usable_here);
+  lookup.candidates = RestoreCandidates(tokens, query.cuts, lookup.model->layout.chunk_tokens);
+  if (lookup.candidates.empty()) return {};
+  lookup.above = usable_here;
+  lookup.deadline = core_->clock->Now() + core_->options.fetch_budget;
+  const std::unique_ptr<Probed> probed = Probe(lookup, query.tenant, usable_here);
   Known known;
   if (probed == nullptr) return known;
   known.known_tokens = probed->map->KnownTokens();
-  known.model = question.model;
+  known.model = lookup.model;
   known.boundaries = probed->restorable;
   return known;
 }
 
-std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& question,
+std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const LookupSpec& lookup,
                                                           const std::string& tenant,
                                                           uint32_t usable_here) {
-  const PrefixQuery& query = *question.query;
-  const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(tenant, question.deadline);
+  const PrefixQuery& query = *lookup.query;
+  const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(tenant, lookup.deadline);
   if (!space.ok()) {
     if (!absl::IsNotFound(space.status())) core_->Count(Counter::kSharedUnanswered);
     return nullptr;
   }
-  const KvLayout& layout = question.model->layout;
+  const KvLayout& layout = lookup.model->layout;
   auto probed = std::make_unique<Probed>();
   probed->tenant = tenant;
   probed->prompt = {
       *space, layout,
       ChainOf(query.chains, layout, (*space)->RootOf(query.fingerprint), query.token_ids,
-              query.cuts, question.candidates.back(), query.cuts, query.stopped),
+              query.cuts, lookup.candidates.back(), query.cuts, query.stopped),
       query.token_ids};
   if (!probed->prompt.chain->is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
@@ -372,17 +373,17 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   std::vector<std::string> names;
   names.reserve(ids.size());
   for (const ObjectId& id : ids) names.push_back(probed->prompt.NameOf(id, 0));
-  const std::vector<absl::StatusOr<bool>> there = core_->engine->Exists(names, question.deadline);
+  const std::vector<absl::StatusOr<bool>> there = core_->engine->Exists(names, lookup.deadline);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!there[i].ok()) core_->Count(Counter::kSharedUnanswered);
     if (there[i].ok() && *there[i]) probed->map->Set(ids[i], ObjectMap::Place::kEngine);
   }
-  probed->restorable = probed->map->Restorable(question.candidates, question.above);
+  probed->restorable = probed->map->Restorable(lookup.candidates, lookup.above);
   if (!probed->restorable.empty()) probed->boundary = probed->restorable.back();
   return probed;
 }
 
-bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
+bool SharedLookup::LoadOnce(const LookupSpec& lookup, Probed* probed) {
   const KvLayout& layout = probed->prompt.layout;
   const Digest key = probed->prompt.chain->EndingAt(probed->boundary, layout.chunk_tokens)->key;
   {
@@ -393,15 +394,15 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
         mu_.AssertHeld();
         return !under_way_.contains(key);
       };
-      mu_.AwaitWithTimeout(absl::Condition(&is_done), question.deadline - core_->clock->Now());
+      mu_.AwaitWithTimeout(absl::Condition(&is_done), lookup.deadline - core_->clock->Now());
       return false;
     }
   }
   // Another lookup may have loaded it since this lookup's Peek().
-  const LocalStore::Peeked here = core_->store->Peek(*question.query, probed->boundary);
-  const bool is_own = probed->tenant == question.query->tenant;
+  const LocalStore::Peeked here = core_->store->Peek(*lookup.query, probed->boundary);
+  const bool is_own = probed->tenant == lookup.query->tenant;
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
-  const bool is_loaded = !is_here && Load(question, probed);
+  const bool is_loaded = !is_here && Load(lookup, probed);
   absl::MutexLock lock(&mu_);
   under_way_.erase(key);
   return is_loaded;
@@ -443,7 +444,7 @@ bool SharedLookup::MayTry() {
          next_try_ms_.compare_exchange_strong(next, absl::ToUnixMillis(now + kTryPause));
 }
 
-bool SharedLookup::Load(const Question& question, Probed* probed) {
+bool SharedLookup::Load(const LookupSpec& lookup, Probed* probed) {
   const KvLayout& layout = probed->prompt.layout;
   const std::vector<ObjectId> ids = probed->map->NeededFromEngine(probed->boundary);
   const uint64_t bytes = BytesOf(layout, ids);
@@ -451,25 +452,25 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   const bool fits = loading_bytes_.fetch_add(bytes) + bytes <= core_->options.max_loading_bytes;
   if (fits) {
     const absl::Time begin = core_->steady->Now();
-    loaded = Loading(core_, probed->prompt, question.deadline).Load(ids, question.query->stopped);
+    loaded = Loading(core_, probed->prompt, lookup.deadline).Load(ids, lookup.query->stopped);
     std::vector<ObjectId> came;
     for (const auto& [id, object] : loaded) came.push_back(id);
     NoteSpeed(BytesOf(layout, came), core_->steady->Now() - begin);
   }
   const bool came_whole = fits && loaded.size() == ids.size();
-  const bool is_kept = came_whole && Keep(question, *probed, loaded).ok();
+  const bool is_kept = came_whole && Keep(lookup, *probed, loaded).ok();
   loading_bytes_.fetch_sub(bytes);
   if (!is_kept && (came_whole || !fits)) core_->Count(Counter::kSharedNotKept);
   probed->is_answered = !loaded.empty();
   return is_kept;
 }
 
-absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
+absl::Status SharedLookup::Keep(const LookupSpec& lookup, const Probed& probed,
                                 const LoadedObjects& loaded) {
-  const PrefixQuery& query = *question.query;
+  const PrefixQuery& query = *lookup.query;
   const absl::Time now = core_->clock->Now();
   PublishSpec spec;
-  spec.fingerprint = question.model->fingerprint;
+  spec.fingerprint = lookup.model->fingerprint;
   spec.tenant = probed.tenant;
   spec.token_ids = {query.token_ids.begin(), query.token_ids.begin() + probed.boundary};
   spec.cuts = {query.cuts.begin(),

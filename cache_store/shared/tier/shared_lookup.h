@@ -81,7 +81,7 @@ class SharedLookup {
   // A lookup waits at most this long, or twice as long as the last check took, for the engine to
   // confirm that the local entries were not dropped. If the engine does not answer in time, the
   // check continues in the background.
-  static constexpr absl::Duration kHearPatience = absl::Milliseconds(50);
+  static constexpr absl::Duration kDropCheckWait = absl::Milliseconds(50);
   // Once in this time, a lookup may try a load that is too large for the measured speed and the
   // budget.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
@@ -92,17 +92,17 @@ class SharedLookup {
   void Observe(const Fingerprint& fingerprint);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint) const;
 
-  struct Brought {
+  struct LoadResult {
     bool is_hit = false;        // a longer restore point was loaded into the store
     uint32_t known_tokens = 0;  // leading tokens of the prompt that the store and the engine have
     bool is_answered = false;   // the engine sent a value, or is sending it to another lookup
   };
   // Call before local entries are used: checks whether all entries of these tenants were dropped.
   // Empty names are ignored.
-  void Hear(absl::Span<const std::string* const> tenants);
+  void CheckForDrops(absl::Span<const std::string* const> tenants);
   // As StoreReader::Fetch, but errors are counted as misses and not returned. Sets the query's
   // chains.
-  Brought Bring(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
+  LoadResult LoadIntoStore(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
 
   struct Known {
     std::shared_ptr<const KnownFingerprint> model;
@@ -125,7 +125,7 @@ class SharedLookup {
     uint32_t boundary = 0;             // the boundary to load; 0: none
     bool is_answered = false;
   };
-  struct Question {
+  struct LookupSpec {
     const PrefixQuery* query = nullptr;
     std::shared_ptr<const KnownFingerprint> model;
     std::vector<uint32_t> candidates;
@@ -137,8 +137,8 @@ class SharedLookup {
   bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
   int64_t NowMs() const { return absl::ToUnixMillis(core_->steady->Now()); }
   // Returns false if the engine did not answer in time.
-  bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
-  std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
+  bool CheckForDropsWithin(absl::Span<const std::string> tenants, absl::Duration most);
+  std::unique_ptr<Probed> Probe(const LookupSpec& lookup, const std::string& tenant,
                                 uint32_t usable_here);
   // Returns the longest boundary up to the probed boundary that fits the remaining time, at the
   // measured speed, and the memory limit for loads. 0: none.
@@ -147,16 +147,16 @@ class SharedLookup {
   bool MayTry();
   // Loads each restore point once at a time. A concurrent lookup of the same restore point waits
   // for the load and then finds it in the store.
-  bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
-  bool Load(const Question& question, Probed* probed);
-  absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
+  bool LoadOnce(const LookupSpec& lookup, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Load(const LookupSpec& lookup, Probed* probed);
+  absl::Status Keep(const LookupSpec& lookup, const Probed& probed, const LoadedObjects& loaded);
 
   SharedCore* const core_;
   SharedWriter* const writer_;
   std::atomic<uint64_t> loading_bytes_{0};
-  std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
-  std::atomic<int64_t> deaf_until_ms_{0};    // also by the steady clock; for Hear only
-  std::atomic<int64_t> hear_patience_ms_{absl::ToInt64Milliseconds(kHearPatience)};
+  // By the steady clock.
+  std::atomic<int64_t> paused_until_ms_{0}, drop_check_paused_until_ms_{0};
+  std::atomic<int64_t> drop_check_wait_ms_{absl::ToInt64Milliseconds(kDropCheckWait)};
   std::atomic<uint64_t> bytes_per_s_{0};  // measured by loads; 0: no load yet
   std::atomic<int64_t> next_try_ms_{0};   // by the steady clock
   FingerprintBook fingerprints_;

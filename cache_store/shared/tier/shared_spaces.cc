@@ -22,17 +22,17 @@ SharedSpaces::SpacePtr SharedSpaces::SpaceOf(const std::string& tenant, absl::Ti
   return it == known_.end() || it->second.read_at < since ? nullptr : it->second.space;
 }
 
-absl::StatusOr<SharedSpaces::Told> SharedSpaces::Ask(const SharedSpace& space,
-                                                     absl::Time deadline) {
+absl::StatusOr<SharedSpaces::NumbersReply> SharedSpaces::ReadNumbers(const SharedSpace& space,
+                                                                     absl::Time deadline) {
   const std::string name = space.NumbersName();
   const auto got = engine_->Get({name}, kNumbersBytes, deadline);
   // A foreign value counts like an absent value.
-  if (absl::IsNotFound(got[0].status())) return Told{{}, true};
-  if (absl::IsDataLoss(got[0].status())) return Told();
+  if (absl::IsNotFound(got[0].status())) return NumbersReply{{}, true};
+  if (absl::IsDataLoss(got[0].status())) return NumbersReply();
   if (!got[0].ok()) return got[0].status();
   const absl::StatusOr<std::string> text = space.Open(name, *got[0]);
-  if (!text.ok()) return Told();
-  return Told{SharedNumbers::Parse(*text).value_or(SharedNumbers())};
+  if (!text.ok()) return NumbersReply();
+  return NumbersReply{SharedNumbers::Parse(*text).value_or(SharedNumbers())};
 }
 
 absl::StatusOr<bool> SharedSpaces::Set(const SharedSpace& space, const SharedNumbers& numbers,
@@ -48,26 +48,26 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
   if (SpacePtr fresh = SpaceOf(tenant, steady_->Now() - age_); fresh != nullptr) return fresh;
   const SharedSpace plain(secret_, tenant, 0);
   for (int tries = 0; tries < kMaxTries; ++tries) {
-    const absl::StatusOr<Told> told = Ask(plain, deadline);
-    if (!told.ok()) {
-      if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved)) return believed;
-      return told.status();
+    const absl::StatusOr<NumbersReply> reply = ReadNumbers(plain, deadline);
+    if (!reply.ok()) {
+      if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kMaxStaleness)) return believed;
+      return reply.status();
     }
     // Apply the drop before any entry of its generation is found or written. RaiseDropNumber counts
     // its errors.
-    store_->RaiseDropNumber(tenant, told->numbers.drop_number, true).status().IgnoreError();
+    store_->RaiseDropNumber(tenant, reply->numbers.drop_number, true).status().IgnoreError();
     {
       absl::MutexLock lock(&mu_);
-      KnownOf(tenant).heard_at = steady_->Now();
+      KnownOf(tenant).answered_at = steady_->Now();
     }
-    const SharedNumbers ours = Join(tenant, told->numbers, begins);
+    const SharedNumbers ours = Join(tenant, reply->numbers, begins);
     if (ours.generation == 0) return absl::NotFoundError("the tenant has no shared entries");
-    if (ours == told->numbers) return Adopt(tenant, ours);
-    if (told->numbers.generation > 0) {
+    if (ours == reply->numbers) return Adopt(tenant, ours);
+    if (reply->numbers.generation > 0) {
       Set(plain, ours, false, deadline).IgnoreError();  // retried at the next read
       return Adopt(tenant, ours);
     }
-    const absl::StatusOr<bool> set = Set(plain, ours, told->is_absent, deadline);
+    const absl::StatusOr<bool> set = Set(plain, ours, reply->is_absent, deadline);
     if (!set.ok()) return set.status();
     if (*set) return Adopt(tenant, ours);
   }
@@ -75,19 +75,19 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       "concurrent updates of the tenant's generation in Redis; try again");
 }
 
-SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers& told,
+SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers& stored,
                                  bool begins) {
-  SharedNumbers ours = told;
-  ours.drop_number = std::max(told.drop_number, store_->DropNumber(tenant));
+  SharedNumbers ours = stored;
+  ours.drop_number = std::max(stored.drop_number, store_->DropNumber(tenant));
   const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
   const uint64_t known = last == nullptr ? 0 : last->generation();
-  if (told.generation == 0) {
+  if (stored.generation == 0) {
     // Do not reuse an old generation: this store and the engine may both have missed drops.
-    const bool is_believed = SpaceOf(tenant, steady_->Now() - kBelieved) != nullptr;
+    const bool is_believed = SpaceOf(tenant, steady_->Now() - kMaxStaleness) != nullptr;
     if (!is_believed && !begins && ours.drop_number == 0) return {};
     ours.generation = is_believed ? known : NumberAfter(std::max(known, ours.drop_number));
-  } else if (ours.drop_number > told.drop_number) {
-    ours.generation = std::max(told.generation + 1, known);
+  } else if (ours.drop_number > stored.drop_number) {
+    ours.generation = std::max(stored.generation + 1, known);
   }
   ours.generation = std::max({ours.generation, known, ours.drop_number});
   return ours;
@@ -98,11 +98,11 @@ uint64_t SharedSpaces::NumberAfter(uint64_t number) const {
   return std::max(static_cast<uint64_t>(now), number + 1);
 }
 
-bool SharedSpaces::Hear(const std::string& tenant, absl::Time deadline) {
+bool SharedSpaces::CheckForDrops(const std::string& tenant, absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
     const auto it = known_.find(tenant);
-    if (it != known_.end() && it->second.heard_at >= steady_->Now() - age_) return false;
+    if (it != known_.end() && it->second.answered_at >= steady_->Now() - age_) return false;
   }
   Of(tenant, deadline).status().IgnoreError();
   return true;
@@ -122,10 +122,10 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant,
 }
 
 absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool force,
-                                                 absl::Time deadline, absl::Status* told) {
+                                                 absl::Time deadline, absl::Status* written) {
   const SharedSpace plain(secret_, tenant, 0);
-  const absl::StatusOr<Told> before = Ask(plain, deadline);
-  *told = before.status();
+  const absl::StatusOr<NumbersReply> before = ReadNumbers(plain, deadline);
+  *written = before.status();
   uint64_t number = store_->DropNumber(tenant);
   if (before.ok()) number = std::max(number, before->numbers.generation);
   if (const SpacePtr last = SpaceOf(tenant, absl::InfinitePast()); last != nullptr) {
@@ -134,14 +134,14 @@ absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool
   number = NumberAfter(number);
   absl::StatusOr<DropResult> dropped = store_->RaiseDropNumber(tenant, number, force);
   if (store_->DropNumber(tenant) < number) return dropped;  // the store refused the drop
-  if (told->ok()) told->Update(Set(plain, {number, number}, false, deadline).status());
+  if (written->ok()) written->Update(Set(plain, {number, number}, false, deadline).status());
   {
     // The numbers read before are outdated, and another store may have overwritten the new numbers.
     absl::MutexLock lock(&mu_);
     Known& known = KnownOf(tenant);
-    known.read_at = known.heard_at = absl::InfinitePast();
+    known.read_at = known.answered_at = absl::InfinitePast();
   }
-  if (told->ok()) told->Update(Of(tenant, deadline).status());
+  if (written->ok()) written->Update(Of(tenant, deadline).status());
   return dropped;
 }
 

@@ -34,7 +34,7 @@ class SharedSpaces {
   // Remembered tenants, about 400 bytes each. Beyond this number, all are forgotten and read again.
   static constexpr size_t kMaxTenants = 4096;
   // If the engine does not answer, numbers read within this time are still used.
-  static constexpr absl::Duration kBelieved = absl::Minutes(1);
+  static constexpr absl::Duration kMaxStaleness = absl::Minutes(1);
 
   // `secret`: the store's secret. `clock`: new numbers are times of this clock. `steady`: measures
   // the age of read numbers. `age`: numbers older than this are read again.
@@ -48,7 +48,7 @@ class SharedSpaces {
         age_(age) {}
 
   // For readers. kNotFound: the engine has no entries of the tenant. Another error: the engine did
-  // not answer, and no answer within kBelieved is known.
+  // not answer, and no answer within kMaxStaleness is known.
   absl::StatusOr<SpacePtr> Of(const std::string& tenant, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_) {
     return Find(tenant, false, deadline);
@@ -60,30 +60,30 @@ class SharedSpaces {
   }
   // For lookups that use local entries: checks whether all entries of the tenant were dropped.
   // Returns false, without a check, if the engine answered within `age`.
-  bool Hear(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  bool CheckForDrops(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops all entries of the tenant under a new drop number. Error: nothing was dropped, or entries
-  // may reappear after a crash. `told`: an error if the engine may not have the number.
+  // may reappear after a crash. `written`: an error if the engine may not have the number.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force, absl::Time deadline,
-                                     absl::Status* told) ABSL_LOCKS_EXCLUDED(mu_);
+                                     absl::Status* written) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Known {
     SpacePtr space;
     // When `space` was read, and when the engine last answered, including answers without numbers.
-    absl::Time read_at = absl::InfinitePast(), heard_at = absl::InfinitePast();
+    absl::Time read_at = absl::InfinitePast(), answered_at = absl::InfinitePast();
   };
   // The engine's answer. Generation 0: it has no numbers, or none written by a store.
-  struct Told {
+  struct NumbersReply {
     SharedNumbers numbers;
     bool is_absent = false;
   };
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
-  absl::StatusOr<Told> Ask(const SharedSpace& space, absl::Time deadline);
+  absl::StatusOr<NumbersReply> ReadNumbers(const SharedSpace& space, absl::Time deadline);
   // Returns whether the numbers were written.
   absl::StatusOr<bool> Set(const SharedSpace& space, const SharedNumbers& numbers,
                            bool only_if_absent, absl::Time deadline);
-  // Combines `told` with this store's own numbers. Generation 0: there is none, and !begins.
-  SharedNumbers Join(const std::string& tenant, const SharedNumbers& told, bool begins)
+  // Combines `stored` with this store's own numbers. Generation 0: there is none, and !begins.
+  SharedNumbers Join(const std::string& tenant, const SharedNumbers& stored, bool begins)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns a number larger than `number` and not before the current time.
   uint64_t NumberAfter(uint64_t number) const;

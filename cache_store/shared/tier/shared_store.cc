@@ -103,9 +103,9 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   // A repeated query could not use what the first query found, so the engine was already asked.
   if (query.again) return core_.store->Fetch(query, above_tokens, max_tokens);
   PrefixQuery asked = query;
-  const SharedLookup::Brought brought = lookup_.Bring(&asked, above_tokens, max_tokens);
-  asked.known_tokens = brought.known_tokens;
-  if (brought.is_hit) asked.loaded_from = Tier::kShared;
+  const SharedLookup::LoadResult loaded = lookup_.LoadIntoStore(&asked, above_tokens, max_tokens);
+  asked.known_tokens = loaded.known_tokens;
+  if (loaded.is_hit) asked.loaded_from = Tier::kShared;
   auto session = core_.store->Fetch(asked, above_tokens, max_tokens);
   if (!session.ok() || (*session)->plan().usable_tokens == 0) return session;
   const LookupPlan& plan = (*session)->plan();
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Digest& id,
                                                                      const std::string& tenant) {
-  lookup_.Hear({&tenant});
+  lookup_.CheckForDrops({&tenant});
   return core_.store->FetchById(id, tenant);
 }
 
@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
 }
 
 absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
-  lookup_.Hear({&query.tenant, &query.public_tenant});
+  lookup_.CheckForDrops({&query.tenant, &query.public_tenant});
   return core_.store->Claim(query, std::move(ask));
 }
 
@@ -149,7 +149,7 @@ void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& ten
 }
 
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
-  lookup_.Hear({&query.tenant, &query.public_tenant});
+  lookup_.CheckForDrops({&query.tenant, &query.public_tenant});
   absl::StatusOr<ExplainReport> report = core_.store->Explain(query);
   if (!report.ok()) return report;
   uint32_t own = 0;
@@ -229,16 +229,16 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
 }
 
 absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
-  absl::Status told;
+  absl::Status written;
   absl::StatusOr<DropResult> dropped =
-      core_.spaces.DropAll(tenant, force, core_.WriteDeadline(), &told);
+      core_.spaces.DropAll(tenant, force, core_.WriteDeadline(), &written);
   if (absl::IsFailedPrecondition(dropped.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(dropped.status().message(),
                      "; what other stores have pinned is not known here and is dropped as well"));
   }
   if (!dropped.ok()) return dropped;
-  if (!told.ok()) return NotEverywhere("dropped", told);
+  if (!written.ok()) return NotEverywhere("dropped", written);
   return dropped;
 }
 

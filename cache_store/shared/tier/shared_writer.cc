@@ -50,11 +50,12 @@ class SharedWriter::Batch {
 SharedWriter::SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
                            std::unique_ptr<Executor> waiting)
     : core_(core),
-      lives_(core->options.ttl),
+      ttl_policy_(core->options.ttl),
       executor_(executor != nullptr ? std::move(executor)
                                     : std::make_unique<ThreadExecutor>(kMaxQueuedBytes)),
-      waiting_(waiting != nullptr ? std::move(waiting)
-                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
+      waiting_(waiting != nullptr
+                   ? std::move(waiting)
+                   : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitingThreads)) {}
 
 SharedWriter::~SharedWriter() {
   stopping_.store(true);
@@ -62,9 +63,9 @@ SharedWriter::~SharedWriter() {
   waiting_.reset();
 }
 
-absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout) const {
+absl::Duration SharedWriter::TtlOf(const ObjectId& id, const KvLayout& layout) const {
   const uint32_t depth = id.begin / layout.chunk_tokens;
-  return SharedLives::LifeOf(core_->options.ttl, depth, id.tokens == layout.chunk_tokens);
+  return SharedTtlPolicy::TtlOf(core_->options.ttl, depth, id.tokens == layout.chunk_tokens);
 }
 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
@@ -131,7 +132,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     sent = WriteObject(prompt, session->get(), objects[i], &batch);
   }
   if (sent.ok()) {
-    PutOffObjects(prompt, kept);
+    ExtendObjects(prompt, kept);
     sent = batch.Send();
   }
   if (drops_.load() == drops) return sent;
@@ -155,7 +156,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
   }
   const absl::Time expires = session->plan().expires;
   const absl::Duration life =
-      absl::Floor(std::min(LifeOf(planned.id, prompt.layout), expires - core_->clock->Now()),
+      absl::Floor(std::min(TtlOf(planned.id, prompt.layout), expires - core_->clock->Now()),
                   absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return absl::OkStatus();
   SharedFacts facts{planned.slice_digests, 0};
@@ -177,7 +178,7 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
   auto shared = std::make_shared<const SharedWork>(std::move(work));
   const bool accepted = executor_->TrySchedule(bytes, [this, shared, writes] {
     if (stopping_) return;
-    writes ? Write(*shared).IgnoreError() : PutOff(*shared);  // errors are counted
+    writes ? Write(*shared).IgnoreError() : ExtendExpiry(*shared);  // errors are counted
   });
   if (!accepted && writes) core_->Count(Counter::kSharedWritesSkipped);
 }
@@ -190,7 +191,7 @@ void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> 
   done(absl::ResourceExhaustedError("too many publishes wait for the shared tier"));
 }
 
-bool SharedWriter::RunBeside(std::function<void()> job) {
+bool SharedWriter::RunInBackground(std::function<void()> job) {
   return waiting_->TrySchedule(1, [this, job = std::move(job)] {
     if (!stopping_) job();
   });
@@ -203,28 +204,28 @@ void SharedWriter::NoteUse(SharedWork work) {
   {
     const absl::Time now = core_->steady->Now();
     absl::MutexLock lock(&mu_);
-    if (!lives_.PutsOff(digest, now)) return;
+    if (!ttl_policy_.ExtendsExpiry(digest, now)) return;
   }
   Schedule(std::move(work), false);
 }
 
-void SharedWriter::PutOff(const SharedWork& work) {
+void SharedWriter::ExtendExpiry(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) return;
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // same order as writes
-  PutOffObjects(*prompt, ids);
+  ExtendObjects(*prompt, ids);
 }
 
-void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
+void SharedWriter::ExtendObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
   std::vector<SharedExpiry> expiries;
   for (const ObjectId& id : ids) {
     const uint32_t parts = prompt.ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
-      expiries.push_back({prompt.NameOf(id, part), LifeOf(id, prompt.layout)});
+      expiries.push_back({prompt.NameOf(id, part), TtlOf(id, prompt.layout)});
     }
   }
-  if (!expiries.empty()) core_->engine->PutOff(expiries, core_->WriteDeadline());
+  if (!expiries.empty()) core_->engine->ExtendExpiry(expiries, core_->WriteDeadline());
 }
 
 }  // namespace hearth

@@ -22,8 +22,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/executor.h"
-#include "cache_store/shared/shared_lives.h"
 #include "cache_store/shared/shared_object.h"
+#include "cache_store/shared/shared_ttl_policy.h"
 #include "cache_store/shared/tier/shared_core.h"
 
 namespace hearth {
@@ -42,11 +42,11 @@ class SharedWriter {
   // Limit of queued work. Counts token ids and cuts only, as keys and values are not queued.
   static constexpr uint64_t kMaxQueuedBytes = uint64_t{64} << 20;
   // Writes for which a caller waits: threads, and further writes in the queue.
-  static constexpr int kWaitedFor = 4;
+  static constexpr int kWaitingThreads = 4;
   static constexpr int kMaxWaiting = 32;
 
   // `executor`: null for one thread. `waiting`: runs the writes for which callers wait; null for
-  // kWaitedFor threads.
+  // kWaitingThreads threads.
   SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
                std::unique_ptr<Executor> waiting);
   ~SharedWriter();
@@ -58,7 +58,7 @@ class SharedWriter {
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
   void WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
   // Runs `job` on a thread for waiting callers. Returns false if the queue is full.
-  bool RunBeside(std::function<void()> job);
+  bool RunInBackground(std::function<void()> job);
   // Call after the last of the work's boundaries was used by a fetch.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) {
@@ -76,17 +76,17 @@ class SharedWriter {
   // `object`: index in the session's plan.
   absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
                            Batch* batch);
-  void PutOff(const SharedWork& work);
+  void ExtendExpiry(const SharedWork& work);
   // Extends the expiry of the values of these objects.
-  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
+  void ExtendObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
   void Schedule(SharedWork work, bool writes);
-  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout) const;
+  absl::Duration TtlOf(const ObjectId& id, const KvLayout& layout) const;
 
   SharedCore* const core_;
   std::atomic<uint64_t> drops_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
-  SharedLives lives_ ABSL_GUARDED_BY(mu_);
+  SharedTtlPolicy ttl_policy_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use the other members
 };
 

@@ -90,7 +90,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   return result;
 }
 
-void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
+void Quarantiner::NoteReadFailure(StoredObject* object, const absl::Status& why) {
   // A lack of file descriptors or memory says nothing about the object.
   if (absl::IsResourceExhausted(why)) return;
   core_->tiers.disk->DropCached(object->number);

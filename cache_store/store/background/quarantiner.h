@@ -39,7 +39,8 @@ class Quarantiner {
   // next read bypasses the page cache. The object is quarantined if its reads keep giving the same
   // wrong bytes, unless many other objects fail, too. An object with a copy in RAM is kept.
   // REQUIRES: the caller holds the object.
-  void Suspect(StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void NoteReadFailure(StoredObject* object, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // Call after all of the object was read from disk intact: resets its failure count.
   void NoteRead(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

@@ -142,7 +142,7 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   // A read error rather points to the disk or its cable than to damaged data; leave it to the next
   // reader.
   if (absl::IsDataLoss(read) && !WriteAgain(object).ok()) {
-    quarantiner_->Suspect(object, read);
+    quarantiner_->NoteReadFailure(object, read);
     StoreLock lock(core_);
     const absl::Duration pause =
         std::min(object->hidden_until - core_->clock->Now(), StoredObject::kLongestHidden);

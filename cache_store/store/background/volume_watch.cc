@@ -82,13 +82,13 @@ void VolumeWatch::SetLimit(const DiskRoom& room) {
       stored = core_->objects.sums().disk_bytes();
       evicts = evicts || stored < before;
     }
-    if (more) core_->LetOthersIn();
+    if (more) core_->YieldLock();
   }
-  SayLimit(room, stored);
+  WarnLimit(room, stored);
   if (evicts) core_->EraseFromDisk().IgnoreError();
 }
 
-void VolumeWatch::SayLimit(const DiskRoom& room, uint64_t stored_bytes) {
+void VolumeWatch::WarnLimit(const DiskRoom& room, uint64_t stored_bytes) {
   const std::string volume = absl::StrCat("the volume of ", core_->options.data_dir);
   const uint64_t limit = budget_.limit_bytes(), before = said_bytes_;
   const bool stays = budget_.is_limited() && stored_bytes > limit;
@@ -155,7 +155,7 @@ void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
   const uint64_t logs_bytes = kMaxLogs * LogBytesFor(most);
   if (room.free_bytes < logs_bytes + kReserveBytes) {
     reclaims_before_ = reclaims;
-    core_->tiers.disk->GiveUpReserve();
+    core_->tiers.disk->ReleaseReserve();
     gave_up_reserve_ = true;
   }
   is_over_ = true;

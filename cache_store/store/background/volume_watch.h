@@ -34,7 +34,7 @@ class VolumeWatch {
  private:
   // Sets the limit, and reports a change.
   void SetLimit(const DiskRoom& room) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void SayLimit(const DiskRoom& room, uint64_t stored_bytes);
+  void WarnLimit(const DiskRoom& room, uint64_t stored_bytes);
   void NoteBudget(const DiskRoom& room);
   // `last_reclaim`: StoreCore::last_reclaim before `room` was measured.
   void GiveBack(const DiskRoom& room, uint64_t last_reclaim) ABSL_LOCKS_EXCLUDED(core_->mu);

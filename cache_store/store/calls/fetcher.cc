@@ -355,7 +355,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   absl::StatusOr<SliceView> read = core_->tiers.ReadFromDisk(*stored, *place);
   if (!read.ok()) {
     core_->Count(Counter::kTierErrors);
-    quarantiner_->Suspect(stored, read.status());
+    quarantiner_->NoteReadFailure(stored, read.status());
     return read;
   }
   core_->Count(Counter::kBytesReadDisk, stored->slice_bytes);

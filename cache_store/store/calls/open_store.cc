@@ -94,7 +94,7 @@ class Recovery {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void WarnLostPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void KeepLoadedPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Call after all manifests: erases everything that no manifest names.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -183,7 +183,7 @@ absl::Status Recovery::Run() {
   if (absl::Status read = ReadAgain(std::move(again)); !read.ok()) return read;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    SayWhatIsLost();
+    WarnLostPoints();
     Collect();
   }
   core_->EraseFromDisk()
@@ -354,7 +354,7 @@ void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& po
   }
 }
 
-void Recovery::SayWhatIsLost() {
+void Recovery::WarnLostPoints() {
   if (unread_ > 0) {
     core_->Count(Counter::kRecoveryUnreadManifests, unread_);
     core_->warnings.Say(
@@ -402,7 +402,7 @@ void Recovery::Collect() {
   const uint64_t file_bytes = core_->tiers.disk->FileBytes();
   garbage.disk_bytes = file_bytes - std::min(file_bytes, core_->objects.sums().disk_bytes());
   core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
-  core_->CarryOut(garbage);
+  core_->ProcessGarbage(garbage);
   core_->fingerprints.Trim();
 }
 

@@ -130,7 +130,7 @@ class MissExplainer {
   // If the boundary cannot be used, fills in miss, removed, removed_ago and reason.
   void Explain(const BoundaryState& state, BoundaryReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  struct Gone {
+  struct MissingTail {
     uint32_t end = 0;
     Departure departure;
   };
@@ -145,7 +145,7 @@ class MissExplainer {
   bool has_hidden_ = false;                     // any object so far is hidden
   std::optional<Departure> globals_departure_;  // of the first chunk without its global object
   // Missing local objects of the tail after which no other left later: `when` decreases.
-  std::deque<Gone> tail_;
+  std::deque<MissingTail> tail_;
 };
 
 void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) {

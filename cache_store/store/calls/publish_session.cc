@@ -274,7 +274,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Check before any slice is received. The tenant's other points may still be evicted before the
   // commit, and the commit checks again.
-  if (core_->catalog.ledger().FitsBesidePins(spec_.tenant, needed_bytes, needed_objects)) {
+  if (core_->catalog.ledger().FitsWithPins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
   core_->Count(Counter::kPublishesRefusedQuota);

@@ -15,11 +15,11 @@ namespace hearth {
 namespace {
 
 // Interval of checking for records that the disk lost in use; these are written again soon.
-constexpr absl::Duration kLookAtDiskEvery = absl::Seconds(1);
+constexpr absl::Duration kDiskCheckInterval = absl::Seconds(1);
 // Expired points to remove while holding the lock once, and how long they may stay if there are no
 // lookups. Between two batches the lock is released.
 constexpr int kExpiredAtOnce = 64;
-constexpr absl::Duration kMaxPause = absl::Seconds(1), kBreath = absl::Milliseconds(1);
+constexpr absl::Duration kMaxPause = absl::Seconds(1), kShortestPause = absl::Milliseconds(1);
 // A crash loses the uses of the last interval. About 40 bytes each, 4,096 of them per batch.
 constexpr absl::Duration kNoteUsesEvery = absl::Minutes(1);
 constexpr size_t kUsesAtOnce = 4096;
@@ -78,7 +78,7 @@ void Store::StartThreads() {
   };
   start([this] { return UpkeepStep(); });
   if (core_->tiers.disk == nullptr) return;
-  start([this] { return std::min(scrubber_.Step(), kLookAtDiskEvery); });
+  start([this] { return std::min(scrubber_.Step(), kDiskCheckInterval); });
 }
 
 absl::Duration Store::UpkeepStep() {
@@ -93,10 +93,10 @@ absl::Duration Store::UpkeepStep() {
   if (core_->tiers.disk != nullptr) volume_.Step();
   const absl::Time now = core_->clock->Now();
   if (now - uses_noted_ >= kNoteUsesEvery || now < uses_noted_) {
-    if (NoteUses()) return kBreath;
+    if (NoteUses()) return kShortestPause;
     uses_noted_ = now;
   }
-  return std::clamp(next - now, kBreath, kMaxPause);
+  return std::clamp(next - now, kShortestPause, kMaxPause);
 }
 
 bool Store::NoteUses() {

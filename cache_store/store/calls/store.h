@@ -19,7 +19,7 @@
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
 #include "cache_store/store/background/volume_watch.h"
-#include "cache_store/store/calls/claim_desk.h"
+#include "cache_store/store/calls/claim_handler.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/calls/prompt_explainer.h"
 #include "cache_store/store/calls/publish_session.h"
@@ -117,7 +117,7 @@ class Store final : public LocalStore {
   Quarantiner quarantiner_;
   Promoter promoter_;
   Fetcher fetcher_;
-  ClaimDesk claims_;
+  ClaimHandler claims_;
   PromptExplainer explainer_;
   Scrubber scrubber_;
   VolumeWatch volume_;

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/restore_points.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/regular_file.h"
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"
 #include "services/serving/logging.h"

@@ -115,7 +115,7 @@ TEST(RetentionFeedTest, OffersLeastValuableEvictableFirst) {
     return kit.catalog.feed().Visit([](RestorePointEntry*) { return Retention::Answer::kTake; });
   };
   EXPECT_EQ(first(), b);
-  EXPECT_TRUE(kit.catalog.feed().IsLeastWorth(*b));
+  EXPECT_TRUE(kit.catalog.feed().IsFirstVictim(*b));
   kit.catalog.SetPinned(b, true);
   EXPECT_EQ(first(), a);
   kit.catalog.SetPinned(a, true);

@@ -405,7 +405,7 @@ TEST(WarningLines, WarningKindsAreRateLimited) {
   Warnings warnings([&](const std::string& line) { lines.push_back(line); });
   for (int i = 0; i < 100; ++i) warnings.Say("damage", "again");
   warnings.Say("database", "once");
-  EXPECT_EQ(lines.size(), Warnings::kMaxAMinute + 1u);
+  EXPECT_EQ(lines.size(), Warnings::kMaxPerMinute + 1u);
   EXPECT_EQ(lines.back(), "database: once");
 }
 

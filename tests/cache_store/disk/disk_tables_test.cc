@@ -442,7 +442,7 @@ TEST_F(DiskTables, DamagedRecordBlocksNoWrites) {
   ASSERT_TRUE(tier_->SettleErases().ok());  // which flushes
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_EQ(FlipBitsOnDisk(folder_, SerializeObject(record)), 1);
-  tier_->GiveUpReserve();
+  tier_->ReleaseReserve();
   ASSERT_TRUE(absl::IsResourceExhausted(tier_->MayAdd()));
   EXPECT_TRUE(absl::IsDataLoss(tier_->ReclaimSpace(0)));
   EXPECT_TRUE(tier_->MayAdd().ok());

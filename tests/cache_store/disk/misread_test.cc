@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/disk/files/mending_files.h"
+#include "cache_store/disk/files/recovery_files.h"
 #include "cache_store/disk/verify.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_store.h"
@@ -428,11 +428,11 @@ fs::path Newest(const fs::path& db, const std::string& extension) {
 }
 
 // Damage that a start mends.
-struct MendedDamage {
+struct RepairedDamage {
   const char* name;
   void (*hit)(const fs::path& db);
 };
-const MendedDamage kMendedDamage[] = {
+const RepairedDamage kRepairedDamage[] = {
     {"TableGone", [](const fs::path& db) { fs::remove(Newest(db, ".sst")); }},
     {"TableCut",
      [](const fs::path& db) {
@@ -449,7 +449,7 @@ const MendedDamage kMendedDamage[] = {
      }},
 };
 
-class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<MendedDamage> {
+class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<RepairedDamage> {
  protected:
   MisreadRecovery() { UseTables(true); }
   void CopyFolder(const std::string& from, const std::string& to) {
@@ -503,7 +503,7 @@ TEST_P(MisreadRecovery, MisreadsCauseNoExtraLoss) {
   EXPECT_GT(disk_.struck(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Damage, MisreadRecovery, ::testing::ValuesIn(kMendedDamage),
+INSTANTIATE_TEST_SUITE_P(Damage, MisreadRecovery, ::testing::ValuesIn(kRepairedDamage),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(RecoveryFiles, DifferingReadsStopWrites) {
@@ -511,7 +511,7 @@ TEST(RecoveryFiles, DifferingReadsStopWrites) {
   FaultyDisk disk;
   const std::string table = folder.File("1.sst"), other = folder.File("other");
   std::ofstream(table) << "the bytes of a table";
-  MendingFileSystem files(disk.env()->GetFileSystem());
+  RecoveryFileSystem files(disk.env()->GetFileSystem());
   files.Begin();
   std::unique_ptr<rocksdb::FSRandomAccessFile> reader;
   std::unique_ptr<rocksdb::FSWritableFile> new_file;

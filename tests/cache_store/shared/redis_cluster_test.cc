@@ -121,13 +121,13 @@ TEST_P(RedisClusterTest, ExtendNeverShortensLife) {
   engine_->Set({{"hours", "v", absl::Hours(2)}, {"ever", "v"}}, Soon());
   EXPECT_NEAR(life_s("hours"), 7200, 60);
   EXPECT_EQ(life_s("ever"), -1);
-  const auto put_off = engine_->PutOff(
+  const auto extended = engine_->ExtendExpiry(
       {{"hours", absl::Hours(9)}, {"ever", absl::Hours(9)}, {"gone", absl::Hours(9)}}, Soon());
-  for (const absl::Status& status : put_off) EXPECT_TRUE(status.ok()) << status;
+  for (const absl::Status& status : extended) EXPECT_TRUE(status.ok()) << status;
   EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
   EXPECT_EQ(life_s("ever"), -1) << "for ever is later than nine hours";
   EXPECT_EQ(life_s("gone"), -2);
-  engine_->PutOff({{"hours", absl::Hours(1)}}, Soon());
+  engine_->ExtendExpiry({{"hours", absl::Hours(1)}}, Soon());
   EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
 }
 

@@ -120,7 +120,7 @@ TEST_F(RedisTrust, DocumentedRightsSuffice) {
   EXPECT_TRUE(engine->Set({{"h1:key", "v", absl::Hours(1), true}}, Soon())[0].value());
   EXPECT_TRUE(engine->Exists({"h1:key"}, Soon())[0].value());
   EXPECT_EQ(engine->Get({"h1:key"}, kMaxBytes, Soon())[0].value(), "v");
-  EXPECT_TRUE(engine->PutOff({{"h1:key", absl::Hours(2)}}, Soon())[0].ok());
+  EXPECT_TRUE(engine->ExtendExpiry({{"h1:key", absl::Hours(2)}}, Soon())[0].ok());
   EXPECT_TRUE(engine->Erase({"h1:key"}, Soon())[0].ok());
   EXPECT_EQ(redis.Ask({"ACL", "LOG"}), "") << "nothing was refused";
 }

@@ -199,7 +199,7 @@ TEST_F(SharedDropsTest, SlowEngineAppliesDropAfterAnswer) {
   ASSERT_TRUE(KitPublish(other.store.get(), model_, Prompt(2), {64}).ok());
   ASSERT_TRUE(one.store->DropAll("default", true).ok());
   kit_.clock.Advance(absl::Seconds(2));
-  other.engine->SetDelay(2 * SharedLookup::kHearPatience);
+  other.engine->SetDelay(2 * SharedLookup::kDropCheckWait);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "it does not know";
   other.waits->RunAll();  // not behind what is written
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
@@ -210,7 +210,7 @@ TEST_F(SharedDropsTest, SlowEngineBlocksStaleAnswers) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&other, Prompt(1), {64});
-  other.engine->SetDelay(3 * SharedLookup::kHearPatience);
+  other.engine->SetDelay(3 * SharedLookup::kDropCheckWait);
   kit_.clock.Advance(absl::Seconds(2));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
   other.waits->RunAll();

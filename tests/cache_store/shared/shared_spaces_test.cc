@@ -65,24 +65,24 @@ TEST_F(SharedSpacesTest, ConcurrentLookupAppliesDrop) {
   int left = -1;
   store_.engine->OnGet([&](int) {
     if (std::exchange(left, 0) >= 0) return;
-    spaces.Hear("default", Soon());
+    spaces.CheckForDrops("default", Soon());
     left = static_cast<int>(Points());
   });
-  spaces.Hear("default", Soon());
+  spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(left, 0);
   // Once that is known nobody asks.
   const int gets = store_.engine->gets();
-  spaces.Hear("default", Soon());
+  spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(store_.engine->gets(), gets);
 }
 
 // A tenant of which the engine has nothing is asked for once a second, too.
 TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
   SharedSpaces spaces = Spaces(&store_);
-  for (int i = 0; i < 3; ++i) spaces.Hear("nobody", Soon());
+  for (int i = 0; i < 3; ++i) spaces.CheckForDrops("nobody", Soon());
   EXPECT_EQ(store_.engine->gets(), 1);
   kit_.clock.Advance(absl::Seconds(2));
-  spaces.Hear("nobody", Soon());
+  spaces.CheckForDrops("nobody", Soon());
   EXPECT_EQ(store_.engine->gets(), 2);
 }
 

@@ -288,11 +288,11 @@ TEST_F(SharedStoreTest, HangingEngineBarelyDelaysHits) {
   const Digest id = one.store->List("default").at(0).id;
   EXPECT_TRUE(one.store->FetchById(id, "default").ok());
   EXPECT_EQ(one.engine->round_trips(), asked + 1);
-  EXPECT_EQ(kit_.clock.Now() - start, SharedLookup::kHearPatience);
+  EXPECT_EQ(kit_.clock.Now() - start, SharedLookup::kDropCheckWait);
   // What it may have more of has all of its time.
   EXPECT_EQ(Fetch(&one, Prompt(2)), 0);
   EXPECT_EQ(kit_.clock.Now() - start,
-            SharedLookup::kHearPatience + kit_.shared_options.fetch_budget);
+            SharedLookup::kDropCheckWait + kit_.shared_options.fetch_budget);
 }
 
 TEST_F(SharedStoreTest, LostEngineCostsOnlyMisses) {

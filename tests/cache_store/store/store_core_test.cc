@@ -73,7 +73,7 @@ TEST_F(StoreCoreTest, YieldAdmitsWaitingThread) {
     });
     while (core_->waiting() == 0) std::this_thread::yield();
     EXPECT_FALSE(had_it);
-    EXPECT_TRUE(core_->Yield(StoreCore::kStepsAHold));
+    EXPECT_TRUE(core_->Yield(StoreCore::kStepsPerHold));
     EXPECT_TRUE(had_it);
   }
   other.join();
@@ -91,11 +91,11 @@ TEST_F(StoreCoreTest, YieldAdmitsReadyClaimant) {
     had_it = true;
     core_->flight.Release(keys);
   });
-  while (!asked) core_->Yield(StoreCore::kStepsAHold);
-  core_->Yield(StoreCore::kStepsAHold);
+  while (!asked) core_->Yield(StoreCore::kStepsPerHold);
+  core_->Yield(StoreCore::kStepsPerHold);
   EXPECT_FALSE(had_it) << "its key is claimed";
   core_->flight.Release(keys);
-  core_->Yield(StoreCore::kStepsAHold);
+  core_->Yield(StoreCore::kStepsPerHold);
   EXPECT_TRUE(had_it);
   other.join();
 }
@@ -108,8 +108,8 @@ TEST_F(StoreCoreTest, MutualYieldsDoNotDeadlock) {
       for (int round = 0; round < 200; ++round) {
         StoreLock lock(core_.get());
         if (i < 2) core_->Claim(keys);
-        core_->Yield(StoreCore::kStepsAHold);
-        core_->Yield(StoreCore::kStepsAHold);
+        core_->Yield(StoreCore::kStepsPerHold);
+        core_->Yield(StoreCore::kStepsPerHold);
         if (i < 2) core_->flight.Release(keys);
       }
     });

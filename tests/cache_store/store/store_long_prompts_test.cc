@@ -19,7 +19,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kChunks = StoreCore::kStepsAHold + 100, kLong = 16 * kChunks;
+constexpr uint32_t kChunks = StoreCore::kStepsPerHold + 100, kLong = 16 * kChunks;
 
 class StoreLongPrompts : public ::testing::Test {
  protected:

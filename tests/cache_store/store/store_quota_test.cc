@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"

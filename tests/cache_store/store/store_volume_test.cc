@@ -265,7 +265,7 @@ TEST_P(StoreVolume, ReserveIsOnlyForErases) {
   Fill(0.5);
   DiskTier* disk = stepped()->core()->tiers.disk.get();
   disk_.SetRoom(0);
-  disk->GiveUpReserve();
+  disk->ReleaseReserve();
   const uint64_t room = disk_.room();
   for (uint64_t seed = 1000; seed < 1200; ++seed) {
     ASSERT_TRUE(absl::IsResourceExhausted(Publish(seed)));

@@ -17,7 +17,7 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kPromptTokens = 100;  // of the prompt; 96 of them are kept
-constexpr uint32_t kRest = 4;
+constexpr uint32_t kMinUseInterval = 4;
 
 // Lets nobody compute before `expected` requests have asked who does.
 class Start {
@@ -125,7 +125,7 @@ TEST(OneComputation, EightMissesComputeOnce) {
     workers.push_back(std::make_unique<Worker>(store.address(), &start));
     servers.push_back(&workers.back()->server);
   }
-  std::vector<uint32_t> expected(7, kRest);
+  std::vector<uint32_t> expected(7, kMinUseInterval);
   expected.push_back(kPromptTokens);
   EXPECT_EQ(GenerateTogether(servers, IdsRequest(CountingTokens(kPromptTokens), 4)), expected);
   const auto counters = store.store()->Stats().counters;
@@ -174,7 +174,7 @@ TEST(OneComputation, FailedPublishLetsNextCompute) {
                               IdsRequest(CountingTokens(kPromptTokens), 4));
   first.join();
   watcher.join();
-  EXPECT_EQ(computed, (std::vector<uint32_t>{kRest, kPromptTokens}));
+  EXPECT_EQ(computed, (std::vector<uint32_t>{kMinUseInterval, kPromptTokens}));
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
 
@@ -184,7 +184,7 @@ TEST(OneComputation, SameWorkerRequestsSharePool) {
   Worker worker(store.address(), &start, true, /*pool_bytes=*/64 << 20);
   EXPECT_EQ(GenerateTogether({&worker.server, &worker.server},
                              IdsRequest(CountingTokens(kPromptTokens), 4)),
-            (std::vector<uint32_t>{kRest, kPromptTokens}));
+            (std::vector<uint32_t>{kMinUseInterval, kPromptTokens}));
   EXPECT_EQ(worker.counters.Read().bytes_fetched, 0u) << "no need to carry it";
 }
 

@@ -1,4 +1,4 @@
-#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tenant_accounts.h"
 
 #include <algorithm>
 #include <cassert>
@@ -54,7 +54,7 @@ absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
   return absl::OkStatus();
 }
 
-TenantAccount* TenantLedger::AccountOf(const std::string& tenant) {
+TenantAccount* TenantAccounts::AccountOf(const std::string& tenant) {
   std::unique_ptr<TenantAccount>& account = accounts_[tenant];
   if (account == nullptr) {
     account = std::make_unique<TenantAccount>();
@@ -65,32 +65,32 @@ TenantAccount* TenantLedger::AccountOf(const std::string& tenant) {
   return account.get();
 }
 
-void TenantLedger::RemoveIfEmpty(TenantAccount* account) {
+void TenantAccounts::RemoveIfEmpty(TenantAccount* account) {
   const TenantUsage& usage = account->usage;
   if (usage.restore_points > 0 || usage.objects > 0 || account->promised.objects > 0) return;
   assert(usage == TenantUsage() && account->kept.objects == 0);
   accounts_.erase(std::string(account->tenant));
 }
 
-bool TenantLedger::IsWithin(const TenantAccount& account) {
+bool TenantAccounts::IsWithin(const TenantAccount& account) {
   return Within(account.quota.max_bytes, account.usage.bytes + account.promised.bytes) &&
          Within(account.quota.max_objects, account.usage.objects + account.promised.objects);
 }
 
-bool TenantLedger::CanBeWithin(const TenantAccount& account) {
+bool TenantAccounts::CanBeWithin(const TenantAccount& account) {
   return Within(account.quota.max_bytes, account.kept.bytes + account.promised.bytes) &&
          Within(account.quota.max_objects, account.kept.objects + account.promised.objects);
 }
 
-bool TenantLedger::FitsBesidePins(const std::string& tenant, uint64_t bytes,
+bool TenantAccounts::FitsWithPins(const std::string& tenant, uint64_t bytes,
                                   uint64_t objects) const {
   const TenantQuota& quota = quotas_.Of(tenant);
   return Within(quota.max_bytes, UsageOf(tenant).pinned_bytes + bytes) &&
          Within(quota.max_objects, objects);
 }
 
-absl::Status TenantLedger::NoRoom(const std::string& tenant, uint64_t bytes,
-                                  uint64_t objects) const {
+absl::Status TenantAccounts::NoRoom(const std::string& tenant, uint64_t bytes,
+                                    uint64_t objects) const {
   const TenantQuota& quota = quotas_.Of(tenant);
   return absl::ResourceExhaustedError(
       absl::StrCat("quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's ",
@@ -98,16 +98,16 @@ absl::Status TenantLedger::NoRoom(const std::string& tenant, uint64_t bytes,
                    " objects (0: no limit) while its pinned entries and entries in use stay"));
 }
 
-bool TenantLedger::MayPin(const std::string& tenant, uint64_t more_bytes) const {
+bool TenantAccounts::MayPin(const std::string& tenant, uint64_t more_bytes) const {
   return Within(quotas_.Of(tenant).max_pinned_bytes, UsageOf(tenant).pinned_bytes + more_bytes);
 }
 
-bool TenantLedger::IsAboveFloor(const TenantAccount& account, uint64_t bytes) {
+bool TenantAccounts::IsAboveFloor(const TenantAccount& account, uint64_t bytes) {
   const uint64_t floor = account.quota.floor_bytes;
   return floor == 0 || account.usage.bytes >= floor + bytes;
 }
 
-uint64_t TenantLedger::GuaranteedBytes(const std::string& tenant) const {
+uint64_t TenantAccounts::GuaranteedBytes(const std::string& tenant) const {
   uint64_t sum = 0;
   for (const auto& [name, quota] : quotas_.by_tenant) {
     if (name == tenant || quota.floor_bytes == 0) continue;
@@ -118,7 +118,7 @@ uint64_t TenantLedger::GuaranteedBytes(const std::string& tenant) const {
   return sum;
 }
 
-TenantUsage TenantLedger::UsageOf(const std::string& tenant) const {
+TenantUsage TenantAccounts::UsageOf(const std::string& tenant) const {
   const auto it = accounts_.find(tenant);
   return it == accounts_.end() ? TenantUsage{} : it->second->usage;
 }
@@ -143,7 +143,7 @@ absl::Status ValidatePins(const PinRoom& room) {
       " bytes together above floor_bytes, the most that may be pinned; got ", room.shares_bytes));
 }
 
-absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, const PinRoom& room,
+absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& ledger, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes) {
   const uint64_t own = ledger.UsageOf(tenant).pinned_bytes;
   if (!ledger.MayPin(tenant, more_bytes)) {

@@ -76,12 +76,12 @@ TEST(RecoveryChild, CrashRunsNoParentHandlers) {
       std::set_terminate(&EndWell);
       rocksdb::DBOptions options;
       const auto files =
-          std::make_shared<MendingFileSystem>(std::make_shared<CrashingFiles>(crash));
+          std::make_shared<RecoveryFileSystem>(std::make_shared<CrashingFiles>(crash));
       files->Begin();
       const auto env = rocksdb::NewCompositeEnv(files);
       options.env = env.get();
-      const absl::Status mended = RecoverInChild(options, folder.File("db"), {}, *files);
-      std::_Exit(absl::IsDataLoss(mended) ? 3 : 4);
+      const absl::Status recovered = RecoverInChild(options, folder.File("db"), {}, *files);
+      std::_Exit(absl::IsDataLoss(recovered) ? 3 : 4);
     });
     EXPECT_TRUE(WIFEXITED(end));
     EXPECT_EQ(WEXITSTATUS(end), 3);
@@ -93,12 +93,12 @@ TEST(RecoveryChild, CrashAfterReadErrorAborts) {
   const TestFolder folder;
   const int end = RunInChild([&] {
     rocksdb::DBOptions options;
-    const auto files = std::make_shared<MendingFileSystem>(std::make_shared<FailingFiles>());
+    const auto files = std::make_shared<RecoveryFileSystem>(std::make_shared<FailingFiles>());
     files->Begin();
     const auto env = rocksdb::NewCompositeEnv(files);
     options.env = env.get();
-    const absl::Status mended = RecoverInChild(options, folder.File("db"), {}, *files);
-    std::_Exit(absl::IsAborted(mended) ? 3 : 4);
+    const absl::Status recovered = RecoverInChild(options, folder.File("db"), {}, *files);
+    std::_Exit(absl::IsAborted(recovered) ? 3 : 4);
   });
   EXPECT_TRUE(WIFEXITED(end));
   EXPECT_EQ(WEXITSTATUS(end), 3);

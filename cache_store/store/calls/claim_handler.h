@@ -1,4 +1,4 @@
-// ClaimDesk: decides which caller computes a prefix, which callers wait for it, and when a wait
+// ClaimHandler: decides which caller computes a prefix, which callers wait for it, and when a wait
 // ends.
 //
 // The rule: a caller that lacks at least min_tokens waits for the longest usable boundary that
@@ -7,8 +7,8 @@
 // branch, the second keeps a tail at the branch, and a third waits for that tail.
 //
 // Thread safe; wakes are called without holding a lock. Ownership: borrows its collaborators.
-#ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
-#define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
+#ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_HANDLER_H_
+#define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_HANDLER_H_
 
 #include <functional>
 #include <memory>
@@ -22,17 +22,17 @@
 
 namespace hearth {
 
-class ClaimDesk {
+class ClaimHandler {
  public:
-  ClaimDesk(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
+  ClaimHandler(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
   // Implements StorePublisher::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
-  ClaimDecision TakeTurn(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,
-                         ClaimRequest ask, ComputeClaims::Wakes* wakes)
+  ClaimDecision DecideRole(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,
+                           ClaimRequest ask, ComputeClaims::Wakes* wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
@@ -47,4 +47,4 @@ class ClaimDesk {
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
+#endif  // HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_HANDLER_H_

@@ -1,4 +1,4 @@
-// SharedLives: computes the time to live of values in the shared engine, and decides which uses
+// SharedTtlPolicy: computes the time to live of values in the shared engine, and decides which uses
 // extend it.
 //
 // The engine evicts the values with the earliest expiry first, so the expiries define its eviction
@@ -6,8 +6,8 @@
 // stores.
 //
 // Thread safety: none. Ownership: holds only digests and times, 16 bytes for each of kMaxPrompts.
-#ifndef HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
-#define HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
+#ifndef HEARTH_CACHE_STORE_SHARED_SHARED_TTL_POLICY_H_
+#define HEARTH_CACHE_STORE_SHARED_SHARED_TTL_POLICY_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -18,30 +18,30 @@
 
 namespace hearth {
 
-class SharedLives {
+class SharedTtlPolicy {
  public:
   // Each further chunk of a prompt lives this much shorter than the chunk before it, and deeper
   // chunks are written first. A deep chunk is useless without the chunks before it, so it is
   // evicted before them, but after values used slightly earlier.
-  static constexpr absl::Duration kShorterADepth = absl::Milliseconds(1);
+  static constexpr absl::Duration kTtlStepPerChunk = absl::Milliseconds(1);
   // Uses of one prompt within this time count as one use.
-  static constexpr absl::Duration kRest = absl::Minutes(1);
+  static constexpr absl::Duration kMinUseInterval = absl::Minutes(1);
   static constexpr size_t kMaxPrompts = 65'536;
 
   // `ttl`: the time to live of a prompt's first chunk.
-  explicit SharedLives(absl::Duration ttl) : rest_(std::min(ttl / 16, kRest)) {}
+  explicit SharedTtlPolicy(absl::Duration ttl) : rest_(std::min(ttl / 16, kMinUseInterval)) {}
 
   // Returns the time to live of the chunk after `depth` other chunks, in whole milliseconds.
   // `whole`: the chunk has all of its tokens; a partial chunk can only be reused by exactly the
   // same prompt, so it lives half as long.
-  static absl::Duration LifeOf(absl::Duration ttl, int64_t depth, bool whole) {
-    const absl::Duration life = ttl - std::min(ttl / 8, kShorterADepth * depth);
+  static absl::Duration TtlOf(absl::Duration ttl, int64_t depth, bool whole) {
+    const absl::Duration life = ttl - std::min(ttl / 8, kTtlStepPerChunk * depth);
     return absl::Floor(whole ? life : life / 2, absl::Milliseconds(1));
   }
   // Returns whether a use at `now` of the prompt with this digest extends the expiry of its values,
   // and if so records the use. Values that are written, or found to exist when they would be
   // written, start a new time to live in any case.
-  bool PutsOff(uint64_t prompt, absl::Time now) {
+  bool ExtendsExpiry(uint64_t prompt, absl::Time now) {
     if (uses_.size() >= kMaxPrompts) uses_.clear();
     absl::Time& last = uses_.try_emplace(prompt, absl::InfinitePast()).first->second;
     if (now - last < rest_) return false;
@@ -57,4 +57,4 @@ class SharedLives {
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
+#endif  // HEARTH_CACHE_STORE_SHARED_SHARED_TTL_POLICY_H_

@@ -1,11 +1,11 @@
-// TenantLedger: each tenant's quota, and the sums of what the tenant holds.
+// TenantAccounts: each tenant's quota, and the sums of what the tenant holds.
 //
 // An object belongs to one tenant, whose name is part of its key, from the first restore point that
 // names the object to the last. An object's keys and values count once, whatever tiers hold them.
 // StorageSums derives the sums from the objects' states. Not thread safe: the store guards it.
 // Invariant: usage equals the sum over the restore points (tests/support/store_checks).
-#ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
-#define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
+#ifndef HEARTH_CACHE_STORE_BASE_TENANT_ACCOUNTS_H_
+#define HEARTH_CACHE_STORE_BASE_TENANT_ACCOUNTS_H_
 
 #include <cstdint>
 #include <memory>
@@ -74,9 +74,9 @@ struct TenantAccount {
   Amount kept;      // part of `usage` that is pinned or held by sessions
 };
 
-class TenantLedger {
+class TenantAccounts {
  public:
-  explicit TenantLedger(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
+  explicit TenantAccounts(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
 
   // The pointer stays valid until RemoveIfEmpty finds the account empty.
   TenantAccount* AccountOf(const std::string& tenant);
@@ -88,7 +88,7 @@ class TenantLedger {
   static bool CanBeWithin(const TenantAccount& account);
   // Returns whether `bytes` and `objects` fit into the quota together with the tenant's pinned
   // bytes.
-  bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
+  bool FitsWithPins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   // Returns the error of a publish that does not fit: kResourceExhausted.
   absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
@@ -122,9 +122,9 @@ absl::Status ValidatePins(const PinRoom& room);
 
 // Checks whether `tenant` may pin `more_bytes`. `pinned_bytes`: pinned by all tenants.
 // kResourceExhausted names the limit.
-absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, const PinRoom& room,
+absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& ledger, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes);
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
+#endif  // HEARTH_CACHE_STORE_BASE_TENANT_ACCOUNTS_H_

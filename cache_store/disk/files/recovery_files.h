@@ -1,4 +1,4 @@
-// MendingFileSystem: the file system under a database during a repair. Private to disk/.
+// RecoveryFileSystem: the file system under a database during a repair. Private to disk/.
 //
 // Without paranoid checks RocksDB skips an unreadable log, and best-efforts recovery skips
 // unreadable tables: on a disk that misreads briefly, they would be lost permanently. So between
@@ -9,8 +9,8 @@
 //
 // Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes on
 // which two reads agreed.
-#ifndef HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
-#define HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_RECOVERY_FILES_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_RECOVERY_FILES_H_
 
 #include <rocksdb/file_system.h>
 #include <unistd.h>
@@ -29,21 +29,21 @@
 namespace hearth {
 
 // State shared by the file system and its files. Thread safe.
-class MendingReads {
+class RecoveryReads {
  public:
   void Begin() {
     absl::MutexLock lock(&mu_);
     failure_.clear();
-    mends_.store(true);
+    active_.store(true);
   }
-  void End() { mends_.store(false); }
+  void End() { active_.store(false); }
   // From now on the first failure exits this process, because RocksDB may crash or hang after it.
   void ExitAtFailure(int code) { exit_code_.store(code); }
-  bool mends() const { return mends_.load(); }
+  bool is_active() const { return active_.load(); }
   // Returns `status`. Notes an error unless it says that a file is absent, which a damaged database
   // may cause.
   rocksdb::IOStatus Checked(absl::string_view path, rocksdb::IOStatus status) {
-    if (mends() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
+    if (is_active() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
       Note(absl::StrCat(path, ": ", status.ToString()));
     }
     return status;
@@ -60,13 +60,13 @@ class MendingReads {
   // Calls change(), which changes the disk, unless a read failed since Begin().
   template <typename Change>
   rocksdb::IOStatus Allow(const Change& change) const {
-    const std::string failed = mends() ? failure() : "";
+    const std::string failed = is_active() ? failure() : "";
     return failed.empty() ? change()
                           : rocksdb::IOStatus::IOError("not changed after a read failed", failed);
   }
 
  private:
-  std::atomic<bool> mends_{false};
+  std::atomic<bool> active_{false};
   std::atomic<int> exit_code_{0};  // 0: continue
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
@@ -75,7 +75,7 @@ class MendingReads {
 class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
  public:
   TwiceReadTable(std::string path, std::unique_ptr<rocksdb::FSRandomAccessFile> file,
-                 std::shared_ptr<MendingReads> reads)
+                 std::shared_ptr<RecoveryReads> reads)
       : FSRandomAccessFileOwnerWrapper(std::move(file)),
         path_(std::move(path)),
         reads_(std::move(reads)) {}
@@ -84,7 +84,7 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
                          rocksdb::Slice* result, char* scratch,
                          rocksdb::IODebugContext* dbg) const override {
     rocksdb::IOStatus status = target()->Read(offset, bytes, options, result, scratch, dbg);
-    if (!reads_->mends()) return status;
+    if (!reads_->is_active()) return status;
     // disk_tier_blocks.h rejects a table's properties by their first bytes, which may be misread,
     // too.
     std::string buffer(bytes, '\0');
@@ -105,16 +105,16 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
 
  private:
   const std::string path_;
-  const std::shared_ptr<MendingReads> reads_;
+  const std::shared_ptr<RecoveryReads> reads_;
 };
 
-class MendingFileSystem : public rocksdb::FileSystemWrapper {
+class RecoveryFileSystem : public rocksdb::FileSystemWrapper {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
-  explicit MendingFileSystem(std::shared_ptr<rocksdb::FileSystem> target)
-      : FileSystemWrapper(std::move(target)), reads_(std::make_shared<MendingReads>()) {}
-  const char* Name() const override { return "MendingFileSystem"; }
+  explicit RecoveryFileSystem(std::shared_ptr<rocksdb::FileSystem> target)
+      : FileSystemWrapper(std::move(target)), reads_(std::make_shared<RecoveryReads>()) {}
+  const char* Name() const override { return "RecoveryFileSystem"; }
 
   // Forgets earlier failures.
   void Begin() { reads_->Begin(); }
@@ -171,9 +171,9 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
   }
 
  private:
-  const std::shared_ptr<MendingReads> reads_;
+  const std::shared_ptr<RecoveryReads> reads_;
 };
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_RECOVERY_FILES_H_

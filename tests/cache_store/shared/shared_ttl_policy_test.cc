@@ -1,5 +1,5 @@
 // The ends of values: stores and the simulator's fleet give the same.
-#include "cache_store/shared/shared_lives.h"
+#include "cache_store/shared/shared_ttl_policy.h"
 
 #include <gtest/gtest.h>
 
@@ -14,25 +14,25 @@ namespace {
 constexpr uint32_t kChunk = 16;
 constexpr uint32_t kLongest = 12;  // blocks
 
-TEST(SharedLives, CloseUsesExtendOnce) {
-  SharedLives lives(absl::Hours(24));
+TEST(SharedTtlPolicy, CloseUsesExtendOnce) {
+  SharedTtlPolicy lives(absl::Hours(24));
   const absl::Time start = absl::FromUnixSeconds(1'700'000'000);
-  EXPECT_TRUE(lives.PutsOff(1, start));
-  EXPECT_FALSE(lives.PutsOff(1, start + absl::Seconds(59)));
-  EXPECT_TRUE(lives.PutsOff(2, start + absl::Seconds(59)));
-  EXPECT_TRUE(lives.PutsOff(1, start + absl::Seconds(60)));
-  EXPECT_FALSE(lives.PutsOff(1, start + absl::Seconds(61)));
-  SharedLives short_lives(absl::Seconds(16));
-  EXPECT_TRUE(short_lives.PutsOff(1, start));
-  EXPECT_TRUE(short_lives.PutsOff(1, start + absl::Seconds(1)));
+  EXPECT_TRUE(lives.ExtendsExpiry(1, start));
+  EXPECT_FALSE(lives.ExtendsExpiry(1, start + absl::Seconds(59)));
+  EXPECT_TRUE(lives.ExtendsExpiry(2, start + absl::Seconds(59)));
+  EXPECT_TRUE(lives.ExtendsExpiry(1, start + absl::Seconds(60)));
+  EXPECT_FALSE(lives.ExtendsExpiry(1, start + absl::Seconds(61)));
+  SharedTtlPolicy short_lives(absl::Seconds(16));
+  EXPECT_TRUE(short_lives.ExtendsExpiry(1, start));
+  EXPECT_TRUE(short_lives.ExtendsExpiry(1, start + absl::Seconds(1)));
 }
 
-TEST(SharedLives, DeeperChunksExpireEarlier) {
+TEST(SharedTtlPolicy, DeeperChunksExpireEarlier) {
   const absl::Duration ttl = absl::Hours(24);
-  EXPECT_EQ(SharedLives::LifeOf(ttl, 0, true), ttl);
-  EXPECT_EQ(SharedLives::LifeOf(ttl, 5, true), ttl - absl::Milliseconds(5));
-  EXPECT_EQ(SharedLives::LifeOf(absl::Seconds(8), 9999, true), absl::Seconds(7));
-  EXPECT_EQ(SharedLives::LifeOf(ttl, 0, false), ttl / 2);
+  EXPECT_EQ(SharedTtlPolicy::TtlOf(ttl, 0, true), ttl);
+  EXPECT_EQ(SharedTtlPolicy::TtlOf(ttl, 5, true), ttl - absl::Milliseconds(5));
+  EXPECT_EQ(SharedTtlPolicy::TtlOf(absl::Seconds(8), 9999, true), absl::Seconds(7));
+  EXPECT_EQ(SharedTtlPolicy::TtlOf(ttl, 0, false), ttl / 2);
 }
 
 // One store and the engine, and a fleet of one store with as much memory as theirs.

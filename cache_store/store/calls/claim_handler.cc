@@ -1,4 +1,4 @@
-#include "cache_store/store/calls/claim_desk.h"
+#include "cache_store/store/calls/claim_handler.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,7 +27,7 @@ void Run(const ComputeClaims::Wakes& wakes) {
 
 }  // namespace
 
-absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRequest ask) {
+absl::StatusOr<ClaimDecision> ClaimHandler::Claim(const PrefixQuery& query, ClaimRequest ask) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const absl::StatusOr<std::vector<Fetcher::Namespace>> chained =
@@ -41,15 +41,15 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
   {
     StoreLock lock(core_);
     core_->Expire();
-    turn = TakeTurn(query, spaces, std::move(ask), &wakes);
+    turn = DecideRole(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);
   return turn;
 }
 
-ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
-                                  const std::vector<Fetcher::Namespace>& spaces, ClaimRequest ask,
-                                  ComputeClaims::Wakes* wakes) {
+ClaimDecision ClaimHandler::DecideRole(const PrefixQuery& query,
+                                       const std::vector<Fetcher::Namespace>& spaces,
+                                       ClaimRequest ask, ComputeClaims::Wakes* wakes) {
   core_->mu.AssertHeld();
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = *spaces[0].chain;
@@ -99,8 +99,9 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
   return turn;
 }
 
-void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
-                        const ClaimRequest& ask, absl::Time now, ClaimDecision* turn) {
+void ClaimHandler::Promise(const PrefixQuery& query, const KvLayout& layout,
+                           const PromptChain& chain, const ClaimRequest& ask, absl::Time now,
+                           ClaimDecision* turn) {
   core_->mu.AssertHeld();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t have = std::max(turn->usable_tokens, ask.above_tokens);
@@ -126,7 +127,7 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   });
 }
 
-std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {
+std::shared_ptr<void> ClaimHandler::Ticket(std::function<void()> give_back) {
   return {nullptr, [give_back = std::move(give_back)](std::nullptr_t) { give_back(); }};
 }
 
