@@ -143,10 +143,10 @@ absl::Status ValidatePins(const PinRoom& room) {
       " bytes together above floor_bytes, the most that may be pinned; got ", room.shares_bytes));
 }
 
-absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& ledger, const PinRoom& room,
+absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& accounts, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes) {
-  const uint64_t own = ledger.UsageOf(tenant).pinned_bytes;
-  if (!ledger.MayPin(tenant, more_bytes)) {
+  const uint64_t own = accounts.UsageOf(tenant).pinned_bytes;
+  if (!accounts.MayPin(tenant, more_bytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("quota: pinning ", more_bytes, " bytes more than the tenant's ", own,
                      " would exceed its max_pinned_bytes, ", quotas.Of(tenant).max_pinned_bytes));
@@ -155,7 +155,7 @@ absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& ledger, co
   uint64_t share = 0;
   for (const auto& [name, quota] : quotas.by_tenant) {
     if (name == tenant) share = ShareOf(quota);
-    taken -= std::min(ledger.UsageOf(name).pinned_bytes, ShareOf(quota));
+    taken -= std::min(accounts.UsageOf(name).pinned_bytes, ShareOf(quota));
   }
   const uint64_t beyond = Above(share, own + more_bytes) - Above(share, own);
   if (beyond == 0 || taken + beyond <= room.common_bytes()) return absl::OkStatus();

@@ -122,7 +122,7 @@ absl::Status ValidatePins(const PinRoom& room);
 
 // Checks whether `tenant` may pin `more_bytes`. `pinned_bytes`: pinned by all tenants.
 // kResourceExhausted names the limit.
-absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& ledger, const PinRoom& room,
+absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& accounts, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes);
 
 }  // namespace hearth

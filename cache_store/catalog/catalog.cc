@@ -47,7 +47,7 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   auto owned = std::make_unique<RestorePointEntry>();
   RestorePointEntry* point = owned.get();
   point->number = point->manifest = number;
-  point->account = objects_->ledger().AccountOf(tenant);
+  point->account = objects_->accounts().AccountOf(tenant);
   ++point->account->usage.restore_points;
   OwnedPoints& siblings = points_of_[tenant];
   if (siblings.empty()) cost_bytes_ += kTenantCostBytes + tenant.size();
@@ -114,7 +114,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   }
   --account->usage.restore_points;
   --size_;
-  objects_->ledger().RemoveIfEmpty(account);
+  objects_->accounts().RemoveIfEmpty(account);
 }
 
 void Catalog::ForEach(absl::FunctionRef<void(RestorePointEntry*)> visit) const {

@@ -46,7 +46,7 @@ class Catalog {
   Catalog(ObjectTable* objects, RetentionPolicy retention, OnRemoved on_removed);
 
   PrefixIndex& index() { return objects_->index(); }
-  const TenantAccounts& ledger() const { return objects_->ledger(); }
+  const TenantAccounts& accounts() const { return objects_->accounts(); }
 
   // Adds a restore point. Until Renew(), it expires with the first of its objects that other
   // restore points named before. REQUIRES: no restore point has this id; `objects` are linked, in

@@ -140,7 +140,7 @@ bool Evictor::HostRoomIsPossible(uint64_t bytes, uint64_t point_bytes,
                                  const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
   if (limits_.point_bytes > 0) needed += sums_->kept_copy_bytes();
-  if (limits_.disk_bytes == 0) needed += objects_->ledger().GuaranteedBytes(tenant);
+  if (limits_.disk_bytes == 0) needed += objects_->accounts().GuaranteedBytes(tenant);
   return needed <= limits_.host_bytes - std::min(limits_.host_bytes, point_bytes);
 }
 
@@ -157,7 +157,7 @@ bool Evictor::MayDemoteFor(uint64_t bytes) const {
 }
 
 bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
-  return bytes + sums_->disk_kept_bytes() + objects_->ledger().GuaranteedBytes(tenant) <=
+  return bytes + sums_->disk_kept_bytes() + objects_->accounts().GuaranteedBytes(tenant) <=
          limits_.disk_bytes;
 }
 
@@ -187,7 +187,7 @@ bool Evictor::EvictOneForDisk(const std::string& tenant) {
 
 bool Evictor::Promise(const std::string& tenant, const std::vector<StoredObject*>& objects) {
   if (objects.empty()) return true;
-  TenantAccount* const account = objects_->ledger().AccountOf(tenant);
+  TenantAccount* const account = objects_->accounts().AccountOf(tenant);
   for (StoredObject* object : objects) objects_->Promise(object, account);
   bool fits = TenantAccounts::IsWithin(*account);
   if (!fits && TenantAccounts::CanBeWithin(*account)) {

@@ -281,7 +281,7 @@ void ObjectTable::Charge(StoredObject* object, TenantAccount* account) {
 void ObjectTable::Uncharge(StoredObject* object) {
   if (object->names > 0 || object->promised > 0) return;
   TenantAccount* const account = std::exchange(object->account, nullptr);
-  if (account != nullptr) ledger_.RemoveIfEmpty(account);
+  if (account != nullptr) accounts_.RemoveIfEmpty(account);
 }
 
 void ObjectTable::Promise(StoredObject* object, TenantAccount* account) {

@@ -162,11 +162,11 @@ class ObjectTable {
   using Objects = absl::flat_hash_set<std::unique_ptr<StoredObject>, NumberHash, SameNumber>;
   using Change = StorageSums::Change<StoredObject>;
 
-  explicit ObjectTable(TenantQuotas quotas) : ledger_(std::move(quotas)) {}
+  explicit ObjectTable(TenantQuotas quotas) : accounts_(std::move(quotas)) {}
 
   PrefixIndex& index() { return index_; }
-  TenantAccounts& ledger() { return ledger_; }
-  const TenantAccounts& ledger() const { return ledger_; }
+  TenantAccounts& accounts() { return accounts_; }
+  const TenantAccounts& accounts() const { return accounts_; }
   // `tier` is kHost or kDisk.
   const TierFlow& flow(Tier tier) const { return tier == Tier::kHost ? host_flow_ : disk_flow_; }
   StorageSums& sums() { return sums_; }
@@ -246,7 +246,7 @@ class ObjectTable {
   CommonValues<std::vector<uint32_t>> layers_;
   CommonValues<std::string> publishers_;
   PrefixIndex index_;
-  TenantAccounts ledger_;
+  TenantAccounts accounts_;
   StorageSums sums_;
   TierFlow host_flow_, disk_flow_;
   Garbage garbage_;

@@ -59,7 +59,7 @@ void CheckTenants(const Catalog& catalog) {
   });
   assert(usage.size() == points_of.size());
   for (const auto& [tenant, counted] : usage) {
-    assert(catalog.ledger().UsageOf(tenant) == counted);
+    assert(catalog.accounts().UsageOf(tenant) == counted);
     assert((*points_of.at(tenant).begin())->account->kept.bytes == kept[tenant]);
   }
 }

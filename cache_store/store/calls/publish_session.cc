@@ -274,11 +274,11 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Check before any slice is received. The tenant's other points may still be evicted before the
   // commit, and the commit checks again.
-  if (core_->catalog.ledger().FitsWithPins(spec_.tenant, needed_bytes, needed_objects)) {
+  if (core_->catalog.accounts().FitsWithPins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
   core_->Count(Counter::kPublishesRefusedQuota);
-  return core_->catalog.ledger().NoRoom(spec_.tenant, needed_bytes, needed_objects);
+  return core_->catalog.accounts().NoRoom(spec_.tenant, needed_bytes, needed_objects);
 }
 
 PublishSessionImpl::~PublishSessionImpl() {
@@ -451,7 +451,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   uint64_t new_bytes = 0, new_objects = 0, host_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
-  const uint64_t most_s = core_->catalog.ledger().QuotaOf(spec_.tenant).max_ttl_s;
+  const uint64_t most_s = core_->catalog.accounts().QuotaOf(spec_.tenant).max_ttl_s;
   const uint64_t keep_s = spec_.hint.keep_s;
   plan_.kept_until = now + absl::Seconds(most_s > 0 ? std::min(keep_s, most_s) : keep_s);
   for (Boundary& kept : boundaries_) {
@@ -474,7 +474,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   if (!core_->evictor.Promise(spec_.tenant, plan_.promised)) {
     plan_.promised.clear();
     core_->Count(Counter::kPublishesRefusedQuota);
-    return core_->catalog.ledger().NoRoom(spec_.tenant, new_bytes, new_objects);
+    return core_->catalog.accounts().NoRoom(spec_.tenant, new_bytes, new_objects);
   }
   if (absl::Status status = ReservePoints(); !status.ok()) return status;
   const bool has_disk = core_->tiers.disk != nullptr;
@@ -620,7 +620,7 @@ void PublishSessionImpl::EndPlan() {
 
 absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
   core_->mu.AssertHeld();
-  const TenantQuota& quota = core_->catalog.ledger().QuotaOf(spec_.tenant);
+  const TenantQuota& quota = core_->catalog.accounts().QuotaOf(spec_.tenant);
   absl::Duration ttl = spec_.ttl;
   if (ttl <= absl::ZeroDuration()) {
     ttl = quota.default_ttl_s > 0 ? absl::Seconds(quota.default_ttl_s) : core_->options.default_ttl;

@@ -167,7 +167,7 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
   if (point->pinned != pinned) {
     if (pinned) {
       const absl::Status status =
-          MayPin(core_->options.quotas, core_->catalog.ledger(),
+          MayPin(core_->options.quotas, core_->catalog.accounts(),
                  PinRoomOf(core_->options.quotas, core_->capacity_bytes(),
                            core_->options.max_pinned_fraction),
                  core_->objects.sums().pinned_bytes(), tenant, core_->catalog.BytesToPin(*point));
@@ -303,8 +303,8 @@ std::vector<RestorePoint> Store::Hottest(size_t limit) {
 
 TenantFigures Store::StatsOf(const std::string& tenant) {
   StoreLock lock(core_.get());
-  return {incarnation_, core_->catalog.ledger().UsageOf(tenant),
-          core_->catalog.ledger().QuotaOf(tenant)};
+  return {incarnation_, core_->catalog.accounts().UsageOf(tenant),
+          core_->catalog.accounts().QuotaOf(tenant)};
 }
 
 StoreStats Store::Stats() {

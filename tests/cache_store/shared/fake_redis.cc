@@ -23,14 +23,14 @@ constexpr int kTrickleMs = 10;
 
 }  // namespace
 
-struct FakeRedis::Guest {
-  explicit Guest(int accepted) : fd(accepted) {}
-  ~Guest() { close(fd); }
+struct FakeRedis::Client {
+  explicit Client(int accepted) : fd(accepted) {}
+  ~Client() { close(fd); }
 
   const int fd;
   std::unique_ptr<redisReader, void (*)(redisReader*)> reader{redisReaderCreate(), redisReaderFree};
   std::string output;
-  bool trickles = false, closes = false, is_deaf = false;
+  bool trickles = false, closes = false, ignores_input = false;
 };
 
 FakeRedis::FakeRedis(Handler handler, std::string first_words)
@@ -74,20 +74,20 @@ void FakeRedis::Run() {
   for (;;) {
     std::vector<pollfd> polled = {{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
     bool trickles = false;
-    for (const auto& guest : guests_) {
-      const bool writes = !guest->output.empty() && !guest->trickles;
-      trickles |= guest->trickles;
-      const int reads = guest->is_deaf ? 0 : POLLIN;
-      polled.push_back({guest->fd, static_cast<short>(reads | (writes ? POLLOUT : 0)), 0});
+    for (const auto& client : clients_) {
+      const bool writes = !client->output.empty() && !client->trickles;
+      trickles |= client->trickles;
+      const int reads = client->ignores_input ? 0 : POLLIN;
+      polled.push_back({client->fd, static_cast<short>(reads | (writes ? POLLOUT : 0)), 0});
     }
     poll(polled.data(), polled.size(), trickles ? kTrickleMs : -1);
     if (polled[0].revents != 0) return;
-    for (size_t i = guests_.size(); i-- > 0;) {
+    for (size_t i = clients_.size(); i-- > 0;) {
       const short events = polled[2 + i].revents;
       resets_ += (events & POLLERR) != 0;
-      bool stays = (events & ~POLLOUT) == 0 || Serve(guests_[i].get());
-      stays = stays && Send(guests_[i].get());
-      if (!stays) guests_.erase(guests_.begin() + static_cast<ptrdiff_t>(i));
+      bool stays = (events & ~POLLOUT) == 0 || Serve(clients_[i].get());
+      stays = stays && Send(clients_[i].get());
+      if (!stays) clients_.erase(clients_.begin() + static_cast<ptrdiff_t>(i));
     }
     if (polled[1].revents != 0) Accept();
   }
@@ -97,40 +97,40 @@ void FakeRedis::Accept() {
   const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return;
   ++connections_;
-  guests_.push_back(std::make_unique<Guest>(fd));
-  guests_.back()->output = first_words_;
+  clients_.push_back(std::make_unique<Client>(fd));
+  clients_.back()->output = first_words_;
 }
 
-bool FakeRedis::Serve(Guest* guest) {
+bool FakeRedis::Serve(Client* client) {
   char bytes[4096];
-  const ssize_t count = recv(guest->fd, bytes, sizeof(bytes), 0);
+  const ssize_t count = recv(client->fd, bytes, sizeof(bytes), 0);
   if (count <= 0) return false;
-  redisReaderFeed(guest->reader.get(), bytes, static_cast<size_t>(count));
+  redisReaderFeed(client->reader.get(), bytes, static_cast<size_t>(count));
   void* made = nullptr;
-  while (redisReaderGetReply(guest->reader.get(), &made) == REDIS_OK && made != nullptr) {
+  while (redisReaderGetReply(client->reader.get(), &made) == REDIS_OK && made != nullptr) {
     const std::unique_ptr<redisReply, void (*)(void*)> command(static_cast<redisReply*>(made),
                                                                freeReplyObject);
     Words words;
     for (size_t i = 0; i < command->elements; ++i) {
       words.emplace_back(command->element[i]->str, command->element[i]->len);
     }
-    if (guest->closes) continue;
+    if (client->closes) continue;
     Answer answer = AnswerTo(words);
-    guest->output += answer.bytes;
-    guest->trickles |= answer.trickles;
-    guest->closes |= answer.closes;
-    guest->is_deaf |= answer.is_deaf;
+    client->output += answer.bytes;
+    client->trickles |= answer.trickles;
+    client->closes |= answer.closes;
+    client->ignores_input |= answer.ignores_input;
   }
   return true;
 }
 
-bool FakeRedis::Send(Guest* guest) {
+bool FakeRedis::Send(Client* client) {
   const size_t count =
-      guest->trickles ? std::min<size_t>(1, guest->output.size()) : guest->output.size();
-  const ssize_t sent = send(guest->fd, guest->output.data(), count, MSG_NOSIGNAL);
+      client->trickles ? std::min<size_t>(1, client->output.size()) : client->output.size();
+  const ssize_t sent = send(client->fd, client->output.data(), count, MSG_NOSIGNAL);
   if (sent < 0 && errno != EAGAIN) return false;
-  if (sent > 0) guest->output.erase(0, static_cast<size_t>(sent));
-  return !guest->closes || !guest->output.empty();
+  if (sent > 0) client->output.erase(0, static_cast<size_t>(sent));
+  return !client->closes || !client->output.empty();
 }
 
 FakeRedis::Answer FakeRedis::AnswerTo(const Words& words) const {

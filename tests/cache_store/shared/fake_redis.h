@@ -19,9 +19,9 @@ class FakeRedis {
  public:
   struct Answer {
     std::string bytes;
-    bool closes = false;    // the connection, after them
-    bool trickles = false;  // a byte in 10 ms
-    bool is_deaf = false;   // reads nothing more
+    bool closes = false;         // the connection, after them
+    bool trickles = false;       // a byte in 10 ms
+    bool ignores_input = false;  // reads nothing more
   };
   using Words = std::vector<std::string>;
   using Handler = std::function<Answer(const Words&)>;
@@ -41,11 +41,11 @@ class FakeRedis {
   static std::string Slots(const std::vector<NodeAddress>& nodes);
 
  private:
-  struct Guest;
+  struct Client;
   void Run();
   void Accept();
-  bool Serve(Guest* guest);  // false: it is done
-  bool Send(Guest* guest);
+  bool Serve(Client* client);  // false: it is done
+  bool Send(Client* client);
   Answer AnswerTo(const Words& words) const;
 
   const Handler handler_;
@@ -53,7 +53,7 @@ class FakeRedis {
   NodeAddress address_;
   int listener_ = -1, wake_ = -1;
   std::atomic<int> connections_{0}, resets_{0};
-  std::vector<std::unique_ptr<Guest>> guests_;
+  std::vector<std::unique_ptr<Client>> clients_;
   std::thread thread_;
 };
 

@@ -16,7 +16,7 @@ TEST(RedisOrder, EraseFollowsAbandonedWrite) {
   for (const size_t bytes : {size_t{100}, size_t{100'000}}) {
     FakeRedis redis([](const Words& words) -> Answer {
       if (words[0] == "CLUSTER") return {kNoCluster};
-      if (words[0] == "SET") return {"", false, false, /*is_deaf=*/true};
+      if (words[0] == "SET") return {"", false, false, /*ignores_input=*/true};
       return {":0\r\n"};
     });
     const auto engine = OpenAt({redis.address()});
