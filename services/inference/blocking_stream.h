@@ -1,9 +1,9 @@
-// BlockingStream: a streaming call from one thread, message by message, that waits for each
-// operation.
+// BlockingStream: a streaming call that one thread uses, message by message. Each method waits for
+// its operation.
 //
-// Like gRPC's synchronous streams, for byte buffers, which generated stubs do not offer and which
-// need no copy of their own. Thread safety: none; but the context may be cancelled from any thread,
-// which ends a wait. Ownership: the context and the channel must outlive it.
+// It works like gRPC's synchronous streams, but with byte buffers and without copying them.
+// Generated stubs do not offer this. Thread safety: none, but any thread may cancel the context,
+// which ends a wait. Ownership: the context and the channel must outlive the stream.
 #ifndef HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 
@@ -23,7 +23,7 @@
 
 namespace hearth {
 
-// The time so far from now, for gRPC. Setting the machine's clock does not change it.
+// The time `duration` from now, for gRPC. Setting the machine's clock does not change it.
 inline gpr_timespec MonotonicIn(absl::Duration duration) {
   const gpr_timespec span =
       duration == absl::InfiniteDuration()
@@ -34,9 +34,9 @@ inline gpr_timespec MonotonicIn(absl::Duration duration) {
 
 class BlockingStream {
  public:
-  // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `deadline` ends the
-  // call as the context's own deadline would; the call itself may live longer. `clock`: of
-  // `deadline`, and only goes forward; null: a SteadyClock.
+  // `method`: such as "/hearth.v1.CacheStore/Fetch". If an operation has not ended by `deadline`,
+  // it ends the call, as the context's own deadline would. The call itself may live longer.
+  // `clock`: measures `deadline` and only goes forward. Null: a SteadyClock.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  grpc::ClientContext* context, absl::Time deadline = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
@@ -46,9 +46,9 @@ class BlockingStream {
         stub_(channel),
         call_(stub_.PrepareCall(context, method, &queue_)) {
     call_->StartCall(this);
-    Wait();  // a call that cannot start says so in Finish
+    Wait();  // if the call cannot start, Finish returns why
   }
-  // Cancels a call that was not finished.
+  // Cancels the call if it is not finished.
   ~BlockingStream() {
     if (!finished_) {
       context_->TryCancel();
@@ -63,36 +63,36 @@ class BlockingStream {
   BlockingStream(const BlockingStream&) = delete;
   BlockingStream& operator=(const BlockingStream&) = delete;
 
-  // False when the stream is broken: Finish says why.
+  // Returns false if the stream is broken: Finish returns why.
   bool Write(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->Write(request, this);
     return Wait();
   }
-  // The last message this side sends.
+  // Writes the last message of this side.
   bool WriteLast(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->WriteLast(request, grpc::WriteOptions(), this);
     return Wait();
   }
-  // False at the end of the stream: Finish says whether it is complete.
+  // Returns false at the end of the stream: Finish returns whether it is complete.
   bool Read(grpc::ByteBuffer* response) {
     assert(!finished_);
     call_->Read(response, this);
     return Wait();
   }
-  // From here on, an operation ends the call if it has not ended after `timeout` from now, or takes
-  // longer than `most` itself.
+  // From now on, an operation ends the call if it has not ended `timeout` from now, or takes longer
+  // than `most`.
   void SetTimeout(absl::Duration timeout, absl::Duration most = absl::InfiniteDuration()) {
     deadline_ = clock_->Now() + timeout;
     most_ = most;
   }
-  // Whether an operation did not end in time, which ended the call.
+  // Whether an operation did not end in time and so ended the call.
   bool late() const { return late_; }
 
-  // To be called once. Reads to the end of a stream that the peer has not ended: to end it at once,
-  // cancel the context first. A call cancelled once its deadline had passed is late: its caller
-  // gives up at that very moment.
+  // REQUIRES: not called before. Reads to the end of the stream if the peer has not ended it. To
+  // end the stream at once, cancel the context first. A call that is cancelled after its deadline
+  // is late, because its caller gives up at the deadline too.
   grpc::Status Finish() {
     assert(!finished_);
     finished_ = true;

@@ -1,7 +1,7 @@
 // CacheCounters: counts a worker's fetches, publishes and leases by outcome, and turns errors into
 // misses.
 //
-// The one place where a store's failures end (docs/dev/invariants.md, 8): caches have a Status,
+// A store's failures end here and nowhere else (docs/dev/invariants.md, 8): caches have a Status,
 // their callers see a miss. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 #define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
@@ -20,19 +20,20 @@ namespace hearth {
 
 class CacheCounters {
  public:
-  // What the caller of a cache gets. Outcomes of a fetch: "hit", "miss", or the reason for neither:
-  // "unreachable" (or silent just before), "declined" and "abandoned" (computing is faster),
-  // "deadline", "cancelled" (the caller left), "corrupt", "mismatch", "refused", "full", "error".
+  // Returns what the caller of the cache gets. Outcomes of a fetch: "hit", "miss", or the reason
+  // why there is neither: "unreachable" (or silent just before), "declined" and "abandoned"
+  // (computing is faster), "deadline", "cancelled" (the caller left), "corrupt", "mismatch",
+  // "refused", "full", "error".
   FetchOutcome EndFetch(const absl::Status& status, FetchOutcome outcome, uint64_t bytes);
-  // Those of a fetch's bytes that were copied out of the store's shared memory.
+  // Counts bytes of a fetch that were copied from the store's shared memory.
   void CountShared(uint64_t bytes);
-  // The same for its gpu tier.
+  // Counts bytes of a fetch that were copied from the store's gpu tier.
   void CountFromDevice(uint64_t bytes);
-  // The reason why a fetch that began with shared memory went over the wire.
+  // Counts, by reason, a fetch that began with shared memory and went over the wire.
   void CountSharedFallback(const std::string& reason);
-  // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
+  // Outcomes of a publish: "stored", "nothing", "full", "nondeterminism" and the reasons above.
   PublishOutcome EndPublish(absl::StatusOr<PublishOutcome> outcome);
-  // Outcomes of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
+  // Outcomes of a lease: "compute", "waited", "go", or the reason why there was no answer.
   LeaseOutcome EndLease(absl::StatusOr<LeaseOutcome> outcome, bool waited);
 
   struct Snapshot {

@@ -16,13 +16,14 @@
 namespace hearth {
 namespace {
 
-// For a caller that set no deadline: a store answers in milliseconds or not at all.
+// If the caller set no deadline. A store answers in milliseconds or not at all.
 constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
-// Explanations under way: each holds its prompt's ids until the store answers.
+// Concurrent explanations: each holds its prompt's ids until the store answers.
 constexpr Limit kExplanations{"explain", 64};
 constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 
-// The store's error as the worker's own: it names the store, and its silence is kUnavailable.
+// Returns the store's error as the worker's own: it has the store's address, and a silent store is
+// kUnavailable.
 absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {
   if (status.ok()) return status;
@@ -43,7 +44,7 @@ InferenceService::InferenceService(Generator* generator, Admission* admission,
     : generator_(generator),
       admission_(admission),
       options_(std::move(options)),
-      // Room for a state that fills the pool, twice: as a file, and as what is made of it.
+      // Room for a state that fills the pool, twice: as a file, and as the objects made of it.
       state_limit_{"state", 4, uint64_t{4} << 20,
                    2 * std::max(generator->engine()->Stats().pool_limit_bytes, kLeastStateBytes),
                    "twice --pool-bytes"} {}

@@ -1,8 +1,8 @@
 // InferenceService: hearth.v1.Inference over a Generator.
 //
-// Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at
-// once. Thread safety: gRPC calls the methods from many threads. Ownership: all pointers that it is
-// given must outlive the service, and the server it is registered with.
+// All calls are reactors: a generation holds no thread, and the service notices at once when a
+// caller goes away. Thread safety: gRPC calls the methods from many threads. Ownership: all
+// pointers given to it must outlive the service and the server that it is registered with.
 #ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 #define HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 
@@ -27,19 +27,19 @@ namespace hearth {
 struct InferenceOptions {
   std::vector<std::string> notes = {};  // on the load
   using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
-  // Asks the store about a prompt; null: no store. Calls `done` once, from any thread, possibly
-  // before it returns.
+  // Asks the store about a prompt. Null: there is no store. Calls `done` once, from any thread,
+  // possibly before it returns.
   using Explain =
       std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
   Explain explain;
-  std::string store;                           // its address, for people
-  ClientAccess store_access;                   // how it is reached
-  const Reachability* reachability = nullptr;  // of a store in another process
+  std::string store;                           // its address, to show to people
+  ClientAccess store_access;                   // how the worker reaches the store
+  const Reachability* reachability = nullptr;  // for a store in another process
   std::string model_dir;
   std::string version;
 };
 
-// Methods get raw bytes: no thread of gRPC's parses a request that may be large.
+// Methods get raw bytes, so that gRPC's threads do not parse requests, which may be large.
 using StateServiceBase = v1::Inference::WithRawCallbackMethod_SaveState<
     v1::Inference::WithRawCallbackMethod_LoadState<v1::Inference::Service>>;
 using InferenceServiceBase =
@@ -72,7 +72,7 @@ class InferenceService final : public InferenceServiceBase {
   Generator* const generator_;
   Admission* const admission_;
   const InferenceOptions options_;
-  // Each holds a file in memory, and another time what is made of it.
+  // Each call holds a file in memory, and the objects made of it.
   const Limit state_limit_;
 };
 

@@ -1,7 +1,7 @@
 // ObjectBuilder: fills the objects of a fetch slice by slice, and verifies each slice when it is
 // complete.
 //
-// Takes nothing on trust: the objects are exactly those the boundary needs, every byte has one
+// It checks everything: the objects are exactly those that the boundary needs, every byte has one
 // place, and every slice has the digest that the plan announced. Thread safety: none. Ownership:
 // owns the buffers until Take.
 #ifndef HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
@@ -24,30 +24,32 @@ namespace hearth {
 
 class ObjectBuilder {
  public:
-  // One object of a plan. kFailedPrecondition for others than `boundary` needs under `layout`.
+  // One object of a plan.
   struct Announced {
     ObjectId id;
     std::vector<uint64_t> slice_digests;
-    // Its bytes on this process's device. Then no slices come, except for a remainder, whose bytes
-    // the host needs too.
+    // Its bytes on this process's device. If set, the stream has no slices of the object, unless it
+    // is a remainder: the host needs its bytes too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
   };
+  // kFailedPrecondition if `boundary` needs other objects than `announced` under `layout`.
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Bytes of each slice of an object. kFailedPrecondition when there is no such object.
+  // Returns the bytes of each slice of an object. kFailedPrecondition if there is no such object.
   absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
-  // The address for the `bytes` bytes of the next piece. Pieces of one slice come in ascending
-  // order. kFailedPrecondition for one without a place.
+  // Returns the address for the `bytes` bytes of the next piece. Pieces of one slice come in
+  // ascending order. kFailedPrecondition if the piece has no place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // May be given the piece's bytes as they are copied; else PutPiece reads the slice again.
+  // Optional: the caller may give it the piece's bytes while copying them. Otherwise PutPiece reads
+  // the slice again.
   SliceHasher* hasher() { return &hasher_; }
-  // The piece was copied there. kDataLoss for a slice with another digest, and when Place was not
-  // called.
+  // To be called when the piece was copied to its place. kDataLoss if the slice has another digest,
+  // or if Place was not called.
   absl::Status PutPiece();
-  // Place and PutPiece, with a copy of `data`.
+  // Calls Place and PutPiece, and copies `data`.
   absl::Status Add(uint32_t object, uint32_t layer, uint64_t offset, absl::string_view data);
-  // kDataLoss unless every slice is there.
+  // Returns the objects. kDataLoss unless every slice is there.
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
 
   uint64_t bytes_added() const { return bytes_added_; }
@@ -70,8 +72,8 @@ class ObjectBuilder {
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
-  // hashed_slice_: the slice whose bytes hasher_ got, from the first on.
   SliceHasher hasher_;
+  // The slice whose bytes hasher_ got, from its first byte on.
   const std::byte* hashed_slice_ = nullptr;
 };
 

@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-// The store's word that a wait has ended has this long to arrive.
+// The extra time in which the store's answer at the end of a wait has to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
 
 uint32_t WireMs(absl::Duration duration) {
@@ -28,7 +28,7 @@ uint32_t WireMs(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
-// Sends one object's slices in pieces, from where they lie. False when the stream is broken.
+// Sends one object's slices in pieces, without copying them. Returns false if the stream is broken.
 bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
                 uint32_t index, BlockingStream* stream) {
   const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
@@ -44,7 +44,7 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
   return true;
 }
 
-// A lease, which is open for as long as this is there.
+// A lease, open while this object lives.
 struct HeldLease : StoreStream, ComputeLease {
   using StoreStream::StoreStream;
 };
@@ -66,14 +66,14 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
   std::vector<ObjectBuilder::Announced> announced;
   announced.reserve(plan.objects_size());
   for (const v1::ObjectRef& object : plan.objects()) {
-    // An unknown group gives an id that no boundary needs: Create refuses it.
+    // No boundary needs an id with an unknown group: Create refuses it.
     announced.push_back({{object.begin(), object.tokens(), static_cast<LayerGroup>(object.group())},
                          {object.slice_digests().begin(), object.slice_digests().end()}});
   }
   return announced;
 }
 
-// Takes slices from the stream to its end, or until every one is there when it `stays_open`.
+// Takes slices from the stream to its end. If the stream `stays_open`: until all slices are there.
 absl::Status ReadSlices(BlockingStream* stream, bool stays_open, ObjectBuilder* builder) {
   grpc::ByteBuffer bytes;
   v1::FetchResponse message;
@@ -107,7 +107,7 @@ absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& se
   return absl::FailedPreconditionError("plan: the lists of shared slices differ in length");
 }
 
-// Maps the segment that a store offers. OK when the next fetch can use it.
+// Maps the segment that a store offers. Returns OK if the next fetch can use it.
 absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
@@ -118,8 +118,9 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   return client->MapOffered(offer.socket(), id);
 }
 
-// Copies the objects that a plan shares on the device to this worker's own memory there, and adds
-// them to `announced`, for a new builder. Errors as CopyShared; digests cannot be checked.
+// Copies the objects that a plan shares on the device to this worker's own device memory, and adds
+// their bytes to `announced`, for a new builder. Returns errors as CopyShared. Digests cannot be
+// checked.
 absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
                             const MappedSegment& device, const SegmentClient& devices,
                             std::vector<ObjectBuilder::Announced>* announced) {
@@ -145,7 +146,7 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
   return absl::OkStatus();
 }
 
-// The name under which a fetch is counted that must use the wire instead.
+// Returns the name under which to count a fetch that must use the wire instead.
 const char* FallbackReason(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kAborted:
@@ -153,7 +154,7 @@ const char* FallbackReason(const absl::Status& status) {
     case absl::StatusCode::kDataLoss:
       return "corrupt";
     case absl::StatusCode::kUnavailable:
-      return "unreachable";  // another host or user, or no socket there
+      return "unreachable";  // another host or user, or there is no socket
     default:
       return "error";
   }
@@ -196,7 +197,7 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
     }
   }
   for (const Segment& segment : SegmentsTo(usable, wanted.layout->chunk_tokens)) {
-    // Cuts at a segment's ends change nothing, so only those inside are compared.
+    // Cuts at a segment's ends change nothing, so only cuts inside are compared.
     const auto ours = CutsInside(segment, prefix.cuts, wanted.layout->exactness);
     const auto theirs = CutsInside(segment, state.cuts(), wanted.layout->exactness);
     if (ours != theirs) {
@@ -260,7 +261,8 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     return absl::UnavailableError("the store did not answer recently; calls pause for a while");
   }
   if (!connects_) return absl::OkStatus();
-  // Asking also makes an idle channel connect, which is how a store that is back is noticed.
+  // GetState also makes an idle channel connect: this is how the cache notices that a store is
+  // back.
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
@@ -268,7 +270,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     const absl::Duration enough = absl::Milliseconds(kConnectWaitMs);
     if (channel_->WaitForConnected(MonotonicIn(std::min(left, enough)))) return absl::OkStatus();
     if (left < enough) return absl::UnavailableError("no time left to connect to the store");
-    // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
+    // If a host drops all packets, the channel stays connecting: wait for it once, not every time.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
     if (is_silent) breaker_.OnSilence(clock_->Now());
   }
@@ -292,15 +294,15 @@ void RemotePrefixCache::CountFallback(const absl::Status& status) {
   if (!status.ok()) counters_->CountSharedFallback(FallbackReason(status));
 }
 
-// One try of a fetch, and its outcome.
+// One attempt of a fetch, and its outcome.
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
   absl::Time deadline;          // of the cache's clock
-  bool again = false;           // over the wire
-  bool store_verifies = false;  // as well, and quarantines what is rotten
+  bool again = false;           // the second attempt, over the wire
+  bool store_verifies = false;  // the store too, and quarantines corrupt objects
 
-  // The store's memory, if the plan may name it.
+  // The store's memory, if the plan may refer to it.
   std::shared_ptr<const MappedSegment> segment = nullptr, device = nullptr;
 
   FetchOutcome outcome = {};
@@ -315,12 +317,12 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   CountFallback(attempt.copied);
   const bool rotten = absl::IsDataLoss(status);
   if (rotten || !attempt.copied.ok()) {
-    // Over the wire, where the store verifies too and quarantines rotten objects itself.
+    // Over the wire the store verifies too, and quarantines corrupt objects itself.
     attempt.again = true;
     attempt.store_verifies = rotten;
-    attempt.deadline = clock_->Now() + timeout;  // the first transfer may have outlasted its own
+    attempt.deadline = clock_->Now() + timeout;  // the first attempt may have used up its time
     const absl::Status second = TryFetch(&attempt);
-    // If the store quarantined what was asked for, the outcome is the damage, not a miss.
+    // If the store quarantined the objects, the outcome is the damage, not a miss.
     const bool is_gone = rotten && second.ok() && attempt.outcome.usable_tokens == 0;
     if (!is_gone) status = second;
   }
@@ -342,7 +344,7 @@ v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
         absl::ToInt64Nanoseconds(token.compute_estimate.value_or(absl::ZeroDuration()))));
   }
   if (!shared_memory_ || attempt.again) return request;
-  // An id that is empty asks for an offer.
+  // An empty id asks for an offer.
   const auto put = [](const MappedSegment* segment, std::string* id) {
     if (segment != nullptr) id->assign(segment->id().begin(), segment->id().end());
   };
@@ -369,7 +371,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchReque
   }
   breaker_.OnAnswer();
   load->plan_took = clock_->Now() - asked;
-  load->decision = LoadDecision::kMiss;  // unless it offers something
+  load->decision = LoadDecision::kMiss;  // unless the plan offers tokens
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
@@ -386,7 +388,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   const bool shares = shared_memory_ && !attempt->again;
   attempt->segment = shares ? segments_.current() : nullptr;
   attempt->device = shares ? devices_.current() : nullptr;
-  // An early return ends the call, and the server releases the objects that it promised.
+  // An early return ends the call, and the server then releases the objects of the plan.
   StoreStream call(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
   const absl::StatusOr<v1::FetchPlan> plan =
       AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
@@ -435,7 +437,8 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   return absl::OkStatus();
 }
 
-// Takes the objects of a checked plan, from wherever they lie, into the attempt's outcome.
+// Puts the objects of a checked plan, from the device, shared memory and the wire, into the
+// attempt's outcome.
 absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
                                             BlockingStream* stream) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
@@ -464,7 +467,7 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
   return absl::OkStatus();
 }
 
-// An offer, what the store lacks of it, a commit.
+// Offers objects, sends the ones that the store lacks, and commits.
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
                                                              absl::Time deadline) {
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;

@@ -1,12 +1,13 @@
 // RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
 //
-// A plan is checked against the request and the running model before a byte is used: token ids,
-// cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
-// the same host shares its memory; if that fails, the same fetch goes over the
-// wire. A store that is down costs a request nothing (the channel's state tells), one that is
-// silent costs the fetch budget once and is not asked for a while (CircuitBreaker), and one that
-// comes back is used again automatically. Thread safety: all methods from any thread. Ownership:
-// owns its channel; counters must outlive it, and it must outlive leases.
+// Before it uses a byte, it checks the plan against the request and the running model: token ids,
+// cuts, position, mask, fingerprint and objects. Then it checks every slice against its digest. If
+// the store is on the same host, the cache reads the store's shared memory; if that fails, the same
+// fetch goes over the wire. If the store is down, a request loses no time (the channel's state
+// shows it). If the store is silent, a request loses the fetch budget once, and then the cache does
+// not ask for a while (CircuitBreaker). When the store comes back, the cache uses it again
+// automatically. Thread safety: all methods from any thread. Ownership: owns its channel; counters
+// must outlive it, and it must outlive leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -34,7 +35,7 @@
 
 namespace hearth {
 
-// The question that a plan answers. `max_tokens` 0: one token is left to compute.
+// The request that a plan answers. `max_tokens` 0: one token is left to compute.
 struct PlanRequest {
   const PrefixRequest* prefix;
   uint32_t above_tokens;
@@ -46,16 +47,16 @@ struct PlanRequest {
 inline constexpr char kCausalMask[] = "causal";
 
 // A plan has six parts to compare with the request and the running model: ObjectBuilder checks the
-// KV objects, this the other five. kFailedPrecondition names the first field that differs, and both
-// values. REQUIRES: usable_tokens > 0.
+// KV objects, CheckPlan the other five. kFailedPrecondition: the error has the first field that
+// differs, and both values. REQUIRES: usable_tokens > 0.
 absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
 
-// Sets everything of `outcome` but bytes_sent.
+// Sets all fields of `outcome` except bytes_sent.
 void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
 
-// Copies the slices that a plan shares: takes nothing on trust, every range must be a whole slice
-// of the plan and have its digest. kAborted: a range was used again before it was copied;
-// kDataLoss: bytes with another digest; kFailedPrecondition: a plan that contradicts itself.
+// Copies the slices that a plan shares. Every range must be a whole slice of the plan and have its
+// digest. kAborted: the store used a range again before it was copied. kDataLoss: bytes with
+// another digest. kFailedPrecondition: the plan contradicts itself.
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 
@@ -63,20 +64,21 @@ class RemotePrefixCache final : public PrefixCache {
  public:
   using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
 
-  // `model`, `layout`: of prefixes without an adapter. `shared_memory`: whether the store's is
-  // read, if it offers it. `import_device`: maps the store's memory on the worker's device; null:
-  // that is not read. `clock`: measures timeouts, and only goes forward; null: a SteadyClock.
-  // `connects`: not within this process, where the channel is always there.
+  // `model`, `layout`: for prefixes without an adapter. `shared_memory`: whether to read the
+  // store's shared memory if it offers it. `import_device`: maps the store's memory on the worker's
+  // device. Null: the cache does not read that memory. `clock`: measures timeouts and only goes
+  // forward. Null: a SteadyClock. `connects`: false within this process, where the channel is
+  // always there.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& model,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
                     ImportDevice import_device = nullptr, Clock* clock = nullptr,
                     bool connects = true);
-  // Prefixes that go through an adapter have a fingerprint of their own, and the same layout.
-  // REQUIRES: before the first call.
+  // Prefixes of an adapter have their own fingerprint, and the same layout. REQUIRES: no call was
+  // made yet.
   void AddAdapter(const std::string& name, const Fingerprint& fingerprint) {
     models_[name].fingerprint = fingerprint;
   }
-  // Cancels calls in progress; afterwards no callback of an explanation runs.
+  // Cancels calls in progress. Afterwards no callback of Explain runs.
   ~RemotePrefixCache() override;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
@@ -88,10 +90,9 @@ class RemotePrefixCache final : public PrefixCache {
                      const LeaseTerms& terms, absl::Duration timeout) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
-  // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
+  // Ends the fetches, publishes, leases and explanations in progress, and refuses later ones.
   void CancelCalls() override { calls_.CancelAll(); }
-  // Asks the store about a prompt. `done` is called once, from any thread, possibly before this
-  // returns.
+  // Asks the store about a prompt. Calls `done` once, from any thread, possibly before it returns.
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done);
 
   const CircuitBreaker& breaker() const { return breaker_; }  // for tests
@@ -100,14 +101,14 @@ class RemotePrefixCache final : public PrefixCache {
   struct Attempt;
   struct Model {
     Fingerprint fingerprint;
-    // Whether the last fetch found something. If not, the next one has the fingerprint's fields: a
-    // store to which it is new finds nothing.
+    // Whether the last fetch found something. If not, the next fetch sends the fingerprint's
+    // fields, because a store that does not know the fingerprint finds nothing.
     std::atomic<bool> is_known{false};
   };
-  // A call waits at most this long for a connection that is being made.
+  // The most time that a call waits for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // OK when a call may be made now. `deadline`: of clock_, as those below.
+  // Returns OK if a call may be made now. `deadline`: of clock_, also in the methods below.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
   absl::Status TryFetch(Attempt* attempt);
@@ -115,7 +116,7 @@ class RemotePrefixCache final : public PrefixCache {
   absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
                                            LoadReport* load);
   absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan, BlockingStream* stream);
-  // Counts why the store's memory was of no use, unless `status` is OK.
+  // Counts the reason why the store's memory could not be used, unless `status` is OK.
   void CountFallback(const absl::Status& status);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,

@@ -1,5 +1,5 @@
-// StoreStream: a streaming call of a worker to its store, and what its cache knows of all of them:
-// CircuitBreaker, whether the store answers, and CallSet, to end them together.
+// StoreStream: a streaming call of a worker to its store. CircuitBreaker: whether the store
+// answers. CallSet: ends all calls together.
 #ifndef HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
 
@@ -23,13 +23,13 @@
 
 namespace hearth {
 
-// CircuitBreaker: stops asking a peer that does not answer, so that requests do not each wait for
-// it.
+// CircuitBreaker: stops calls to a peer that does not answer, so that not every request waits for
+// the peer.
 //
-// Open after an unanswered call, for one second, then twice as long after each further one, up to
-// eight. One answer closes it. A peer that refuses connections needs no breaker, since that is
-// quick.
-// Thread safety: all methods from any thread. Time is the caller's, so that tests need no clock.
+// It opens for one second after an unanswered call, and for twice as long after each further
+// unanswered call, up to eight seconds. An answer closes it. A peer that refuses connections needs
+// no breaker, because a refusal is quick. Thread safety: all methods from any thread. The caller
+// gives the time, so that tests need no clock.
 class CircuitBreaker {
  public:
   static constexpr int kFirstCooldownMs = 1000;
@@ -46,7 +46,7 @@ class CircuitBreaker {
   }
   void OnSilence(absl::Time now) {
     absl::MutexLock lock(&mutex_);
-    if (now < open_until_) return;  // a call from before it opened
+    if (now < open_until_) return;  // the call began before it opened
     open_until_ = now + absl::Milliseconds(cooldown_ms_);
     cooldown_ms_ = std::min(2 * cooldown_ms_, kMaxCooldownMs);
   }
@@ -57,13 +57,13 @@ class CircuitBreaker {
   absl::Time open_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
-// CallSet: a client's calls in progress, so that all can be ended at once, and waited for.
+// CallSet: a client's calls in progress. It can end them all at once, and wait for their end.
 //
 // Thread safety: all methods from any thread. Ownership: must outlive its entries.
 class CallSet {
  public:
-  // A call is in the set while this lives. Cancelled by CancelAll, before or after, and by `stop`,
-  // which may be null.
+  // A call is in the set while its entry lives. CancelAll cancels it, before or after it begins,
+  // and so does `stop`, which may be null.
   class Entry {
    public:
     explicit Entry(CallSet* set, std::shared_ptr<CallStop> stop = nullptr)
@@ -73,8 +73,8 @@ class CallSet {
     grpc::ClientContext* context() { return &context_; }
 
    private:
-    // Ends last: the context holds the channel, and the last to let go of a channel must not be
-    // gRPC's own thread, which would wait for itself to end.
+    // Destroyed last. The context holds the channel, and gRPC's own thread must not be the last to
+    // release a channel: it would wait for its own end.
     struct Counted {
       explicit Counted(CallSet* counting) : set(counting) { set->Count(1); }
       ~Counted() { set->Count(-1); }
@@ -93,9 +93,9 @@ class CallSet {
   CallSet(const CallSet&) = delete;
   CallSet& operator=(const CallSet&) = delete;
 
-  // Cancels all calls, later ones too.
+  // Cancels all calls, also later calls.
   void CancelAll() { stop_->Stop(); }
-  // Waits until there is none.
+  // Waits until there are no calls.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
@@ -113,8 +113,8 @@ class CallSet {
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A streaming call to the store, ended with all others, or by `prefix.stop`. An operation that has
-// not ended by `deadline`, a time of `clock`, ends it, and so does the destructor.
+// A streaming call to the store. It ends with all others, by `prefix.stop`, by the destructor, or
+// if an operation has not ended by `deadline`, a time of `clock`.
 struct StoreStream {
   StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
               const std::string& method, const PrefixRequest& prefix, absl::Time deadline)

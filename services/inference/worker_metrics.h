@@ -16,7 +16,8 @@ namespace hearth {
 std::vector<MetricSample> EngineSamples(const EngineStats& stats);
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts);
 
-// Of the counters in EngineStats: the tier whose tokens one counts; none: it counts something else.
+// `counter`: a counter in EngineStats. Returns the tier whose tokens it counts; none: it counts
+// something else.
 std::optional<std::string> TierOfCachedTokens(absl::string_view counter);
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
 // WorkerStatus: the figures of a worker's status page, as JSON: requests, the memory of keys and
 // values, where prompts' tokens came from, and how long requests took.
 //
-// No tenant's content. Thread safety: all methods from any thread. Ownership: the engine and the
-// counters must outlive it.
+// It shows no tenant's content. Thread safety: all methods from any thread. Ownership: the engine
+// and the counters must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
 #define HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
 
@@ -23,10 +23,11 @@ namespace hearth {
 
 class WorkerStatus {
  public:
-  // Times are those of so many latest requests.
+  // The page shows the times of this many latest requests.
   static constexpr size_t kRecentRequests = 1000;
 
-  // `cache` null: no store. `clock` null: the system's. `store` null: none in another process.
+  // `cache` null: there is no store. `clock` null: the system's clock. `store` null: no store in
+  // another process.
   WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
                Clock* clock = nullptr, const Reachability* store = nullptr);
 
@@ -50,7 +51,7 @@ class WorkerStatus {
   const CacheCounters* const cache_;
   const Reachability* const store_;
   mutable absl::Mutex mutex_;
-  // By kSeries, in milliseconds; each as long as the others.
+  // By kSeries, in milliseconds. All have the same length.
   std::array<std::deque<double>, kSeries.size()> recent_ ABSL_GUARDED_BY(mutex_);
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   StatusFigures figures_;  // last: it uses the others

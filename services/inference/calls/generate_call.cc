@@ -24,7 +24,7 @@ constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 // Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by a job of the
 // Generator's pool, and by the engine's callbacks.
 // Invariants: (1) a cancelled or expired call cancels its request at once; (2) at most
-// kMaxWaitingBytes wait for a caller who does not read: one more token ends the call with
+// kMaxWaitingBytes wait for a caller that does not read: one more token ends the call with
 // kResourceExhausted.
 class GenerateCall final : public StreamCall, public GenerationSink {
  public:
@@ -33,7 +33,7 @@ class GenerateCall final : public StreamCall, public GenerationSink {
         generator_(generator),
         is_prefill_(purpose == PromptPurpose::kPrefill) {}
 
-  // Admits the call and has the pool parse the request and begin it, in the tenant's turn.
+  // Admits the call. Then the pool parses the request and begins it, in the tenant's turn.
   void Start(Admission* admission, const grpc::ByteBuffer* request) {
     const uint64_t bytes = request->Length();
     const absl::StatusOr<Identity> caller =
@@ -104,7 +104,7 @@ class GenerateCall final : public StreamCall, public GenerationSink {
     StreamCall::OnGone();
   }
 
-  // On the pool, while the call is held.
+  // Runs on the pool, while the call is held.
   absl::Status Begin(const GenerationTerms& terms, const grpc::ByteBuffer& request) {
     if (is_prefill_) {
       v1::PrefillRequest parsed;

@@ -24,7 +24,7 @@
 namespace hearth {
 namespace {
 
-// Whether progress is to be reported now; if so, then not again for `pause`.
+// Whether to report progress now. If so, not again for `pause`.
 bool IsProgressDue(absl::Duration pause, absl::Time* next) {
   const absl::Time now = absl::Now();
   if (now < *next) return false;
@@ -34,8 +34,8 @@ bool IsProgressDue(absl::Duration pause, absl::Time* next) {
 
 // Generation: follows one request of the engine and gives its sink the tokens with their text.
 //
-// Thread safety: called by the engine's threads. The fields without a guard are used by one event
-// at a time. Ownership: kept by the request's callbacks, as a publish may end after the call.
+// Thread safety: called by the engine's threads. One event at a time uses the fields without a
+// guard. Ownership: the request's callbacks keep it, because a publish may end after the call.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(Engine* engine, const GeneratorOptions& options, const v1::GenerateRequest& request,
@@ -50,7 +50,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
                                                   : absl::InfiniteDuration()),
         sink_(std::move(sink)) {}
 
-  // `recent` gets the first answer's tokens; may be null.
+  // `recent` gets the first answer's tokens. It may be null.
   absl::Status Submit(EngineRequest request, std::shared_ptr<RecentAnswer> recent);
 
  private:
@@ -58,29 +58,29 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void OnFinished(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPlanned(uint32_t written) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the sink the end that is kept, if there is one.
+  // Gives the sink the kept end of the answer, if there is one.
   void DeliverEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Engine* const engine_;  // used in its own events: it may be destroyed before this
+  Engine* const engine_;  // used only in its own events: the engine may be destroyed before this
   const Tokenizer* const tokenizer_;
   const std::vector<std::string> stop_;  // validated
   const bool wait_published_;
-  const absl::Duration plan_wait_;  // 0: an answer does not wait for the store's plan
+  const absl::Duration plan_wait_;  // 0: do not wait for the store's plan
   const std::function<void(const FinishedInfo&)> on_finished_;
-  const absl::Duration progress_pause_;  // InfiniteDuration: none is reported
+  const absl::Duration progress_pause_;  // InfiniteDuration: no progress is reported
   const std::shared_ptr<GenerationSink> sink_;
   // Set by Submit.
   SamplingParams sampling_;
   std::shared_ptr<RecentAnswer> recent_;
   uint32_t prompt_tokens_ = 0;
   bool writes_ = false;    // the request may publish, so the engine reports an outcome
-  bool searches_ = false;  // all tokens come at the end, and are given in one event
+  bool searches_ = false;  // all tokens come at the end, in one event
 
   absl::Time next_progress_;
-  std::vector<std::unique_ptr<TextStream>> texts_;  // of each answer; empty without a tokenizer
-  std::vector<SampledToken> found_;                 // by a search, and their text
+  std::vector<std::unique_ptr<TextStream>> texts_;  // by answer; empty without a tokenizer
+  std::vector<SampledToken> found_;                 // by a search; found_text_: their text
   std::string found_text_;
-  bool has_prompt_ = false;  // the beginning of the prompt was given
+  bool has_prompt_ = false;  // the sink got the beginning of the prompt
 
   // Held while the sink gets its last events, which come from different threads.
   absl::Mutex mutex_;
@@ -182,7 +182,7 @@ void Generation::OnPlanned(uint32_t written) {
 void Generation::DeliverEnd() {
   mutex_.AssertHeld();
   if (!end_.has_value()) return;
-  if (!written_.has_value()) written_ = 0;  // a plan that comes later does not count
+  if (!written_.has_value()) written_ = 0;  // a later plan does not count
   sink_->OnFinished(*std::exchange(end_, std::nullopt), prompt_tokens_, *written_);
   if (wait_published_ && writes_) return;
   if (wait_published_) {
@@ -202,9 +202,9 @@ void Generation::OnPublished(const PublishOutcome& outcome) {
 
 // PrefillRun: the requests of the engine that one Prefill request needs.
 //
-// A boundary that the store lacks below a restored one is computed by a request of its own, which
-// ends there; if such a request fails, the outcome's note says which boundaries are missing.
-// Thread safety: called by the engine's threads. Ownership: kept by the callbacks of its requests.
+// If the store lacks a boundary below a restored boundary, an extra request computes it and ends
+// there. If such a request fails, the outcome's note lists the missing boundaries. Thread safety:
+// called by the engine's threads. Ownership: the callbacks of its requests keep it.
 class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
  public:
   PrefillRun(Engine* engine, EngineRequest first, absl::Duration progress_pause,
@@ -216,7 +216,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
     answer_.mutable_boundaries()->Add(first_.asked.begin(), first_.asked.end());
   }
 
-  // Submits first_, or one that follows it.
+  // Submits first_, or a request that follows it.
   absl::Status Submit(EngineRequest request);
   const EngineRequest& first() const { return first_; }
 
@@ -225,7 +225,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   void OnProgress(uint32_t ready_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnError(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is left to compute; false: nothing.
+  // Sets `next` to the next request. Returns false if nothing is left to compute.
   bool TakeNext(const PublishOutcome& outcome, EngineRequest* next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddNote(absl::string_view note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -236,16 +236,16 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   const absl::Duration progress_pause_;
   const std::shared_ptr<GenerationSink> sink_;
   const absl::Time start_ = absl::Now();
-  absl::Time next_progress_;  // of the engine's thread
+  absl::Time next_progress_;  // used by the engine's thread
 
   absl::Mutex mutex_;
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
-  PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests so far
-  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;           // of the request in progress
+  PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests up to now
+  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;           // by the request in progress
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next
   uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;         // the boundary that is computed now
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
-  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens, of progress
+  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // the most tokens in a report of progress
 };
 
 absl::Status PrefillRun::Submit(EngineRequest request) {
@@ -255,7 +255,7 @@ absl::Status PrefillRun::Submit(EngineRequest request) {
   if (progress_pause_ != absl::InfiniteDuration()) {
     callbacks.on_progress = [self](uint32_t ready_tokens) { self->OnProgress(ready_tokens); };
   }
-  // A prefill ends at its last boundary worth keeping: only the end says how far it went.
+  // A prefill ends at its last boundary worth keeping, so only the end has the computed tokens.
   callbacks.on_finished = [self](const FinishedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
@@ -295,8 +295,8 @@ void PrefillRun::OnProgress(uint32_t ready_tokens) {
   sink_->OnPrefill(message);
 }
 
-// The outcome of the first request says what the store lacks below the boundary that was restored,
-// if there is a store.
+// If there is a store, the outcome of the first request shows which boundaries the store lacks
+// below the restored boundary.
 bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   answer_.set_cache_write_tokens(answer_.cache_write_tokens() + std::exchange(written_, 0));
   const auto has = [&outcome](uint32_t boundary) {
@@ -308,7 +308,7 @@ bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
       const bool is_below = boundary < answer_.cached_tokens() && !outcome.boundaries.empty();
       if (is_below && !has(boundary)) missing_.insert(missing_.begin(), boundary);
     }
-    if (!missing_.empty()) published_.note.clear();  // it is about them
+    if (!missing_.empty()) published_.note.clear();  // the note is about missing_
   } else {
     if (has(computing_)) published_.durable = std::min(published_.durable, outcome.durable);
     AddNote(outcome.note);
@@ -342,7 +342,7 @@ void PrefillRun::OnPublished(const PublishOutcome& outcome) {
   if (const absl::Status begun = Submit(std::move(next)); !begun.ok()) OnError(begun);
 }
 
-// Boundaries that the first request published stay, even if a later request fails.
+// The boundaries of the first request stay published, even if a later request fails.
 void PrefillRun::OnError(const absl::Status& status) {
   {
     absl::ReleasableMutexLock lock(&mutex_);
@@ -434,7 +434,7 @@ absl::Status Generator::AddPrompt(const GenerationTerms& terms, const v1::Prompt
   return absl::OkStatus();
 }
 
-// Everything but the prompt and the terms.
+// Makes everything except the prompt and the terms.
 absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& request) const {
   const absl::StatusOr<SamplingParams> sampling =
       SamplingFromProto(request.sampling(), open_sampling());

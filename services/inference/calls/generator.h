@@ -1,12 +1,12 @@
-// Generator: the one way from a caller's request to the engine, over gRPC and over HTTP.
+// Generator: passes every caller's request to the engine, over gRPC and over HTTP.
 //
 //   InferenceService -> GenerateCall --+--> Generator -> Engine -> GenerationSink (either call)
 //   OpenAiServer -> Completion --------+
 //
-// It fills in what the request leaves to the server, makes the prompt, and submits both to the
-// engine. What the engine says of the request goes to the request's sink.
+// It fills in what the request leaves to the server, makes the prompt, and submits the request to
+// the engine. The engine's events of the request go to the request's sink.
 // Thread safety: all methods from any thread. Ownership: engine and tokenizer must outlive it; it
-// must outlive all calls, and go before the engine.
+// must outlive all calls, and be destroyed before the engine.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATOR_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_GENERATOR_H_
 
@@ -32,7 +32,7 @@
 
 namespace hearth {
 
-// RequestCancel: cancels a request of the engine, also one that is submitted later.
+// RequestCancel: cancels a request of the engine, also if the request is submitted later.
 //
 // Thread safety: all methods from any thread, also after the request's end.
 class RequestCancel {
@@ -42,7 +42,7 @@ class RequestCancel {
     is_cancelled_ = true;
     if (handle_ != nullptr) handle_->Cancel();
   }
-  // The request that the engine has now.
+  // Sets the request that the engine has now.
   void Set(std::shared_ptr<EngineRequestHandle> handle) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     handle_ = std::move(handle);
@@ -61,8 +61,8 @@ class RequestCancel {
 
 // The next part of one answer.
 struct TokenDelta {
-  absl::Span<const SampledToken> tokens;  // empty: only text that was held back
-  bool has_logprobs = false;              // of these tokens
+  absl::Span<const SampledToken> tokens;  // empty: only text held back before
+  bool has_logprobs = false;              // the tokens have log probabilities
   std::string text;                       // whole characters; may be empty
   uint32_t sample = 0;                    // number of the answer
 };
@@ -78,51 +78,52 @@ class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
 
-  // `seed`: that tokens are drawn by; absent: greedy.
+  // `seed`: the seed that draws the tokens; absent: greedy.
   virtual void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) = 0;
-  // So many tokens of the prompt are restored or computed.
+  // `ready_tokens`: tokens of the prompt that are restored or computed.
   virtual void OnProgress(uint32_t /*ready_tokens*/) {}
-  // The prompt's next tokens. `is_first`: the first of them has no log probability.
+  // The prompt's next tokens. `is_first`: the first token has no log probability.
   virtual void OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) = 0;
   // Returns false to end this answer.
   virtual bool OnTokens(const TokenDelta& delta) = 0;
-  // `written`: tokens of the prompt that the store lacked and was offered.
+  // `written`: tokens of the prompt that the store lacked, offered to it.
   virtual void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) = 0;
-  // If the request has wait_published.
+  // Comes only if the request has wait_published.
   virtual void OnPublished(const PublishOutcome& /*outcome*/) {}
-  // Prefill has these messages in place of the events between started and end.
+  // Prefill has these messages instead of the events between started and end.
   virtual void OnPrefill(const v1::PrefillResponse& message) = 0;
   virtual void OnEnd(const absl::Status& status) = 0;
 
-  // To cancel the request. Its end comes all the same, possibly late.
+  // Cancels the request. The end still comes, possibly late.
   RequestCancel* cancel() { return &cancel_; }
 
  private:
   RequestCancel cancel_;
 };
 
-// The operator's values for requests that leave them to the server; absent: not set.
+// The operator's values for requests that leave them to the server. Absent: not set.
 struct DefaultSampling {
   std::optional<float> temperature, top_p;
   std::optional<uint32_t> top_k;
 };
-// "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument names the wrong word.
+// Parses "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument: the error has
+// the wrong word.
 absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
 
 struct GeneratorOptions {
-  const Tokenizer* tokenizer = nullptr;  // null: only token ids are served, for this reason:
+  const Tokenizer* tokenizer = nullptr;  // null: only token ids are served, because:
   std::string why_no_tokenizer;
   std::string why_no_chats;       // empty: chats are served
-  bool strict_chats = false;      // overrides the request's `strict`
+  bool strict_chats = false;      // overrides `strict` of requests
   bool generation_config = true;  // open_sampling() has the values of the model's file
   DefaultSampling default_sampling;
-  absl::Duration progress_pause = absl::Milliseconds(250);  // between two events of progress
-  // The most that an answer's end waits for the store's plan.
+  absl::Duration progress_pause = absl::Milliseconds(250);  // between two progress events
+  // The longest time that an answer's end waits for the store's plan.
   absl::Duration plan_wait = absl::Milliseconds(50);
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
-// Whose request it is.
+// The caller of a request, and its deadline.
 struct GenerationTerms {
   std::string tenant, request_id;
   absl::Time deadline = absl::InfiniteFuture();
@@ -132,22 +133,23 @@ class Generator {
  public:
   Generator(Engine* engine, GeneratorOptions options);
 
-  // Both on a thread of pool(). An error is a refusal, and the sink gets no event.
+  // Both methods: REQUIRES: on a thread of pool(). An error is a refusal: the sink gets no event.
   absl::Status Generate(const GenerationTerms& terms, const v1::GenerateRequest& request,
                         std::shared_ptr<GenerationSink> sink);
-  // Computes and publishes a prefix; ends when it was published, or could not be.
+  // Computes and publishes a prefix. Ends when the prefix was published, or could not be.
   absl::Status Prefill(const GenerationTerms& terms, const v1::PrefillRequest& request,
                        std::shared_ptr<GenerationSink> sink);
-  // Likewise on the pool. `stopped` true: ends early with kCancelled; null: never.
+  // REQUIRES: on a thread of pool(). If `stopped` returns true, ends early with kCancelled; null:
+  // never.
   absl::StatusOr<Prompt> MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
                                     std::function<bool()> stopped) const;
-  // For requests with `server_defaults`.
+  // The values for requests with `server_defaults`.
   SamplingParams open_sampling() const;
 
   Engine* engine() const { return engine_; }
   const GeneratorOptions& options() const { return options_; }
   RecentAnswers* recent() { return &recent_; }
-  // Parses requests and makes prompts; tenants take turns.
+  // Parses requests and makes prompts. Tenants take turns.
   FairPool* pool() { return &pool_; }
 
  private:

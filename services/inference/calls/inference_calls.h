@@ -1,4 +1,4 @@
-// Start the calls of hearth.v1.Inference that stream.
+// Functions that start the streaming calls of hearth.v1.Inference.
 //
 // Thread safety: gRPC calls from its threads, the engine and the generator's pool from their own.
 // Ownership: a call keeps itself until it is done; generator and admission must outlive it.
@@ -17,7 +17,7 @@ using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 // Generate or Prefill.
 ByteStream* StartGenerate(Generator* generator, Admission* admission, PromptPurpose purpose,
                           grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-// `limit`: of saved states under way.
+// `limit`: the limit of concurrent saved states.
 ByteStream* StartSaveState(Generator* generator, Admission* admission, const Limit& limit,
                            grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartLoadState(Generator* generator,

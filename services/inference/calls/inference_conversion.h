@@ -1,7 +1,7 @@
 // Converts generation requests and answers between protobuf messages and the engine's values.
 //
-// Messages are validated: kInvalidArgument names the field and the limit.
-// Thread safety: pure functions.
+// Messages are validated: kInvalidArgument, with the field and the limit in the error. Thread
+// safety: pure functions.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
 
@@ -17,7 +17,7 @@
 namespace hearth {
 
 absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
-// `open`: what a request gets that leaves it to the server.
+// `open`: the values for a request that leaves them to the server.
 absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto,
                                                  const SamplingParams& open);
 absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto);
@@ -27,7 +27,7 @@ void StartedToProto(const StartedInfo& info, v1::Started* out);
 // "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without estimates.
 std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
-// `is_first`: the first of them has no logprob.
+// `is_first`: the first token has no logprob.
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out);
 void TokensToProto(const TokenDelta& delta, v1::GeneratedToken* out);
 void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);

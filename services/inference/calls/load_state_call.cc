@@ -24,7 +24,7 @@ absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
       absl::StrCat("state: must have ", announced, " bytes, as announced; got ", seen, " or more"));
 }
 
-// Of one message: gRPC's own thread parses it.
+// The most elements in one message, because gRPC's own thread parses it.
 constexpr uint64_t kMaxChunkElements = 16;
 
 void RulesToProto(const SavedState::Rules& rules, v1::SamplingParams* out) {
@@ -56,7 +56,7 @@ void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadS
   out->set_computed_tokens(static_cast<uint32_t>(state.token_ids.size() - 1));
 }
 
-// What Submit checks of the tokens that have no keys and values in the snapshot.
+// Checks the tokens that have no keys and values in the snapshot, as Submit does.
 absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
   const auto context = static_cast<size_t>(config.max_position_embeddings);
   if (state.token_ids.size() > context) {
@@ -75,7 +75,7 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
 // worker's pool.
 //
 // Thread safety and ownership: upload_call.h; the service must outlive it.
-// Invariant: there is room for all that was received before more is read.
+// Invariant: the call has memory reserved for all bytes received before it reads more.
 class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   LoadStateCall(grpc::CallbackServerContext* context, Generator* generator,
@@ -102,13 +102,13 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
       if (status = ReadPrelude(); !status.ok()) return status;
     }
-    // As a file, and as the objects that are made of it.
+    // As a file, and as the objects made of it.
     if (status = call_->Reserve(2 * file_.size()); !status.ok()) return status;
     Read();
     return absl::OkStatus();
   }
 
-  // Once the first bytes are there: how many there will be.
+  // Reads the number of bytes of the file, once the first bytes are there.
   absl::Status ReadPrelude() {
     const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
     if (!prelude.ok()) return prelude.status();
@@ -118,7 +118,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (prelude->file_bytes > UINT64_MAX / 2) {
       return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
     }
-    // There has to be room for all of it now, but what does not come keeps none, not for a moment.
+    // There must be room for the whole file now, but bytes that do not come reserve no memory.
     const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
     if (!fits.ok()) return fits;
     file_bytes_ = prelude->file_bytes;
@@ -138,13 +138,14 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
           absl::StrCat("state ends after ", file_.size(), " bytes of ",
                        file_bytes_ == 0 ? "its header" : absl::StrCat(file_bytes_)));
     }
-    // Nothing is read or written until it ends, so the call is there and nobody else uses it.
+    // Nothing is read or written until the job ends, so the call is there and no other thread uses
+    // it.
     return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
       End(context_->IsCancelled() ? CallerGone() : Load());
     });
   }
 
-  // On the pool.
+  // Runs on the pool.
   absl::Status Load() {
     const absl::StatusOr<StateFile> file = ParseStateFile(file_);
     if (!file.ok()) return file.status();
@@ -166,7 +167,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
   grpc::ByteBuffer* const response_;
   std::string tenant_;
   std::string file_;
-  uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet
+  uint64_t file_bytes_ = 0;  // that the file announces; 0: not known yet
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// RecentAnswers: the tokens of the last inferences, by tenant and request id, from which a state
-// can be saved while they run and after their end.
+// RecentAnswers: the tokens of the last inferences, by tenant and request id. SaveState uses them
+// while inferences run and after their end.
 //
-// Thread safety: all methods from any thread. Ownership: shares each answer with the call that
-// grows it. Invariants: (1) at most kMaxTokens are kept, where an answer counts for at least
-// kMinTokens; beyond them goes the oldest answer of the tenant that has most; (2) an answer is
-// found by its own tenant alone.
+// Thread safety: all methods from any thread. Ownership: shares each answer with the call that adds
+// to it. Invariants: (1) at most kMaxTokens are kept, where an answer counts for at least
+// kMinTokens; if there are more, the tenant with the most tokens loses its oldest answer; (2) only
+// an answer's own tenant finds it.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 
@@ -21,18 +21,18 @@
 
 namespace hearth {
 
-// The first answer to one request: its request, and the tokens generated so far.
+// The first answer to one request, with its request and the tokens generated up to now.
 class RecentAnswer {
  public:
   explicit RecentAnswer(EngineRequest request) : request_(std::move(request)) {}
 
   void Add(int32_t token) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The request that would go on from here: the prompt is all tokens so far, and first_draw the
-  // number of those drawn.
+  // Returns the request that continues from here: the prompt is all tokens up to now, and
+  // first_draw the number of drawn tokens.
   EngineRequest Rest() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const EngineRequest& request() const { return request_; }
-  // Those that it may come to have.
+  // The most tokens that the answer may have.
   uint64_t most_tokens() const {
     return uint64_t{request_.max_new_tokens} + request_.token_ids.size();
   }
@@ -47,13 +47,13 @@ class RecentAnswers {
  public:
   // 16 MiB of token ids.
   static constexpr uint64_t kMaxTokens = uint64_t{4} << 20;
-  // Hence at most 64 answers.
+  // So there are at most 64 answers.
   static constexpr uint64_t kMinTokens = uint64_t{64} << 10;
 
-  // Remembers a request from now on, in the place of an earlier one of its tenant and id. Null: it
-  // has no id, or asks for more than any model has.
+  // Keeps a request from now on, and replaces an earlier request of the same tenant and id. Returns
+  // null if the request has no id, or asks for more tokens than any model has.
   std::shared_ptr<RecentAnswer> Begin(const EngineRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: this tenant has none of this id, whatever others have.
+  // Returns null if this tenant has no answer with this id.
   std::shared_ptr<RecentAnswer> Find(const std::string& tenant, const std::string& request_id) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 

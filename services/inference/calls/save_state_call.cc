@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// That a state may be computed for.
+// The longest time for computing a state.
 constexpr absl::Duration kMostTime = absl::Minutes(5);
 
 grpc::ByteBuffer ChunkOf(absl::string_view bytes) {
@@ -32,7 +32,7 @@ grpc::ByteBuffer ChunkOf(absl::string_view bytes) {
   return MessageBytes(chunk);
 }
 
-// Of the file that the engine will make: objects, their digests and padding, and the tokens.
+// Returns the bytes of the file that the engine will make: objects, digests, padding and tokens.
 uint64_t SnapshotBytes(const KvLayout& layout, uint32_t tokens) {
   uint64_t bytes = uint64_t{tokens} * sizeof(uint32_t);
   for (const ObjectId& id : NeededObjects(layout, tokens)) {
@@ -71,13 +71,14 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
   return BuildStateHeader(state, snapshot_bytes);
 }
 
-// One SaveState stream: has the engine make the snapshot of an inference, and sends it behind the
-// state's header.
+// One SaveState stream: the engine makes the snapshot of an inference, and the stream sends the
+// state's header and the snapshot.
 //
 // Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by jobs of the pool, which
 // hold the call, and by the engine's callbacks.
-// Invariants: (1) the file is made once its room is taken, and both are gone before the caller
-// learns of the end; (2) one message is made at a time, when the caller has taken the one before.
+// Invariants: (1) the file is made after its memory is reserved, and both are released before the
+// caller sees the end; (2) one message is made at a time, when the caller has taken the previous
+// message.
 class SaveStateCall final : public StreamCall {
  public:
   SaveStateCall(grpc::CallbackServerContext* context, Generator* generator)
@@ -131,7 +132,7 @@ class SaveStateCall final : public StreamCall {
     std::string().swap(snapshot_);
   }
 
-  // On the pool.
+  // Runs on the pool.
   absl::Status Begin(const std::string& tenant, const grpc::ByteBuffer& request) {
     v1::SaveStateRequest parsed;
     const absl::Status read = ParseAwaited(*context_, request, &parsed);
@@ -152,7 +153,7 @@ class SaveStateCall final : public StreamCall {
     return handle.status();
   }
 
-  // The request that computes what the state has, once there is room for it.
+  // Returns the request that computes the state, once there is room for it.
   absl::StatusOr<EngineRequest> Prepare(const RecentAnswer& answer) {
     const KvLayout& layout = generator_->engine()->layout();
     if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
@@ -169,7 +170,7 @@ class SaveStateCall final : public StreamCall {
       return absl::FailedPreconditionError(
           "the inference cannot be saved: its kv_cache differs from the worker's own");
     }
-    // All tokens but the last, which the rest begins with.
+    // All tokens except the last, which is the first token of rest_.
     EngineRequest computed;
     computed.token_ids.assign(rest_.token_ids.begin(), rest_.token_ids.end() - 1);
     computed.tenant = rest_.tenant;
@@ -182,12 +183,12 @@ class SaveStateCall final : public StreamCall {
     return computed;
   }
 
-  // The engine's thread has other requests to compute.
+  // Runs `make` on the pool, because the engine's thread has other requests to compute.
   void MakeSnapshot(SnapshotMaker make) ABSL_LOCKS_EXCLUDED(mutex_) {
     Delegate([&] {
       auto job = [self = Shared(this), make = std::move(make)]() mutable {
         absl::StatusOr<std::string> snapshot = make();
-        make = nullptr;  // and the blocks that it holds
+        make = nullptr;  // releases the blocks that it holds
         if (snapshot.ok()) {
           self->TakeSnapshot(*std::move(snapshot));
         } else {
@@ -214,12 +215,12 @@ class SaveStateCall final : public StreamCall {
 
   Generator* const generator_;
   RequestCancel cancel_;
-  // Set by Prepare: what goes on from the state.
+  // Set by Prepare: the request that continues from the state.
   EngineRequest rest_;
   size_t prompt_tokens_ = 0;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
   std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
-  std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent behind it
+  std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent after the header
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of both
 };
 
