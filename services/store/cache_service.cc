@@ -14,8 +14,8 @@
 namespace hearth {
 namespace {
 
-// The query of Explain and Quarantine, which compute a key for each chunk and cut of a prompt. It
-// ends early if the caller cancels.
+// Makes the query of Explain and Quarantine. They compute a key for each chunk and cut of a prompt,
+// and end early if the caller cancels.
 absl::StatusOr<PrefixQuery> QueryOf(StoreReader* store, const Identity& caller,
                                     const grpc::CallbackServerContext* context,
                                     const v1::Prefix& prefix) {
@@ -37,7 +37,7 @@ absl::Status ExplainPrompt(StoreReader* store, const Identity& caller,
   return absl::OkStatus();
 }
 
-// An audit found wrong objects: removes them, and logs who published them.
+// Removes objects that an audit found wrong, and logs who published them.
 absl::Status QuarantineObjects(TieredStore* store, const Identity& caller,
                                const grpc::CallbackServerContext* context,
                                const v1::QuarantineRequest& request,

@@ -1,11 +1,12 @@
-// CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams; decides nothing.
+// CacheService: hearth.v1.CacheStore over a TieredStore. It translates and streams, and decides
+// nothing.
 //
-// Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
-// these are reactors (store_calls.h) whose blocking parts run on threads of the service, as the
-// short calls do. Computing keys takes time in proportion to the prompt, and runs on a pool of the
-// service in which callers take turns. Thread safety: gRPC calls the methods from many threads.
-// Ownership: the store and the admission must outlive the service, and the server it is registered
-// with.
+// Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days.
+// So these calls are reactors (store_calls.h) whose blocking parts run on threads of the service,
+// like the short calls. Computing keys takes time in proportion to the prompt: it runs on a pool of
+// the service in which callers take turns. Thread safety: gRPC calls the methods from many threads.
+// Ownership: the store and the admission must outlive the service and the server that it is
+// registered with.
 #ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 
@@ -27,32 +28,32 @@
 
 namespace hearth {
 
-// Concurrent reads from disk, and commits. More would wait for the same disk.
+// Concurrent reads from disk, and commits. With more, they would wait for the same disk.
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
-// Concurrent short calls: most of them only look things up. One tenant has half of the threads.
+// Concurrent short calls: most only look things up. One tenant gets half of the threads.
 inline FairPoolOptions ShortCallPool() { return {14, 2048}; }
-// Concurrent streams; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of
-// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: the last two hold
-// memory, and keep a pace. A lease has next to nothing. Workers have at most a fetch and a lease
-// for each request that they run.
+// Concurrent streams. One more stream ends with RESOURCE_EXHAUSTED. A watch has a queue of
+// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: publishes and
+// fetches hold memory, and must keep a pace. A lease holds almost nothing. Workers have at most a
+// fetch and a lease for each request that they run.
 inline constexpr uint64_t kHeldPace = uint64_t{1} << 20;
 inline constexpr Limit kPublishLimit{"publish", 64, kHeldPace};
 inline constexpr Limit kFetchLimit{"fetch", 512, kHeldPace};
 inline constexpr Limit kWatchLimit{"watch", 64};
 inline constexpr Limit kLeaseLimit{"lease", 2048};
 inline constexpr Limit kListLimit{"list", 64};
-// Concurrent explanations: a request of 3 MiB each, and for each that runs 16 MiB of keys and
-// states at the most cuts and chunks of a prompt.
+// Concurrent explanations. Each has a request of 3 MiB. A running one has 16 MiB of keys and states
+// too, at the most cuts and chunks of a prompt.
 inline constexpr Limit kExplainLimit{"explain", 64};
 // Concurrent lookups. As many may wait as streams may be open, also of one tenant.
 inline constexpr int kLookupThreads = 6;
-// With an engine that stores share, for which a lookup may wait.
+// With a shared engine, for which a lookup may wait.
 inline constexpr int kSharedLookupThreads = 30;
 inline FairPoolOptions LookupPool(int threads) { return {threads, 8192, uint64_t{256} << 20}; }
 
-// All methods are callbacks with raw bytes: no thread of gRPC's waits for a call, or parses a
-// request that may be large. Callers could otherwise hold all of these threads.
+// All methods are callbacks with raw bytes: gRPC's threads do not wait for a call, or parse a
+// request, which may be large. Otherwise callers could hold all of these threads.
 using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
     v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithRawCallbackMethod_Watch<
         v1::CacheStore::WithRawCallbackMethod_Lease<v1::CacheStore::WithRawCallbackMethod_Explain<
@@ -67,9 +68,9 @@ class CacheService final : public CacheServiceBase {
  public:
   CacheService(TieredStore* store, Admission* admission, std::string version,
                int lookup_threads = kLookupThreads);
-  // Before the service is registered.
+  // REQUIRES: the service is not registered yet.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // What its calls share.
+  // Shared by its calls.
   TieredStore* store() const { return store_; }
   Admission* admission() const { return admission_; }
   const SharedMemoryOffer& offer() const { return offer_; }
@@ -106,7 +107,7 @@ class CacheService final : public CacheServiceBase {
   template <typename Request, typename Response>
   using Body = absl::Status (CacheService::*)(const Identity&, const Request&, Response*);
 
-  // Asks Admission for the caller, parses a small request, and runs `body` on a thread of the
+  // Gets the caller from Admission, parses a small request, and runs `body` on a thread of the
   // service.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
@@ -127,7 +128,7 @@ class CacheService final : public CacheServiceBase {
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
-  FairPool lookups_;  // behind those that its jobs use
+  FairPool lookups_;  // after the members that its jobs use
 };
 
 }  // namespace hearth

@@ -27,18 +27,18 @@
 namespace hearth {
 namespace {
 
-// One message waits while another is written.
+// One message waits while another message is written.
 constexpr size_t kReadAhead = 1;
 
-// One Fetch stream of the store, from the plan to the last slice, without copying a byte.
+// One Fetch stream of the store, from the plan to the last slice. It copies no bytes.
 //
-// The lookup runs on a pool. Slices go out as byte buffers around the tier's own memory. While one
-// message is on its way the next is read and verified; reads from disk run on an executor, so that
-// no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
-// most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
-// shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
-// handed out; (4) a call whose caller does not keep its pace (admission.h) is cancelled, and holds
-// nothing any more.
+// The lookup runs on a pool. The messages point into the tier's own memory. While one message is
+// being sent, the next is read and verified. Reads from disk run on an executor, so that no thread
+// of gRPC blocks. Invariants: (1) at most one write and one read are in progress, so at most
+// kReadAhead + 1 slices are held; (2) pieces are sent in the order of SliceOrder; (3) shared memory
+// is held until the caller cancels, goes away, or its lease expires; the lease begins when the
+// ranges are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled, and
+// then holds nothing.
 class FetchCall final : public StreamCall {
  public:
   FetchCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -49,10 +49,10 @@ class FetchCall final : public StreamCall {
 
  private:
   enum class Stage {
-    kReading,  // or looking up: in progress, and the call is held
-    kPaused,   // as much is ready as may wait
+    kReading,  // or looking up: in progress; the call is held
+    kPaused,   // as many messages are ready as may wait
     kAllRead,
-    kLeasing,  // all is sent, what was shared is held
+    kLeasing,  // all is sent; shared memory is held
   };
 
   void OnGone() override;
@@ -77,14 +77,14 @@ class FetchCall final : public StreamCall {
   // Used in kReading.
   std::vector<SliceRef> order_;
   size_t slice_index_ = 0;
-  SliceView slice_;  // order_[slice_index_], once read
+  SliceView slice_;  // order_[slice_index_], after it was read
   uint64_t offset_ = 0;
 
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kReading;
   grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether the caller mapped the memory `id`. If not, the plan offers it where that is possible.
+// Whether the caller mapped the memory `id`. If not, the plan offers it if possible.
 bool IsMapped(const SegmentId& id, const std::string& socket, const std::string& mapped,
               absl::FunctionRef<v1::SharedSegment*()> offer) {
   if (socket.empty()) return false;
@@ -96,7 +96,7 @@ bool IsMapped(const SegmentId& id, const std::string& socket, const std::string&
   return false;
 }
 
-// Moves objects that lie in the shared memory from the stream into the plan.
+// Moves objects in the shared memory from the stream into the plan.
 void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<SliceRef>* order,
            v1::FetchPlan* plan) {
   v1::SharedSlices* shared = plan->mutable_shared();
@@ -116,8 +116,8 @@ void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<Sl
   *order = std::move(streamed);
 }
 
-// Moves the objects that have copies in the gpu tier out of the stream, but for remainders: what
-// follows one is begun with its bytes in the caller's RAM.
+// Moves the objects with copies in the gpu tier out of the stream. Remainders stay: the caller
+// needs their bytes in RAM to continue.
 void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   const LookupPlan& stored = session->plan();
   std::vector<bool> streamed(stored.objects.size(), true);
@@ -135,8 +135,9 @@ void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::Fetc
                order->end());
 }
 
-// Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`; offers the
-// memory to a caller that has not mapped it. True: ranges were given out, until the session ends.
+// Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`. If the
+// caller has not mapped the memory, offers it. Returns true if ranges were given: they are valid
+// until the session ends.
 bool ShareMapped(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                  FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   if (request.has_device_segment_id() &&
@@ -191,7 +192,7 @@ void FetchCall::Start(const grpc::ByteBuffer& request) {
   });
 }
 
-// On the pool.
+// Runs on the pool.
 void FetchCall::LookUp(const Identity& caller, const grpc::ByteBuffer& request) {
   v1::FetchResponse message;
   const absl::Status planned = Plan(caller, request, &message);
@@ -219,7 +220,7 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   NotePlan(parsed, plan, call()->note());
   PlanToProto(plan, message->mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
-  // The memory holds what every tenant stored.
+  // The memory holds data of every tenant.
   if (caller.sees_all()) {
     shares_ =
         ShareMapped(service_->offer(), parsed, session_.get(), &order_, message->mutable_plan());
@@ -230,10 +231,11 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   return absl::OkStatus();
 }
 
-// From the moment on when ranges were handed out, whatever is still to be sent.
+// Begins the lease when ranges were given, whatever is still to be sent.
 void FetchCall::SetAlarm() {
   mutex_.AssertHeld();
-  // Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
+  // The alarm is a member of this call, so it holds no shared pointer. A cancelled alarm may ring
+  // after the call's end.
   lease_.Set(absl::ToChronoTime(absl::Now() + service_->offer().lease),
              [weak = Weak(this)](bool rang) {
                const auto self = rang ? weak.lock() : nullptr;
@@ -260,8 +262,8 @@ void FetchCall::OnGone() {
   WriteNext();
 }
 
-// Draining: a caller that copies notices when the memory is used again. For one that was not sent
-// everything yet, TakeNext ends the lease.
+// While draining: a caller that copies notices if the memory is used again. If the caller has not
+// got everything yet, TakeNext ends the lease.
 void FetchCall::OnDrain(const absl::Status&) {
   absl::MutexLock lock(&mutex_);
   if (stage_ != Stage::kLeasing) return;
@@ -285,7 +287,7 @@ void FetchCall::BeforeFinish() {
   mutex_.AssertHeld();
   lease_.Cancel();
   slice_ = SliceView();
-  session_.reset();  // lets the promised objects go
+  session_.reset();  // releases the objects of the plan
 }
 
 void FetchCall::OnWriteDone(bool ok) {
@@ -293,7 +295,7 @@ void FetchCall::OnWriteDone(bool ok) {
   ReadNext();
 }
 
-// Gets the next message ready, here or on the executor.
+// Gets the next message ready, on this thread or on the executor.
 void FetchCall::ReadNext() {
   {
     absl::MutexLock lock(&mutex_);
@@ -316,7 +318,7 @@ void FetchCall::Read() {
     } else {
       AbortLocked(message.status());
     }
-    // One read is in progress, and it holds no more than that.
+    // One read is in progress, and it holds no more than its own slice.
     assert(stage_ == Stage::kReading && ready() <= kReadAhead + 1);
     const bool all = slice_index_ == order_.size();
     if (all || ended() || ready() > kReadAhead) {

@@ -18,19 +18,20 @@
 namespace hearth {
 namespace {
 
-// The most that a caller may ask for, whatever its flags say.
+// The longest lease that a caller gets, whatever its flags.
 constexpr absl::Duration kMaxLease = absl::Minutes(10);
 constexpr absl::Duration kMaxWait = absl::Minutes(10);
-// Of a request for each place that its lease takes: it keeps the prompt for as long as it lasts.
+// A lease takes one more place for each kLeaseBytes of its request, because it keeps the prompt
+// while it lasts.
 constexpr size_t kLeaseBytes = size_t{64} << 10;
 
 // One Lease stream of the store: a caller's turn at a prefix that it misses.
 //
-// Each question runs on a pool. A caller that waits holds no thread: it is woken by a publish, by
-// the end of another's lease or by an alarm, and asks again. The stream of one that computes stays
-// open as its lease and ends when the caller is done or gone. Invariants: (1) the place in the
-// store's tables is given up when the call ends, however that comes; (2) when the server drains
-// nobody waits on.
+// Each question to the store runs on a pool. A caller that waits holds no thread: a publish, the
+// end of another lease or an alarm wakes it, and it asks again. If a caller computes, the stream
+// stays open as its lease and ends when the caller is done or gone. Invariants: (1) when the call
+// ends, in any way, its place in the store's tables is released; (2) when the server drains, no
+// caller waits.
 class LeaseCall final : public StreamCall {
  public:
   LeaseCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -52,22 +53,22 @@ class LeaseCall final : public StreamCall {
   void Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAlarm(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm(uint64_t round) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the call, and gives up its turn.
+  // Ends the call, and releases its turn.
   void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDrain(const absl::Status&) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   CacheService* const service_;
-  std::string share_name_;  // at the pool
+  std::string share_name_;  // in the pool
   uint64_t request_bytes_ = 0;
-  PrefixQuery query_;  // set in Begin, as what is asked beside it
+  PrefixQuery query_;  // set in Begin, like ask_
   ClaimRequest ask_;
-  std::atomic<bool> stopped_{false};  // for the thread that computes keys
+  std::atomic<bool> stopped_{false};  // stops the thread that computes keys
   bool waited_ = false;               // used by the thread that set asking_
 
   ClaimDecision turn_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
-  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // of asking
-  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // or about to
+  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // counts questions
+  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // asking now, or about to
   bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // woken meanwhile
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -93,9 +94,9 @@ void LeaseCall::Start(const grpc::ByteBuffer& bytes) {
   Delegate([&] { return service_->lookups()->SubmitRequest(share_name_, request_bytes_, begin); });
 }
 
-// On the pool.
+// Runs on the pool.
 absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
-  // A drain, or the caller's identity, may have ended it since.
+  // A drain or a change of the caller's identity may have ended the call.
   if (stopped_) return absl::OkStatus();
   v1::LeaseRequest request;
   if (absl::Status status = ParseAwaited(*context_, bytes, &request); !status.ok()) return status;
@@ -111,7 +112,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   ask_.min_tokens = request.min_tokens();
   ask_.compute_time = std::min(absl::Milliseconds(request.lease_ms()), kMaxLease);
   ask_.wait_until = absl::Now() + std::min(absl::Milliseconds(request.wait_ms()), kMaxWait);
-  // Woken after the call's end there is nothing to do, and maybe nothing left to do it with.
+  // After the call's end there is nothing to do, and the call may be destroyed.
   ask_.wake = [weak = Weak(this)] {
     if (const auto self = weak.lock()) self->AskLater();
   };
@@ -123,7 +124,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   return absl::OkStatus();
 }
 
-// Asks again on the pool: the caller of this is a publisher's thread, or another lease's end.
+// Asks again on the pool, because this runs on a publisher's thread, or at another lease's end.
 void LeaseCall::AskLater() {
   {
     absl::MutexLock lock(&mutex_);
@@ -135,7 +136,7 @@ void LeaseCall::AskLater() {
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
   if (service_->lookups()->Submit(share_name_, request_bytes_, ask).ok()) return;
-  Take(ClaimDecision());  // too much is under way: go on alone
+  Take(ClaimDecision());  // the pool is full: the caller continues alone
 }
 
 void LeaseCall::Ask() {
@@ -150,7 +151,7 @@ void LeaseCall::Ask() {
     ++round_;
   }
   before.ticket.reset();
-  // Those who hold leases were sent away before.
+  // The drain already ended the leases of other callers.
   if (service_->admission()->closed()) return Take(ClaimDecision());
   absl::StatusOr<ClaimDecision> turn = service_->store()->Claim(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
@@ -158,11 +159,12 @@ void LeaseCall::Ask() {
 }
 
 void LeaseCall::Take(ClaimDecision turn) {
-  // The turn before, then in `turn`, is given up once the lock is released: that wakes others.
+  // The old turn, then in `turn`, is released after the lock, because the release wakes other
+  // calls.
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);
-    assert(asking_);  // one asks at a time
+    assert(asking_);  // one thread asks at a time
     asking_ = false;
     if (ended()) return;
     std::swap(turn_, turn);
@@ -177,7 +179,7 @@ void LeaseCall::Take(ClaimDecision turn) {
 
 void LeaseCall::Answer() {
   mutex_.AssertHeld();
-  if (!std::exchange(answered_, true)) call()->StopClock();  // what comes now lasts by design
+  if (!std::exchange(answered_, true)) call()->StopClock();  // from now on the call may last long
   v1::LeaseResponse response;
   response.set_boundary(turn_.boundary);
   response.set_usable_tokens(turn_.usable_tokens);
@@ -201,7 +203,7 @@ void LeaseCall::SetAlarm(absl::Time when) {
   });
 }
 
-// The lease expired, or what was waited for is late.
+// The lease expired, or the awaited prefix is late.
 void LeaseCall::OnAlarm(uint64_t round) {
   bool computing = false;
   {
@@ -213,7 +215,7 @@ void LeaseCall::OnAlarm(uint64_t round) {
   AskLater();
 }
 
-// Draining: callers that wait compute themselves, and leases end.
+// While draining: callers that wait compute themselves, and leases end.
 void LeaseCall::OnDrain(const absl::Status&) {
   {
     absl::MutexLock lock(&mutex_);

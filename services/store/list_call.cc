@@ -13,15 +13,15 @@
 namespace hearth {
 namespace {
 
-// The tenant whose points are listed, or kAllTenants.
+// Returns the tenant whose points to list, or kAllTenants.
 absl::StatusOr<std::string> ListedTenant(const Identity& caller, const std::string& asked) {
   if (asked == kAllTenants && caller.role == Role::kAdmin) return asked;
-  // Without identities there is one tenant. A data folder may have points of earlier ones.
+  // Without identities there is one tenant. A data folder may have points of earlier tenants.
   if (asked == kAllTenants && caller.role == Role::kAnonymous) return caller.tenant;
   return caller.TenantOf(asked);
 }
 
-// One List stream: what a tenant has stored, point by point, as fast as the caller takes it.
+// One List stream: the restore points of a tenant, one by one, as fast as the caller takes them.
 class ListCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
@@ -63,7 +63,7 @@ class ListCall final : public StreamCall {
     return true;
   }
 
-  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);  // to be sent, the last first
+  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);  // still to be sent, the last first
 };
 
 }  // namespace

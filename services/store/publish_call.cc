@@ -13,16 +13,16 @@
 namespace hearth {
 namespace {
 
-// Of a message behind the begin: gRPC's own thread parses it.
+// The most elements in a message after the begin, because gRPC's own thread parses it.
 constexpr uint64_t kMaxSliceElements = 64;
 
 // One Publish stream of the store, from its begin to its ack.
 //
-// Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
-// begin, which computes keys, runs on a pool; the commit, which waits for the disk, on an executor:
-// so that no thread of gRPC's blocks.
+// Slices are copied once, from gRPC's receive buffers to the memory of the store. The begin
+// computes keys and runs on a pool. The commit waits for the disk and runs on an executor. So no
+// thread of gRPC blocks.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
-// one message beside what the store counts as staged.
+// one message, and the bytes that the store counts as staged.
 class PublishCall final : public UploadCall<UploadStream> {
  public:
   PublishCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -55,7 +55,8 @@ class PublishCall final : public UploadCall<UploadStream> {
 
   absl::Status OnMessage() override {
     if (!assembler_.has_value()) {
-      // Nothing is read or written until it ends, so the call is there and nobody else uses it.
+      // Nothing is read or written until the job ends, so the call is there and no other thread
+      // uses it.
       return service_->lookups()->Submit(caller_.ShareName(), message_.Length(),
                                          [this, self = shared_from_this()] {
                                            if (absl::Status status = TakeBegin(); !status.ok())
@@ -72,7 +73,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     message_.Clear();
     if (!taken.ok()) return taken;
     switch (request.message_case()) {
-      case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
+      case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or an empty message
         if (absl::Status status = assembler_->PutPiece(); !status.ok()) return status;
         Read();
         return absl::OkStatus();
@@ -83,7 +84,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     }
   }
 
-  // On the pool.
+  // Runs on the pool.
   absl::Status TakeBegin() {
     v1::PublishRequest request;
     const absl::Status parsed = ParseAwaited(*context_, message_, &request);
@@ -99,7 +100,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     if (!spec.ok()) return spec.status();
     if (absl::Status status = call_->ChargeTenant(spec->tenant); !status.ok()) return status;
     spec->publisher = caller_.name.empty() ? context_->peer() : caller_.name;
-    spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
+    spec->stopped = [this] { return context_->IsCancelled(); };  // read only while this runs
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
     absl::StatusOr<std::unique_ptr<PublishSession>> session = service_->store()->Publish(*spec);

@@ -1,10 +1,9 @@
 // SegmentServer: gives the store's shared memory to processes of the same host and the same user.
 //
-// A client that connects gets the segment's descriptor and keeps the connection, whose end tells
-// each side that the other is gone. The descriptor is sealed (host_arena.h): nobody can write
-// through it or shrink it. Thread safety: made and destroyed by one thread; serves on one of its
-// own.
-// Ownership: borrows the descriptor, which must stay open while this lives.
+// A client that connects gets the segment's descriptor and keeps the connection. If the connection
+// ends, each side knows that the other is gone. The descriptor is sealed (host_arena.h): it allows
+// no writing and no shrinking. Thread safety: made and destroyed by one thread; serves on its own
+// thread. Ownership: borrows the descriptor, which must stay open while this lives.
 #ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 #define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 
@@ -19,11 +18,11 @@ namespace hearth {
 
 class SegmentServer {
  public:
-  // More are refused.
+  // The most readers. It refuses further readers.
   static constexpr size_t kMaxReaders = 256;
-  static constexpr int kRetryMs = 100;  // after one that could not be accepted
+  static constexpr int kRetryMs = 100;  // after it could not accept a reader
 
-  // `name`: of the socket (segment_socket.h). kUnavailable when it cannot be listened on.
+  // `name`: of the socket (segment_socket.h). kUnavailable if it cannot listen there.
   static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
                                                               int segment_fd);
   ~SegmentServer();  // readers then unmap the segment

@@ -32,7 +32,7 @@ std::vector<FlagText> TextsOf(const SharedFlags& flags) {
 
 absl::Status Refuse(absl::string_view text) { return absl::InvalidArgumentError(text); }
 
-// Given for a tier that is off: somebody thinks that it is on.
+// Flags of a tier that is off are an error: the operator thinks that it is on.
 absl::Status CheckUnused(const SharedFlags& flags) {
   const SharedOptions defaults;
   const auto has_no_effect = [](const char* flag) {
@@ -76,7 +76,7 @@ absl::StatusOr<RedisOptions> RedisOf(const SharedFlags& flags) {
   return redis;
 }
 
-// The error of a file, with the flag that gave it.
+// Returns the error of a file, with the flag that set the file.
 absl::Status ByFlag(const SharedFlags& flags, const absl::Status& status) {
   const char* of = "--shared";
   for (const FlagText& text : TextsOf(flags)) {
@@ -148,7 +148,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   const auto reachability = std::make_shared<Reachability>("shared tier", flags.url);
   shared.watch = std::make_unique<RepeatingThread>(
       [engine = shared.engine, reachability, is_first = true]() mutable {
-        // Connections to one that is there take less than that.
+        // Connecting to a reachable engine takes less time than this.
         if (!std::exchange(is_first, false)) NoteReached(engine->Stats(), reachability.get());
         return kWatchEvery;
       });

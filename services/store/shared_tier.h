@@ -1,7 +1,7 @@
-// SharedTier: puts the tier that stores share in front of a store, where flags ask for it.
+// SharedTier: puts the shared tier in front of a store, if flags enable it.
 //
-// Plain functions; flags and their checks are here so that a store that cannot share says why
-// before it opens anything.
+// Plain functions. Flags and their checks are here, so that a store that cannot share reports the
+// reason before it opens anything.
 #ifndef HEARTH_SERVICES_STORE_SHARED_TIER_H_
 #define HEARTH_SERVICES_STORE_SHARED_TIER_H_
 
@@ -32,25 +32,26 @@ struct SharedFlags {
 };
 
 void AddSharedFlags(FlagSet* set, SharedFlags* flags);
-// kInvalidArgument names the flag. `secret_file`: the flag's.
+// kInvalidArgument: the error has the flag. `secret_file`: the value of --secret-file.
 absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secret_file);
 
 struct StoreAndEngine {
   std::unique_ptr<TieredStore> store;
-  const SharedEngine* engine = nullptr;  // the store's own; null: none is shared
-  // Changes of the files that flags name that could not be used.
+  const SharedEngine* engine = nullptr;  // owned by the store; null: no engine is shared
+  // Changes of the files in flags that could not be used.
   std::shared_ptr<const std::atomic<uint64_t>> unusable_files;
   std::unique_ptr<RepeatingThread> watch;  // logs whether the engine is reached; last
 };
-// The store as it is when nothing is to be shared. REQUIRES: CheckSharedFlags is OK.
+// If nothing is to be shared, returns the store unchanged. REQUIRES: CheckSharedFlags is OK.
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<LocalStore> store);
 
-// Notes whether all primaries are reached. Of none is known where they are: so it is at the start.
+// Notes whether all primaries are reached. If none are known, as at the start, notes that they are
+// not reached.
 void NoteReached(const SharedEngineStats& stats, Reachability* reachability);
 
-// Without an engine: all 0.
+// Without an engine, all values are 0.
 std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared);
 
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// The order in which slices are sent, and SliceAssembler, which makes slices of a publish's pieces.
+// The order of the slices in a stream, and SliceAssembler, which makes slices from the pieces of a
+// publish.
 //
 // Thread safety: none; one stream, one thread.
 #ifndef HEARTH_SERVICES_STORE_SLICE_STREAM_H_
@@ -17,9 +18,9 @@
 
 namespace hearth {
 
-// (object index, layer) of every slice of a plan, in the order in which they are sent: layer by
-// layer, so that layer 0 can run while layer 1 is on the wire; object by object when some must be
-// read from the disk, in its order.
+// The slices of a plan in the order of sending. Layer by layer, so that layer 0 can run while layer
+// 1 is on the wire. If some objects must be read from the disk: object by object, in the disk's
+// order.
 struct SliceRef {
   uint32_t object = 0;
   uint32_t layer = 0;
@@ -32,13 +33,13 @@ class SliceAssembler {
  public:
   SliceAssembler(const PublishSpec& spec, const KvLayout& layout, PublishSession* session);
 
-  // The address for the `bytes` bytes of the next piece. kInvalidArgument for a piece that does not
-  // fit, kResourceExhausted where the session has no room for its slice.
+  // Returns the address for the `bytes` bytes of the next piece. kInvalidArgument if the piece does
+  // not fit, kResourceExhausted if the session has no room for its slice.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // The piece was copied there. Hands the slice to the session when it is whole; returns the
-  // session's error. kInvalidArgument when Place was not called before.
+  // To be called when the piece was copied to its place. If the slice is whole, hands it to the
+  // session and returns the session's error. kInvalidArgument if Place was not called before.
   absl::Status PutPiece();
-  // kInvalidArgument when a slice is still open.
+  // kInvalidArgument if a slice is still open.
   absl::Status Finish() const;
 
  private:
@@ -50,7 +51,7 @@ class SliceAssembler {
   std::vector<bool> needed_;
   PublishSession* const session_;
   SliceRef open_;
-  size_t open_bytes_ = 0;  // the whole size of the open slice; 0: none is open
+  size_t open_bytes_ = 0;  // the full size of the open slice; 0: no slice is open
   std::shared_ptr<std::byte> buffer_;
   size_t placed_bytes_ = 0;   // of the open slice
   size_t pending_bytes_ = 0;  // placed by the latest Place, not put yet

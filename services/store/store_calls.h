@@ -1,4 +1,4 @@
-// Start the calls of hearth.v1.CacheStore that stream.
+// Functions that start the streaming calls of hearth.v1.CacheStore.
 //
 // Thread safety: gRPC calls from its threads, pools and executors from their own. Ownership: a call
 // keeps itself until it is done; the service must outlive it.
@@ -28,7 +28,7 @@ struct SharedMemoryOffer {
 
 // A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
-// In one event; with their ids below 400 KiB.
+// The most tokens in one event. With their ids it stays below 400 KiB.
 inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
 using UploadStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -41,8 +41,8 @@ ByteStream* StartLease(CacheService* service, grpc::CallbackServerContext* conte
                        const grpc::ByteBuffer* request);
 ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* context,
                       const grpc::ByteBuffer* request);
-// The stream ends with UNAVAILABLE when the server drains, with UNAUTHENTICATED or
-// PERMISSION_DENIED when the caller's identity changes.
+// The stream ends with UNAVAILABLE if the server drains, and with UNAUTHENTICATED or
+// PERMISSION_DENIED if the caller's identity changes.
 ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request);
 

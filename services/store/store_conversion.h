@@ -1,7 +1,7 @@
 // Converts the store's values to protobuf messages, and back.
 //
-// Messages are validated: kInvalidArgument names the field and the limit.
-// Thread safety: pure functions.
+// Messages are validated: kInvalidArgument, with the field and the limit in the error. Thread
+// safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
 #define HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
 
@@ -20,7 +20,7 @@ absl::StatusOr<Digest> IdFromProto(const std::string& bytes);
 absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identity& caller);
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller);
 
-// Lets the store learn the fingerprint's readable fields, when the request has them.
+// If the request has the fingerprint's readable fields, gives them to the store.
 void ObserveFields(StoreReader* store, const v1::Prefix& prefix, const std::string& tenant);
 
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);

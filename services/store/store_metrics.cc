@@ -9,14 +9,15 @@
 namespace hearth {
 namespace {
 
-// Among the counters, but they do not count: the name as a metric; null: it is a counter.
+// Returns the metric's name if the counter does not count but is a gauge; null: it is a counter.
 const char* GaugeName(absl::string_view name) {
   return name == CounterName(Counter::kLastFullScrubUnixS)
              ? "hearth_store_last_full_scrub_timestamp_seconds"
              : nullptr;
 }
 
-// Exported by tier, or by SharedEngineSamples: a second series would be summed with those.
+// These counters are exported by tier, or by SharedEngineSamples. A second series would be summed
+// with them.
 bool IsShownElsewhere(absl::string_view name) {
   for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
                                 Counter::kBytesReadGpu, Counter::kSharedReadBytes,
@@ -50,7 +51,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
         stats.staged_bytes);
   for (const TierUsage& usage : stats.tiers) {
     const MetricLabels tier = {{"tier", TierName(usage.tier)}};
-    // The fill of what stores share is the engine's to tell.
+    // The shared engine itself reports its fill.
     if (usage.tier != Tier::kShared) {
       gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
       gauge("hearth_store_tier_capacity_bytes", "Maximum bytes of a tier.", usage.capacity_bytes,

@@ -1,7 +1,7 @@
 // The figures of a store's status page.
 //
-// No tenant's content: the hottest prefixes are ids, sizes and counts. Thread safety: any thread.
-// Ownership: the store must outlive the source.
+// They have no tenant's content: the hottest prefixes are ids, sizes and counts. Thread safety: any
+// thread. Ownership: the store must outlive the source.
 #ifndef HEARTH_SERVICES_STORE_STORE_STATUS_H_
 #define HEARTH_SERVICES_STORE_STORE_STATUS_H_
 
@@ -12,12 +12,13 @@
 
 namespace hearth {
 
-// Restore points that the page lists, those with the most hits first.
+// The number of restore points on the page. The points with the most hits come first.
 inline constexpr size_t kHottest = 10;
 
 StatusFigures::Source StoreFigures(StoreAdmin* store);
 
-// The value below which a share `q` of the observations lies, from the buckets; 0 without any.
+// Returns the value below which a share `q` of the observations is, from the buckets. 0 if there
+// are none.
 double Quantile(const LatencyCounts& counts, double q);
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ class ChunkReader {
  public:
   ChunkReader(StoreAdmin* store, std::string tenant) : store_(store), tenant_(std::move(tenant)) {}
 
-  // Adds the first chunks to an event that tells of a restore point which is there.
+  // Adds the first chunks to an event about an existing restore point.
   void Begin(v1::WatchEvent* event) {
     id_.reset();
     if (event->kind() != v1::WatchEvent::STORED && event->kind() != v1::WatchEvent::SNAPSHOT) {
@@ -32,7 +32,7 @@ class ChunkReader {
     next_chunk_ = 0;
     ReadInto(event);
   }
-  // False: all of them were read, or it is gone.
+  // Returns false if all chunks were read, or the restore point is gone.
   bool NextPiece(v1::WatchEvent* event) {
     if (!id_.has_value() || !ReadInto(event)) return false;
     event->set_kind(v1::WatchEvent::CHUNKS);
@@ -62,13 +62,13 @@ class ChunkReader {
   uint32_t next_chunk_ = 0, left_ = 0;  // tokens
 };
 
-// One Watch stream: what is stored, then the store's events, to one caller.
+// One Watch stream: sends the stored restore points, then the store's events, to one caller.
 //
-// The snapshot is taken once, with the place in the events at which it is true, and sent as fast as
-// the caller reads (some 300 bytes a restore point are held until then). Events wait behind it in a
-// bounded queue: a caller that reads too slowly loses events rather than holding up the store; the
-// queue is emptied and one LOST event takes its place. Tokens are read from the store when their
-// event is sent, a piece at a time, so that what waits stays small.
+// The snapshot is taken once, with its position in the events, and sent as fast as the caller reads
+// (some 300 bytes a restore point are held until then). Events wait after it in a bounded queue. A
+// caller that reads too slowly loses events and does not delay the store: one LOST event replaces
+// the queue. The call reads tokens from the store when it sends their event, a piece at a time, so
+// that waiting events stay small.
 class WatchCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
@@ -140,7 +140,7 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  // An event, and then the chunks that it had no room for.
+  // Gives an event, and then the chunks that did not fit into it.
   bool NextEvent(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     mutex_.AssertHeld();
     if (!chunks_.has_value()) return NextChange(next);
@@ -150,7 +150,7 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  // The opening, the snapshot, later events.
+  // Gives the opening, the snapshot, then later events.
   bool NextChange(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     mutex_.AssertHeld();
     std::deque<v1::WatchEvent>& ready = opening_.empty() && snapshot_ended_ ? queue_ : opening_;
@@ -175,11 +175,11 @@ class WatchCall final : public StreamCall {
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<ChunkReader> chunks_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and what was missed
+  std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and missed events
   std::vector<RestorePoint> snapshot_ ABSL_GUARDED_BY(mutex_);  // still to be sent
   uint64_t snapshot_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   bool snapshot_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);  // after the above
+  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);  // sent after the snapshot
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// Empty path: no quotas. The error names file and key.
+// If the path is empty, there are no quotas. The error has the file and the key.
 absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path);
 
 }  // namespace hearth
