@@ -13,7 +13,8 @@
 namespace hearth {
 namespace {
 
-// A call that the store never answers, given up after 50 ms by `clock`; null: the stream's own.
+// A call that the store never answers. It ends after 50 ms by `clock`; null: the stream's own
+// clock.
 void ExpectLate(Clock* clock) {
   absl::Notification release;
   ScriptedStore store;
@@ -30,12 +31,12 @@ void ExpectLate(Clock* clock) {
   EXPECT_FALSE(stream.Read(&bytes));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   release.Notify();
-  store.Stop();  // its call may only now be looking at `release`
+  store.Stop();  // its call may still read `release`
 }
 
 TEST(BlockingStream, PatienceEndsSilentCall) { ExpectLate(nullptr); }
 
-// As if the machine's clock had been set back by a day: waiting for its time would take a day.
+// The machine's clock is set back by a day: a stream that used it would wait for a day.
 TEST(BlockingStream, SystemClockDoesNotExtendPatience) {
   FakeClock clock;
   clock.Advance(absl::Now() + absl::Hours(24) - clock.Now());

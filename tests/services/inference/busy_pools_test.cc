@@ -1,5 +1,5 @@
-// A server whose pools have no thread left: health and short calls are answered all the same, and
-// what waits for a pool goes on when there is one. More calls wait than gRPC has threads.
+// A server whose pools have no free thread: it still answers health and short calls, and calls that
+// wait for a pool continue when there is a thread. More calls wait than gRPC has threads.
 
 #include <gtest/gtest.h>
 
@@ -16,9 +16,9 @@
 namespace hearth {
 namespace {
 
-constexpr int kCalls = 24;  // gRPC has 16 threads for callbacks at most
+constexpr int kCalls = 24;  // gRPC has at most 16 threads for callbacks
 
-// Runs `call` on threads of its own.
+// Runs `call` on its own threads.
 class Callers {
  public:
   template <typename Call>

@@ -1,4 +1,4 @@
-// Calls to a store that says nothing end when nobody waits for them any longer.
+// Calls to a silent store end when their callers stop waiting.
 
 #include "worker/prefix/call_stop.h"
 
@@ -37,7 +37,7 @@ TEST(CallStopTest, StopEndsEachCallOnce) {
   const CallStop::Call nobody(nullptr, [] { FAIL(); });
 }
 
-// A store that says no more than it is told to, until its callers leave.
+// A store that sends plan_ if set, and then nothing until its callers leave.
 class SilentStoreTest : public testing::Test {
  protected:
   SilentStoreTest() {
@@ -56,8 +56,8 @@ class SilentStoreTest : public testing::Test {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   }
-  // Stops what `call` does with the prefix, once the store was asked and sent what it has, after
-  // `passes` on the client's clock.
+  // Runs `call`, and stops it once the store was asked and sent plan_ if set, after `passes` on the
+  // client's clock.
   template <typename Call>
   void StopOnceAsked(Call call, absl::Duration passes = absl::ZeroDuration()) {
     asked_ = has_decided_ = false;
@@ -70,8 +70,8 @@ class SilentStoreTest : public testing::Test {
     call();
     stopper.join();
   }
-  // The outcome of a fetch with a timeout of an hour that is stopped once `passes` on the client's
-  // clock. The timeout on the machine's clock is far off, so that nothing else ends the call.
+  // Returns the outcome of a fetch with a timeout of an hour that is stopped after `passes` on the
+  // client's clock. On the machine's clock the timeout is far away, so nothing else ends the call.
   std::string FetchStopped(absl::Duration passes, bool* left_alone) {
     RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                             &counters_, /*shared_memory=*/false, nullptr, &clock_);
@@ -94,7 +94,7 @@ class SilentStoreTest : public testing::Test {
 
   static constexpr uint32_t kTokens = 40;
   std::atomic<bool> asked_{false};
-  v1::FetchResponse plan_;  // sent before the silence, if it has one
+  v1::FetchResponse plan_;  // sent before the silence, if set
   ScriptedStore store_;
   CacheCounters counters_;
   FakeClock clock_;
@@ -135,8 +135,8 @@ TEST_F(SilentStoreTest, TransferPastDeadlineKeepsBreakerClosed) {
   EXPECT_FALSE(left_alone);
 }
 
-// A store that shares its memory holds the call open for it: its end says that it was given up, not
-// that bytes are damaged, which would be asked for again.
+// A store that shares its memory keeps the call open. The end must be "deadline", not "corrupt",
+// which the cache would ask for again.
 TEST_F(SilentStoreTest, SharedTransferDeadlineIsNotCorrupt) {
   plan_ = ScriptedPlan(32, 32);
   plan_.mutable_plan()->mutable_shared();

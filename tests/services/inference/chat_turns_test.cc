@@ -1,4 +1,4 @@
-// A chat's later turns: they carry the tokens of its answers.
+// Later turns of a chat: they have the tokens of earlier answers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Encoded again, an answer's text may have other tokens than were drawn.
+// If an answer's text is encoded again, its tokens may differ from the drawn tokens.
 TEST(ChatTurns, AnswerTokensAreReusedNextTurn) {
   WorkerServer server(WorkerServer::Invariant());
   v1::GenerateRequest request;

@@ -1,5 +1,5 @@
-// Every kind of error that the API promises, through real gRPC clients of a real worker and store.
-// Errors that end a process, or keep it from starting, are in tests/system.
+// Every kind of error in the API, through real gRPC clients of a real worker and store. Errors that
+// end a process, or prevent its start, are in tests/system.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ v1::GenerateRequest ChatRequest(const std::vector<std::string>& roles) {
 }
 
 struct BadRequest {
-  const char* expected;  // in the message: the field, and the limit where there is one
+  const char* expected;  // the text in the message: the field, and the limit if any
   v1::GenerateRequest request;
 };
 
@@ -183,7 +183,7 @@ TEST(ErrorContract, FullQueueHintsRetryTime) {
 
 TEST(ErrorContract, StateMismatchNamesFieldAndValues) {
   StoreServer store(StoreServer::SmallStore(""));
-  // In the exact class another window would also show as another canary.
+  // In the exact class a different window would also give a different canary.
   WorkerServer::Options options;
   options.engine.exactness = ExactnessChoice::kPortable;
   StoreWorker saver(store.address(), options);
@@ -222,7 +222,7 @@ TEST(ErrorContract, StateMismatchNamesFieldAndValues) {
   }
 }
 
-// Flips one byte of `needle` wherever a file below `folder` holds it. Returns how often.
+// Flips one byte of `needle` in every file below `folder` that has it. Returns how often.
 int FlipOnDisk(const std::string& folder, const std::string& needle) {
   int flipped = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -239,8 +239,9 @@ int FlipOnDisk(const std::string& folder, const std::string& needle) {
   return flipped;
 }
 
-// Drops every restore point but the first of `tokens` tokens: what is kept then moves from the
-// write-ahead log, which a start checks by itself, to where only the slices' own digests guard it.
+// Drops every restore point except the first of `tokens` tokens. The kept objects then move out of
+// the write-ahead log, which every start checks, to files that only the slices' own digests
+// protect.
 void DropOthers(StoreServer* store, uint32_t tokens) {
   grpc::ClientContext list_context;
   auto points = store->stub()->List(&list_context, {});
@@ -284,7 +285,7 @@ TEST(ErrorContract, CorruptSliceIsNeverServed) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreOptions options = StoreServer::SmallStore(folder);
-  options.disk_bytes = 1 << 20;  // dropping half of it is worth a compaction
+  options.disk_bytes = 1 << 20;  // dropping half of it starts a compaction
   v1::GenerateRequest request = IdsRequest(CountingTokens(40), 4);
   request.set_wait_published(true);
   std::string stored;
@@ -366,7 +367,7 @@ TEST(ErrorContract, SlowStoreStaysWithinFetchBudget) {
   EXPECT_EQ(answer.started.cached_tokens(), 0u);
   EXPECT_GE(answer.finished.fetch_ms(), 49.0);
   release.Notify();
-  store.Stop();  // its call may only now be looking at `release`
+  store.Stop();  // its call may still read `release`
 }
 
 TEST(ErrorContract, LockedDataFolderIsNamed) {

@@ -205,7 +205,7 @@ TEST(InferenceService, CancelledCallFreesItsPlace) {
   while (reader->Read(&message)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  // The place is free within a step: a refusal can only be seen until then.
+  // The place is free after one step: a refusal is possible only before.
   Generation next;
   do {
     next = server.Generate(IdsRequest(Ids(20)));
@@ -216,10 +216,10 @@ TEST(InferenceService, CancelledCallFreesItsPlace) {
 TEST(InferenceService, UnreadStreamIsEnded) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
-  options.geometry.layer_types = "l";  // a stand-in's steps that do not grow with the context
+  options.geometry.layer_types = "l";  // steps of the stand-in that do not grow with the context
   options.geometry.window = 2;
   WorkerServer server(options);
-  // gRPC's own window, which is smaller than the one that Hearth's clients ask for.
+  // gRPC's own window, which is smaller than the window of Hearth's clients.
   const auto channel =
       grpc::CreateChannel(server.runner()->address(), grpc::InsecureChannelCredentials());
   const auto stub = v1::Inference::NewStub(channel);
@@ -229,7 +229,7 @@ TEST(InferenceService, UnreadStreamIsEnded) {
   auto reader = stub->Generate(&context, request);
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
-  server.engine()->Drain(absl::InfiniteFuture());  // the request ends although nobody reads
+  server.engine()->Drain(absl::InfiniteFuture());  // the request ends although no caller reads
   size_t tokens = 0;
   while (reader->Read(&message)) ++tokens;
   const grpc::Status status = reader->Finish();

@@ -1,4 +1,4 @@
-// No answer to one caller may show what another had computed.
+// No answer to one caller may show the computations of another caller.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ std::string EntryOf(const std::string& name, const std::string& role) {
                       DigestHex(Sha256("token-" + name)), "\"}");
 }
 
-// A store, a worker that it knows, and callers whom the worker knows.
+// A store, a worker that the store accepts, and callers that the worker accepts.
 class Stack {
  public:
   explicit Stack(const SecretFolder& folder, ExactnessChoice exactness = ExactnessChoice::kExact)
@@ -43,7 +43,7 @@ class Stack {
     access.identities_file = folder.Write(
         "store.json", absl::StrCat(R"({"identities":[)", EntryOf("worker", "worker"), "]}"));
     StoreOptions kept = StoreServer::SmallStore("");
-    kept.secret_file = folder.Write("secret", std::string(64, 'a'));  // ids alike in both stacks
+    kept.secret_file = folder.Write("secret", std::string(64, 'a'));  // the same ids in both stacks
     store_ = std::make_unique<StoreServer>(kept, access);
     Identities::Options callers;
     callers.file =
@@ -51,8 +51,7 @@ class Stack {
                                                   EntryOf("b", "tenant"), "]}"));
     callers_ = Identities::Open(callers).value();
     WorkerServer::Options options;
-    options.engine.memory.pool_bytes = 64
-                                       << 20;  // the worker's own memory is to keep them apart too
+    options.engine.memory.pool_bytes = 64 << 20;  // the worker's own memory must separate them too
     options.identities = callers_.get();
     options.engine.exactness = exactness;
     options.engine.max_running = 4;
@@ -94,7 +93,7 @@ v1::PromptInput TenantsPrompt() {
   return prompt;
 }
 
-// A call's answers, without times and the paths of the model's files.
+// Returns a call's answers, without times and the paths of the model's files.
 std::string Transcript(const std::string& messages, const grpc::Status& status,
                        const grpc::ClientContext& context) {
   static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");
@@ -118,7 +117,7 @@ std::string Ask(v1::Inference::Stub* stub,
   return Transcript(response.DebugString(), status, context);
 }
 
-// The same of a stream.
+// The same for a stream.
 template <typename Message>
 std::string StreamTranscript(grpc::ClientReader<Message>* reader,
                              const grpc::ClientContext& context) {
@@ -143,14 +142,14 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   request.set_ignore_eos(true);
   request.set_cache(mode);
   request.set_wait_published(true);
-  request.set_report_writes(true);  // else the end has what the store has said by chance till then
+  request.set_report_writes(true);  // else the end has what the store happened to send before
   grpc::ClientContext context;
   SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);
   return StreamTranscript(reader.get(), context);
 }
 
-// The state of a request of that id, which each caller gives to its own.
+// Saves the state of a request. Each caller uses this id for its own request.
 std::string Save(v1::Inference::Stub* stub) {
   v1::SaveStateRequest request;
   request.set_request_id(absl::StrCat("generate-", v1::CACHE_MODE_READ));
@@ -175,8 +174,8 @@ std::string Load(v1::Inference::Stub* stub) {
   return Transcript(response.DebugString(), status, context);
 }
 
-// Every RPC; those that leave nothing behind first, and last the one that does not wait for what it
-// stores.
+// Calls every RPC: first calls that leave nothing behind, last the call that does not wait for its
+// publish.
 std::string AskEverything(v1::Inference::Stub* stub) {
   v1::ExplainInputRequest explain;
   *explain.mutable_prompt() = TenantsPrompt();
@@ -204,8 +203,8 @@ TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
   EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
 }
 
-// Of a hundred callers of one tenant, who come again and again, many are refused: the places and
-// the queue are for twelve.
+// A hundred callers of one tenant come again and again. The places and the queue are for twelve, so
+// many calls are refused.
 TEST(InferenceTenants, LoudTenantDoesNotBlockQuiet) {
   SecretFolder folder;
   Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states

@@ -1,4 +1,4 @@
-// Workers that miss one prefix together: it is computed once, and the answers are the same.
+// Workers that miss one prefix together: one worker computes it, and the answers are the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kPromptTokens = 100;  // of the prompt; 96 of them are kept
-constexpr uint32_t kMinUseInterval = 4;
+constexpr uint32_t kPromptTokens = 100;  // 96 of them are kept
+constexpr uint32_t kRestTokens = 4;
 
-// Lets nobody compute before `expected` requests have asked who does.
+// Delays every computation until `expected` requests have asked who computes.
 class Start {
  public:
   explicit Start(int expected) : missing_(expected) {}
@@ -31,7 +31,7 @@ class Start {
     absl::MutexLock lock(&mu_);
     held_ = true;
     const auto all = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return missing_ <= 0; };
-    // Only a broken test takes it; then nobody shares, which the test sees.
+    // Only a broken test takes this long. Then no request shares, and the test fails.
     mu_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
   }
   void WaitForAHolder() {
@@ -45,7 +45,7 @@ class Start {
   bool held_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// A cache as the worker sees it, which can also fail to publish.
+// The worker's cache. It can also fail to publish.
 class StartingCache final : public PrefixCache {
  public:
   StartingCache(std::unique_ptr<PrefixCache> cache, Start* start, bool publishes)
@@ -58,7 +58,7 @@ class StartingCache final : public PrefixCache {
                      const LeaseTerms& terms, absl::Duration timeout) override {
     start_->Asked();
     LeaseOutcome outcome = cache_->Lease(prefix, above_tokens, max_tokens, terms, timeout);
-    if (outcome.lease != nullptr) start_->WaitForAll();  // as a holder
+    if (outcome.lease != nullptr) start_->WaitForAll();  // this call holds the lease
     return outcome;
   }
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
@@ -96,7 +96,7 @@ struct Worker {
   WorkerServer server;
 };
 
-// Sends `request` to each server at once. Returns the computed tokens, ascending.
+// Sends `request` to all servers at once. Returns the computed tokens, ascending.
 std::vector<uint32_t> GenerateTogether(const std::vector<WorkerServer*>& servers,
                                        const v1::GenerateRequest& request) {
   std::vector<Generation> answers(servers.size());
@@ -125,7 +125,7 @@ TEST(OneComputation, EightMissesComputeOnce) {
     workers.push_back(std::make_unique<Worker>(store.address(), &start));
     servers.push_back(&workers.back()->server);
   }
-  std::vector<uint32_t> expected(7, kMinUseInterval);
+  std::vector<uint32_t> expected(7, kRestTokens);
   expected.push_back(kPromptTokens);
   EXPECT_EQ(GenerateTogether(servers, IdsRequest(CountingTokens(kPromptTokens), 4)), expected);
   const auto counters = store.store()->Stats().counters;
@@ -135,7 +135,8 @@ TEST(OneComputation, EightMissesComputeOnce) {
 }
 
 TEST(OneComputation, BreakpointIsPublishedEarly) {
-  // The lease covers 53 and 96; the first goes out when it is passed, beside the publish of both.
+  // The lease covers 53 and 96. The prefix of 53 is published when it is computed, and again with
+  // 96.
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
   Worker worker(store.address(), &start);
@@ -152,10 +153,10 @@ TEST(OneComputation, BreakpointIsPublishedEarly) {
 
 TEST(OneComputation, FailedPublishLetsNextCompute) {
   StoreServer store(StoreServer::SmallStore(""));
-  Start start(4);  // three requests, and the sight of two of them waiting
+  Start start(4);  // three requests, and the watcher
   Worker failing(store.address(), &start, /*publishes=*/false);
   Worker second(store.address(), &start), third(store.address(), &start);
-  // The failing one is the holder: it alone asks before the others come.
+  // The failing worker holds the lease, because only it asks before the others start.
   std::vector<uint32_t> computed;
   std::thread first([&] {
     EXPECT_EQ(failing.server.Generate(IdsRequest(CountingTokens(kPromptTokens), 4))
@@ -163,7 +164,7 @@ TEST(OneComputation, FailedPublishLetsNextCompute) {
               0u);
   });
   start.WaitForAHolder();
-  // Who asks after the holder gave up takes nothing over.
+  // A request that asks after the holder gave up would take nothing over.
   std::thread watcher([&] {
     const absl::Time patience = absl::Now() + absl::Seconds(60);
     while (store.store()->Stats().counters.at("lease_waits") < 2 && absl::Now() < patience)
@@ -174,7 +175,7 @@ TEST(OneComputation, FailedPublishLetsNextCompute) {
                               IdsRequest(CountingTokens(kPromptTokens), 4));
   first.join();
   watcher.join();
-  EXPECT_EQ(computed, (std::vector<uint32_t>{kMinUseInterval, kPromptTokens}));
+  EXPECT_EQ(computed, (std::vector<uint32_t>{kRestTokens, kPromptTokens}));
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
 
@@ -184,7 +185,7 @@ TEST(OneComputation, SameWorkerRequestsSharePool) {
   Worker worker(store.address(), &start, true, /*pool_bytes=*/64 << 20);
   EXPECT_EQ(GenerateTogether({&worker.server, &worker.server},
                              IdsRequest(CountingTokens(kPromptTokens), 4)),
-            (std::vector<uint32_t>{kMinUseInterval, kPromptTokens}));
+            (std::vector<uint32_t>{kRestTokens, kPromptTokens}));
   EXPECT_EQ(worker.counters.Read().bytes_fetched, 0u) << "no need to carry it";
 }
 

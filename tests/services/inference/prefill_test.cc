@@ -1,4 +1,4 @@
-// Prompts that are computed: what Prefill says at its end, and what callers hear meanwhile.
+// Computed prompts: the answer at the end of Prefill, and progress before.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -38,7 +38,7 @@ v1::PrefillRequest RequestOf(uint32_t tokens, const std::vector<uint32_t>& break
   return request;
 }
 
-// The end is restored, and the new breakpoints lie before the window that came with it.
+// The end is restored. The new breakpoints are before its window.
 TEST(Prefill, AddedBreakpointIsComputed) {
   CachedWorker worker;
   v1::PrefillResponse first, more, again;

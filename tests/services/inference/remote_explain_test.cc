@@ -1,4 +1,4 @@
-// Explanations, which a worker's store gives: who fails, and an end under way.
+// Explanations of a worker's store: failures, and an end during a call.
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-// gRPC's own thread must not be the last to hold the channel: it aborts then, now and then.
+// gRPC's own thread must not be the last to hold the channel: it would abort now and then.
 TEST(RemoteExplainTest, CacheDestructionCancelsCall) {
   ScriptedStore store;
   absl::Notification asked, answer;
@@ -48,7 +48,7 @@ TEST(ExplainTest, MissingStoreFailsPrecondition) {
 }
 
 TEST(ExplainTest, StoreFailureNamesTheStore) {
-  absl::Status failure;  // the store's
+  absl::Status failure;  // the store's error
   WorkerServer::Options options;
   options.explain = [&](PrefixRequest, absl::Time, const auto& done) {
     done(failure, v1::ExplainResponse());

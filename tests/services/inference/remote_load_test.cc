@@ -1,4 +1,4 @@
-// Compute or load over the wire: a plan that is declined, a transfer that is cut off.
+// Compute or load over the wire: a declined plan, an aborted transfer.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ class RemoteLoadTest : public testing::Test {
       return grpc::Status::OK;
     };
   }
-  // Has the fetch decide by a link of so many bytes a second, and so long a computation.
+  // Makes the fetch decide with a link of `bytes_per_second` and a computation of `compute`.
   void Expect(uint64_t bytes_per_second, absl::Duration compute = absl::Seconds(1)) {
     LoadReport load;
     load.decision = LoadDecision::kLoad;
@@ -49,8 +49,9 @@ class RemoteLoadTest : public testing::Test {
   }
   FetchOutcome Fetch() { return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Seconds(60)); }
 
-  std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
-  std::atomic<uint64_t> token_ns_{0};   // of the last request
+  std::atomic<int> slices_{
+      INT32_MAX};                      // slices that the store sends; if fewer, the call then hangs
+  std::atomic<uint64_t> token_ns_{0};  // from the last request
   ScriptedStore store_;
   CacheCounters counters_;
   LoadModel model_;
@@ -81,7 +82,7 @@ TEST_F(RemoteLoadTest, StoreReceivesTimePerToken) {
 }
 
 TEST_F(RemoteLoadTest, ExpensiveLoadIsDeclined) {
-  slices_ = 0;  // none is waited for
+  slices_ = 0;  // the cache waits for no slice
   Expect(1);
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, 0u);
@@ -94,7 +95,7 @@ TEST_F(RemoteLoadTest, ExpensiveLoadIsDeclined) {
 TEST_F(RemoteLoadTest, StalledTransferIsAbandonedEarly) {
   slices_ = 1;
   Expect(1 << 30);
-  const FetchOutcome outcome = Fetch();  // its timeout is the test's end
+  const FetchOutcome outcome = Fetch();  // its timeout would end the test
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(outcome.declined_tokens, kStored);
   EXPECT_EQ(outcome.load.decision, LoadDecision::kAbandoned);

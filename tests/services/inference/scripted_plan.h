@@ -1,4 +1,4 @@
-// The answer of a ScriptedStore to a fetch when it has the objects of small_layout.h.
+// The answer of a ScriptedStore to a fetch, if it has the objects of small_layout.h.
 //
 // Thread safety: functions.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_PLAN_H_

@@ -1,7 +1,7 @@
-// ScriptedStore: a CacheStore server on a free port whose every answer the test writes.
+// ScriptedStore: a CacheStore server on a free port. The test writes every answer.
 //
-// Fault model: an answer may be late, wrong, torn or missing, and the server may go and come back
-// on the same port. Thread safety: set the scripts before the first call.
+// Fault model: an answer may be late, wrong, cut off or missing, and the server may stop and start
+// again on the same port. Thread safety: set the scripts before the first call.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_STORE_H_
 #define HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_STORE_H_
 
@@ -29,7 +29,7 @@ class ScriptedStore final : public v1::CacheStore::Service {
 
   std::function<grpc::Status(grpc::ServerContext*, const v1::FetchRequest&, FetchStream*)> fetch;
   std::function<grpc::Status(grpc::ServerContext*, PublishStream*)> publish;
-  // Unset: as a store that does not know of leases.
+  // If not set, the store does not support leases.
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::LeaseResponse>*)> lease;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
   std::function<grpc::Status(const v1::QuarantineRequest&, v1::QuarantineResponse*)> quarantine;

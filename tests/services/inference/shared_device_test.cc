@@ -1,5 +1,5 @@
-// Fetches out of the device memory that a store shares: equal bytes, leases, reuse, and every way
-// back to the host's memory.
+// Fetches from the device memory that a store shares: equal bytes, leases, reuse, and every
+// fallback to the host's memory.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ class SharedDeviceTest : public testing::Test {
     server_->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteDuration());
     ASSERT_EQ(outcome.published_tokens, kStored) << outcome.note;
-    // Fetched twice; after the second fetch the store copies in the background.
+    // Fetches twice. After the second fetch the store copies in the background.
     const absl::Time patience = absl::Now() + absl::Minutes(2);
     while (Fetch(cache_.get()).slowest_tier != Tier::kGpu) {
       ASSERT_LT(absl::Now(), patience) << "nothing came from the device";
@@ -56,7 +56,7 @@ class SharedDeviceTest : public testing::Test {
                                                SmallLayout(), &counters_, /*shared_memory=*/true,
                                                std::move(import));
   }
-  // Whatever it brings is right.
+  // All bytes that it returns are right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {
     FetchOutcome outcome = cache->Fetch(Prompt(), 0, kStored, absl::InfiniteDuration());
     if (outcome.usable_tokens == 0) return outcome;
@@ -108,14 +108,14 @@ TEST_F(SharedDeviceTest, LeaseKeepsBytesDuringCopy) {
   EXPECT_EQ(outcome.slowest_tier, Tier::kGpu);
 }
 
-// The hostile interleaving: the lease runs out during the copy, and the range goes to others.
+// The worst case: the lease expires during the copy, and the range is used again.
 TEST_F(SharedDeviceTest, ReusedBytesAreNotReturned) {
   Start(absl::Milliseconds(300));
   during_ = [this] {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   };
-  // A busy machine may spend the lease before the copy begins: then nothing is copied at all.
+  // On a busy machine the lease may expire before the copy begins. Then nothing is copied.
   EXPECT_EQ(Fetch(cache_.get()).usable_tokens, 0u);
   EXPECT_GE(counters_.Read().shared_fallbacks.at("reused"), 1u);
 }
@@ -171,7 +171,7 @@ TEST_F(SharedDeviceTest, LostStoreUnmapsDevice) {
   }
 }
 
-// A store may name the one segment where the other is due: its bytes are not in the file.
+// A store may offer one segment instead of the other: its bytes are not in the file.
 TEST_F(SharedDeviceTest, DeviceSegmentReadAsHostFails) {
   Start();
   const SharedMemory memory = *server_->store()->shared_device();

@@ -1,4 +1,4 @@
-// Fetches through the memory that a store shares: equal bytes, leases, reuse, and every way back to
+// Fetches through the memory that a store shares: equal bytes, leases, reuse, and every fallback to
 // the wire.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint32_t kShared = 32;
 
-// As SmallFingerprint, with slices of 8 KiB: worth a granule.
+// Like SmallFingerprint, but with slices of 8 KiB, large enough for a granule.
 Fingerprint WideFingerprint() {
   return *Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
                                {"window", uint64_t{24}},
@@ -58,7 +58,7 @@ PrefixRequest SharedPrompt(uint32_t tokens = kShared + 8) {
   return {CountingTokens(tokens), {}, "default"};
 }
 
-// A store that shares its memory, and one client of it.
+// A store that shares its memory, and one client.
 class SharedMemoryTest : public testing::Test {
  protected:
   void Start(StoreOptions options = StoreServer::SmallStore(""),
@@ -103,7 +103,7 @@ class SharedMemoryTest : public testing::Test {
     for (const auto& object : WideObjects()) bytes += object->size_bytes;
     return bytes;
   }
-  // Starts a fetch that shares, reads its plan and leaves it open.
+  // Starts a fetch that shares, reads its plan and keeps it open.
   struct Lease {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> stream;
@@ -137,7 +137,7 @@ class SharedMemoryTest : public testing::Test {
   }
 
   CacheCounters counters_;
-  const TestFolder folder_;  // outlives who writes into it
+  const TestFolder folder_;  // outlives the server, which writes into it
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemotePrefixCache> cache_;
 };
@@ -145,7 +145,7 @@ class SharedMemoryTest : public testing::Test {
 TEST_F(SharedMemoryTest, SecondFetchUsesSharedMemory) {
   Start();
   Publish();
-  ExpectHit(cache_.get());  // over the wire; learns of the segment
+  ExpectHit(cache_.get());  // over the wire; the cache gets the segment
   EXPECT_EQ(counters_.Read().bytes_shared, 0u);
   ExpectHit(cache_.get());
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
@@ -202,7 +202,7 @@ TEST_F(SharedMemoryTest, LeaseKeepsBytesUntilCancelled) {
 }
 
 TEST_F(SharedMemoryTest, LeaseExpiresByItself) {
-  Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // more than it takes to send it
+  Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // longer than sending takes
   Publish();
   auto lease = TakeLease();
   v1::FetchResponse message;
@@ -212,7 +212,7 @@ TEST_F(SharedMemoryTest, LeaseExpiresByItself) {
   EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
 }
 
-// The hostile interleaving: the range goes to something else while it is being copied.
+// The worst case: the range is used again during the copy.
 TEST_F(SharedMemoryTest, ReusedBytesAreNotReturned) {
   ArenaOptions options;
   options.capacity_bytes = options.ahead_bytes = options.slab_bytes = 2 << 20;
@@ -237,7 +237,7 @@ TEST_F(SharedMemoryTest, ReusedBytesAreNotReturned) {
   };
   EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher, reuse)));
   EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher)));
-  // Freed and not yet given to anyone: no longer what was promised either.
+  // Freed and not yet used again: not the promised bytes either.
   const SegmentRange second = *arena->RangeOf(memory.get(), bytes);
   EXPECT_TRUE(segment->Copy(second, copy.data(), &hasher).ok());
   EXPECT_TRUE(
@@ -300,7 +300,7 @@ TEST_F(SharedMemoryTest, LostStoreIsUnmapped) {
   ASSERT_NE(client.current(), nullptr);
   giver = nullptr;
   while (client.current() != nullptr) std::this_thread::yield();
-  // And found again when it is back.
+  // The memory is used again when the server is back.
   giver = *SegmentServer::Start(socket, memory.fd);
   EXPECT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
   EXPECT_NE(client.current(), nullptr);

@@ -24,7 +24,7 @@ EngineOptions WorkerServer::SmallEngine() {
   options.chunk_tokens = 16;
   options.threads = 1;
   options.memory.pool_bytes = 0;
-  options.cache.load = LoadChoice::kAlways;  // hits that do not depend on how fast this machine is
+  options.cache.load = LoadChoice::kAlways;  // hits do not depend on the speed of this machine
   return options;
 }
 
@@ -66,7 +66,7 @@ WorkerServer::WorkerServer(Options options) : admission_(options.recorder, optio
 }
 
 WorkerServer::~WorkerServer() {
-  runner_.reset();  // before what it serves
+  runner_.reset();  // destroyed before the objects that it uses
   generator_.reset();
   engine_.reset();
 }

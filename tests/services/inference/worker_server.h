@@ -1,7 +1,7 @@
-// WorkerServer: a worker's API on a free port, over an engine whose forward pass is a stand-in,
-// with the committed tiny tokenizer.
+// WorkerServer: a worker's API on a free port, over an engine with a stand-in for the forward pass,
+// and with the committed tiny tokenizer.
 //
-// Thread safety: made and used by one test thread; the server has its own.
+// Thread safety: made and used by one test thread. The server has its own threads.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_
 #define HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_
 
@@ -43,12 +43,13 @@ class WorkerServer {
     std::string why_no_chats;  // empty: chats are served
     PrefixCache* cache = nullptr;
     InferenceOptions::Explain explain;
-    std::string store;             // where that is
+    std::string store;             // the store's address
     Admission::Recorder recorder;  // of calls; may be null
     Identities* identities = nullptr;
     absl::Duration patience = kStreamPatience;
     absl::Duration progress_pause = GeneratorOptions().progress_pause;
-    absl::Duration plan_wait = absl::InfiniteDuration();  // a slow machine counts as a fast one
+    absl::Duration plan_wait =
+        absl::InfiniteDuration();  // the result does not depend on the machine's speed
   };
   static Options Invariant();  // class invariant, with a pool of 16 MiB
   explicit WorkerServer(Options options);
@@ -56,7 +57,7 @@ class WorkerServer {
   static EngineOptions SmallEngine();  // class exact, C = 16, pool off
 
   Engine* engine() { return engine_.get(); }
-  // To be set before the first request, for caches that need the engine's fingerprint.
+  // For caches that need the engine's fingerprint. REQUIRES: before the first request.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
   Admission* admission() { return &admission_; }
   Generator* generator() { return generator_.get(); }
@@ -87,12 +88,13 @@ struct CachedWorker {
   WorkerServer server;
 };
 
-// The end of one Prefill call; `progress` gets what it said before.
+// Returns the end of one Prefill call. `progress` gets the messages before.
 grpc::Status Prefill(v1::Inference::Stub* stub, const v1::PrefillRequest& request,
                      v1::PrefillResponse* response,
                      std::vector<v1::PrefillResponse>* progress = nullptr);
 
-// A request for `ids`, `max_new_tokens` of them new, that goes on past end tokens.
+// Returns a request with `ids` as its prompt, for `max_new_tokens` new tokens. End tokens do not
+// end it.
 v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens = 2);
 v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_new_tokens = 2);
 

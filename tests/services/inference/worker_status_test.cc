@@ -1,4 +1,4 @@
-// A worker's page, and what its store's page learns from it.
+// A worker's page, and the figures of its store's page that it causes.
 #include "services/inference/worker_status.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// A worker with a pool, on a store.
+// A worker with a pool, and a store.
 class WorkerStatusTest : public ::testing::Test {
  protected:
   WorkerStatusTest() {

@@ -21,7 +21,7 @@
 namespace hearth {
 namespace {
 
-// A worker of its own on the store at `address`.
+// A separate worker for the store at `address`.
 struct StoreWorker {
   explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {},
                        ImportDevice import = nullptr)
@@ -36,7 +36,7 @@ struct StoreWorker {
   WorkerServer server;
 };
 
-// The same with a store in its own process.
+// The same, with a store in its own process.
 struct EmbeddedWorker {
   EmbeddedWorker() {
     StoreLink::Options options;
@@ -88,8 +88,8 @@ TEST(WorkerAndStore, LogitsEqualFromEveryTier) {
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
 }
 
-// A worker does not find points published with other weights, other products, or keys and values of
-// another form, and is told why.
+// A worker does not find points that were published with other weights, other products, or another
+// form of keys and values. It gets the reason.
 TEST(WorkerAndStore, OtherWeightsOrArithmeticMiss) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
@@ -173,7 +173,8 @@ TEST(WorkerAndStore, EveryKeptPointRestores) {
   StoreWorker publisher(store.address()), reader(store.address());
   ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
   for (uint32_t boundary : {53u, 96u}) {
-    // Its own ending after the shared part, so that this point is the longest that fits.
+    // Each prompt has its own end after the shared part, so that this point is the longest that
+    // fits.
     std::vector<uint32_t> ids = CountingTokens(boundary);
     ids.push_back(3);
     ids.push_back(4);
@@ -197,7 +198,7 @@ TEST(WorkerAndStore, LostStoreRecomputesThenRecovers) {
   const Generation alone = worker.server.Generate(LongRequest());
   ExpectSame(alone, cold, 0, v1::TIER_NONE);
   EXPECT_EQ(alone.published.published_tokens(), 0u);
-  // "unreachable"; on a busy machine the fetch's deadline may come first.
+  // "unreachable", or on a busy machine the fetch's deadline.
   uint64_t failed = 0;
   for (const auto& [outcome, count] : worker.counters.Read().fetches) {
     failed += outcome == "miss" ? 0 : count;
@@ -223,8 +224,8 @@ TEST(WorkerAndStore, EmbeddedStoreGivesSameLogits) {
   EXPECT_GT(embedded.link->counters()->Read().bytes_fetched, 0u);
 }
 
-// Objects that a store has copied to the worker's device are restored from there; also a remainder,
-// on which the next tokens build.
+// Objects that a store has copied to the worker's device are restored from there, and a remainder
+// too, which the next tokens need.
 TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   StoreOptions options = StoreServer::SmallStore("");
   options.shared_memory = true;
@@ -258,14 +259,14 @@ TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   const Generation published = worker.Generate(request);
   ExpectSame(published, other_cold, 53, v1::TIER_GPU);
   EXPECT_EQ(published.published.published_tokens(), 96u) << published.published.note();
-  // Begun with the remainder that came from the device: the same bytes as computed.
+  // It begins with the remainder from the device: the same bytes as computed.
   ExpectSame(worker.Generate(request), other_cold, 96, v1::TIER_HOST);
   const StoreStats stats = store.store()->Stats();
   EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
   EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
-// The store keeps to the time that a prefill asked for.
+// The store uses the time to live in the prefill request.
 TEST(WorkerAndStore, PrefillTtlReachesStore) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());

@@ -1,4 +1,5 @@
-// Whose prefixes a worker's caller uses: the tenant follows from who calls, and reaches the store.
+// The prefixes that a worker's caller uses: the caller's identity gives the tenant, which reaches
+// the store.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -25,7 +26,7 @@ class WorkerTenantsTest : public testing::Test {
     identities_ = Identities::Open(callers).value();
     WorkerServer::Options options;
     options.identities = identities_.get();
-    options.geometry.context_tokens = 200000;  // an answer may take longer than any test
+    options.geometry.context_tokens = 200000;  // an answer may take longer than a test
     server_ = std::make_unique<WorkerServer>(options);
     cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
     server_->SetCache(cache_.get());
@@ -45,7 +46,7 @@ class WorkerTenantsTest : public testing::Test {
 
   SecretFolder folder_;
   std::unique_ptr<Identities> identities_;
-  std::unique_ptr<MemoryPrefixCache> cache_;  // the server's engine calls it until it is gone
+  std::unique_ptr<MemoryPrefixCache> cache_;  // the server's engine calls it until its end
   std::unique_ptr<WorkerServer> server_;
 };
 
@@ -79,7 +80,7 @@ TEST_F(WorkerTenantsTest, StrangersAreRefused) {
   }
 }
 
-// As lists and leases of a store do.
+// Streams of a store end in the same way.
 TEST_F(WorkerTenantsTest, RemovedIdentityEndsStreams) {
   const auto stub = StubAs("token-b");
   v1::GenerateRequest request;

@@ -1,5 +1,5 @@
-// ConnectedTo and PatientChannel: connections of tests, whose servers may be slow to answer: an
-// attempt of a cache's own to connect ends after a second.
+// ConnectedTo and PatientChannel: connections of tests, whose servers may be slow to answer. A
+// cache itself tries to connect for a second only.
 #ifndef HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
 #define HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
 
@@ -18,7 +18,7 @@ namespace hearth {
 
 inline constexpr int kConnectPatienceMs = 120000;
 
-// Connects when used.
+// Connects at the first use.
 inline std::shared_ptr<grpc::Channel> PatientChannel(const std::string& address,
                                                      const ClientAccess& access = {}) {
   grpc::ChannelArguments arguments = ClientTransport(kConnectPatienceMs);
@@ -26,7 +26,7 @@ inline std::shared_ptr<grpc::Channel> PatientChannel(const std::string& address,
   return *ConnectAs(access, address, arguments);
 }
 
-// Is connected: a cache that uses it does not find its store unreachable.
+// Is connected, so that a cache that uses it does not find its store unreachable.
 inline std::shared_ptr<grpc::Channel> ConnectedTo(const std::string& address,
                                                   const ClientAccess& access = {}) {
   std::shared_ptr<grpc::Channel> channel = PatientChannel(address, access);

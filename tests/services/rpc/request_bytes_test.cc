@@ -1,4 +1,4 @@
-// Bounds on the parsed form of a request, whatever its bytes are.
+// Limits of the parsed form of a request, whatever its bytes are.
 #include "services/rpc/request_bytes.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ absl::Status CountIn(const std::string& bytes, uint64_t most, size_t slice_bytes
   return CheckElements(InSlices(bytes, slice_bytes), *v1::ExplainRequest::descriptor(), most);
 }
 
-// Of an ExplainRequest: its prefix, that one's fingerprint, and so many fields of nothing.
+// Returns an ExplainRequest whose prefix has a fingerprint with `fields` empty fields.
 std::string WithFields(int fields) {
   v1::ExplainRequest request;
   for (int i = 0; i < fields; ++i) {
@@ -47,7 +47,7 @@ TEST(RequestBytes, NumbersAreNotCounted) {
   v1::ExplainRequest request;
   for (int i = 0; i < 5000; ++i) request.mutable_prefix()->add_token_ids(i);
   EXPECT_TRUE(CountIn(request.SerializeAsString(), 100).ok());
-  std::string loose;  // not packed, as any encoder may
+  std::string loose;  // not packed, which any encoder may do
   for (int i = 0; i < 200; ++i) loose += std::string("\x10\x05", 2);
   const std::string prefix = std::string("\x0a\x90\x03", 3) + loose;
   v1::ExplainRequest parsed;
@@ -60,9 +60,9 @@ TEST(RequestBytes, UnknownFieldsAreCounted) {
   std::string numbers, groups, texts, other_wire;
   for (int i = 0; i < 101; ++i) {
     numbers += std::string("\x78\x01", 2);     // field 15
-    groups += std::string("\x7b\x7c", 2);      // its begin and end
-    texts += std::string("\x7a\x00", 2);       // likewise
-    other_wire += std::string("\x08\x01", 2);  // field 1, which is a message, as a number
+    groups += std::string("\x7b\x7c", 2);      // field 15: begin and end of a group
+    texts += std::string("\x7a\x00", 2);       // field 15: an empty text
+    other_wire += std::string("\x08\x01", 2);  // field 1, a message, as a number
   }
   for (const std::string& bytes : {numbers, groups, texts, other_wire}) {
     EXPECT_FALSE(CountIn(bytes, 100).ok());
@@ -71,7 +71,7 @@ TEST(RequestBytes, UnknownFieldsAreCounted) {
 }
 
 TEST(RequestBytes, GroupFieldsHaveNoKnownType) {
-  // Field 1 is a message; in a group it is whatever its sender likes, and no end of the rest.
+  // Field 1 is a message. In a group it may be any type, and does not end the other fields.
   const std::string cut_varint = std::string("\x7b\x0a\x01\x08\x7c", 5);
   EXPECT_FALSE(CountIn(cut_varint + WithFields(99), 100).ok());
   std::string packed = "\x7b";

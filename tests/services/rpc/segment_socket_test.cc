@@ -1,4 +1,4 @@
-// The socket by which shared memory is handed over.
+// The socket through which a store shares its memory.
 #include "services/rpc/segment_socket.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// A store that is stopped, or stuck: its backlog is full, and it accepts nobody.
+// A stopped or stuck store: its backlog is full, and it accepts no connections.
 TEST(SegmentSocket, FullBacklogTimesOut) {
   const TestFolder folder;
   const std::string name = absl::StrCat(folder.path(), "/segment");
@@ -26,7 +26,7 @@ TEST(SegmentSocket, FullBacklogTimesOut) {
     if (connected.ok()) waiting.push_back(*std::move(connected));
   }
   EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
-  // It is alive: nobody may take its place.
+  // The store is alive: no other server may take its place.
   EXPECT_FALSE(ListenOnUnix(name).ok());
   EXPECT_EQ(access(name.c_str(), F_OK), 0);
 }

@@ -1,5 +1,5 @@
 // Messages written around memory are ordinary protobuf, and messages of any protobuf library are
-// read into their place.
+// read into their final place.
 #include "services/rpc/slice_wire.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ absl::Status Take(grpc::ByteBuffer buffer, v1::FetchResponse* other, Taken* take
       });
 }
 
-// The bytes as gRPC may hand them over: in pieces of `piece` bytes.
+// Returns the bytes as gRPC may pass them: in pieces of `piece` bytes.
 grpc::ByteBuffer Pieces(const std::string& bytes, size_t piece) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += piece) slices.emplace_back(bytes.substr(at, piece));
@@ -100,7 +100,7 @@ TEST(SliceWire, FragmentedSlicesAreRead) {
 }
 
 TEST(SliceWire, ReadsFieldsInAnyOrder) {
-  // data, layer, object: legal protobuf that no library writes.
+  // data, layer, object: valid protobuf in an order that no library writes.
   const std::string inner = std::string(
                                 "\x22\x03"
                                 "abc") +
@@ -145,7 +145,7 @@ TEST(SliceWire, FlippedHeaderBitsAreSurvived) {
       flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
       Taken taken;
       v1::FetchResponse other;
-      // A status, whatever it says; what is taken is never more than there is.
+      // Any status is right, but never more bytes than there are.
       const absl::Status status = Take(Pieces(flipped, 64), &other, &taken);
       EXPECT_LE(taken.data.size(), bytes.size()) << status;
     }

@@ -1,5 +1,5 @@
-// BlockedPool: takes all threads of a pool until the test releases them; IsServing asks for health
-// meanwhile.
+// BlockedPool: takes all threads of a pool until the test releases them. IsServing checks the
+// health service at the same time.
 //
 // Thread safety: made and used by one test thread.
 #ifndef HEARTH_TESTS_SERVICES_SERVING_BLOCKED_POOL_H_
@@ -23,7 +23,7 @@ namespace hearth {
 // Takes every thread of `pool`, each for a tenant that the test does not use.
 class BlockedPool {
  public:
-  static constexpr int kThreads = 6;  // of the services' pools
+  static constexpr int kThreads = 6;  // the threads of the services' pools
 
   explicit BlockedPool(FairPool* pool) {
     for (int i = 0; i < kThreads; ++i) {
@@ -50,7 +50,7 @@ class BlockedPool {
   absl::Notification let_go_;
 };
 
-// Whether the server says that it serves; waits for the answer.
+// Whether the server reports that it serves. Waits for the answer.
 inline bool IsServing(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;

@@ -1,4 +1,4 @@
-// ConnectionAcceptor on a clock that stands: who says nothing, and who is gone.
+// ConnectionAcceptor with a clock that stands still: silent callers, and callers that are gone.
 #include "services/serving/access/connection_acceptor.h"
 
 #include <fcntl.h>
@@ -32,9 +32,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kHangS = 120;  // only a hang takes it
+constexpr int kHangS = 120;  // only a hang takes this long
 
-// A connection of somebody's. Closed at the end.
+// A caller's connection. It is closed at the end.
 class TcpCaller {
  public:
   TcpCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
@@ -57,7 +57,7 @@ class TcpCaller {
   void Say(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  // Waits for it.
+  // Waits for the end of the connection.
   bool IsClosed() const {
     char byte = 0;
     const ssize_t got = recv(fd_, &byte, 1, 0);
@@ -80,7 +80,7 @@ class ConnectionAcceptorTest : public testing::Test {
     options.listen = "127.0.0.1:0";
     options.tracker = &tracker_;
     options.clock = &clock_;
-    options.first_byte = absl::Hours(1);  // so that no other clock will do
+    options.first_byte = absl::Hours(1);  // so that only clock_ can end the test
     options.on_refused = [this](const std::string&, const std::string& why) {
       absl::MutexLock lock(&mutex_);
       refused_.push_back(why);
@@ -113,7 +113,7 @@ class ConnectionAcceptorTest : public testing::Test {
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return refused_.size() >= count; };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
   }
-  // Of these so many, of whom none is told anything.
+  // Waits until `count` of the callers are closed. The callers get no answer.
   static void AwaitClosed(const std::vector<std::unique_ptr<TcpCaller>>& callers, size_t count) {
     std::vector<pollfd> open;
     for (const auto& caller : callers) open.push_back({caller->fd(), POLLIN, 0});
@@ -142,12 +142,12 @@ class ConnectionAcceptorTest : public testing::Test {
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// Of the wall's clock, set back, it would wait for an hour more.
+// If the acceptor used the wall clock, it would wait for an hour.
 TEST_F(ConnectionAcceptorTest, SilentCallerTimesOut) {
   const auto silent = NewCaller();
   const auto talks = NewCaller();
   talks->Say(kPreface);
-  AwaitTaken(1);  // by then the first one was let in as well
+  AwaitTaken(1);  // the first caller was accepted before
   EXPECT_FALSE(silent->IsClosedAlready());
   clock_.Advance(absl::Hours(2));
   EXPECT_TRUE(silent->IsClosed());
@@ -174,7 +174,7 @@ TEST_F(ConnectionAcceptorTest, AcceptsWhileTrimmingMemory) {
   AwaitTaken(2);
 }
 
-// Descriptors that all epolls of this process watch.
+// Returns the number of descriptors that all epolls of this process watch.
 size_t WatchedDescriptors() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
@@ -184,7 +184,8 @@ size_t WatchedDescriptors() {
   return count;
 }
 
-// Its end is reported as long as it is watched: the door's thread would do nothing else.
+// While a dead connection is watched, its end is reported all the time: the acceptor's thread would
+// do nothing else.
 TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
   const size_t before = WatchedDescriptors();
   auto dies = NewCaller();
@@ -196,11 +197,11 @@ TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
   while (tracker_.connections() > 0) std::this_thread::yield();
   const auto next = NewCaller();
   next->Say(kPreface);
-  AwaitTaken(2);  // by the same thread, when it had closed the first
+  AwaitTaken(2);  // by the same thread, after it closed the first
   EXPECT_EQ(WatchedDescriptors(), before + 1);
 }
 
-// All descriptors that this process may have but some, until the end.
+// Takes all descriptors that this process may have except `left`, until the end.
 class FewDescriptorsLeft {
  public:
   explicit FewDescriptorsLeft(size_t left) {
@@ -224,11 +225,11 @@ class FewDescriptorsLeft {
   std::vector<int> taken_;
 };
 
-// Asked again at once, the kernel would say so again, for as long as it lasts.
+// If the acceptor asked again at once, the kernel would report the same error again and again.
 TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
   const auto first = NewCaller();
   first->Say(kPreface);
-  AwaitTaken(1);  // the door has looked once
+  AwaitTaken(1);  // the acceptor has checked once
   TcpCaller caller;
   {
     const FewDescriptorsLeft none(0);
@@ -246,7 +247,7 @@ TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
   EXPECT_EQ(refused().size(), 2u);
 }
 
-// One is enough to let it in, and gRPC's own is the second.
+// Accepting needs one descriptor, and gRPC needs a second.
 TEST_F(ConnectionAcceptorTest, HandoverFailureNamesReason) {
   const auto first = NewCaller();
   first->Say(kPreface);

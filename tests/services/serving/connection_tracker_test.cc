@@ -27,7 +27,7 @@ class ConnectionTrackerTest : public testing::Test {
     tracker_.SetLimits(limits_);
   }
   std::shared_ptr<Connection> Add(const std::string& peer) { return tracker_.Add(peer, 0, now_); }
-  // Looks, and says of whom it named why.
+  // Calls FindExcessive. Returns the peers that it finds, and the reasons.
   std::map<std::string, std::string> FindExcessive() {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection) {
@@ -76,7 +76,7 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   received_ = {{"slow", kUnit}, {"steady", kUnit}, {"small", kUnit / 4}};
   EXPECT_TRUE(FindExcessive().empty());
   now_ += limits_.message_time;
-  received_["slow"] += kUnit;  // a byte now and then is no help
+  received_["slow"] += kUnit;  // a byte now and then does not help
   received_["steady"] += kUnit;
   steady->AddConsumed(kUnit);
   EXPECT_TRUE(FindExcessive().empty());
@@ -109,7 +109,7 @@ TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
     received_[peer] = 9 * kUnit;
   }
   Add("stranger");
-  received_["stranger"] = limits_.slack_bytes;  // its first call is on the way
+  received_["stranger"] = limits_.slack_bytes;  // its first call is being sent
   const auto named = FindExcessive();
   EXPECT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("stranger"), 0u);
@@ -133,7 +133,7 @@ TEST_F(ConnectionTrackerTest, ControlFramesDoNotAddUp) {
     now_ += absl::Seconds(1);
     ASSERT_TRUE(FindExcessive().empty());
   }
-  for (int i = 0; i < 10000; ++i) {  // window updates, of an answer that goes on
+  for (int i = 0; i < 10000; ++i) {  // window updates during a long answer
     sent_["a"] += limits_.sent_share * 26 + 5;
     received_["a"] += 26;
     ASSERT_TRUE(FindExcessive().empty());

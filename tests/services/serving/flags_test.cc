@@ -24,7 +24,7 @@ struct TestFlags {
   Colour colour = Colour::kRed;
 };
 
-// Parses as hearth-test would; -1 when it would go on, else its exit code.
+// Parses like hearth-test. Returns -1 if hearth-test would continue, else its exit code.
 int Parse(std::vector<std::string> args, TestFlags* flags) {
   FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
   flags->server.listen = "127.0.0.1:7";
@@ -132,10 +132,10 @@ TEST(FlagSet, CommandLineBeatsEnvironmentBeatsFile) {
 TEST(FlagSet, UnknownFileFlagIsRefused) {
   const TestFolder folder;
   const std::pair<std::string, std::string> files[] = {
-      // It is written with a dash.
+      // The right spelling has a dash.
       {"# Sizes\ncount = 2\n  host_bytes = \"1MiB\"\n",
        ":3: unknown flag host_bytes; did you mean host-bytes?"},
-      // It begins another one.
+      // "host" is the beginning of another flag.
       {"host-bytes = \"1MiB\"\ncount = 2\nhost = \"a\"\n", ":3: unknown flag host;"}};
   for (const auto& [text, wrong] : files) {
     const std::string path = folder.Write("flags.toml", text);

@@ -1,4 +1,4 @@
-// HttpServer against callers who want its memory, its connections, or its process.
+// HttpServer against callers that attack its memory, its connections, or its process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /get HTTP/1.1\r\nHost: localhost\r\n\r\n";
 constexpr char kPost[] = "POST /post HTTP/1.1\r\nHost: localhost\r\n";
-// Most bytes that idle connections hold.
+// The most bytes that idle connections hold.
 constexpr uint64_t kAlmostNothing = uint64_t{16} << 10;
 
 class HttpAttackTest : public ::testing::Test {
@@ -67,7 +67,8 @@ class HttpAttackTest : public ::testing::Test {
     caller.Say(text);
     return caller.HearUntil("\r\n\r\n");
   }
-  // Returns once the server has taken what callers sent before: one thread reads in turn.
+  // Returns once the server has read everything that callers sent before. One thread reads all
+  // connections in turn.
   void Settle() {
     HttpCaller caller(server_->address(), "127.0.0.9");
     caller.Say("GET /now HTTP/1.0\r\nHost: localhost\r\n\r\n");
@@ -457,7 +458,7 @@ TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
   HttpCaller newcomer(server_->address(), "127.0.0.4");
   newcomer.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
-  EXPECT_EQ(silent.HearAll(), "");  // before those with an answer under way
+  EXPECT_EQ(silent.HearAll(), "");  // closed before connections with an answer in progress
   HttpCaller next(server_->address(), "127.0.0.4");
   next.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(next.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
@@ -584,7 +585,7 @@ TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
   absl::Notification gone;
   answer->OnGone([&] { gone.Notify(); });
   answer->Begin(200, {});
-  EXPECT_TRUE(answer->Write(std::string(24 << 20, 'x')));  // no system takes all of it
+  EXPECT_TRUE(answer->Write(std::string(24 << 20, 'x')));  // no kernel buffers all of it
   Settle();
   EXPECT_TRUE(answer->Write("x"));
   Settle();

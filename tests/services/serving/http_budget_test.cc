@@ -1,4 +1,4 @@
-// HttpBudget: which account gives way. BodyBytes: a body takes the memory that is counted for it.
+// HttpBudget: which account loses. BodyBytes: a body takes the memory that is counted for it.
 #include "services/serving/http/http_budget.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST(HttpBudget, PeakResetsWhenRead) {
 }
 
 TEST(BodyBytes, AllocationMatchesCountedCapacity) {
-  constexpr size_t kOfMalloc = 32;  // the final zero, and what malloc rounds up
+  constexpr size_t kOfMalloc = 32;  // the final zero, and the rounding of malloc
   for (const size_t first : {1, 100, 33000, 40000, 65535}) {
     BodyBytes body;
     size_t counted = 0;
@@ -113,7 +113,7 @@ TEST(BodyBytes, AllocationMatchesCountedCapacity) {
       if (bytes > counted) counted = BodyBytes::CapacityFor(bytes, 2 * counted);
       body.Reserve(counted);
       body.Append(std::string(bytes - body.size(), 'x'));
-      if (bytes < sizeof(std::string)) continue;  // it may lie inside the string
+      if (bytes < sizeof(std::string)) continue;  // it may be inside the string
       EXPECT_LE(malloc_usable_size(const_cast<char*>(body.view().data())), counted + kOfMalloc)
           << bytes << " after " << first;
     }

@@ -1,4 +1,4 @@
-// HttpCaller: a client of HTTP that says the bytes it is told to.
+// HttpCaller: an HTTP client that sends exactly the bytes of the test.
 //
 // Thread safety: one thread.
 #ifndef HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
@@ -25,7 +25,7 @@ class HttpCaller {
   // `from`: the caller's address, 127.x.y.z.
   explicit HttpCaller(const std::string& address, const char* from = "127.0.0.1")
       : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    // Small, so that a server is soon left with an answer that is not read.
+    // Small, so that a server soon has an answer that is not read.
     const int buffer_bytes = 64 << 10;
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
     sockaddr_in own;
@@ -57,12 +57,12 @@ class HttpCaller {
   }
   // Closes the sending half.
   void EndInput() const { EXPECT_EQ(shutdown(fd_, SHUT_WR), 0); }
-  // Whether bytes, or the server's end, are there to be read.
+  // Whether there are bytes to read, or the server closed.
   bool HasNews() const {
     pollfd wanted{fd_, POLLIN, 0};
     return !heard_.empty() || poll(&wanted, 1, 0) == 1;
   }
-  // What came until `end` did, or the server closed.
+  // Returns what came up to `end`, or up to the server's close.
   std::string HearUntil(const std::string& end) {
     size_t searched = 0;
     for (;;) {
@@ -86,7 +86,7 @@ class HttpCaller {
   }
 
  private:
-  static constexpr int kHangS = 120;  // only a hang takes it
+  static constexpr int kHangS = 120;  // only a hang takes this long
 
   int fd_;
   std::string heard_;

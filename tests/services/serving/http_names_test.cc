@@ -1,4 +1,4 @@
-// HostRule, Cidr: which names and addresses a server takes for its own, and for a proxy's.
+// HostRule, Cidr: the names and addresses that a server accepts as its own, or as a proxy's.
 #include "services/serving/http/http_names.h"
 
 #include <gtest/gtest.h>

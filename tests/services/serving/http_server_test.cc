@@ -1,4 +1,4 @@
-// HttpServer against callers that say what HTTP allows, and what it does not.
+// HttpServer against callers that follow HTTP, and callers that do not.
 #include "services/serving/http/http_server.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLim
   return *std::move(server);
 }
 
-// Answers with what was asked.
+// Answers with the request.
 void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   answer->Send(200, {{"Content-Type", "text/plain"}},
                absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
@@ -248,7 +248,7 @@ TEST(HttpServer, Http10CallerGetsNoContinue) {
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 200"));
 }
 
-// --http-listen :PORT; a request without Host and with Origin was a SIGSEGV once.
+// --http-listen :PORT. In an earlier version, a request without Host and with Origin was a SIGSEGV.
 TEST(HttpServer, ListenWithoutHostNeedsHostHeader) {
   HttpServer::Options options;
   options.listen = ":0";

@@ -106,7 +106,7 @@ TEST_F(IdentityTest, UnknownCredentialsAreRefused) {
                                 R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
                          /*certificates=*/true);
   ASSERT_TRUE(identities.ok()) << identities.status();
-  // The digest itself is no token; an entry without one is not reached by an empty token.
+  // The digest itself is not a token. An empty token does not match an entry without a token.
   for (const Credentials& wrong :
        {Credentials(), Token(""), Token("tb "), Token(DigestHex(Sha256("tb"))), Certificate({"b"}),
         Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")}}) {
@@ -149,7 +149,7 @@ TEST_F(IdentityTest, InvalidFileKeepsPreviousEntries) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-// Out of descriptors for a moment; the file is the same afterwards.
+// The process is out of descriptors for a moment. The file is the same afterwards.
 TEST_F(IdentityTest, UnreadableFileIsReadAgain) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
   ASSERT_TRUE(identities.ok());
@@ -173,7 +173,7 @@ TEST_F(IdentityTest, ChangedEntryFailsRecheck) {
                  c = *(*identities)->Identify(Token("tc"));
   const Identity d = *(*identities)->Identify(Token("td"));
   const uint64_t generation = (*identities)->generation();
-  // Another entry, another order: nothing has changed for these.
+  // There is another entry and another order, but nothing has changed for these callers.
   folder_.Write(
       "identities.json",
       FileOf(TokenEntry("d", "tenant", "td") + "," + TokenEntry("c", "tenant", "tc") + "," +

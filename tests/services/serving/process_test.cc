@@ -72,10 +72,10 @@ TEST(Process, EarlyStopSignalIsKept) {
   EXPECT_EQ(WEXITSTATUS(end), 3);
 }
 
-// Of address space: too much to be met.
+// A limit of address space that no test reaches.
 constexpr rlim_t kHighLimit = rlim_t{1} << 60;
 
-// The end of a guarded start, and what it said on stderr.
+// Returns the end of a guarded start. `said`: its stderr.
 int EndOfStart(const std::function<void()>& start, std::string* said,
                rlim_t limit = RLIM_INFINITY) {
   const TestFolder folder;
@@ -95,7 +95,7 @@ int EndOfStart(const std::function<void()>& start, std::string* said,
   return end;
 }
 
-// A line, and nothing else, with `cause`.
+// Expects one line with `cause`, and no other output.
 void ExpectLine(int end, const std::string& said, const std::string& cause) {
   EXPECT_TRUE(WIFEXITED(end)) << end;
   EXPECT_EQ(WEXITSTATUS(end), 1);
@@ -128,7 +128,7 @@ TEST(Process, LimitedCrashEndsInOneLine) {
   }
 }
 
-// The second must not end the process before the first has written its line.
+// The second crash must not end the process before the first has written its line.
 TEST(Process, TwoCrashesWriteOneLine) {
   for (int i = 0; i < 8; ++i) {
     std::string said;
@@ -147,7 +147,7 @@ TEST(Process, TwoCrashesWriteOneLine) {
   }
 }
 
-// It has another cause than refused memory.
+// The crash has another cause than refused memory.
 TEST(Process, UnlimitedCrashStaysCrash) {
   rlimit memory{};
   getrlimit(RLIMIT_AS, &memory);

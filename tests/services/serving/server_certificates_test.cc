@@ -1,4 +1,4 @@
-// Certificates of servers: what is wrong with files is said, and others are taken while it runs.
+// Certificates of servers: errors in files are reported, and a running server loads new files.
 #include "services/serving/access/server_certificates.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ class ServerCertificatesTest : public testing::Test {
     if (!authority.empty()) flags.tls_client_ca = folder_.Write("ca.pem", authority);
     return flags;
   }
-  // The error of a client that trusts `authority`; empty when it gets an answer.
+  // Returns the error of a client that trusts `authority`; empty if the client gets an answer.
   std::string Ask(const StoreServer& server, const TestAuthority& authority) {
     ClientAccess access;
     access.tls_ca = folder_.Write("trusted.pem", authority.certificate());

@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// A store that answers Stats, when it is told to.
+// A store that answers Stats, when the test allows it.
 class TestService final : public v1::CacheStore::Service {
  public:
   explicit TestService(Admission* admission) : admission_(admission) {}
@@ -55,13 +55,13 @@ class ServerRunnerTest : public testing::Test {
     grpc::ClientContext context;
     return v1::CacheStore::NewStub(channel_)->Stats(&context, {}, response);
   }
-  // Sends one raw message to a method of one answer, as a client without generated code would.
+  // Sends one raw message to a unary method, as a client without generated code would.
   grpc::Status CallRaw(const std::string& method, const std::string& request,
                        std::string* response);
 
   Admission admission_;
   TestService service_{&admission_};
-  const TestFolder folder_;  // outlives who writes into it
+  const TestFolder folder_;  // outlives the server, which writes into it
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -197,7 +197,7 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
       flushed.Notify();
     });
   });
-  // The admission closes after health says so; a call that is refused proves both.
+  // The health status changes before the admission closes; a refused call proves both.
   v1::StatsResponse late;
   while (!admission_.closed()) std::this_thread::yield();
   std::string health;
@@ -213,8 +213,7 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
   EXPECT_TRUE(running.ok()) << "the running call was finished: " << running.error_message();
 }
 
-// A flush that waits for calls, as an engine's does, would take all of its own time for one that
-// does not end.
+// A flush waits for calls, as an engine's does. A call that does not end would take all its time.
 TEST_F(ServerRunnerTest, DrainCutsOffUnendingCalls) {
   Start();
   service_.wait_for_cancel = true;

@@ -1,5 +1,5 @@
-// One write at a time, one end, and a caller that leaves in between. In process a write is over
-// only when the client reads its message, so the client decides how far the server is.
+// StreamCall: one write at a time, one end, and a caller that leaves before. In process a write is
+// complete only when the client reads its message, so the client controls the server's progress.
 #include "services/serving/calls/stream_call.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// A stream of numbers that a test sends.
+// A stream of numbers that the test sends.
 class NumberCall final : public StreamCall {
  public:
   using StreamCall::Abort;
@@ -87,7 +87,7 @@ class StreamCallTest : public testing::Test {
     server_->Shutdown();
   }
 
-  // One call, with the server's side of it.
+  // Begins a call. Returns the server's side.
   NumberCall* Begin(absl::Duration patience = absl::Hours(1)) {
     admission_.SetPatience(patience);
     service_ = std::make_unique<NumberService>(&admission_);
@@ -107,7 +107,7 @@ class StreamCallTest : public testing::Test {
     v1::RestorePointInfo message;
     return !reader_->Read(&message);
   }
-  // All that the call had is gone, and the admission has its record.
+  // Destroys the call. Returns the code in the admission's record.
   absl::StatusCode RecordedCode() {
     call_.reset();
     EXPECT_TRUE(admission_.WaitIdle(absl::InfiniteFuture()));

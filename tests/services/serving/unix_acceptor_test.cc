@@ -1,5 +1,5 @@
-// ConnectionAcceptor on a unix socket, on a clock that stands: its connections are counted, and
-// have to say something.
+// ConnectionAcceptor on a unix socket, with a clock that stands still: it counts connections, and
+// ends silent connections.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kLongS = 120;  // only a hang takes it
+constexpr int kLongS = 120;  // only a hang takes this long
 
 class UnixCaller {
  public:
@@ -47,9 +47,9 @@ class UnixCaller {
   UnixCaller& operator=(const UnixCaller&) = delete;
 
   int fd() const { return fd_; }
-  // In vain where it was turned away.
+  // If the acceptor refused this caller, sends nothing.
   void Say(const char* text) const { send(fd_, text, std::strlen(text), MSG_NOSIGNAL); }
-  // Waits for it.
+  // Waits for the end of the connection.
   bool IsClosed() const {
     char byte = 0;
     const ssize_t got = recv(fd_, &byte, 1, 0);
@@ -89,7 +89,7 @@ class UnixAcceptorTest : public testing::Test {
     acceptor_.reset();
     EndTaken();
   }
-  // As gRPC does with what it is done with.
+  // Closes the connections, as gRPC does at their end.
   void EndTaken() {
     absl::MutexLock lock(&mutex_);
     for (const int fd : taken_) {
@@ -99,7 +99,7 @@ class UnixAcceptorTest : public testing::Test {
     taken_.clear();
   }
   std::unique_ptr<UnixCaller> NewCaller() const { return std::make_unique<UnixCaller>(path_); }
-  // Of whom so many are then gRPC's.
+  // Returns a new caller, after gRPC has `taken` connections.
   std::unique_ptr<UnixCaller> NewAdmittedCaller(size_t taken) {
     auto caller = NewCaller();
     caller->Say("PRI * HTTP/2.0");
@@ -108,7 +108,7 @@ class UnixAcceptorTest : public testing::Test {
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kLongS)));
     return caller;
   }
-  // Taken in or turned away.
+  // Waits until `count` callers were accepted or refused.
   void AwaitDecided(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -148,7 +148,7 @@ TEST_F(UnixAcceptorTest, SilentCallerMakesRoom) {
   EXPECT_TRUE(newcomer->IsOpen());
 }
 
-// Whoever was let in may have calls, which nobody can tell: the newcomer goes.
+// Accepted callers may have calls in progress, so the newcomer is refused.
 TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   auto first = NewAdmittedCaller(1), second = NewAdmittedCaller(2), third = NewAdmittedCaller(3);
   const auto too_many = NewCaller();
@@ -157,7 +157,7 @@ TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   EXPECT_TRUE(first->IsOpen());
   EndTaken();
   EXPECT_TRUE(third->IsClosed());
-  // The door sees it in its time.
+  // The acceptor notices the ends after a while.
   std::unique_ptr<UnixCaller> next;
   for (size_t decided = 2; taken() == 0; ++decided) {
     next = NewCaller();
@@ -179,7 +179,7 @@ TEST_F(UnixAcceptorTest, SocketFileIsRemovedIfOwn) {
   ASSERT_EQ(stat(path_.c_str(), &there), 0);
   EXPECT_TRUE(S_ISSOCK(there.st_mode));
   {
-    // A server that died left it: its place is taken.
+    // The socket file is from a dead server, so it is replaced.
     Listeners other("unix:" + path_);
     ASSERT_TRUE(other.Open().ok());
     acceptor_.reset();

@@ -37,7 +37,7 @@ v1::PublishRequest Begin(uint32_t boundary) {
   return message;
 }
 
-// Every slice of an object, in pieces of `piece` bytes.
+// Returns every slice of an object, in pieces of `piece` bytes.
 std::vector<v1::PublishRequest> Slices(uint32_t boundary, uint32_t index, size_t piece = 1 << 20) {
   std::vector<v1::PublishRequest> messages;
   const auto object = SmallObjects(boundary)[index];
@@ -67,7 +67,7 @@ class CacheServiceTest : public testing::Test {
  protected:
   CacheServiceTest() : server_(StoreServer::SmallStore("")) {}
 
-  // Runs a whole publish: begin, then what `slices` makes of the plan, then commit.
+  // Runs a full publish: begin, then the slices that the plan needs, then commit.
   grpc::Status Publish(uint32_t boundary, v1::PublishAck* ack, size_t piece = 1 << 20) {
     grpc::ClientContext context;
     auto call = server_.stub()->Publish(&context);
@@ -83,7 +83,7 @@ class CacheServiceTest : public testing::Test {
     }
     return call->Finish();
   }
-  // Writes these messages after the plan came, and returns the status.
+  // Writes these messages after the plan, and returns the status.
   grpc::Status PublishMessages(const v1::PublishRequest& first,
                                const std::vector<v1::PublishRequest>& rest) {
     grpc::ClientContext context;
@@ -131,7 +131,7 @@ TEST_F(CacheServiceTest, PublishedBytesAreFetchedBack) {
 
   v1::FetchRequest request;
   *request.mutable_prefix() = SmallPrefix(64);
-  request.mutable_prefix()->add_cuts(40);  // an exact request restores at its own cuts only
+  request.mutable_prefix()->add_cuts(40);  // an exact request restores only at its own cuts
   grpc::Status status;
   const auto messages = Fetch(request, &status);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -298,7 +298,7 @@ TEST(PublishPatience, SilentPublishTimesOut) {
   grpc::ClientContext context;
   auto call = server.stub()->Publish(&context);
   v1::PublishResponse response;
-  // It may be over before any of this.
+  // The call may end before these writes.
   if (call->Write(Begin(40)) && call->Read(&response)) call->Write(Slices(40, 0)[0]);
   while (call->Read(&response)) {
   }

@@ -1,4 +1,4 @@
-// A Fetch stream holds objects for a bounded time, and is counted right, whatever its caller does.
+// A Fetch stream holds objects for a limited time, and is counted right, whatever its caller does.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -29,9 +29,9 @@ Fingerprint ModelOf(uint32_t head_dim) {
   model.layer_types = "ggggggl";
   return model.Make();
 }
-Fingerprint SmallModel() { return ModelOf(64); }     // slices of 8 KiB
-Fingerprint MiddleModel() { return ModelOf(1024); }  // of 128 KiB
-Fingerprint LargeModel() { return ModelOf(4096); }   // of 512 KiB
+Fingerprint SmallModel() { return ModelOf(64); }     // slices: 8 KiB
+Fingerprint MiddleModel() { return ModelOf(1024); }  // slices: 128 KiB
+Fingerprint LargeModel() { return ModelOf(4096); }   // slices: 512 KiB
 constexpr uint64_t kSlices = 26;
 
 KitPrompt StoredPrompt() { return {KitTokens(1, kStored + 1), {}}; }
@@ -43,7 +43,7 @@ v1::FetchRequest RequestFor(const Fingerprint& model) {
   return request;
 }
 
-// A connection that takes little ahead of its reader.
+// A connection that buffers little.
 std::shared_ptr<grpc::Channel> NarrowChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt("grpc.http2.bdp_probe", 0);
@@ -80,7 +80,7 @@ class FetchCallTest : public ::testing::Test {
                                             patience);
     server_->WaitForMemory();
   }
-  // As a worker's comes: where the store wants it.
+  // Publishes as a worker does: into the memory of the store.
   void Publish(const Fingerprint& model) {
     const PublishSpec spec = KitSpec(model, StoredPrompt(), {kStored});
     auto session = server_->store()->Publish(spec).value();
@@ -102,7 +102,7 @@ class FetchCallTest : public ::testing::Test {
     request.set_segment_id(id.data(), id.size());
     return request;
   }
-  // Nothing that a call was promised is held any more.
+  // Expects that no call holds objects any more.
   void ExpectNothingIsHeld() {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
@@ -120,7 +120,7 @@ class FetchCallTest : public ::testing::Test {
     return 0;
   }
 
-  const TestFolder folder_;  // outlives who writes into it
+  const TestFolder folder_;  // outlives the server, which writes into it
   std::unique_ptr<StoreServer> server_;
 };
 
@@ -129,9 +129,9 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
   Publish(LargeModel());
   const auto stub = v1::CacheStore::NewStub(NarrowChannel(server_->address()));
   Call call(stub.get(), RequestFor(LargeModel()));
-  call.reader->Read(&call.message);  // the plan, unless all is over
+  call.reader->Read(&call.message);  // the plan, unless the call has ended
   EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture())) << "it ends by itself";
-  // One message under way, one that waits, and what the connection took ahead.
+  // One message in progress, one that waits, and the bytes in the connection.
   EXPECT_GT(HostBytes(), 0u);
   EXPECT_LE(HostBytes(), 4 * kMiB) << "of 13 MiB";
   EXPECT_EQ(HostTokens(), 0u);
@@ -141,14 +141,14 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
 
 class SharedObjects : public FetchCallTest, public ::testing::WithParamInterface<uint32_t> {};
 
-// Of one slice all is sent then but what the caller does not take.
+// With one slice, everything is sent except the bytes that the caller does not take.
 INSTANTIATE_TEST_SUITE_P(ManyAndAllButOneSlice, SharedObjects, ::testing::Values(1, 5));
 
 TEST_P(SharedObjects, LeaseExpiresWhileUnread) {
   Start(absl::Minutes(10), absl::Minutes(10), folder_.path());
   Publish(MiddleModel());
   Start(absl::Milliseconds(200), absl::Minutes(10), folder_.path());
-  // Some of it in RAM, to be shared, the rest on disk, to be streamed.
+  // Some objects are in RAM, to be shared; the others are on disk, to be streamed.
   {
     auto session = server_->store()->Fetch(KitQuery(MiddleModel(), StoredPrompt()), 0, 0).value();
     const KvLayout layout = MiddleModel().Layout().value();
@@ -182,7 +182,7 @@ TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
     calls.push_back(std::make_unique<Call>(stubs.back().get(), request));
     ASSERT_TRUE(calls.back()->reader->Read(&calls.back()->message)) << i;
   }
-  // One more of a full connection waits in its client; one of another is refused.
+  // On a full connection, one more call waits in its client. On another connection it is refused.
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(50)));
   v1::StatsResponse stats;
@@ -194,7 +194,7 @@ TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
   EXPECT_TRUE(absl::StrContains(status.error_message(), "fetch: limit of 512 open streams"))
       << status.error_message();
   calls.pop_back();
-  // The place is free once the server has noticed.
+  // The place is free once the server has noticed the end.
   bool has_place = false;
   while (!has_place) {
     Call next(server_->stub(), request);
@@ -228,7 +228,8 @@ TEST_F(FetchCallTest, WireAndSharedCountAlike) {
   EXPECT_EQ(Timed("slice_read", "host"), 2 * kSlices);
   EXPECT_EQ(Timed("fetch", "host"), 2u);
 
-  // The lent memory was of no use: its bytes are read again, its tokens not counted again.
+  // The caller could not use the shared memory: its bytes are read again, its tokens not counted
+  // again.
   v1::FetchRequest again = RequestFor(SmallModel());
   again.set_again(true);
   EXPECT_TRUE(Call(server_->stub(), again).End().ok());

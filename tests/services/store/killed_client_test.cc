@@ -1,4 +1,5 @@
-// The store frees what a client holds when its process is killed, without goodbye or cancel.
+// If a client's process is killed, the store releases everything that the client holds, without a
+// cancel.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,7 +15,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kLongMs = 600000;  // only a hang takes it
+constexpr uint32_t kLongMs = 600000;  // only a hang takes this long
 
 // store_client_main.cc
 class Client {
@@ -36,7 +37,7 @@ class Client {
     Kill();
     close(out_);
   }
-  // Until it holds what it is to hold; false when it ended before.
+  // Waits until the client holds its lease. Returns false if the client ended before.
   bool WaitUntilHeld() {
     for (char c; read(out_, &c, 1) == 1;) {
       if (c == '\n') return true;
@@ -55,7 +56,7 @@ class Client {
   int out_ = -1;
 };
 
-// The point that a holding client asks for.
+// Publishes the restore point that a holding client asks for.
 void PublishWide(TieredStore* store) {
   const Manifest manifest = TinyManifest();
   PublishSpec spec;
@@ -94,12 +95,12 @@ TEST(KilledClient, SharedMemoryLeaseIsReleased) {
   PublishWide(server.store());
   Client client(server.address(), "hold");
   ASSERT_TRUE(client.WaitUntilHeld());
-  // Of its first fetch, which it has had, the server may know a little later.
+  // The server may notice the end of the client's first fetch a little later.
   while (server.admission()->running() > 1) std::this_thread::yield();
   EXPECT_EQ(server.admission()->running(), 1) << "it holds for ten minutes, unless";
   client.Kill();
   EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Minutes(5)));
-  // And what it held may go.
+  // The objects that it held can be dropped.
   ASSERT_TRUE(server.store()->DropAll("default", true).ok());
   EXPECT_EQ(server.store()->Stats().tiers.at(0).bytes, 0u);
   EXPECT_EQ(server.store()->Stats().objects, 0u);

@@ -1,10 +1,11 @@
-// A store's client in a process of its own, for restore points of store_kit.h: kit_client ADDRESS.
-// It takes commands on its input, a line each, and answers each with a line:
+// A store's client in its own process, for restore points of store_kit.h: kit_client ADDRESS. Each
+// line of its input is a command, and it answers with a line:
 //
 //   publish N   `durable`, or `error`, its code and its text
 //   fetch N     `right`, `miss`, `wrong` (other bytes than were published), or an error
 //   slice N     the first bytes of a slice that only restore point N has, in hexadecimal
-// All prompts begin alike. Odd ones have small slices, even ones slices of 128 KiB.
+// All prompts have the same beginning. Odd prompts have small slices, even prompts slices of 128
+// KiB.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Lease over the wire: eight that miss together, holders that die or are slow, draining, and what
-// is not parsed.
+// Lease over the wire: eight callers that miss together, holders that die or are slow, draining,
+// and requests that are not parsed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kHangMs = 120000;  // only a hang takes it
+constexpr uint32_t kHangMs = 120000;  // only a hang takes this long
 
 class LeaseCallTest : public ::testing::Test {
  protected:
@@ -203,15 +203,15 @@ TEST_F(LeaseCallTest, EndedQueuedLeaseIsNotParsed) {
 
 class RefusedLeaseTest : public TenantsFixture {};
 
-// It holds its request while it lasts. The pool stands: nobody has parsed any of them.
+// A lease keeps its request while it lasts. The pool is blocked, so no request was parsed.
 TEST_F(RefusedLeaseTest, RefusedLeaseIsNotParsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
   const auto channel = ConnectedTo(server.address(), As("a"));
-  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
+  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // not a LeaseRequest
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer answer;
-  // Of 41 places each: a tenant has half of 2,048 at most, with one more that then fits.
+  // Each has 41 places. A tenant gets at most half of 2,048, and one more that still fits.
   constexpr size_t kFit = 25;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<BlockingStream>> waits;

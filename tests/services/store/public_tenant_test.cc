@@ -1,4 +1,4 @@
-// The namespace that everybody reads and few write.
+// The public namespace, which all callers read and few write.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -51,7 +51,7 @@ TEST_F(PublicTenantTest, PublicPointsServeAllTenants) {
   EXPECT_TRUE(Says(told, "from_public: true")) << told;
   EXPECT_TRUE(Says(told, "public namespace \\\"public\\\"")) << told;
   EXPECT_FALSE(Says(told, "restore_point_id")) << told;
-  // The tenant's own comes first.
+  // The tenant's own prefix comes first.
   ASSERT_TRUE(Says(a.Publish(PrefixOf(kBoundary), 2), "boundaries: 40"));
   EXPECT_FALSE(Says(a.Fetch(FetchOf("")), "from_public"));
 }
@@ -76,7 +76,7 @@ TEST_F(PublicTenantTest, OnlyPermittedCallersPublish) {
   }
 }
 
-// Who reads a prefix there learns nothing of who else does.
+// A reader of a public prefix sees nothing about other readers.
 TEST_F(PublicTenantTest, OthersUseIsNotVisible) {
   StoreServer used(options_, access_), unused(options_, access_);
   for (StoreServer* server : {&used, &unused}) {

@@ -1,5 +1,4 @@
-// Publishers who mean harm, as the store's service meets them: slices that are begun and never
-// finished, streams that trickle.
+// Hostile publishers and the store's service: slices that begin and never end, slow streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +47,7 @@ v1::PublishRequest WideBegin(const PublishSpec& spec) {
   return message;
 }
 
-// One publish of a prompt of its own.
+// One publish, with its own prompt.
 class Publisher {
  public:
   Publisher(StoreServer* server, uint64_t seed, Durability durability = Durability::kMemory)
@@ -63,7 +62,7 @@ class Publisher {
     call_->Finish();
   }
 
-  // True when the plan came.
+  // Returns true if the plan came.
   bool Begin() {
     v1::PublishRequest begin = WideBegin(spec_);
     begin.mutable_begin()->set_durability(ToProto(durability_));
@@ -78,7 +77,7 @@ class Publisher {
     message.mutable_slice()->set_data("x");
     return call_->Write(message);
   }
-  // The rest of an honest publish.
+  // Sends the remaining messages of an honest publish.
   grpc::Status SendAll() {
     const v1::PublishPlan plan = response_.plan();
     for (const uint32_t object : plan.needed()) {
@@ -99,9 +98,9 @@ class Publisher {
     call_->Read(&response_);
     return Finish();
   }
-  // Of what was acknowledged.
+  // The acknowledged durability.
   v1::Durability durable() const { return response_.ack().durable(); }
-  // Waits for the server to end it.
+  // Waits for the server to end the stream.
   grpc::Status Finish() {
     v1::PublishResponse response;
     while (call_->Read(&response)) {
@@ -141,7 +140,7 @@ TEST(HostilePublish, BegunSlicesStayWithinStaging) {
     publishers.push_back(std::make_unique<Publisher>(&server, seed));
     ASSERT_TRUE(publishers.back()->Begin());
     publishers.back()->SendOneByte();
-    if (seed <= 8) {  // of 256 KiB each
+    if (seed <= 8) {  // these slices of 256 KiB fit
       while (server.store()->Stats().staged_bytes < seed * kSliceBytes) std::this_thread::yield();
       continue;
     }
@@ -176,7 +175,7 @@ TEST(HostilePublish, TricklingStreamsAreEnded) {
     EXPECT_FALSE(honest.Begin()) << "nobody makes room for it";
     EXPECT_THAT(honest.Finish().error_message(), HasSubstr("limit of 64 open streams"));
   }
-  // A byte every 50 s is not the pace.
+  // A byte every 50 s is less than the pace.
   for (int i = 0; i < 3; ++i) {
     for (auto& publisher : trickling) publisher->SendOneByte();
     clock.Advance(absl::Seconds(50));
@@ -193,7 +192,7 @@ TEST(HostilePublish, TricklingStreamsAreEnded) {
   EXPECT_TRUE(honest.SendAll().ok());
 }
 
-// An engine that is slow holds those that wait for it, and no thread that others commit on.
+// A slow engine blocks the publishes that wait for it, and no thread that commits other publishes.
 TEST(SharedPublish, SlowEngineBlocksNoOtherPublish) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore("");

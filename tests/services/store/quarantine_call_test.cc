@@ -1,4 +1,4 @@
-// Quarantine over gRPC: who may ask for it, and what is said of whom.
+// Quarantine over gRPC: which callers may ask for it, and the log about the publishers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

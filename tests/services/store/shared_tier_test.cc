@@ -1,4 +1,4 @@
-// The flags of the tier that stores share: none changes nothing, and what cannot work says why.
+// The flags of the shared tier: without flags nothing changes, and invalid flags give a reason.
 #include "services/store/shared_tier.h"
 
 #include <gmock/gmock.h>
@@ -101,7 +101,7 @@ TEST(SharedTier, UnusableFileNamesItsFlag) {
   EXPECT_THAT(failure(), HasSubstr(flags.password_file));
 }
 
-// A store with a tier whose engine is not there.
+// A store with a shared tier whose engine is not running.
 class SharedTierWithoutEngine : public ::testing::Test {
  protected:
   void SetUp() override {

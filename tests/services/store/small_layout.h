@@ -46,7 +46,7 @@ inline std::vector<uint32_t> CountingTokens(uint32_t tokens, uint32_t first = 5)
   return ids;
 }
 
-// The object that every publisher of these tests computes for `id`.
+// Returns the object that every publisher of these tests computes for `id`.
 inline std::shared_ptr<const KvObject> ObjectOf(const KvLayout& layout, const ObjectId& id,
                                                 uint8_t salt = 0) {
   auto object = std::make_shared<KvObject>();

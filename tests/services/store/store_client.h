@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// The model of tiny_snapshot.h, or one with slices of 128 KiB: those lie in shared memory.
+// The model of tiny_snapshot.h, or a model with slices of 128 KiB, which are in shared memory.
 inline Fingerprint ClientModel(bool is_wide) {
   std::vector<FingerprintField> fields = TinyFields();
   for (FingerprintField& field : fields) {

@@ -1,10 +1,10 @@
-// A store's client in a process of its own, that a test may kill: store_client ADDRESS WHAT, for
-// the prompt of tiny_snapshot.h.
+// A store's client in its own process, which a test may kill: store_client ADDRESS WHAT, for the
+// prompt of tiny_snapshot.h.
 //
-//   fetch    reads its restore point, and prints how many tokens that has
+//   fetch    reads its restore point, and prints the number of its tokens
 //   hold     keeps a lease on its slices in shared memory, of the wide model
 //   compute  keeps the promise to compute it
-// The last two print a line once they hold it, and end when they are killed or it is over.
+// The last two print a line once they hold it, and end when they are killed or the hold ends.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Reads the whole answer, and says so once the plan shares something. Returns the plan.
+// Reads the full answer. Prints a line once the plan shares something. Returns the plan.
 v1::FetchPlan Fetch(v1::CacheStore::Stub* stub, const v1::FetchRequest& request, bool* ok) {
   grpc::ClientContext context;
   const auto reader = stub->Fetch(&context, request);

@@ -13,7 +13,8 @@ namespace hearth {
 namespace {
 
 TEST(StoreMetrics, EachMetricHasOneLabelSet) {
-  // Prometheus would sum a series without labels and its parts by tier: everything counted twice.
+  // Prometheus would sum a series without labels and its parts by tier, and so count everything
+  // twice.
   const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();

@@ -1,7 +1,7 @@
-// Peer: a store's answers to a caller, as text, to be compared between callers, prompts and
-// stores.
+// Peer: a store's answers to a caller as text, to compare between callers, prompts and stores.
 //
-// Without times and other differences between any two stores. Thread safety: one thread each.
+// The text has no times and no other differences between two stores. Thread safety: one thread
+// each.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 
@@ -25,9 +25,9 @@ namespace hearth {
 
 inline constexpr uint32_t kBoundary = 40;
 inline constexpr uint32_t kPrompt = 64;
-inline constexpr uint32_t kFirstToken = 5;  // of CountingTokens
+inline constexpr uint32_t kFirstToken = 5;  // the first token of CountingTokens
 
-// `first`: the prompt's first token; another one is another prompt.
+// `first`: the prompt's first token. Another first token makes another prompt.
 inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
                            uint32_t first = kFirstToken) {
   v1::Prefix prefix;
@@ -49,7 +49,7 @@ class Peer {
     const auto reader = stub_->Fetch(&context, request);
     return ReadAll<v1::FetchResponse>(reader.get(), context);
   }
-  // The answers up to the first that is no WAIT; ends the lease then.
+  // Returns the answers up to the first that is not WAIT. Then ends the lease.
   std::string Lease(const v1::LeaseRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Lease(&context, request);
@@ -121,7 +121,7 @@ class Peer {
     context.TryCancel();
     return point.restore_point_id();
   }
-  // Up to the end of the snapshot.
+  // Returns the events up to the end of the snapshot.
   std::string Watch(const std::string& tenant = "", bool with_chunks = false) {
     grpc::ClientContext context;
     v1::WatchRequest request;
@@ -138,8 +138,8 @@ class Peer {
     }
     return told + Ended(reader->Finish(), context);
   }
-  // The answers to all calls about a prompt and a restore point, except Publish, which would change
-  // the store.
+  // Returns the answers to all calls about a prompt and a restore point. Not to Publish, which
+  // would change the store.
   std::string AskEverything(const std::string& id, const std::string& tenant = "",
                             uint32_t first = kFirstToken) {
     v1::FetchRequest fetch, by_id;
@@ -215,19 +215,19 @@ class Peer {
 // Tokens for tenants a, b and writer, a worker and an administrator.
 class TenantsFixture : public testing::Test {
  protected:
-  // `before`: of the identities file, before its list.
+  // `before`: the text before the list in the identities file.
   explicit TenantsFixture(const std::string& before = "", const std::string& more_of_writer = "") {
     std::string entries;
     for (const auto& [name, role] : std::vector<std::pair<std::string, std::string>>{
              {"a", "tenant"}, {"b", "tenant"}, {"worker", "worker"}, {"root", "admin"}}) {
       absl::StrAppend(&entries, Entry(name, role), ",");
     }
-    // The one who may write what all may read; in files without a public namespace, a tenant.
+    // The caller that may write the public namespace. Without a public namespace: a tenant.
     const std::string writer = Entry("writer", "tenant", more_of_writer);
     access_.identities_file = folder_.Write(
         "identities.json", absl::StrCat("{", before, R"("identities":[)", entries, writer, "]}"));
     options_ = StoreServer::SmallStore("");
-    // Equal secrets: a restore point of A's has the same id in any of these stores.
+    // The secrets are equal, so that a restore point of A's has the same id in all these stores.
     options_.secret_file = folder_.Write("secret", std::string(64, 'a'));
   }
 

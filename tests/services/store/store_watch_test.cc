@@ -1,4 +1,4 @@
-// Watch over the wire: a snapshot to start from, every change after it, and coming back.
+// Watch over the wire: a snapshot at the start, every later change, and resuming.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -55,7 +55,7 @@ class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
  protected:
   StoreWatchOnDiskTest() : StoreWatchTest(folder_.path()) {}
 
-  // All but how long ago it was used.
+  // Returns everything except the time of the last use.
   static std::string RecordOf(v1::RestorePointInfo point) {
     point.clear_age_s();
     return point.DebugString();
@@ -141,7 +141,7 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
             KitTokens(1, 32));
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
 
-  // The same beginning: the same numbers. Another prompt: others.
+  // The same beginning has the same ids. Another prompt has other ids.
   const KitPrompt longer{KitTokens(1, 65), {}};
   ASSERT_TRUE(KitPublish(server_.store(), model_, longer, {64}).ok());
   const v1::WatchEvent stored = stream->Next();
@@ -155,8 +155,9 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
   EXPECT_NE(other.chunks().chunk_ids(1), run.chunk_ids(1));
 }
 
-// Of the sliding-window layers only the tail is stored, of a model without others nothing before
-// it: a router that took such a group for a prefix would send prompts to where they miss.
+// The store keeps only the tail of sliding-window layers. If a model has only such layers, it keeps
+// nothing before the tail. A router that took the tail for a prefix would send prompts to a store
+// where they miss.
 TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
   KitModel sliding;
   sliding.layer_types = "lll";
@@ -178,8 +179,8 @@ TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
       EXPECT_EQ(std::vector<uint32_t>(run.token_ids().begin(), run.token_ids().end()),
                 KitTokens(1, boundary));
     }
-    // No other boundary can be restored, and none is told: not that of 64 tokens, whose tail is
-    // half there.
+    // No other boundary can be restored or has an event: not 64 tokens either, whose tail is half
+    // there.
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::DROPPED);
@@ -232,7 +233,7 @@ TEST_F(StoreWatchTest, LongPromptSpansSeveralEvents) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
 }
 
-// Neither a watcher's place nor a list is anybody's who does not read.
+// A caller that does not read loses its watch and its list.
 TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
   server_.admission()->SetPatience(absl::Milliseconds(50));
@@ -246,7 +247,7 @@ TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   const auto list = stub->List(&list_context, {});
   v1::WatchEvent event;
   v1::RestorePointInfo point;
-  watch->Read(&event);  // the first, unless all is over
+  watch->Read(&event);  // the first, unless the call has ended
   list->Read(&point);
   EXPECT_TRUE(server_.admission()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
   while (watch->Read(&event)) {
@@ -311,7 +312,7 @@ TEST_F(StoreWatchTest, NoSnapshotSendsOnlyChanges) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::STORED);
 }
 
-// A point acknowledged from memory has another event once it is on disk, and only then.
+// A point acknowledged from memory has another event once it is on disk, and not before.
 TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
   const auto stream = Watch();
   while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {
@@ -330,14 +331,14 @@ TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
   EXPECT_EQ(event.kind(), v1::WatchEvent::DURABLE);
   EXPECT_EQ(event.restore_point().restore_point_id(), id);
   EXPECT_TRUE(event.restore_point().durable());
-  Publish(1);  // durable already: nothing to tell
+  Publish(1);  // already durable: no event
   Publish(3);
   event = stream->Next();
   EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
   EXPECT_EQ(event.sequence(), 4u);
 }
 
-// A model of the store kept by watching alone equals the store, wherever the snapshot fell.
+// A model of the store made from events alone equals the store, wherever the snapshot was taken.
 TEST_F(StoreWatchOnDiskTest, WatcherModelEqualsStore) {
   constexpr uint32_t kLastTokens = 16;
   absl::Notification snapshot_ended;
@@ -352,7 +353,8 @@ TEST_F(StoreWatchOnDiskTest, WatcherModelEqualsStore) {
       if (seed % 3 == 0) server_.store()->Drop(id, "default", true).IgnoreError();
     }
     EXPECT_TRUE(server_.store()->Flush(absl::InfiniteFuture()).ok());
-    snapshot_ended.WaitForNotification();  // else the last may be in it, with nothing behind it
+    snapshot_ended.WaitForNotification();  // else the last point may be in the snapshot, with no
+                                           // event after it
     const KitPrompt last{KitTokens(1000, 33), {}};
     EXPECT_TRUE(KitPublish(server_.store(), model_, last, {kLastTokens}).ok());
   });

@@ -1,4 +1,4 @@
-// No answer to one tenant may show what another stored.
+// No answer to one tenant may show the data of another tenant.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -31,7 +31,7 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   Peer b_beside(with_a, As("b")), b_alone(without, As("b"));
   EXPECT_EQ(b_beside.AskEverything(id), b_alone.AskEverything(id));
   EXPECT_EQ(b_beside.AskEverything(id, "a"), b_alone.AskEverything(id, "a"));
-  // The same prompt with other bytes: not a contradiction of A's, nor already there.
+  // The same prompt with other bytes: no contradiction of A's data, and not already stored.
   const std::string published = b_beside.Publish(PrefixOf(kBoundary), /*salt=*/2);
   EXPECT_EQ(published, b_alone.Publish(PrefixOf(kBoundary), 2));
   EXPECT_NE(published.find("boundaries: 40"), std::string::npos) << published;
@@ -44,7 +44,7 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   EXPECT_EQ(a.FirstId(), id) << "what is A's outlives all of it";
 }
 
-// Of one store: what A stored, and what nobody did.
+// In one store: a prompt that A stored, and a prompt that no tenant stored.
 TEST_F(TenantsTest, StoredAndMissingLookAlike) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
@@ -53,14 +53,14 @@ TEST_F(TenantsTest, StoredAndMissingLookAlike) {
   const std::string id = a.FirstId(), nobodys(32, 'x');
   ASSERT_EQ(id.size(), 32u);
   constexpr uint32_t kUnknown = 77;
-  b.AskEverything(nobodys);  // from here on its fingerprint is known
+  b.AskEverything(nobodys);  // from now on its fingerprint is known
   EXPECT_EQ(b.AskEverything(id), b.AskEverything(nobodys, "", kUnknown));
   EXPECT_EQ(b.AskEverything(id, "a"), b.AskEverything(nobodys, "a", kUnknown));
   EXPECT_EQ(b.Publish(PrefixOf(kBoundary), 2), b.Publish(PrefixOf(kBoundary, "a", kUnknown), 2));
   EXPECT_NE(a.AskEverything(id), b.AskEverything(id)) << "the comparison sees a difference";
 }
 
-// B has a share of what may be pinned; A, which has none, pins all that is left.
+// B has a share of the bytes that may be pinned. A has none, and pins everything that is left.
 TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   constexpr uint64_t kPointBytes = 5632;
   options_.host_bytes = 64 << 10;
@@ -85,7 +85,7 @@ TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   EXPECT_EQ(b_beside.List(), b_alone.List());
 }
 
-// Tokens are the tenant's own text: whoever only operates the store does not read them.
+// Tokens are the tenant's own text: an operator of the store does not read them.
 TEST_F(TenantsTest, WatchHidesTokensFromAdmins) {
   StoreServer server(options_, access_);
   const auto told = [&](const std::string& name, bool with_chunks = true) {
@@ -152,7 +152,7 @@ TEST_F(TenantsTest, TenantStreamsLeaveRoom) {
   for (const auto& watch : watches) watch->Finish();
 }
 
-// All the places for publishes that one tenant may have are taken, and held.
+// All publish places of one tenant are taken and held.
 TEST_F(TenantsTest, TenantPublishesLeaveRoom) {
   StoreServer server(options_, access_);
   const auto loud = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
@@ -240,7 +240,7 @@ TEST_F(TenantsTest, MissingCredentialsAreUnauthenticated) {
   }
 }
 
-// Of a caller that the identities file no longer knows, or knows as another.
+// The streams of a caller end if the identities file loses or changes the caller.
 TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   StoreServer server(options_, access_);
   const auto stub_of = [&](const std::string& name) {
@@ -259,7 +259,8 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   v1::LeaseResponse turn;
   ASSERT_TRUE(holder->Read(&turn));
   ASSERT_EQ(turn.turn(), v1::LeaseResponse::COMPUTE);
-  const auto waiter = root->Lease(&waiting, lease);  // only now: the first to ask computes
+  const auto waiter =
+      root->Lease(&waiting, lease);  // only now, because the first caller to ask computes
   ASSERT_TRUE(waiter->Read(&turn));
   ASSERT_EQ(turn.turn(), v1::LeaseResponse::WAIT);
   folder_.Write("identities.json",
@@ -280,7 +281,7 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   waiter->Finish();
 }
 
-// RFC 9110: a scheme's case says nothing, and another scheme is no token at all.
+// RFC 9110: the case of a scheme does not matter, and another scheme is not a token.
 TEST_F(TenantsTest, OnlyBearerSchemeIsAccepted) {
   StoreServer server(options_, access_);
   const auto list_with = [&](const std::vector<std::string>& headers) {
