@@ -22,7 +22,7 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
 constexpr Limit kExplanations{"explain", 64};
 constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 
-// Returns the store's error as the worker's own: it has the store's address, and a silent store is
+// Returns the store's error as the worker's own: with the store's address; a silent store is
 // kUnavailable.
 absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {

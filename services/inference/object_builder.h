@@ -41,8 +41,7 @@ class ObjectBuilder {
   // Returns the address for the `bytes` bytes of the next piece. Pieces of one slice come in
   // ascending order. kFailedPrecondition if the piece has no place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // Optional: the caller may give it the piece's bytes while copying them. Otherwise PutPiece reads
-  // the slice again.
+  // May get the piece's bytes while they are copied; else PutPiece reads the slice again.
   SliceHasher* hasher() { return &hasher_; }
   // To be called when the piece was copied to its place. kDataLoss if the slice has another digest,
   // or if Place was not called.

@@ -119,8 +119,7 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
 }
 
 // Copies the objects that a plan shares on the device to this worker's own device memory, and adds
-// their bytes to `announced`, for a new builder. Returns errors as CopyShared. Digests cannot be
-// checked.
+// their bytes to `announced`, for a new builder. Errors: as CopyShared. It cannot check digests.
 absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
                             const MappedSegment& device, const SegmentClient& devices,
                             std::vector<ObjectBuilder::Announced>* announced) {
@@ -261,8 +260,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     return absl::UnavailableError("the store did not answer recently; calls pause for a while");
   }
   if (!connects_) return absl::OkStatus();
-  // GetState also makes an idle channel connect: this is how the cache notices that a store is
-  // back.
+  // GetState also makes an idle channel connect: so the cache notices that a store is back.
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
@@ -437,8 +435,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   return absl::OkStatus();
 }
 
-// Puts the objects of a checked plan, from the device, shared memory and the wire, into the
-// attempt's outcome.
+// Puts the objects of a checked plan, from all their places, into the attempt's outcome.
 absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
                                             BlockingStream* stream) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);

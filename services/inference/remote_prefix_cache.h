@@ -66,15 +66,13 @@ class RemotePrefixCache final : public PrefixCache {
 
   // `model`, `layout`: for prefixes without an adapter. `shared_memory`: whether to read the
   // store's shared memory if it offers it. `import_device`: maps the store's memory on the worker's
-  // device. Null: the cache does not read that memory. `clock`: measures timeouts and only goes
-  // forward. Null: a SteadyClock. `connects`: false within this process, where the channel is
-  // always there.
+  // device. Null: the cache does not read it. `clock`: for timeouts; only goes forward. Null: a
+  // SteadyClock. `connects`: false within this process, where the channel is always there.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& model,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
                     ImportDevice import_device = nullptr, Clock* clock = nullptr,
                     bool connects = true);
-  // Prefixes of an adapter have their own fingerprint, and the same layout. REQUIRES: no call was
-  // made yet.
+  // Prefixes of an adapter have their own fingerprint, and the same layout. REQUIRES: no call yet.
   void AddAdapter(const std::string& name, const Fingerprint& fingerprint) {
     models_[name].fingerprint = fingerprint;
   }

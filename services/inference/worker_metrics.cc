@@ -10,8 +10,7 @@
 namespace hearth {
 namespace {
 
-// Adds one series for each key of `counts`, with the key as `label`. If there are no counts yet,
-// adds one series of 0.
+// Adds one series for each key of `counts`, with the key as `label`. Without counts, adds one of 0.
 void AddCounts(const std::string& name, const std::string& help, const std::string& label,
                const std::map<std::string, uint64_t>& counts, std::vector<MetricSample>* samples) {
   if (counts.empty()) samples->push_back(MetricSample::Count(name, help, 0, {{label, "none"}}));

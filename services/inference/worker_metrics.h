@@ -16,8 +16,7 @@ namespace hearth {
 std::vector<MetricSample> EngineSamples(const EngineStats& stats);
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts);
 
-// `counter`: a counter in EngineStats. Returns the tier whose tokens it counts; none: it counts
-// something else.
+// Returns the tier whose tokens a counter in EngineStats counts; none: it counts other things.
 std::optional<std::string> TierOfCachedTokens(absl::string_view counter);
 
 }  // namespace hearth

@@ -26,8 +26,7 @@ class WorkerStatus {
   // The page shows the times of this many latest requests.
   static constexpr size_t kRecentRequests = 1000;
 
-  // `cache` null: there is no store. `clock` null: the system's clock. `store` null: no store in
-  // another process.
+  // Null `cache`: no store. Null `clock`: the system's. Null `store`: no store in another process.
   WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
                Clock* clock = nullptr, const Reachability* store = nullptr);
 

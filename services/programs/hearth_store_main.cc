@@ -198,8 +198,7 @@ absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
   return AddSharedTier(shared, flags.store.secret_file, *std::move(store));
 }
 
-// Returns the effective disk limit, which may be lower than the flag on a small volume; 0: no disk
-// tier.
+// Returns the effective disk limit, maybe lower than the flag on a small volume; 0: no disk.
 uint64_t DiskLimitOf(const StoreStats& stats) {
   for (const TierUsage& usage : stats.tiers) {
     if (usage.tier == Tier::kDisk) return usage.capacity_bytes;

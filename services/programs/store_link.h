@@ -1,8 +1,7 @@
 // StoreLink: the store that --store names: a store over gRPC, a store in this process, or none.
 //
 // Thread safety: accessors from any thread once opened.
-// Ownership: owns the cache, its counters and the embedded store; must outlive the engine that uses
-// them.
+// Ownership: owns the cache, its counters and the embedded store; must outlive the engine.
 #ifndef HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
 #define HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
 

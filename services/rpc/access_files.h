@@ -18,8 +18,8 @@ namespace hearth {
 // Whether bytes sent to `address` stay on this host: a unix socket, or a loopback address.
 bool StaysOnHost(const std::string& address);
 
-// Returns the bytes of a flag's small file (ReadBoundedFile). The error names the flag; an empty
-// file is an error too.
+// Returns the bytes of a flag's small file (ReadBoundedFile). The error names the flag. An empty
+// file is an error.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path,
                                          bool pipes_too = false);
 
@@ -44,8 +44,7 @@ struct TlsTexts {
 // Reads and checks the files. kNotFound or kInvalidArgument names the flag and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
-// Returns a warning if the certificate is not valid yet, has expired, or will expire soon; else
-// nullopt.
+// Returns a warning if the certificate is not valid yet, expired, or expires soon; else nullopt.
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now);
 
 }  // namespace hearth

@@ -26,8 +26,7 @@ void SendRequestId(const std::string& id, grpc::ClientContext* context);
 // Whether `text` can be a token: one or more visible ASCII characters, without spaces. Token files
 // and headers have the same rule.
 bool IsTokenText(absl::string_view text);
-// Returns `sent` if it consists of letters, digits, '-', '_' and '.' and is not too long, else a
-// new id.
+// Returns `sent` if it has only letters, digits, '-', '_', '.' and is not too long, else a new id.
 std::string RequestIdFrom(absl::string_view sent);
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string
 }
 
 // gRPC's own call credentials are not sent over loopback without TLS or unix sockets, so the token
-// is sent as metadata.
+// is metadata.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
   explicit TokenSender(std::shared_ptr<RereadFile> token) : token_(std::move(token)) {}
@@ -61,8 +61,7 @@ class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<RereadFile> token_;
 };
 
-// Credentials that read the files again for later handshakes. A certificate and key that do not
-// match are ignored.
+// Credentials that read the files again for later handshakes. Ignores a key that does not match.
 std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAccess& access) {
   namespace tls = grpc::experimental;
   tls::TlsChannelCredentialsOptions options;

@@ -30,16 +30,14 @@ inline constexpr size_t kMaxSlicePieceBytes = size_t{1} << 20;
 v1::Tier ToProto(Tier tier);
 v1::Durability ToProto(Durability durability);
 v1::LayerGroup ToProto(LayerGroup group);
-// Returns kNone for an unknown tier: a newer peer may know more tiers, and nothing depends on the
-// tier.
+// Returns kNone for an unknown tier: a newer peer may know more, and nothing depends on the tier.
 Tier FromProto(v1::Tier tier);
 absl::StatusOr<Durability> FromProto(v1::Durability durability);
 absl::StatusOr<LayerGroup> FromProto(v1::LayerGroup group);
 
 void DigestToProto(const Digest& digest, v1::Fingerprint* out);
 void ToProto(const Fingerprint& fingerprint, v1::Fingerprint* out);
-// kInvalidArgument if `proto` has no fields. The digest is recomputed; if one was sent, it must be
-// equal.
+// kInvalidArgument if `proto` has no fields. A digest in `proto` must be right.
 absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto);
 // Returns the digest; if fields were sent too, they must have this digest.
 absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto);
@@ -47,8 +45,7 @@ absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto);
 void ToProto(const ObjectId& id, v1::ObjectRef* out);
 absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
 
-// Returns the index of a slice in its object, which is the index of `layer` in `group_layers`; -1
-// if absent.
+// Returns the index of a slice in its object, i.e. of `layer` in `group_layers`; -1: none.
 int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 
 absl::Status CheckMessageBytes(size_t bytes);

@@ -34,8 +34,7 @@ namespace hearth {
 class MappedSegment {
  public:
   // Maps a segment. kFailedPrecondition if it cannot be read safely. `import` maps the data of a
-  // device's segment, and fails for other segments; null: of a device's segment only the
-  // generations are mapped.
+  // device's segment, and fails for others; null: only its generations are mapped.
   static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(
       const FileDescriptor& file, const ImportDevice& import = nullptr);
   ~MappedSegment();

@@ -56,8 +56,7 @@ absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name) {
   if (!length.ok()) return length.status();
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return Failed(name, "socket");
-  // If a store is alive but accepts no connections, its backlog fills, and connect would block: so
-  // it has a timeout.
+  // If a store is alive but accepts no connections, its backlog fills: connect has a timeout.
   setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), *length) != 0) {
     const bool is_alive = errno == EAGAIN;

@@ -31,8 +31,7 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Returns a listening socket. Replaces the path of a dead process, but not a path where a process
-// answers.
+// Returns a listening socket. Replaces the path of a dead process, but not of a live one.
 absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name);
 absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name);
 

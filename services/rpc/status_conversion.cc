@@ -11,12 +11,10 @@
 namespace hearth {
 namespace {
 
-// Details repeat the message in base 64; the details of a longer message would not fit the
-// trailers.
+// Details repeat the message in base 64. With a longer message they would exceed the trailers.
 constexpr size_t kMaxDetailedMessageBytes = 1024;
 
-// Whether `word` begins messages about a whole call. Such a message looks as if `word` were a
-// field.
+// Whether `word` begins messages about a whole call. `word` is then not a field.
 bool IsCall(absl::string_view word) {
   return word == "publish" || word == "message" || word == "explain";
 }

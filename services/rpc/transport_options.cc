@@ -24,8 +24,7 @@ constexpr int kServerMinTcpReadBytes = 16 << 10;
 constexpr int kServerMaxTcpReadBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10000;
 // gRPC's memory for a server in addition to unfinished messages: connections, calls, partly used
-// buffers. At the quota gRPC ends calls of any caller, so ConnectionTracker must act before the
-// quota is reached.
+// buffers. At the quota gRPC ends calls of any caller, so ConnectionTracker must act before.
 constexpr uint64_t kConnectionsBytes = uint64_t{64} << 20;
 
 template <typename Set>
@@ -49,8 +48,7 @@ grpc::ChannelArguments ClientTransport(int connect_timeout_ms) {
   arguments.SetInt("grpc.min_reconnect_backoff_ms", connect_timeout_ms);
   arguments.SetInt("grpc.keepalive_time_ms", kKeepaliveMs);
   arguments.SetInt("grpc.keepalive_timeout_ms", kKeepaliveTimeoutMs);
-  // The cache decides what a failure means; a retry inside gRPC would hide the failure and buffer
-  // messages.
+  // The cache decides what a failure means; gRPC's retries would hide it and buffer messages.
   arguments.SetInt("grpc.enable_retries", 0);
   return arguments;
 }

@@ -30,8 +30,7 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 // connection to its store, with at most a fetch, a lease and a publish for each running request.
 inline constexpr int kMaxConnectionStreams = 256;
 
-// `connect_timeout_ms`: limit of one attempt to connect. If an argument is set twice, gRPC uses the
-// first value.
+// `connect_timeout_ms`: limit of one attempt to connect. gRPC uses the first value of an argument.
 grpc::ChannelArguments ClientTransport(int connect_timeout_ms = kConnectTimeoutMs);
 // `unfinished_bytes`: most bytes that unfinished messages may hold, all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);

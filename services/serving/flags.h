@@ -51,8 +51,7 @@ struct ServerFlags {
   uint32_t max_connections = 512;
   uint64_t unfinished_bytes = uint64_t{128} << 20;
   AccessFlags access;
-  // One sentence for each environment variable whose name looks like a misspelt flag of this
-  // program.
+  // One sentence for each environment variable that looks like a misspelt flag.
   std::vector<std::string> mistyped_variables;
 };
 
@@ -81,8 +80,7 @@ class FlagSet {
     AddIndex(name, static_cast<size_t>(*value), names, help,
              [value](size_t index) { *value = static_cast<Enum>(index); });
   }
-  // Adds the flags of ServerFlags; `listen` has the default address. Parse also fills
-  // mistyped_variables.
+  // Adds the flags of ServerFlags; `listen` has the default address. Parse sets mistyped_variables.
   void AddServerFlags(ServerFlags* flags);
 
   // Reads command line, environment and file; also knows --man and --reference. Returns true if the

@@ -33,8 +33,8 @@ std::string NumberText(double number) {
 }
 
 // Large blocks are mapped, so that the system gets their memory back when they are freed. malloc
-// would keep it: servers configure malloc so (KeepFreedMemory), and malloc_trim frees the end of
-// the first heap only.
+// would keep it: servers configure malloc so (KeepFreedMemory), and malloc_trim frees only the
+// first heap's end.
 constexpr size_t kMappedBytes = size_t{1} << 20;
 
 template <typename T>
@@ -205,8 +205,8 @@ class CountedBytes {
   const char** reached_;
 };
 
-// Builds the nodes from nlohmann's parse events. If a method returns false, parsing ends and
-// status() has the reason.
+// Builds the nodes from nlohmann's parse events. If a method returns false, parsing ends: see
+// status().
 class NodeBuilder {
  public:
   NodeBuilder(absl::string_view text, const JsonLimits& limits, JsonNodes* made)
@@ -285,8 +285,7 @@ class NodeBuilder {
   absl::Status status_;
 };
 
-// Grows the nodes by at least half, but never to more than the rest of the text can have: one node
-// for every two bytes.
+// Grows the nodes by at least half, at most to one node for every two bytes of the remaining text.
 bool NodeBuilder::AddNode(NodeType type) {
   MappedVector<Node>& nodes = made_->nodes;
   if (nodes.size() == nodes.capacity()) {

@@ -66,8 +66,7 @@ class JsonValue {
                                             size_t count = SIZE_MAX) const;
   absl::Status CheckObject() const;
 
-  // Returns the field of an object; nullopt if there is none, if it is null, or if the value is not
-  // an object.
+  // Returns the field of an object; nullopt if absent, null, or if the value is not an object.
   std::optional<JsonValue> Find(absl::string_view name) const;
 
   class Range;
@@ -150,8 +149,7 @@ class JsonDocument {
 // Thread safety: none.
 class JsonFields {
  public:
-  // Returns whether a value counts as absent. `place` is a number of the caller's for the object
-  // that has the field.
+  // Returns whether a value counts as absent. `place`: the caller's number of the field's object.
   using IsAbsent = bool (*)(uint16_t place, absl::string_view name, JsonValue value);
 
   explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint16_t place = 0)

@@ -15,8 +15,7 @@ namespace hearth {
 
 using Json = nlohmann::ordered_json;
 
-// Returns `json` on one line. Bytes that are not UTF-8 become U+FFFD; infinite numbers and NaN
-// become null.
+// Returns `json` on one line. Invalid UTF-8 becomes U+FFFD; infinity and NaN become null.
 std::string JsonLine(const Json& json);
 
 // Appends `text` as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
@@ -26,8 +25,7 @@ void AppendJsonNumber(double number, std::string* out);
 
 // An error message quotes at most this many bytes of a caller's text.
 inline constexpr size_t kMaxQuotedBytes = 200;
-// Returns `text` as a JSON string for an error message. A longer text is cut between two characters
-// and ends with "...".
+// Returns `text` as a JSON string for an error message. A longer text is cut and ends with "...".
 std::string Quoted(absl::string_view text, size_t most_bytes = kMaxQuotedBytes);
 
 }  // namespace hearth

@@ -41,8 +41,7 @@ bool Logs(LogLevel level);  // whether a line of this level is written
 // Logs one warning for each event, without fields.
 void LogWarnings(const std::vector<std::string>& events);
 
-// Returns why a TLS handshake failed, from gRPC's log line about it; empty if the line is about
-// something else.
+// Returns why a TLS handshake failed, from gRPC's log line about it; empty for other lines.
 std::string HandshakeFailure(absl::string_view file, absl::string_view message);
 
 // Returns a line without time and level; quotes values that need it.
@@ -61,8 +60,7 @@ class LogRate {
     assert(every > absl::ZeroDuration() && at_once >= 1);
   }
 
-  // Returns nullopt if nothing may be logged now, else the number of lines omitted since the last
-  // one.
+  // Returns nullopt if nothing may be logged now, else the number of lines omitted before.
   std::optional<uint64_t> Take(absl::Time now);
 
  private:
@@ -74,8 +72,7 @@ class LogRate {
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Logs if the rate allows it, with `left_out`, the number of omitted lines. Returns false if
-// nothing was logged.
+// Logs if the rate allows it, with `left_out`, the number of omitted lines. False: not logged.
 bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::vector<LogField> fields);
 

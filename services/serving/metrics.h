@@ -3,8 +3,7 @@
 // Sources read the counters of the store and the engine when Prometheus asks. Only the times of
 // RPCs and generations are kept here, as histograms. Pages are made for each request; only GET and
 // HEAD are supported. Thread safety: all methods from any thread. Sources and pages are called on
-// the HTTP server's thread, one at a time. Ownership: the data that they read must outlive the
-// Metrics.
+// the HTTP server's thread, one at a time. Ownership: their data must outlive the Metrics.
 #ifndef HEARTH_SERVICES_SERVING_METRICS_H_
 #define HEARTH_SERVICES_SERVING_METRICS_H_
 

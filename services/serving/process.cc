@@ -107,8 +107,7 @@ std::string LimitText(__rlimit_resource resource, uint64_t unit) {
   return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit / unit);
 }
 
-// Returns false if the guard is off. If another thread is already ending the start, waits for the
-// end of the process.
+// Returns false if the guard is off. If another thread ends the start, waits for the process's end.
 bool MayEndStart() {
   if (!Guard().is_on.load()) return false;
   pid_t ending = 0;

@@ -20,8 +20,7 @@ namespace hearth {
 // the line says that the cause is not certain. `asked`: "--host-bytes=4GiB" and the like. REQUIRES:
 // before any other thread starts.
 void GuardStart(const std::string& program, const std::vector<std::string>& asked);
-// Ends the guard: afterwards a crash ends the process as usual, because a core file is more useful
-// than a line.
+// Ends the guard: afterwards a crash ends the process as usual, because a core file is more useful.
 void EndStartGuard();
 
 // Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own receives, and SIGHUP, which a
@@ -29,8 +28,8 @@ void EndStartGuard();
 // Until KeepStopSignal, a stop signal ends the process at once with exit code 0, because a start
 // may take minutes. REQUIRES: before any other thread starts; threads inherit the mask.
 void HandleStopSignals();
-// From now on WaitForStopSignal gets the first stop signal; a second one ends the process at once
-// with exit code 1.
+// From now on WaitForStopSignal gets the first stop signal; a second one ends the process with code
+// 1.
 void KeepStopSignal();
 // Waits for a stop signal and returns its name.
 std::string WaitForStopSignal();

@@ -1,5 +1,4 @@
-// CacheService: hearth.v1.CacheStore over a TieredStore. It translates and streams, and decides
-// nothing.
+// CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams only.
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days.
 // So these calls are reactors (store_calls.h) whose blocking parts run on threads of the service,
@@ -107,8 +106,7 @@ class CacheService final : public CacheServiceBase {
   template <typename Request, typename Response>
   using Body = absl::Status (CacheService::*)(const Identity&, const Request&, Response*);
 
-  // Gets the caller from Admission, parses a small request, and runs `body` on a thread of the
-  // service.
+  // Gets the caller from Admission, parses a small request, and runs `body` on short_calls().
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body<Request, Response> body);

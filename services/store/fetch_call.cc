@@ -37,8 +37,7 @@ constexpr size_t kReadAhead = 1;
 // of gRPC blocks. Invariants: (1) at most one write and one read are in progress, so at most
 // kReadAhead + 1 slices are held; (2) pieces are sent in the order of SliceOrder; (3) shared memory
 // is held until the caller cancels, goes away, or its lease expires; the lease begins when the
-// ranges are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled, and
-// then holds nothing.
+// ranges are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled.
 class FetchCall final : public StreamCall {
  public:
   FetchCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -136,8 +135,8 @@ void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::Fetc
 }
 
 // Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`. If the
-// caller has not mapped the memory, offers it. Returns true if ranges were given: they are valid
-// until the session ends.
+// caller has not mapped the memory, offers it. Returns true if ranges were given, valid until the
+// session ends.
 bool ShareMapped(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                  FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   if (request.has_device_segment_id() &&
@@ -234,8 +233,7 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
 // Begins the lease when ranges were given, whatever is still to be sent.
 void FetchCall::SetAlarm() {
   mutex_.AssertHeld();
-  // The alarm is a member of this call, so it holds no shared pointer. A cancelled alarm may ring
-  // after the call's end.
+  // The alarm is a member of this call, so it holds no shared pointer. It may ring after the call.
   lease_.Set(absl::ToChronoTime(absl::Now() + service_->offer().lease),
              [weak = Weak(this)](bool rang) {
                const auto self = rang ? weak.lock() : nullptr;

@@ -21,8 +21,7 @@ namespace {
 // The longest lease that a caller gets, whatever its flags.
 constexpr absl::Duration kMaxLease = absl::Minutes(10);
 constexpr absl::Duration kMaxWait = absl::Minutes(10);
-// A lease takes one more place for each kLeaseBytes of its request, because it keeps the prompt
-// while it lasts.
+// A lease keeps its request, so it takes one more place for each kLeaseBytes of the request.
 constexpr size_t kLeaseBytes = size_t{64} << 10;
 
 // One Lease stream of the store: a caller's turn at a prefix that it misses.
@@ -30,8 +29,7 @@ constexpr size_t kLeaseBytes = size_t{64} << 10;
 // Each question to the store runs on a pool. A caller that waits holds no thread: a publish, the
 // end of another lease or an alarm wakes it, and it asks again. If a caller computes, the stream
 // stays open as its lease and ends when the caller is done or gone. Invariants: (1) when the call
-// ends, in any way, its place in the store's tables is released; (2) when the server drains, no
-// caller waits.
+// ends, its place in the store's tables is released; (2) while the server drains, no caller waits.
 class LeaseCall final : public StreamCall {
  public:
   LeaseCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -159,8 +157,7 @@ void LeaseCall::Ask() {
 }
 
 void LeaseCall::Take(ClaimDecision turn) {
-  // The old turn, then in `turn`, is released after the lock, because the release wakes other
-  // calls.
+  // The old turn, then in `turn`, is released after the lock, because this wakes calls.
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);

@@ -55,8 +55,7 @@ class PublishCall final : public UploadCall<UploadStream> {
 
   absl::Status OnMessage() override {
     if (!assembler_.has_value()) {
-      // Nothing is read or written until the job ends, so the call is there and no other thread
-      // uses it.
+      // Nothing is read or written until the job ends, so no other thread uses the call.
       return service_->lookups()->Submit(caller_.ShareName(), message_.Length(),
                                          [this, self = shared_from_this()] {
                                            if (absl::Status status = TakeBegin(); !status.ok())

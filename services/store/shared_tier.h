@@ -47,8 +47,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<LocalStore> store);
 
-// Notes whether all primaries are reached. If none are known, as at the start, notes that they are
-// not reached.
+// Notes whether all primaries are reached. False if none are known, as at the start.
 void NoteReached(const SharedEngineStats& stats, Reachability* reachability);
 
 // Without an engine, all values are 0.

@@ -19,8 +19,7 @@
 namespace hearth {
 
 // The slices of a plan in the order of sending. Layer by layer, so that layer 0 can run while layer
-// 1 is on the wire. If some objects must be read from the disk: object by object, in the disk's
-// order.
+// 1 is on the wire. If some objects must be read from the disk: by object, in the disk's order.
 struct SliceRef {
   uint32_t object = 0;
   uint32_t layer = 0;

@@ -1,7 +1,7 @@
 // Converts the store's values to protobuf messages, and back.
 //
-// Messages are validated: kInvalidArgument, with the field and the limit in the error. Thread
-// safety: pure functions.
+// Messages are validated: kInvalidArgument has the field and the limit. Thread safety: pure
+// functions.
 #ifndef HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
 #define HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
 

@@ -16,8 +16,8 @@ const char* GaugeName(absl::string_view name) {
              : nullptr;
 }
 
-// These counters are exported by tier, or by SharedEngineSamples. A second series would be summed
-// with them.
+// These counters are exported by tier, or by SharedEngineSamples. Prometheus would sum a second
+// series.
 bool IsShownElsewhere(absl::string_view name) {
   for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
                                 Counter::kBytesReadGpu, Counter::kSharedReadBytes,

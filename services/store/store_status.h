@@ -17,8 +17,7 @@ inline constexpr size_t kHottest = 10;
 
 StatusFigures::Source StoreFigures(StoreAdmin* store);
 
-// Returns the value below which a share `q` of the observations is, from the buckets. 0 if there
-// are none.
+// Returns the value below which a share `q` of the observations is; 0 if there are none.
 double Quantile(const LatencyCounts& counts, double q);
 
 }  // namespace hearth

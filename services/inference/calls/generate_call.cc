@@ -24,8 +24,7 @@ constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 // Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by a job of the
 // Generator's pool, and by the engine's callbacks.
 // Invariants: (1) a cancelled or expired call cancels its request at once; (2) at most
-// kMaxWaitingBytes wait for a caller that does not read: one more token ends the call with
-// kResourceExhausted.
+// kMaxWaitingBytes wait for a caller that does not read; one more token: kResourceExhausted.
 class GenerateCall final : public StreamCall, public GenerationSink {
  public:
   GenerateCall(grpc::CallbackServerContext* context, Generator* generator, PromptPurpose purpose)

@@ -106,8 +106,7 @@ struct DefaultSampling {
   std::optional<float> temperature, top_p;
   std::optional<uint32_t> top_k;
 };
-// Parses "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument: the error has
-// the wrong word.
+// Parses "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument has the bad word.
 absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
 
 struct GeneratorOptions {
@@ -139,8 +138,7 @@ class Generator {
   // Computes and publishes a prefix. Ends when the prefix was published, or could not be.
   absl::Status Prefill(const GenerationTerms& terms, const v1::PrefillRequest& request,
                        std::shared_ptr<GenerationSink> sink);
-  // REQUIRES: on a thread of pool(). If `stopped` returns true, ends early with kCancelled; null:
-  // never.
+  // REQUIRES: on a thread of pool(). `stopped`: true ends it with kCancelled; may be null.
   absl::StatusOr<Prompt> MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
                                     std::function<bool()> stopped) const;
   // The values for requests with `server_defaults`.

@@ -1,7 +1,7 @@
 // Converts generation requests and answers between protobuf messages and the engine's values.
 //
-// Messages are validated: kInvalidArgument, with the field and the limit in the error. Thread
-// safety: pure functions.
+// Messages are validated: kInvalidArgument has the field and the limit. Thread safety: pure
+// functions.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
 

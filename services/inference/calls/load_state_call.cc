@@ -138,8 +138,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
           absl::StrCat("state ends after ", file_.size(), " bytes of ",
                        file_bytes_ == 0 ? "its header" : absl::StrCat(file_bytes_)));
     }
-    // Nothing is read or written until the job ends, so the call is there and no other thread uses
-    // it.
+    // Nothing is read or written until the job ends, so no other thread uses the call.
     return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
       End(context_->IsCancelled() ? CallerGone() : Load());
     });

@@ -77,8 +77,7 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
 // Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by jobs of the pool, which
 // hold the call, and by the engine's callbacks.
 // Invariants: (1) the file is made after its memory is reserved, and both are released before the
-// caller sees the end; (2) one message is made at a time, when the caller has taken the previous
-// message.
+// caller sees the end; (2) one message is made at a time, after the caller took the previous.
 class SaveStateCall final : public StreamCall {
  public:
   SaveStateCall(grpc::CallbackServerContext* context, Generator* generator)

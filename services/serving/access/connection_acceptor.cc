@@ -22,14 +22,12 @@
 namespace hearth {
 namespace {
 
-// Period of the checks. Bytes that arrive between two checks may exceed the limits: 40 MB at 2
-// GB/s.
+// Period of the checks. Between two checks the limits may be exceeded, by 40 MB at 2 GB/s.
 constexpr int kCheckMs = 20;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kTrimPause = absl::Seconds(5);
 
-// First byte of a TLS connection (a ClientHello). HTTP/2 in clear text begins with "PRI *
-// HTTP/2.0".
+// First byte of a TLS connection (a ClientHello). Clear-text HTTP/2 begins with "PRI *".
 constexpr unsigned char kTlsHandshake = 0x16;
 // The fatal alert protocol_version, which a TLS client understands.
 constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
@@ -208,8 +206,7 @@ void ConnectionAcceptor::Close(int fd) {
   const auto it = entries_.find(fd);
   if (it == entries_.end()) return;
   options_.tracker->Remove(it->second.connection);
-  // While a call runs, gRPC's duplicate keeps the socket open, and epoll would report it again and
-  // again.
+  // While a call runs, gRPC's duplicate keeps the socket open, and epoll would repeat the event.
   epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
   entries_.erase(it);
@@ -248,8 +245,7 @@ void ConnectionAcceptor::HandOver(int fd, Entry* entry) {
   }
   entry->awaits_first_byte = false;
   if (listeners_.is_local()) {
-    // The calls of a unix connection are not known, so it counts as busy and is never closed to
-    // make room.
+    // The calls of a unix connection are not known, so it counts as busy and never makes room.
     entry->connection->MarkAuthenticated();
     entry->connection->CallBegins(/*is_upload=*/false);
   }
@@ -299,8 +295,7 @@ void ConnectionAcceptor::CheckConnections(absl::Time now) {
     CutSocket(excess.connection->fd());
     closed_some_ = true;
   }
-  // After kTrimPause gRPC has freed the memory of the closed connections; the allocator would keep
-  // it.
+  // After kTrimPause gRPC has freed the memory of the closed connections; malloc would keep it.
   if (!excessive.empty()) trimmed_ = now;
   if (closed_some_ && now - trimmed_ > kTrimPause) {
     closed_some_ = false;

@@ -43,8 +43,7 @@ class ConnectionAcceptor {
     std::function<void()> trim;
   };
 
-  // Listens when it returns, but accepts no connection before Start. kUnavailable names the
-  // address.
+  // Listens, but accepts no connection before Start. kUnavailable names the address.
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Open(Options options);
   ~ConnectionAcceptor();
   ConnectionAcceptor(const ConnectionAcceptor&) = delete;

@@ -97,8 +97,8 @@ class ConnectionTracker {
   void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // `peer`: gRPC's name of the connection, "ipv4:127.0.0.1:4711"; for a unix socket, a name that
-  // the acceptor made.
+  // `peer`: gRPC's name of the connection, "ipv4:127.0.0.1:4711"; or, for a unix socket, the
+  // acceptor's.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
   void Remove(const std::shared_ptr<Connection>& connection);
   // Returns null if `peer` is not a TCP connection, or was removed.

@@ -9,8 +9,7 @@
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them; (4) a
 // changed file is read again; an invalid file changes nothing and is logged once; (5) only callers
-// with the permission `publishes_public` in the file write the public namespace, whatever their
-// role.
+// with the permission `publishes_public` write the public namespace, whatever their role.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_IDENTITY_H_
 
@@ -53,8 +52,7 @@ struct Identity {
   bool publishes_public = false;  // may also publish as `public_tenant`
 
   // Returns the tenant of a request that names `asserted`; empty: the caller's own tenant.
-  // kPermissionDenied for a tenant that this caller may not name, kInvalidArgument for an invalid
-  // name.
+  // kPermissionDenied if the caller may not name it, kInvalidArgument if it is invalid.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
   // Whether the caller may read the tokens of the tenant `named`. Administrators manage other
   // tenants' data without reading it.
@@ -136,8 +134,8 @@ class Identities {
                                          const Credentials& credentials) const;
 
   const Options options_;
-  // Held while the file is read, so that SIGHUP and the refresh do not read at the same time. Lock
-  // order: before mutex_.
+  // Held while the file is read, so that two threads do not read at once. Lock order: before
+  // mutex_.
   absl::Mutex loading_;
   std::string stamp_ ABSL_GUARDED_BY(loading_);  // of the latest file
   absl::Status last_ ABSL_GUARDED_BY(loading_);  // of the latest load

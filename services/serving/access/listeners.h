@@ -29,17 +29,15 @@ class Listeners {
   Listeners(const Listeners&) = delete;
   Listeners& operator=(const Listeners&) = delete;
 
-  // Listens. kUnavailable if it cannot. Replaces the socket file that a dead server left. Call
-  // once.
+  // Listens. kUnavailable if it cannot. Replaces the socket file of a dead server. Call once.
   absl::Status Open();
-  // Instead of Open: returns kUnavailable if the port is in use, without listening. Port 0 and unix
-  // sockets are not checked.
+  // Instead of Open: returns kUnavailable if the port is in use, without listening. Skips port 0
+  // and unix sockets.
   absl::Status Check();
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // 0: a unix socket
-  // Whether this is a unix socket: only this host can connect, and the kernel counts no bytes of
-  // its connections.
+  // Whether this is a unix socket: only this host can connect, and the kernel counts no bytes.
   bool is_local() const { return !path_.empty(); }
 
  private:

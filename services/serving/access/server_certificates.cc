@@ -74,8 +74,7 @@ grpc_ssl_certificate_config_reload_status ServerCertificates::Fetch(
   }
   const TlsTexts& texts = *certificates->texts_;
   const grpc_ssl_pem_key_cert_pair pair = {texts.key.c_str(), texts.certificate.c_str()};
-  // gRPC requires root certificates. If clients are not asked for certificates, they are never
-  // used.
+  // gRPC requires root certificates. Without client certificates they are unused.
   const std::string& roots = texts.authority.empty() ? texts.certificate : texts.authority;
   *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

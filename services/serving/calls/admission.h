@@ -205,8 +205,7 @@ class Admission {
     uint64_t bytes = 0;
   };
   void EndAll(EndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
-  // kResourceExhausted if the tenant would have more than its share. Places without a known tenant
-  // count as free.
+  // kResourceExhausted if the tenant exceeds its share. Places of unknown tenants count as free.
   absl::Status CheckShare(const Limit& limit, const std::string& tenant, int weight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

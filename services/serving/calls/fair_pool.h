@@ -42,15 +42,13 @@ class FairPool {
   FairPool(const FairPool&) = delete;
   FairPool& operator=(const FairPool&) = delete;
 
-  // `bytes`: memory that the job keeps alive. If the job is refused, kResourceExhausted names the
-  // limit.
+  // `bytes`: memory that the job keeps alive. kResourceExhausted, with the limit, if refused.
   absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for work on a request of `bytes`. If `bytes` is 0 the job runs at once: many calls may
   // end before their message is complete, and would take the places of others.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
-  // Continues a call whose earlier job was accepted: the job is never refused, and is the tenant's
-  // next.
+  // Continues a call whose earlier job was accepted: never refused, and the tenant's next.
   void Continue(const std::string& tenant, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 

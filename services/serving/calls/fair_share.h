@@ -11,8 +11,7 @@
 
 namespace hearth {
 
-// Whether a tenant that has `own` may take `more`, if all tenants together have taken `taken` of
-// `all`.
+// Whether a tenant that has `own` may take `more`, if all tenants have `taken` of `all`.
 inline bool IsFairShare(uint64_t own, uint64_t more, uint64_t taken, uint64_t all) {
   return taken <= all && own + more <= all - taken;
 }

@@ -41,8 +41,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Begins the stream with a request of `bytes`. Returns the caller, or the error to pass to End.
   // `method` must be a literal.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
-  // Ends the call with `status` once all ready messages are written. Does nothing if the call has
-  // ended already.
+  // Ends the call with `status` once all ready messages are written. Later calls do nothing.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null when the server drains.
   Admission::Call* call() const { return call_.get(); }
@@ -72,8 +71,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Holds the call, then calls `submit`, which hands work to a pool. The job must call Release. If
   // `submit` returns an error, the call ends with it.
   void Delegate(absl::FunctionRef<absl::Status()> submit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until Release was called as often as Hold, the call does not finish and its context stays
-  // valid.
+  // Until Release was called as often as Hold, the call and its context stay valid.
   void Hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++holds_; }
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kOpen; }

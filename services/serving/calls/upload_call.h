@@ -125,8 +125,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       absl::MutexLock lock(&mutex_);
       if (ended_ || !given_up_.ok()) return;
       given_up_ = why;
-      // Only a cancel ends a write that the caller does not read. The call exists until End, which
-      // waits for this lock.
+      // Only a cancel ends a write that the caller does not read. End waits for this lock.
       if (waits_for_ == Waits::kWrite) context_->TryCancel();
       if (waits_for_ != Waits::kRead) return;  // the call ends before its next read
       waits_for_ = Waits::kNothing;

@@ -1,5 +1,4 @@
-// BodyBytes: the bytes of a request's body. They are stored in blocks of one size, and joined when
-// the body is complete.
+// BodyBytes: the bytes of a request's body, in blocks of one size, joined when it is complete.
 //
 // A string that doubles would leave gaps in the heap and take up to twice its bytes.
 // Thread safety: none.
@@ -21,7 +20,7 @@ class BodyBytes {
   static constexpr size_t kBlockBytes = size_t{64} << 10;
 
   // Returns the capacity for a body of `bytes` that will have at most `most` bytes: whole blocks,
-  // or less than one block.
+  // or less than one.
   static size_t CapacityFor(size_t bytes, size_t most);
   // Allocates `capacity`, up to one block. REQUIRES: CapacityFor returned `capacity`.
   void Reserve(size_t capacity);

@@ -126,8 +126,7 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
   }
   account_->SetStreaming(true);
   Put(Head(status, headers, -1), Part::kHead);
-  // Set after the head: the connection's thread writes `when_silent_` when it checks for a caller
-  // that has left.
+  // Set after the head: the connection's thread writes `when_silent_` at its checks.
   absl::MutexLock lock(&mutex_);
   when_silent_ = when_silent;
 }
@@ -154,8 +153,7 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
   bool is_first = false;
   {
     absl::MutexLock lock(&mutex_);
-    // After TakeBack there is no stream, but another thread may still be writing its head or a
-    // part.
+    // After TakeBack there is no stream, but another thread may still write to it.
     if (ended_ || gone_ || (!is_stream_ && part != Part::kLast)) {
       if (fits) account_->Shrink(size);
       return false;

@@ -5,8 +5,8 @@
 // Thread safety: all methods from any thread, except where only the connection calls them.
 // Ownership: shared by the maker and the connection; the last of the two frees it.
 // Invariants: (1) after `ended_` nothing is added to `ready_`; (2) after `gone_` nothing is ready;
-// (3) `held_` and the counted pieces are counted in `account_`; (4) after `ended_` or `gone_` there
-// is no `request_`.
+// (3) `held_` and the counted pieces are counted in `account_`; (4) `request_` is empty after
+// either.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 
@@ -45,8 +45,8 @@ struct HttpRequest {
 class HttpAnswer {
  public:
   // `headers`: sent in addition to the maker's headers. `held`: bytes of `account` that the request
-  // holds; they stay counted until the answer ends or Release. `poke` notifies the connection; it
-  // is called on any thread.
+  // holds; they stay counted until the answer ends or Release. `poke` notifies the connection, on
+  // any thread.
   HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers, uint64_t held,
              std::shared_ptr<HttpBudget::Account> account, std::function<void()> poke)
       : is_head_(is_head),
@@ -59,8 +59,8 @@ class HttpAnswer {
   ~HttpAnswer();
   HttpAnswer(const HttpAnswer&) = delete;
   HttpAnswer& operator=(const HttpAnswer&) = delete;
-  // Returns the maker's reference. If it is released before the end, the caller gets 500, or a
-  // stream that breaks off.
+  // Returns the maker's reference. If it is released before the end, the caller gets 500, or a cut
+  // stream.
   static std::shared_ptr<HttpAnswer> ForMaker(std::shared_ptr<HttpAnswer> answer);
 
   // Sends a whole answer. Adds length, date, connection and, for 429 and 503, the time to retry to
@@ -74,8 +74,7 @@ class HttpAnswer {
   // part; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "")
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Cancels a stream whose head was not sent yet; Send must follow. Returns false if the head was
-  // sent.
+  // Cancels a stream whose head was not sent yet; Send must follow. False: it was sent.
   bool TakeBack() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns false if the caller is gone, or if the server's budget has no room; in this case the
   // connection is closed and nothing more is sent.

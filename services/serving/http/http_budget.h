@@ -58,7 +58,7 @@ class HttpBudget {
 class HttpBudget::Account {
  public:
   // `caller`: the owner of the account. `on_evict` is called once if the account is evicted, by the
-  // thread whose bytes did not fit. It may run after the account is destroyed. It must not call the
+  // thread whose bytes did not fit. It may run after the account's end. It must not call the
   // budget.
   Account(std::shared_ptr<HttpBudget> budget, std::string caller, std::function<void()> on_evict);
   ~Account();

@@ -29,13 +29,12 @@ constexpr size_t kLastChunkBytes = 5;
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
 // Dropped bytes above the size of a body are read at the rate of one read for each CheckTimeouts: a
 // caller may send its whole body before it reads why the body was refused, but a flood must not
-// keep the thread busy.
+// occupy the thread.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 // A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
 constexpr uint64_t kFieldBytes = 200;
 
-// Error for too many header fields. Beast has no such limit, and does not return this error while
-// it parses.
+// Error for too many header fields. Beast has no such limit, nor this error when parsing.
 constexpr auto kTooManyFields = http::error::buffer_overflow;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -262,8 +261,8 @@ void HttpConnection::Read() {
 }
 
 void HttpConnection::StartRead(asio::mutable_buffer into) {
-  // The request of a new connection has often arrived already: read it now, before the turns of all
-  // other connections.
+  // The request of a new connection has often arrived already: read it before other connections'
+  // turns.
   if (std::exchange(is_new_, false) && !tls_.has_value()) {
     ErrorCode error;
     socket_.non_blocking(true, error);

@@ -37,8 +37,7 @@
 
 namespace hearth {
 
-// A body that grows as its bytes arrive; Beast's own body would allocate Content-Length before the
-// first byte.
+// A body that grows as its bytes arrive; Beast's own would allocate Content-Length at once.
 struct HttpBody {
   using value_type = BodyBytes;
   class reader {
@@ -81,8 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
     bool draining = false;
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
-    // Open connections that may be closed to make room, by their address; addresses without any
-    // have no entry.
+    // Open connections that may be closed to make room, by address; no entry if there are none.
     std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
     size_t extras = 0;  // of `open`
   };

@@ -90,12 +90,10 @@ class HttpServer {
     // headers for each answer to the request, also for the server's own refusals. They are not
     // counted in the budget. Null: none.
     std::function<HttpHeaders(const HttpRequest& head)> answer_headers;
-    // Additional names that a request's Host may have (HostRule), and the flag that lists them, for
-    // errors.
+    // Additional names that a request's Host may have (HostRule), and their flag, for errors.
     std::vector<std::string> hosts;
     std::string hosts_flag = "--http-hosts";
-    // Connections from these addresses are never closed to make room, since they carry many
-    // callers.
+    // Connections from these addresses are never closed to make room, as they carry many callers.
     std::vector<Cidr> trusted_proxies;
   };
 
@@ -108,7 +106,7 @@ class HttpServer {
 
   const std::string& address() const { return address_; }  // HOST:PORT
   // Closes each connection once its answer has ended. New connections get /health answered, and 503
-  // for other requests.
+  // otherwise.
   void Drain();
   // The budget's bytes in use: partially received requests, handlers, unsent answers.
   uint64_t held_bytes() const;

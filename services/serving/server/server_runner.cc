@@ -24,8 +24,8 @@ namespace {
 
 // After the drain, calls that still run get this long to notice that they are cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
-// A unix socket's connection without a call for this long is ended; its client connects again for
-// the next call.
+// A unix socket's connection without a call for this long is ended; the client connects again
+// later.
 constexpr int kLocalIdleMs = 10 * 60 * 1000;
 
 std::string DialAddress(const std::string& listen, int port) {
@@ -33,8 +33,7 @@ std::string DialAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
-// Returns the options of an acceptor that hands its connections to the server that `builder`
-// builds.
+// Returns the options of an acceptor whose connections go to `builder`'s server.
 ConnectionAcceptor::Options AcceptorOptionsOf(
     const std::string& listen, bool speaks_tls, const ConnectionLimits& limits,
     Admission* admission, grpc::ServerBuilder* builder,
@@ -149,8 +148,7 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
 absl::Status WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   const std::string line = text + "\n";
-  // Creates a new file: other users may write to the folder, and a link there may lead to a file of
-  // this user.
+  // Creates a new file: other users may write to the folder, and link to a file of this user.
   unlink(temporary.c_str());
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file >= 0) {

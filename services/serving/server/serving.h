@@ -51,8 +51,8 @@ class StoppedLine {
   absl::Time closing_since_;
 };
 
-// Sets up signals, allocator, open files and log. REQUIRES: called after BlockSignal and before any
-// other thread starts.
+// Sets up signals, allocator, open files and log. REQUIRES: after BlockSignal, before other
+// threads.
 void SetUpServer(const ServerFlags& flags);
 
 // Checks that the fixed ports of a server's addresses are free, before a model is loaded or a store

@@ -13,8 +13,7 @@
 namespace hearth {
 namespace {
 
-// A call that the store never answers. It ends after 50 ms by `clock`; null: the stream's own
-// clock.
+// A call that the store never answers. It ends after 50 ms by `clock`; null: its own clock.
 void ExpectLate(Clock* clock) {
   absl::Notification release;
   ScriptedStore store;

@@ -56,8 +56,7 @@ class SilentStoreTest : public testing::Test {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   }
-  // Runs `call`, and stops it once the store was asked and sent plan_ if set, after `passes` on the
-  // client's clock.
+  // Runs `call`. Once the store was asked and sent plan_ if set, waits `passes` and stops it.
   template <typename Call>
   void StopOnceAsked(Call call, absl::Duration passes = absl::ZeroDuration()) {
     asked_ = has_decided_ = false;

@@ -240,8 +240,7 @@ int FlipOnDisk(const std::string& folder, const std::string& needle) {
 }
 
 // Drops every restore point except the first of `tokens` tokens. The kept objects then move out of
-// the write-ahead log, which every start checks, to files that only the slices' own digests
-// protect.
+// the write-ahead log, which every start checks, to files that only digests protect.
 void DropOthers(StoreServer* store, uint32_t tokens) {
   grpc::ClientContext list_context;
   auto points = store->stub()->List(&list_context, {});

@@ -174,7 +174,7 @@ std::string Load(v1::Inference::Stub* stub) {
   return Transcript(response.DebugString(), status, context);
 }
 
-// Calls every RPC: first calls that leave nothing behind, last the call that does not wait for its
+// Calls every RPC: first calls that store nothing, last the call that does not wait for its
 // publish.
 std::string AskEverything(v1::Inference::Stub* stub) {
   v1::ExplainInputRequest explain;
@@ -203,8 +203,8 @@ TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
   EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
 }
 
-// A hundred callers of one tenant come again and again. The places and the queue are for twelve, so
-// many calls are refused.
+// A hundred callers of one tenant come again and again. There is room for twelve, so many are
+// refused.
 TEST(InferenceTenants, LoudTenantDoesNotBlockQuiet) {
   SecretFolder folder;
   Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states

@@ -135,8 +135,7 @@ TEST(OneComputation, EightMissesComputeOnce) {
 }
 
 TEST(OneComputation, BreakpointIsPublishedEarly) {
-  // The lease covers 53 and 96. The prefix of 53 is published when it is computed, and again with
-  // 96.
+  // The lease covers 53 and 96. 53 is published when it is computed, and again with 96.
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
   Worker worker(store.address(), &start);

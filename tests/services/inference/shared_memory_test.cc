@@ -1,5 +1,5 @@
-// Fetches through the memory that a store shares: equal bytes, leases, reuse, and every fallback to
-// the wire.
+// Fetches through the memory that a store shares: equal bytes, leases, reuse, and fallbacks to the
+// wire.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

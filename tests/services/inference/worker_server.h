@@ -93,8 +93,7 @@ grpc::Status Prefill(v1::Inference::Stub* stub, const v1::PrefillRequest& reques
                      v1::PrefillResponse* response,
                      std::vector<v1::PrefillResponse>* progress = nullptr);
 
-// Returns a request with `ids` as its prompt, for `max_new_tokens` new tokens. End tokens do not
-// end it.
+// Returns a request for the prompt `ids` and `max_new_tokens` tokens. End tokens do not end it.
 v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens = 2);
 v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_new_tokens = 2);
 

@@ -173,8 +173,7 @@ TEST(WorkerAndStore, EveryKeptPointRestores) {
   StoreWorker publisher(store.address()), reader(store.address());
   ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
   for (uint32_t boundary : {53u, 96u}) {
-    // Each prompt has its own end after the shared part, so that this point is the longest that
-    // fits.
+    // Each prompt has its own end, so that this point is the longest that fits.
     std::vector<uint32_t> ids = CountingTokens(boundary);
     ids.push_back(3);
     ids.push_back(4);

@@ -1,5 +1,4 @@
-// The prefixes that a worker's caller uses: the caller's identity gives the tenant, which reaches
-// the store.
+// The prefixes that a worker's caller uses: its identity gives the tenant, also in the store.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -184,8 +184,7 @@ size_t WatchedDescriptors() {
   return count;
 }
 
-// While a dead connection is watched, its end is reported all the time: the acceptor's thread would
-// do nothing else.
+// If the acceptor watched a dead connection, epoll would report its end all the time.
 TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
   const size_t before = WatchedDescriptors();
   auto dies = NewCaller();

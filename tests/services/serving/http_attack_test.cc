@@ -67,8 +67,7 @@ class HttpAttackTest : public ::testing::Test {
     caller.Say(text);
     return caller.HearUntil("\r\n\r\n");
   }
-  // Returns once the server has read everything that callers sent before. One thread reads all
-  // connections in turn.
+  // Returns once the server has read what callers sent before: one thread reads in turn.
   void Settle() {
     HttpCaller caller(server_->address(), "127.0.0.9");
     caller.Say("GET /now HTTP/1.0\r\nHost: localhost\r\n\r\n");

@@ -1,5 +1,5 @@
 // ConnectionAcceptor on a unix socket, with a clock that stands still: it counts connections, and
-// ends silent connections.
+// ends silent ones.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

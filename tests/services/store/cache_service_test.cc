@@ -302,7 +302,7 @@ TEST(PublishPatience, SilentPublishTimesOut) {
   if (call->Write(Begin(40)) && call->Read(&response)) call->Write(Slices(40, 0)[0]);
   while (call->Read(&response)) {
   }
-  // Cancelled where it did not even take the plan.
+  // CANCELLED if the call ended before the plan.
   EXPECT_THAT(call->Finish().error_code(),
               testing::AnyOf(grpc::StatusCode::DEADLINE_EXCEEDED, grpc::StatusCode::CANCELLED));
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));

@@ -228,8 +228,7 @@ TEST_F(FetchCallTest, WireAndSharedCountAlike) {
   EXPECT_EQ(Timed("slice_read", "host"), 2 * kSlices);
   EXPECT_EQ(Timed("fetch", "host"), 2u);
 
-  // The caller could not use the shared memory: its bytes are read again, its tokens not counted
-  // again.
+  // The caller could not use the shared memory: bytes are read again, tokens not counted again.
   v1::FetchRequest again = RequestFor(SmallModel());
   again.set_again(true);
   EXPECT_TRUE(Call(server_->stub(), again).End().ok());

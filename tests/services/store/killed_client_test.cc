@@ -1,5 +1,4 @@
-// If a client's process is killed, the store releases everything that the client holds, without a
-// cancel.
+// If a client's process is killed, the store releases everything that the client holds.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -4,8 +4,7 @@
 //   publish N   `durable`, or `error`, its code and its text
 //   fetch N     `right`, `miss`, `wrong` (other bytes than were published), or an error
 //   slice N     the first bytes of a slice that only restore point N has, in hexadecimal
-// All prompts have the same beginning. Odd prompts have small slices, even prompts slices of 128
-// KiB.
+// All prompts begin alike. Odd prompts have small slices, even prompts slices of 128 KiB.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>

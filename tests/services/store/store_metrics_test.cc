@@ -13,8 +13,7 @@ namespace hearth {
 namespace {
 
 TEST(StoreMetrics, EachMetricHasOneLabelSet) {
-  // Prometheus would sum a series without labels and its parts by tier, and so count everything
-  // twice.
+  // Prometheus would sum a series without labels and its parts by tier.
   const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();

@@ -1,6 +1,6 @@
 // Peer: a store's answers to a caller as text, to compare between callers, prompts and stores.
 //
-// The text has no times and no other differences between two stores. Thread safety: one thread
+// The text has no times and nothing else that differs between stores. Thread safety: one thread
 // each.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
@@ -138,7 +138,7 @@ class Peer {
     }
     return told + Ended(reader->Finish(), context);
   }
-  // Returns the answers to all calls about a prompt and a restore point. Not to Publish, which
+  // Returns the answers to all calls about a prompt and a restore point, except Publish, which
   // would change the store.
   std::string AskEverything(const std::string& id, const std::string& tenant = "",
                             uint32_t first = kFirstToken) {

@@ -75,7 +75,7 @@ class StoreServer {
   ServerRunner* runner() { return runner_.get(); }
   Admission* admission() { return &admission_; }
   // `recorder` gets the record of each finished call, and outlives the server. REQUIRES: no call
-  // was made yet.
+  // yet.
   void OnCall(Admission::Recorder recorder) { recorder_ = std::move(recorder); }
   const ServerAccess& access() const { return access_; }
   CacheService* service() { return &service_; }

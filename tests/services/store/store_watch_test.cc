@@ -156,8 +156,7 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
 }
 
 // The store keeps only the tail of sliding-window layers. If a model has only such layers, it keeps
-// nothing before the tail. A router that took the tail for a prefix would send prompts to a store
-// where they miss.
+// nothing before the tail. A router that took the tail for a prefix would cause misses.
 TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
   KitModel sliding;
   sliding.layer_types = "lll";
@@ -179,8 +178,7 @@ TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
       EXPECT_EQ(std::vector<uint32_t>(run.token_ids().begin(), run.token_ids().end()),
                 KitTokens(1, boundary));
     }
-    // No other boundary can be restored or has an event: not 64 tokens either, whose tail is half
-    // there.
+    // No other boundary can be restored or has an event: not 64 tokens, whose tail is incomplete.
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::DROPPED);
