@@ -1,4 +1,4 @@
-// One contract, every tier: what tier.h promises holds for RAM, disk and the decorator over them.
+// Runs the contract of tier.h against each tier; today that is the disk tier.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ StoredSlice RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
   return {object, layer, view.bytes.size(), SliceDigest(view.bytes.data(), view.bytes.size())};
 }
 
-// A tier with whatever it stands on.
+// A tier and its folder.
 struct Made {
   std::unique_ptr<TestFolder> folder;
   std::unique_ptr<SliceTier> tier;

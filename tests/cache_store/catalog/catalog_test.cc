@@ -1,4 +1,4 @@
-// The classes behind a store's lock, each at its own job; together they are the store's tests.
+// Unit tests of the classes that a store's lock guards. The store's tests cover them together.
 #include "cache_store/catalog/catalog.h"
 
 #include <gmock/gmock.h>
@@ -122,7 +122,7 @@ TEST(RetentionFeedTest, OffersLeastValuableEvictableFirst) {
   EXPECT_EQ(first(), nullptr);
 }
 
-// A restore point of one chunk of 16 tokens in two groups, without a copy in RAM.
+// Adds a restore point of one chunk of 16 tokens in two groups, without a copy in RAM.
 RestorePointEntry* AddTinyPoint(ObjectTable* objects, Catalog* catalog, uint32_t seed,
                                 const std::shared_ptr<const KnownFingerprint>& model) {
   std::vector<uint32_t> tokens(16, 7);
@@ -171,7 +171,7 @@ TEST(CatalogTest, TinyPointTakesUnderOneKilobyte) {
   EXPECT_GE(with_list, empty);
   EXPECT_GE(empty, before);
   EXPECT_LT(estimated, 1100) << "the formula counts hash tables as if they had just grown";
-  // A sanitizer's allocator says 0.
+  // Under a sanitizer, mallinfo2 returns 0.
   if (measured > 0) {
     EXPECT_LT(measured, 1024);
     EXPECT_LE(measured, estimated);
@@ -213,7 +213,7 @@ TEST(EvictorTest, DemotesOldestDurableCopyFirst) {
     if (objects.size() < 4) kit.objects.SetOnDisk(objects.back());
   }
   kit.objects.NoteUse(objects[0]);
-  kit.objects.NoteUse(objects[3]);  // it has no other copy
+  kit.objects.NoteUse(objects[3]);  // its only copy
   kit.objects.Hold(objects[1]);
   ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
   EXPECT_FALSE(objects[2]->in_host()) << "the first that nobody holds";
@@ -226,7 +226,7 @@ TEST(EvictorTest, DemotesOldestDurableCopyFirst) {
   kit.objects.Release(objects[1]);
 }
 
-// Also where what must stay is more than the limit.
+// Even if the protected points exceed the limit.
 TEST(EvictorTest, LowerDiskLimitEvictsUnprotectedPoints) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;

@@ -27,7 +27,7 @@ class ComputeClaimsTest : public ::testing::Test {
   ComputeClaims::Id Wait(const std::string& key) {
     return claims_.Wait(Key(key), [this, key] { woken_ += key; });
   }
-  // Who was woken since the last time.
+  // Returns the keys of the waiters woken since the last call.
   std::string Woken() {
     for (const auto& wake : wakes_) wake();
     wakes_.clear();

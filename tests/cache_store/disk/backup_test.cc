@@ -1,4 +1,5 @@
-// Backups: everything acknowledged is in them, what is damaged is refused, nothing half is left.
+// Backups contain everything acknowledged, damaged data is refused, and failures leave no partial
+// result.
 #include "cache_store/disk/backup.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +34,8 @@ class Backup : public ::testing::Test {
  protected:
   Backup() {
     KitModel geometry;
-    geometry.head_dim = 512;  // 64 KiB slices: prompts of 200 tokens are tables, of 33 are not
+    geometry.head_dim =
+        512;  // 64 KiB slices: prompts of 200 tokens become tables, prompts of 33 do not
     geometry.layer_types = "llg";
     model_ = geometry.Make();
   }
@@ -53,7 +55,7 @@ class Backup : public ::testing::Test {
       ASSERT_TRUE(KitPublish(store, model_, Prompt(seed), {16, Boundary(seed)}).ok());
     }
   }
-  // Exact bytes, or a miss.
+  // Expects exact bytes, or misses if !holds.
   void ExpectHolds(const std::string& dir, uint64_t first, uint64_t last, bool holds = true) {
     const auto store = Open(dir);
     for (uint64_t seed = first; seed <= last; ++seed) {
@@ -212,7 +214,7 @@ TEST_F(Backup, BackupAcceptsRelativePath) {
 
 TEST_F(Backup, InterruptedBackupIsReplaced) {
   Publish(Open(At("data")).get(), 1, 4);
-  // As a process that died while it copied left it: files, but no list of them.
+  // As left by a process that died while copying: files, but no list of them.
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   fs::rename(At("backup/meta/1"), At("backup/meta/1.tmp"));
   const absl::Status none = RestoreDataDir(At("backup"), At("again")).status();
@@ -223,7 +225,8 @@ TEST_F(Backup, InterruptedBackupIsReplaced) {
   ExpectHolds(At("again"), 1, 4);
 }
 
-// What rots in a log takes all that is behind it, and a start forgives that after a reboot.
+// Damage in a log loses all later records, and a start tolerates that after a reboot; a backup must
+// not.
 TEST_F(Backup, CorruptLogIsNotBackedUp) {
   Publish(Open(At("data")).get(), 1, 8);
   for (const auto& entry : fs::directory_iterator(At("data/db"))) {
@@ -246,7 +249,7 @@ TEST_F(Backup, CorruptLogIsNotBackedUp) {
   }
 }
 
-// Older backups may have what is lost.
+// Refused, because a new backup could displace older backups that still have the lost entries.
 TEST_F(Backup, DamagedStartBlocksBackupUntilRestart) {
   Publish(Open(At("data")).get(), 1, 8);
   FlipABitOf(At("data/db/CURRENT"));

@@ -1,5 +1,5 @@
-// Files of a data folder that rot, shrink or vanish: what the store mends, what it gives up, and
-// what it says. Whatever one bit may do: flip_test.cc.
+// Damaged, cut or missing files of a data folder: which the store repairs, what it loses, and what
+// it reports. Single bit flips: flip_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>
@@ -34,14 +34,14 @@ class Damage : public SteppedStoreFixture, public ::testing::Test {
   absl::StatusOr<uint32_t> Fetch(uint64_t seed, bool is_large = false) {
     return KitFetch(store_.get(), is_large ? large_ : model_, Prompt(seed));
   }
-  // Everything that is in the log becomes tables.
+  // Writes the log's contents into tables.
   void Flush() {
     store_.reset();
     std::unique_ptr<Database> db;
     ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
     ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
   }
-  // Of one family, the newest last.
+  // Returns the tables of one family, newest last.
   std::vector<fs::path> TablesOf(const std::string& family) {
     std::unique_ptr<Database> db;
     EXPECT_TRUE(Database::Open(folder_.path(), Database::Mode::kLook, &db).ok());
@@ -89,7 +89,7 @@ TEST_F(Damage, InfoLogFileIsAbsent) {
   EXPECT_EQ(Only("LOG"), fs::path());
 }
 
-// RocksDB asserts that what a block begins with makes sense.
+// RocksDB asserts that the header of a block is plausible.
 TEST_F(Damage, DamagedBlockHeaderIsDataLoss) {
   Open();
   for (uint64_t seed = 1; seed <= 4; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
@@ -134,8 +134,8 @@ TEST_F(Damage, DamagedTableEndIsAnError) {
   EXPECT_TRUE(rocksdb::SstFileReader(options).Open(table).ok());
 }
 
-// RocksDB does not verify the block of a large slice: everything around the slice is looked at
-// first.
+// RocksDB does not verify the block of a large slice, so the store checks all bytes around the
+// slice.
 TEST_F(Damage, BitFlipNeverYieldsWrongSlice) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
@@ -190,7 +190,8 @@ TEST_F(Damage, LostTableCostsOnlyItsObjects) {
   EXPECT_EQ(Fetch(1, true).value(), 64u);
 }
 
-// Nothing is found without objects; without the rest nobody knows which version wrote them.
+// Without the objects family, no entry can be found; without the meta family, the writer's version
+// is unknown.
 TEST_F(Damage, LostRecordTableSetsDatabaseAside) {
   for (const char* family : {"objects", "meta"}) {
     SCOPED_TRACE(family);
@@ -237,7 +238,7 @@ TEST_F(Damage, SetAsideDatabaseExpires) {
   EXPECT_EQ(Aside().size(), 0u);
 }
 
-// The child that mends a database goes back in time, which a drop must not.
+// The child that repairs a database returns to an older state, which must not undo a drop.
 TEST_F(Damage, DamageRestoresNoDroppedPoint) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
@@ -247,7 +248,7 @@ TEST_F(Damage, DamageRestoresNoDroppedPoint) {
   ASSERT_TRUE(store_->Drop(id, "default", true).ok());
   const auto left = store_->List("default");
   store_.reset();
-  // The end of the manifest has the drop's flush.
+  // The end of the manifest records the drop's flush.
   const fs::path manifest = Only("MANIFEST-");
   for (uint64_t bytes = fs::file_size(manifest) - 1; bytes > 40; bytes -= 40) {
     fs::resize_file(manifest, bytes);
@@ -309,7 +310,7 @@ TEST_F(Damage, UnreadableDatabaseManifestCountsLosses) {
   EXPECT_EQ(Fetch(seed - 4, true).value(), 64u) << "only CURRENT was gone";
 }
 
-// Best-efforts recovery leaves the logs alone; the opening that follows it takes them.
+// Best-efforts recovery ignores the logs; the next opening replays them.
 TEST_F(Damage, BestEffortsRecoveryKeepsLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -334,7 +335,7 @@ TEST_F(Damage, FailedCompactionAllowsWrites) {
   ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
   const rocksdb::CompactRangeOptions all;
   const rocksdb::Status met = (*db)->CompactRange(all, db->family(kObjects), nullptr, nullptr);
-  // Nothing to merge it with: moved as it is. With another above it, it is read.
+  // A single table is moved without being read. With another table above it, it is read and merged.
   ASSERT_TRUE((*db)->Put({}, db->family(kObjects), "zzzzzzzz", "x").ok());
   ASSERT_TRUE((*db)->Put({}, db->family(kObjects), "a", "x").ok());
   ASSERT_TRUE((*db)->Flush({}, db->family(kObjects)).ok());
@@ -345,7 +346,7 @@ TEST_F(Damage, FailedCompactionAllowsWrites) {
   EXPECT_TRUE((*db)->Put({}, db->family(kObjects), "b", "x").ok());
 }
 
-// Every flush leaves one more table that no compaction takes.
+// Every flush adds a table that no compaction takes.
 TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -361,8 +362,8 @@ TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   }
 }
 
-// A database whose number of drops is too low is from before a drop; one whose number has rotten is
-// not.
+// A database with a smaller drop number than expected is from before a drop; a database with a
+// damaged drop number is not.
 TEST_F(Damage, DamagedDropNumberKeepsDatabase) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());

@@ -1,4 +1,5 @@
-// Tables of slices on disk: whole or not at all, and dropped only when nothing in them lives.
+// Tables of slices on disk: they exist completely or not at all, and are deleted only if no slice
+// in them is live.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>
@@ -24,7 +25,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kSliceBytes = size_t{1} << 20;  // one is enough for a table
+constexpr size_t kSliceBytes = size_t{1} << 20;  // one slice is enough for a table
 
 class DiskTables : public ::testing::Test {
  protected:
@@ -40,7 +41,7 @@ class DiskTables : public ::testing::Test {
     return CopySlice(bytes);
   }
   static StoredSlice Ref(uint64_t object) { return {object, 0, kSliceBytes, 0, true}; }
-  // One table with a slice of each object.
+  // Writes one table with a slice of each object.
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
     for (const uint64_t object : objects) {
@@ -59,8 +60,7 @@ class DiskTables : public ::testing::Test {
     return true;
   }
 
-  // RocksDB deletes a file when the last job is done that began before it was dead, on a thread of
-  // its own.
+  // RocksDB deletes a dead file on its own thread, once the last job that started earlier is done.
   void AwaitTablesBelow(uint64_t most) {
     const absl::Time limit = absl::Now() + absl::Minutes(1);
     uint64_t bytes = most;
@@ -83,7 +83,7 @@ class DiskTables : public ::testing::Test {
 
 TEST_F(DiskTables, TablesSurviveReopening) {
   Open();
-  WriteTable({3, 1, 2});  // in any order
+  WriteTable({3, 1, 2});  // order does not matter
   for (int opened = 0; opened < 2; ++opened) {
     for (const uint64_t object : {1, 2, 3}) EXPECT_TRUE(Holds(object));
     EXPECT_FALSE(Holds(4));
@@ -91,8 +91,8 @@ TEST_F(DiskTables, TablesSurviveReopening) {
   }
 }
 
-// A start without it has RocksDB open with fewer checks, where a flush that failed is no error of
-// the database: whoever waits for it would wait for ever.
+// After a start with a lost table, RocksDB runs with fewer checks and does not report a failed
+// flush as a database error; a caller must not wait for that flush forever.
 TEST_F(DiskTables, FlushFailureReturnsAfterLostTable) {
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
     tier_.reset();
@@ -121,7 +121,7 @@ TEST_F(DiskTables, FlushFailureReturnsAfterLostTable) {
   tier_.reset();
 }
 
-// A start that fails is tried again: only damage has a database set aside.
+// A failed start is retried; the database is only set aside if it is damaged.
 TEST_F(DiskTables, FailedStartReadLosesNothing) {
   Open();
   WriteTable({1, 2});
@@ -206,7 +206,7 @@ TEST_F(DiskTables, StartRemovesHalfWrittenTables) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path() + "/tables.tmp"));
 }
 
-// One for the table, one for its name, and RocksDB's manifest before and after.
+// One sync for the table, one for its name, and one for RocksDB's manifest before and after.
 TEST_F(DiskTables, TableWriteNeedsFourSyncs) {
   Open();
   WriteTable({1});
@@ -228,7 +228,7 @@ TEST_F(DiskTables, TablesSurviveMachineCrash) {
   }
 }
 
-// RocksDB asserts that it can read the ends of a table that it is to link.
+// RocksDB asserts that it can read the ends of a table to link.
 TEST_F(DiskTables, FailedReadBackFailsWrite) {
   for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
     for (int nth = 1; nth <= 8; ++nth) {
@@ -248,7 +248,7 @@ TEST_F(DiskTables, FailedReadBackFailsWrite) {
   EXPECT_GT(disk_.struck(), 4);
 }
 
-// Of a block of records, no record's own checksum covers how it is laid out; RocksDB asserts it.
+// The layout of a block of records is not covered by the records' checksums; RocksDB asserts it.
 TEST_F(DiskTables, DamagedBlockIsDataLoss) {
   Open();
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
@@ -262,7 +262,7 @@ TEST_F(DiskTables, DamagedBlockIsDataLoss) {
     const std::string content((std::istreambuf_iterator<char>(file)), {});
     const size_t begin = content.find(bytes);
     if (begin == std::string::npos) continue;
-    const size_t end = begin + bytes.size() + 8;  // and where its entries are
+    const size_t end = begin + bytes.size() + 8;  // and the offsets of its entries
     for (size_t at = 0; at < end; ++at, ++rotten) {
       const auto put = [&](char byte) { file.seekp(static_cast<std::streamoff>(at)).put(byte); };
       put(static_cast<char>(content[at] ^ 0x40));
@@ -278,7 +278,7 @@ TEST_F(DiskTables, DamagedBlockIsDataLoss) {
 
 TEST_F(DiskTables, SliceDamageIsDataLoss) {
   Open();
-  const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
+  const std::vector<std::byte> small(16), large(8192);  // one in the block, one in a blob file
   const StoredSlice refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
   ASSERT_TRUE(tier_->WriteAll({{refs[0], CopySlice(small)}}).ok());
   ASSERT_TRUE(tier_->WriteAll({{refs[1], CopySlice(large)}}).ok());
@@ -323,8 +323,8 @@ TEST_F(DiskTables, FailedReclaimIsRetried) {
   EXPECT_GT(disk_.struck(), 2);
 }
 
-// Of a table that a compaction begins and writes nothing to, RocksDB looks at the first key, and
-// asserts that there is one where the table could not be written.
+// If a compaction starts a table but writes no entry into it, RocksDB reads the first key, and
+// asserts that it exists even if the table could not be written.
 TEST_F(DiskTables, FailedReclaimRevivesNoObject) {
   int failed = 0;
   for (int nth = 4; nth <= 30; ++nth) {
@@ -345,7 +345,7 @@ TEST_F(DiskTables, FailedReclaimRevivesNoObject) {
     disk_.Disarm();
     for (const uint64_t object : all) EXPECT_FALSE(Holds(object)) << nth;
   }
-  // Which of the writes are the reclaim's, and which ones of its own jobs, RocksDB chooses.
+  // RocksDB decides which writes belong to the reclaim and which to its own jobs.
   EXPECT_GT(disk_.struck(), 4);
   EXPECT_GT(failed, 0);
 }
@@ -388,7 +388,8 @@ TEST_F(DiskTables, FallsBackToPageCache) {
   EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
 }
 
-// The numbers of the lost table's objects lie around another's, and reads of the other one fail.
+// The object numbers of the lost table lie around an object of another table, and reads of the
+// other table fail.
 TEST_F(DiskTables, LostTableKeepsOtherTables) {
   Open();
   WriteTable({1, 3});
@@ -400,7 +401,7 @@ TEST_F(DiskTables, LostTableKeepsOtherTables) {
     if (is_table && (first.empty() || file.path() < first)) first = file.path();
   }
   std::filesystem::remove(first);
-  // On a copy of the folder, of a disk that reads right for so many reads.
+  // Opens a copy of the folder on a disk whose first `sound` reads are right.
   const auto open = [&](DiskFault fault, int sound) {
     const TestFolder copy;
     std::filesystem::copy(folder_.path(), copy.path(), std::filesystem::copy_options::recursive);
@@ -424,7 +425,7 @@ TEST_F(DiskTables, LostTableKeepsOtherTables) {
     constexpr int kMany = 100000;
     open(fault, kMany);
     const int reads = kMany - disk_.spared_reads();
-    for (int last = 1; last <= 12; ++last) {  // are wrong
+    for (int last = 1; last <= 12; ++last) {  // wrong reads
       const int struck = disk_.struck();
       open(fault, reads - last);
       EXPECT_GT(disk_.struck(), struck) << last;
@@ -433,13 +434,13 @@ TEST_F(DiskTables, LostTableKeepsOtherTables) {
   disk_.SpareReads(0);
 }
 
-// A full disk's last room is for erases until space was given back, which a rotten block of records
-// must not put off for good.
+// On a full disk, the last room is reserved for erases until a reclaim. A damaged block of records
+// must not block writes forever.
 TEST_F(DiskTables, DamagedRecordBlocksNoWrites) {
   Open();
   WriteTable({1});
   WriteTable({2});
-  ASSERT_TRUE(tier_->SettleErases().ok());  // which flushes
+  ASSERT_TRUE(tier_->SettleErases().ok());  // flushes
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_EQ(FlipBitsOnDisk(folder_, SerializeObject(record)), 1);
   tier_->ReleaseReserve();

@@ -1,5 +1,5 @@
-// A disk that fails for a while: what was acknowledged is there once it is well, and the store
-// takes more, without a restart.
+// A disk that fails temporarily: once it works again, acknowledged points are served and publishes
+// succeed, without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ struct Failing {
   const char* name;
   DiskFault fault;
   int per_mille;
-  uint32_t head_dim;  // 1,024: tables; 2: the log
+  uint32_t head_dim;  // 1,024: slices in tables; 2: in the log
 };
 constexpr Failing kFailing[] = {
     {"FolderSyncsOfTables", DiskFault::kFailedFolderSync, 1000, 1024},
@@ -48,7 +48,7 @@ class FailingDisk : public FaultyDiskFixture, public ::testing::TestWithParam<Fa
     geometry.head_dim = GetParam().head_dim;
     model_ = geometry.Make();
   }
-  // Publishes, and remembers what was acknowledged.
+  // Publishes and remembers acknowledged points.
   absl::Status Publish(Durability durability) {
     const uint64_t seed = ++seed_;
     absl::Status status = FaultyDiskFixture::Publish(seed, durability);
@@ -72,7 +72,7 @@ TEST_P(FailingDisk, RecoveredDiskServesAcknowledgedPoints) {
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(Publish(i % 2 == 0 ? Durability::kDisk : Durability::kSync).ok());
   }
-  // From files, not from memory: a drop is flushed.
+  // A drop is flushed, so the points are then read from files, not from memory.
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1000), {32}).ok());
   for (const RestorePoint& point : store_->List("default")) {
     if (point.tokens != 32) continue;
@@ -103,10 +103,10 @@ TEST_P(FailingDisk, RecoveredDiskServesAcknowledgedPoints) {
   ExpectAllThere();
 }
 
-// Their points lie in the log.
+// Tests of points in the log.
 class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
  protected:
-  // Closes the store.
+  // Closes the store, and verifies and backs up its folder.
   void ExpectWholeFolder() {
     store_.reset();
     const VerifyReport verified = VerifyDataDir(folder_.path()).value();
@@ -117,7 +117,8 @@ class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
   }
 };
 
-// A write that fails half way leaves part of a record in the log, and RocksDB writes behind it.
+// A write that fails halfway leaves part of a record in the log, and RocksDB writes the next
+// records after it.
 TEST_F(FailedWrites, TornLogIsNotDamage) {
   std::vector<uint64_t> acknowledged;
   const auto publish = [&](uint64_t seed) {
@@ -141,7 +142,7 @@ TEST_F(FailedWrites, TornLogIsNotDamage) {
   for (const uint64_t seed : acknowledged) EXPECT_EQ(Fetch(seed), 64u) << seed;
 }
 
-// A kill -9 in the middle of a write leaves half a record.
+// A kill -9 during a write leaves half a record.
 TEST_F(FailedWrites, UnfinishedRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) {
     Open();
@@ -149,7 +150,7 @@ TEST_F(FailedWrites, UnfinishedRecordIsNotDamage) {
     store_.reset();
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
       if (entry.path().extension() != ".log") continue;
-      // Of 1,000 bytes, whole; then the beginning of a record.
+      // A record that claims 1,000 bytes but is cut after 100.
       std::ofstream(entry.path(), std::ios::app | std::ios::binary)
           << std::string("sums\xE8\x03\x01", 7) << std::string(100, 'x');
     }
@@ -160,7 +161,7 @@ TEST_F(FailedWrites, UnfinishedRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) EXPECT_EQ(Fetch(seed), 64u);
 }
 
-// The count is what a start finds losses by.
+// A start detects losses by comparing with this count.
 TEST(PointCountTest, RepeatedWritesCountOnce) {
   const TestFolder folder;
   FaultyDisk disk;
@@ -186,7 +187,7 @@ TEST(PointCountTest, RepeatedWritesCountOnce) {
   disk.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(tier->EraseManifests({{3}}).ok());
   EXPECT_EQ(counted(), 1u);
-  // One point, whichever of its two manifests a crash leaves.
+  // Counts as one point, whichever of its two manifests survives a crash.
   ASSERT_TRUE(commit(5, /*replaced=*/3).ok());
   EXPECT_EQ(counted(), 1u);
   ASSERT_TRUE(tier->EraseManifests({{3}}).ok());
@@ -226,7 +227,7 @@ TEST_F(DamagedInUse, RestartRepairsUnopenableDatabase) {
 TEST_F(DamagedInUse, ScrubRewritesLostLogRecords) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
-  // The next pass is days away.
+  // Step until the next pass is days away.
   absl::Duration pause;
   while (pause < absl::Hours(1)) clock_.Advance(pause = stepped()->ScrubStep());
   clock_.Advance(-pause);
@@ -237,7 +238,7 @@ TEST_F(DamagedInUse, ScrubRewritesLostLogRecords) {
   }
   disk_.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(Publish(4).ok());
-  // It may have been misread, and is looked at twice.
+  // The damage may be a misread, so it is read again before it counts.
   absl::Status taken = Publish(4);
   for (int i = 0; i < 2 && absl::IsDataLoss(taken); ++i) taken = Publish(4);
   EXPECT_TRUE(taken.ok()) << taken;

@@ -1,10 +1,9 @@
-// One flipped bit anywhere in a data folder, or one of its files cut, emptied or removed: the store
-// starts, serves no wrong byte, and reports what it lost by it: with a counter, a line, and in
-// Explain.
+// One flipped bit anywhere in a data folder, or one file cut, emptied or removed: the store starts,
+// serves no wrong byte, and reports its losses in a counter, a warning and Explain.
 //
-// Each is done to a fresh copy of one folder, by a child process: what ends that is a failure, and
-// the next child goes on behind it. Flips are seeded; HEARTH_FLIPS=N makes N of them,
-// HEARTH_FLIPS_FIRST=N begins with another than the first. How many points they cost is printed.
+// Each damage is applied to a fresh copy of one folder, in a child process. If the child dies, the
+// test fails and the next child continues after that damage. Flips are seeded; HEARTH_FLIPS=N makes
+// N flips, HEARTH_FLIPS_FIRST=N sets the number of the first. The number of lost points is printed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -48,7 +47,7 @@ struct StoredPoint {
   KitPrompt prompt;
 };
 
-// Slices in the small family, and in tables of their own.
+// Points with slices in the family of small slices, and in their own tables.
 std::vector<StoredPoint> PointsOf(uint64_t first_seed) {
   std::vector<StoredPoint> points;
   for (const auto& [head_dim, count] : std::map<uint32_t, int>{{2, 6}, {64, 3}, {512, 2}}) {
@@ -66,7 +65,7 @@ class Flips {
  public:
   explicit Flips(const TestFolder& folder) : folder_(folder) {}
 
-  // First points in tables, then points in the log.
+  // Creates points in tables, then points in the log.
   void MakeFolder() {
     for (const uint64_t first_seed : {1, 100}) {
       {
@@ -84,7 +83,7 @@ class Flips {
     }
   }
 
-  // Does something to a copy of the folder; what that was. Returns what is wrong then, a line each.
+  // Damages a folder; returns a description of the damage.
   using Damage = std::function<std::string(const std::string& folder)>;
   std::string Try(const Damage& damage, bool with_backup, std::string* what) {
     wrong_.str("");
@@ -100,7 +99,7 @@ class Flips {
     Check();
     return wrong_.str();
   }
-  size_t lost() const { return lost_; }  // points, by the last one
+  size_t lost() const { return lost_; }  // points lost by the last damage
 
  private:
   std::string Base() const { return folder_.File("base"); }
@@ -152,7 +151,7 @@ class Flips {
     }
   }
 
-  // Exact bytes, all of them.
+  // Returns whether the fetch gives the exact bytes of all tokens.
   bool Fetches(TieredStore* store, const StoredPoint& point) {
     const absl::StatusOr<uint32_t> usable = KitFetch(store, point.model, point.prompt);
     if (absl::IsInternal(usable.status())) wrong_ << "WRONG BYTES: " << usable.status() << "\n";
@@ -192,7 +191,7 @@ class Flips {
   size_t lost_ = 0;
 };
 
-// Of the folder's database, in an order that stays.
+// Returns the database's files in a fixed order.
 std::vector<fs::path> FilesOf(const std::string& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder + "/db")) {
@@ -202,7 +201,8 @@ std::vector<fs::path> FilesOf(const std::string& folder) {
   return files;
 }
 
-// One bit of one file; half of them where a table or a manifest has what all else hangs on.
+// Flips one bit of one file; half of the flips hit the end, which holds the most important data of
+// tables and manifests.
 std::string Flip(const std::string& folder, uint64_t flip) {
   std::mt19937_64 random(flip);
   const std::vector<fs::path> files = FilesOf(folder);
@@ -221,7 +221,7 @@ std::string Flip(const std::string& folder, uint64_t flip) {
   return absl::StrCat(path.filename().string(), ", byte ", at, " of ", size, ", bit ", bit);
 }
 
-// Number `hit` of three for each file. None left: "".
+// Applies damage number `hit`, three per file. Returns "" if there are no more.
 std::string CutEmptyOrRemove(const std::string& folder, uint64_t hit) {
   std::vector<fs::path> files = FilesOf(folder);
   files.emplace_back(folder + "/points");
@@ -237,14 +237,14 @@ std::string CutEmptyOrRemove(const std::string& folder, uint64_t hit) {
 class DamageAtRest : public ::testing::Test {
  protected:
   DamageAtRest() {
-    // Copies and syncs by the hundred: in memory where there is such a folder.
+    // Use a folder in memory if there is one, as there are hundreds of copies and syncs.
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
     folder_ = std::make_unique<TestFolder>();
     EXPECT_EQ(RunInChild([&] { Flips(*folder_).MakeFolder(); }), 0);
   }
 
-  // Numbers from `first` to `end`, or to the first of which `damage` says "" that there is none.
-  // Returns how many cost so many points.
+  // Applies damages `first` to `end` - 1, or until `damage` returns "". Returns a map: lost points
+  // -> number of damages that lost so many.
   using Numbered = std::function<std::string(const std::string& folder, uint64_t number)>;
   std::map<size_t, int> TryAll(uint64_t first, uint64_t end, const Numbered& damage) {
     for (uint64_t next = first; next < end;) {
@@ -264,7 +264,7 @@ class DamageAtRest : public ::testing::Test {
     return costs;
   }
 
-  // Twice those of PointsOf: half in tables, half in the log.
+  // Twice the points of PointsOf: half in tables, half in the log.
   static constexpr size_t kPoints = 22;
 
  private:

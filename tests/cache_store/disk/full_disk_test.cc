@@ -1,5 +1,5 @@
-// A disk that fills up or fails: what is there is served, what cannot be kept is refused, and when
-// there is room again the store takes it, without a restart.
+// A disk that fills up or fails: stored points are served, new points are refused, and once there
+// is room again publishes succeed, without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class FullDisk : public FaultyDiskFixture, public ::testing::TestWithParam<uint3
     geometry.head_dim = GetParam();
     model_ = geometry.Make();
   }
-  // The point of this many tokens.
+  // Drops the point of this many tokens.
   absl::Status Drop(uint32_t tokens) {
     for (const RestorePoint& point : store_->List("default")) {
       if (point.tokens == tokens) return store_->Drop(point.id, "default", true).status();
@@ -81,7 +81,7 @@ TEST_P(FullDisk, PublishSucceedsAfterFailedWrite) {
   }
 }
 
-// A machine that stops forgets all that was not synced.
+// A machine crash loses everything that was not synced.
 TEST_P(FullDisk, StartReserveSurvivesMachineCrash) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
@@ -91,7 +91,7 @@ TEST_P(FullDisk, StartReserveSurvivesMachineCrash) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-// RocksDB syncs what it writes itself, not what another process left in the page cache.
+// RocksDB syncs its own writes, but not data that an earlier process left in the page cache.
 TEST_P(FullDisk, SyncedPublishSurvivesTwoCrashes) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -118,8 +118,8 @@ TEST_P(FullDisk, UsedReserveIsRestored) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-// Neither do small writes on a disk that is nearly full lose their room to it, nor do they put off
-// when it is kept again.
+// On a nearly full disk, the reserve neither takes room from small writes, nor do small writes
+// delay its restoration.
 TEST_P(FullDisk, ReserveWaitsForAmpleRoom) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
@@ -147,7 +147,8 @@ TEST_P(FullDisk, ReserveIsSyncedDespiteFailures) {
   for (int nth = 1; nth <= 12; ++nth) {
     store_.reset();
     disk_.SetRoom(0);
-    disk_.Arm(DiskFault::kFailedSync, nth);  // of the file, of its folder, of what ends the start
+    disk_.Arm(DiskFault::kFailedSync,
+              nth);  // of the file, of its folder, or at the end of the start
     const bool opened = TryOpen().ok();
     disk_.Disarm();
     if (!opened) Open();
@@ -161,7 +162,7 @@ TEST_P(FullDisk, ReserveIsSyncedDespiteFailures) {
   }
 }
 
-// Its manifest could not be erased, and then its objects could: not in that order.
+// After the erase of the manifest failed, its objects must not be erased before it.
 TEST_P(FullDisk, ManifestIsErasedBeforeObjects) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
@@ -220,7 +221,7 @@ TEST_P(FullDisk, FailedReopenKeepsServingReads) {
   EXPECT_FALSE(Publish(4).ok());
   for (int nth = 2; nth <= 8; ++nth) {
     disk_.SetFull(false);
-    disk_.Arm(DiskFault::kFailedWrite, nth);  // the first is of the try whether the disk works
+    disk_.Arm(DiskFault::kFailedWrite, nth);  // the first write only tests whether the disk works
     Publish(4).IgnoreError();
     disk_.Disarm();
     disk_.SetFull(true);
@@ -238,7 +239,7 @@ TEST_P(FullDisk, FailedReopenKeepsServingReads) {
   EXPECT_EQ(Counted("quarantined_objects"), 0u);
 }
 
-// Somebody took the room that is kept for a start, too.
+// Other programs also took the room reserved for a start.
 TEST_P(FullDisk, FullDiskStartServesReads) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
@@ -257,7 +258,7 @@ TEST_P(FullDisk, FullDiskStartServesReads) {
   EXPECT_EQ(Counted("recovery_damage"), 0u);
 }
 
-// Through the log, and as tables.
+// Small slices go through the log, large slices become tables.
 INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
                          [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
 

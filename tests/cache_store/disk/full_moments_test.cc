@@ -1,8 +1,8 @@
-// A disk that is full from a random moment on: what is there is served, what cannot be kept is
-// refused with the reason, a start finds it as full as it was, and when there is room again the
-// store takes publishes without being told. On an injected disk, and on real small file systems
-// where the test may mount them. Seeded; HEARTH_FULL_MOMENTS=N tries N moments,
-// and a sixth of that on each of those.
+// A disk that fills up at a random moment: stored points are served, new points are refused with
+// the reason, a start on the full disk works, and once there is room again publishes succeed
+// without any other action. Runs on an injected disk, and on real small file systems if the test
+// may mount them. Seeded; HEARTH_FULL_MOMENTS=N tries N moments on the injected disk and N / 6 on
+// each file system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,12 +43,13 @@ class Moment {
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
     disk_->SetRoom(random_() % (12 * kMiB) * (random_() % 4));
     int refused = 0;
-    // Some 60 MiB in 120 of them, and a file system may take a part of that for nothing.
+    // About 60 MiB per 120 publishes; a file system may absorb part of that without allocating
+    // blocks.
     for (int i = 0; i < 1000 && refused < 3; ++i) refused += Refuses() ? 1 : 0;
     ASSERT_EQ(refused, 3) << "it was never full";
     CheckServes("while full");
     if (random_() % 2 == 0) {
-      // Full, as it left itself.
+      // Restart on the full disk.
       if (random_() % 2 == 0) disk_->Kill();
       store_.reset();
       disk_->Restart();
@@ -86,7 +87,7 @@ class Moment {
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
   }
-  // Small ones go through the log, the large ones are tables.
+  // Small slices go through the log, large slices become tables.
   absl::Status Publish() {
     const size_t model = random_() % models_.size();
     const KitPrompt prompt{KitTokens(++seed_, 65), {}};
@@ -132,7 +133,7 @@ TEST(FullMoments, InjectedDiskKeepsAcknowledgedPoints) {
   }
 }
 
-// As a store leaves it that wrote faster than it could flush: no flush can begin.
+// Leaves a database as a store that wrote faster than it could flush: no flush can begin.
 void WriteUnflushed(const std::string& path, int memtables, size_t memtable_bytes) {
   rocksdb::Options options;
   options.create_if_missing = options.create_missing_column_families = true;

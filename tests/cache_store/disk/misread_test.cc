@@ -1,5 +1,6 @@
-// A disk that reads wrong, or fails, for some seconds while its bytes are right: no acknowledged
-// restore point is lost, in use or by a start. Damage that stays is quarantined.
+// A disk whose reads are wrong or fail for some seconds although its bytes are right: no
+// acknowledged restore point is lost, neither in use nor at a start. Permanent damage is
+// quarantined.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,8 @@ struct BadMoment {
   DiskFault fault;
   int per_mille;
   int seconds;
-  bool in_tables;  // slices of 16 KiB; else small ones in the log and what becomes of it
+  bool in_tables;  // true: slices of 16 KiB; false: small slices in the log and the files written
+                   // from it
 };
 constexpr BadMoment kBadMoments[] = {
     {"OneBitInOneReadOfFiftyOfTables", DiskFault::kFlippedBit, 20, 8, true},
@@ -54,7 +56,7 @@ class MisreadFixture : public FaultyDiskFixture {
   StoreSeams Seams() override {
     StoreSeams seams = FaultyDiskFixture::Seams();
     if (in_tables_) seams.min_table_bytes = 1;
-    // A start waits by the clock of the test, and the disk is well when its bad moment is over.
+    // A start waits by the test's clock, and the disk recovers when its bad moment is over.
     seams.disk.wait = [this](absl::Duration pause) {
       clock_.Advance(pause);
       if (clock_.Now() >= well_at_) Heal();
@@ -76,14 +78,14 @@ class MisreadFixture : public FaultyDiskFixture {
       disk_.SetShare(fault, 0);
     }
   }
-  // All prompts begin alike: one object that is lost takes all points with it.
+  // All prompts have a common prefix, so losing one object of it loses all points.
   static KitPrompt Prompt(uint64_t seed) {
     std::vector<uint32_t> tokens = KitTokens(0, 32);
     const std::vector<uint32_t> own = KitTokens(seed, 33);
     tokens.insert(tokens.end(), own.begin(), own.end());
     return {std::move(tokens), {}};
   }
-  // Remembers what was acknowledged.
+  // Publishes and remembers acknowledged points.
   absl::Status Publish() {
     const uint64_t seed = ++seed_;
     const absl::Status status =
@@ -91,20 +93,20 @@ class MisreadFixture : public FaultyDiskFixture {
     if (status.ok()) acknowledged_.push_back(seed);
     return status;
   }
-  // 0: an error, or a miss. The bytes are compared.
+  // Returns 0 for an error or a miss. Compares the bytes.
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value_or(0); }
   void PublishSome() {
     for (int i = 0; i < 12; ++i) ASSERT_TRUE(Publish().ok());
-    // From files, not from memory: a drop is flushed.
+    // A drop is flushed, so the points are then read from files, not from memory.
     ASSERT_TRUE(KitPublish(store_.get(), model_, {KitTokens(1000, 65), {}}, {64}).ok());
     for (const RestorePoint& point : store_->List("default")) {
       if (point.last_token_ids.back() != KitTokens(1000, 64).back()) continue;
       ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
     }
-    // And some from the log.
+    // These are read from the log.
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
   }
-  // Fetches, a publish and the scrub, for half a second.
+  // Fetches, publishes and scrubs for half a second.
   void UseForAMoment() {
     for (const uint64_t seed : std::vector<uint64_t>(acknowledged_)) Fetch(seed);
     Publish().IgnoreError();
@@ -162,13 +164,13 @@ TEST_P(Misread, StartDuringErrorsLosesNothing) {
     absl::Status opened = TryOpen();
     for (; !opened.ok() && clock_.Now() < well_at_; opened = TryOpen()) {
       EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
-      clock_.Advance(absl::Seconds(1));  // as a supervisor waits
+      clock_.Advance(absl::Seconds(1));  // as a supervisor would wait
     }
     Heal();
     if (!opened.ok()) Open();
     EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
     EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
-    if (Counted("recovery_unread_manifests") > 0) Open();  // they were left alone
+    if (Counted("recovery_unread_manifests") > 0) Open();  // unread manifests were left alone
     ExpectAllServed();
     EXPECT_TRUE(Publish().ok());
   }
@@ -181,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, Misread, ::testing::ValuesIn(kBadMoments),
 class Misreads : public MisreadFixture, public ::testing::Test {
  protected:
   Misreads() { UseTables(true); }
-  // The bytes of one slice of a prompt's last chunk, as they lie on disk.
+  // Returns the bytes on disk of one slice of a prompt's last chunk.
   std::string SliceOf(uint64_t seed) {
     const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 2);
     return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
@@ -196,7 +198,7 @@ TEST_F(Misreads, RealDamageQuarantinesOneObject) {
   Heal();
   ExpectAllServed();
   ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(2)), 1);
-  // Objects that were read right since do not put it off.
+  // Successful reads of other objects do not delay the quarantine.
   for (int i = 0; i < 200 && Counted("quarantined_objects") == 0; ++i) {
     Fetch(2);
     clock_.Advance(absl::Milliseconds(100));
@@ -208,7 +210,7 @@ TEST_F(Misreads, RealDamageQuarantinesOneObject) {
   EXPECT_EQ(Fetch(2), 64u) << "healed by the next publish";
 }
 
-// Each read of a slice gives other wrong bytes: they were never on the disk.
+// Each read of a slice gives different wrong bytes, so they were never on the disk.
 TEST_F(Misreads, VaryingMisreadsAreNotDamage) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -222,7 +224,7 @@ TEST_F(Misreads, VaryingMisreadsAreNotDamage) {
   ExpectAllServed();
 }
 
-// A cable may flip the same bit of each read.
+// A bad cable may flip the same bit in each read.
 TEST_F(Misreads, ManyFailingObjectsAreKept) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -238,7 +240,7 @@ TEST_F(Misreads, ManyFailingObjectsAreKept) {
   for (const uint64_t seed : acknowledged_) {
     std::string rotten = SliceOf(seed);
     rotten[rotten.size() / 2] ^= 0x10;
-    ASSERT_EQ(FlipBitsOnDisk(folder_, rotten), 1);  // which sets the bit right
+    ASSERT_EQ(FlipBitsOnDisk(folder_, rotten), 1);  // flips the bit back
   }
   ExpectAllServed();
 }
@@ -273,7 +275,8 @@ TEST_F(Misreads, ScrubPausesDuringMisreads) {
   }
 }
 
-// Right bytes, an error, or less, of which Explain says why: the point is there in any case.
+// A fetch gives right bytes, an error, or a shorter hit that Explain explains. The point stays
+// listed in any case.
 TEST_F(Misreads, MisreadPointStaysListed) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -353,13 +356,13 @@ TEST_F(Misreads, VerifySeparatesMisreadsFromDamage) {
 TEST_F(Misreads, RamCopySurvivesDiskErrors) {
   options_.scrub.bytes_per_s = 0;
   options_.host_bytes = 4 * kMiB;
-  UseTables(false);  // of slices that lie in RAM where they were read the disk is not read again
+  UseTables(false);  // these slices stay in RAM where they were read, so the disk is not read again
   Open();
   PublishSome();
   Open();
-  auto early = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value();  // will read the disk
+  auto early = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value();  // reads the disk later
   ASSERT_EQ(Fetch(1), 64u);
-  executor_->RunAll();  // in RAM now
+  executor_->RunAll();  // now in RAM
   disk_.SetShare(DiskFault::kFailedRead, 1000);
   for (int i = 0; i < 30; ++i) {
     EXPECT_FALSE(early->ReadSlice(0, 2).ok());
@@ -390,12 +393,12 @@ TEST_F(Misreads, SingleStartErrorLosesNothing) {
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("it was moved to"))));
 }
 
-// As of a disk that begins to read wrong after the database is open, too.
+// The disk may also start to misread after the database is open.
 TEST_F(Misreads, LateStartMisreadsLoseNothing) {
   UseTables(false);
   Open();
   PublishSome();
-  int sound = 0;  // reads; the index comes last
+  int sound = 0;  // right reads before the errors; the index is read last
   for (bool is_struck = true; is_struck; sound += sound < 120 ? 8 : 1) {
     store_.reset();
     const int struck = disk_.struck();
@@ -417,7 +420,7 @@ TEST_F(Misreads, LateStartMisreadsLoseNothing) {
   EXPECT_GT(sound, 10);
 }
 
-// The newest file of a database with this extension that is not empty.
+// Returns the newest non-empty file of a database with this extension.
 fs::path Newest(const fs::path& db, const std::string& extension) {
   fs::path newest;
   for (const auto& entry : fs::directory_iterator(db)) {
@@ -427,7 +430,7 @@ fs::path Newest(const fs::path& db, const std::string& extension) {
   return newest;
 }
 
-// Damage that a start mends.
+// Damage that a start repairs.
 struct RepairedDamage {
   const char* name;
   void (*hit)(const fs::path& db);
@@ -465,8 +468,8 @@ class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<R
     }
     return served;
   }
-  // Starts on a copy of `damaged` while the disk reads wrong after `sound` right reads, then again
-  // on a disk that reads right.
+  // Starts on a copy of `damaged` while the disk misreads after `sound` right reads, and again on a
+  // healthy disk if that start fails.
   void Start(const TestFolder& damaged, int per_mille, int sound) {
     CopyFolder(damaged.path(), folder_.path());
     disk_.SpareReads(sound);

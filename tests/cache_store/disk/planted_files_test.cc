@@ -1,4 +1,4 @@
-// Pipes and symbolic links in a data folder or a backup: a start neither waits for them nor follows
+// Pipes and symbolic links in a data folder or a backup: a start neither blocks on them nor follows
 // them out of the folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class PlantedFiles : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
     EXPECT_THAT(std::string(status.message()), HasSubstr("it is " + kind));
   }
-  // What a start, a check and a backup answer to the entry.
+  // Expects a start, a verification and a backup to refuse the entry.
   void ExpectRefused(const std::string& name, const std::string& kind) {
     const std::string path = dir_ + "/" + name;
     ExpectNamed(Start(dir_), path, kind);
@@ -73,7 +73,7 @@ TEST_F(PlantedFiles, SymlinkedFolderIsRefused) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-// The link leads to the database: an operator who follows the message must not lose it.
+// The link points to the real database: an operator who follows the message must not lose it.
 TEST_F(PlantedFiles, LinkedDatabaseErrorSuggestsMoving) {
   fs::rename(dir_ + "/db", folder_.File("elsewhere"));
   fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
@@ -154,7 +154,7 @@ TEST_F(PlantedFiles, PipeInBackupIsRefused) {
   ExpectNamed(BackUpDataDir(dir_, from).status(), from + "/meta/2", "a pipe");
 }
 
-// lost+found is one.
+// For example, lost+found.
 TEST(CheckTree, UnlistableFoldersAreSkipped) {
   const TestFolder folder;
   const std::string dir = folder.File("tree");

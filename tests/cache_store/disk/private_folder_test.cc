@@ -1,4 +1,5 @@
-// Prompts are in the data folder: other local users cannot read it, or a warning says so.
+// The data folder contains prompts: other local users cannot read it, or a warning says that they
+// can.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ mode_t ModeOf(const std::string& path) {
 
 class PrivateFolder : public ::testing::Test {
  protected:
-  // Starts a store, publishes, and stops it.
+  // Starts a store, publishes a prompt and stops the store.
   void Use() {
     StoreOptions options;
     options.data_dir = dir_;
@@ -39,7 +40,7 @@ class PrivateFolder : public ::testing::Test {
     const KitPrompt prompt{KitTokens(++seed_, 65), {}};
     ASSERT_TRUE(KitPublish(store->get(), geometry.Make(), prompt, {64}).ok());
   }
-  // Nobody else can reach what is in them.
+  // Expects that no other user can enter the inner folders.
   void ExpectPrivate() {
     for (const char* folder : {"/db", "/tables.tmp"}) EXPECT_EQ(ModeOf(dir_ + folder), 0700u);
   }

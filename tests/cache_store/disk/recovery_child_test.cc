@@ -1,4 +1,4 @@
-// A crash of the child that mends a database: the parent's handlers have no part in it.
+// A crash of the child that repairs a database must not run the parent's handlers.
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -21,7 +21,7 @@
 namespace hearth {
 namespace {
 
-// Crashes at the first look at a folder.
+// Crashes when the first folder is created.
 class CrashingFiles : public rocksdb::FileSystemWrapper {
  public:
   explicit CrashingFiles(std::function<void()> crash)
@@ -37,7 +37,7 @@ class CrashingFiles : public rocksdb::FileSystemWrapper {
   const std::function<void()> crash_;
 };
 
-// Cannot list a folder, and crashes at the next look at the disk.
+// Fails to list a folder, and crashes at the next access to the disk.
 class FailingFiles : public rocksdb::FileSystemWrapper {
  public:
   FailingFiles() : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()) {}
@@ -61,7 +61,7 @@ class FailingFiles : public rocksdb::FileSystemWrapper {
   bool has_failed_ = false;
 };
 
-// Exits with 0: to the parent, the child would have mended the database.
+// Exits with 0, so that the parent would believe that the repair succeeded.
 [[noreturn]] void EndWell() { std::_Exit(0); }
 [[noreturn]] void EndWellBySignal(int) { EndWell(); }
 
@@ -88,7 +88,7 @@ TEST(RecoveryChild, CrashRunsNoParentHandlers) {
   }
 }
 
-// What RocksDB does with a read that failed must not look like damage.
+// RocksDB's reaction to a failed read must not look like damage.
 TEST(RecoveryChild, CrashAfterReadErrorAborts) {
   const TestFolder folder;
   const int end = RunInChild([&] {

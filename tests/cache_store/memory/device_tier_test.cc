@@ -1,5 +1,5 @@
-// The gpu tier by itself, on a device that is the host's memory: leases, order of use, reuse, and
-// what becomes of it when the device fails.
+// The gpu tier alone, on a fake device in host memory: leases, order of use, reuse, device
+// failures.
 #include "cache_store/memory/device_tier.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kGranule = 4096;
 
-// An object of two slices, each of `bytes`, every byte of them `fill`.
+// Returns an object of two slices, each of `bytes` bytes with the value `fill`.
 std::vector<SliceWrite> Slices(uint64_t object, uint8_t fill, size_t bytes = kGranule / 2) {
   std::vector<SliceWrite> slices;
   for (uint32_t layer = 0; layer < 2; ++layer) {
@@ -58,8 +58,8 @@ TEST_F(DeviceTierTest, CopyAppearsWhenMadeVisible) {
 
 TEST_F(DeviceTierTest, LeastRecentlyUsedIsEvicted) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
-  EXPECT_NE(tier_.Find(1), nullptr);  // used
-  EXPECT_TRUE(tier_.Has(2));          // looked at
+  EXPECT_NE(tier_.Find(1), nullptr);  // Find() counts as a use
+  EXPECT_TRUE(tier_.Has(2));          // Has() does not
   ASSERT_TRUE(Put(5, 1).ok());
   ASSERT_TRUE(Put(6, 1).ok());
   EXPECT_TRUE(tier_.Has(1));
@@ -80,7 +80,7 @@ TEST_F(DeviceTierTest, LeasedRangeIsNotReused) {
   const std::vector<DeviceRef> others = {tier_.Find(2), tier_.Find(3), tier_.Find(4)};
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5)));
   EXPECT_EQ(tier_.usage().evicted_objects, 0u);
-  tier_.Erase({1});  // nobody finds it any more, and its reader reads on
+  tier_.Erase({1});  // no longer found, but still readable through its lease
   EXPECT_FALSE(tier_.Has(1));
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5)));
   EXPECT_TRUE(IsFilledWith(first, 1));
@@ -155,8 +155,8 @@ TEST_F(DeviceTierTest, LostDeviceDropsAllCopies) {
   EXPECT_EQ(tier_.usage().bytes, 0u);
 }
 
-// The hostile interleaving: the copy is looked up, erased and its range asked for while bytes are
-// on their way to another range, and the reader goes on reading.
+// While bytes are being copied to another range, the copy is looked up and erased, and its range is
+// requested. The reader must still see the old bytes.
 TEST_F(DeviceTierTest, ReadRangeIsNotOverwritten) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
@@ -166,8 +166,8 @@ TEST_F(DeviceTierTest, ReadRangeIsNotOverwritten) {
     lease = tier_.Find(2);
     tier_.Erase({2});
   });
-  ASSERT_TRUE(Put(5, 5).ok());  // in place of 1
-  ASSERT_TRUE(Put(6, 6).ok());  // 3 goes: 2 is gone, and not free
+  ASSERT_TRUE(Put(5, 5).ok());  // replaces object 1
+  ASSERT_TRUE(Put(6, 6).ok());  // replaces 3: object 2 is gone, but its range is still leased
   EXPECT_TRUE(IsFilledWith(lease, 2));
   EXPECT_FALSE(tier_.Has(3));
   EXPECT_TRUE(tier_.Has(4));
@@ -197,14 +197,14 @@ TEST_F(DeviceTierTest, ConcurrentReadersSeeOwnBytes) {
   for (std::thread& reader : readers) reader.join();
 }
 
-// Against a model that remembers what must be there: copies, erasures, leases and faults.
+// Compares random copies, erases, leases and faults with a model of the expected contents.
 TEST_F(DeviceTierTest, RandomOperationsKeepInvariants) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const auto device = std::make_shared<FakeDevice>(16 * kGranule);
     DeviceTier tier(device, nullptr);
     std::mt19937_64 random(seed);
     std::vector<std::pair<DeviceRef, uint8_t>> leases;
-    bool breaks = false;  // the next copy that has room
+    bool breaks = false;  // the next copy with room will fail
     for (int step = 0; step < 300; ++step) {
       const uint64_t object = random() % 24;
       const auto fill = static_cast<uint8_t>(object + 1);

@@ -95,7 +95,7 @@ TEST(HostArena, AdjacentFreeRangesMerge) {
   EXPECT_NE(arena->Allocate(16 * kMiB), nullptr);
 }
 
-// Every allocation keeps what was written to it, whatever is taken and given back around it.
+// Each allocation keeps its bytes while others are allocated and freed around it.
 TEST(HostArena, AllocationsNeverOverlap) {
   const auto arena = WholeArena(true);
   std::mt19937 random(7);
@@ -149,7 +149,7 @@ TEST(HostArena, OnlySharedMemoryHasRanges) {
   EXPECT_FALSE(arena->RangeOf(memory.get(), kMiB).has_value());
   EXPECT_EQ(arena->segment_fd(), -1);
   const auto shared = WholeArena(true);
-  EXPECT_FALSE(shared->RangeOf(memory.get(), kMiB).has_value());  // another arena's
+  EXPECT_FALSE(shared->RangeOf(memory.get(), kMiB).has_value());  // memory of another arena
 }
 
 TEST(HostArena, MappedSegmentIsReadOnly) {
@@ -171,7 +171,7 @@ TEST(HostArena, MappedSegmentIsReadOnly) {
   munmap(reader, bytes);
 }
 
-// As a container at its limit answers, until it has room again.
+// Refuses memory like a container at its limit, until `refusals` are used up.
 struct ScarceMemory {
   std::atomic<int> refusals{0}, refused{0};
 

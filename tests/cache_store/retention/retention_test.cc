@@ -1,4 +1,4 @@
-// The promises of both policies, and the learning of the default one.
+// The contract of both policies, and the learning of the default policy.
 #include "cache_store/retention/retention.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Retention::Facts PointOf(uint32_t tokens) {
   return facts;
 }
 
-// Equal in all policies: what is offered, but not in which order.
+// Properties shared by all policies: which units are offered, but not their order.
 class RetentionContractTest : public ::testing::TestWithParam<RetentionPolicy> {
  protected:
   std::unique_ptr<Retention> Make(Retention::Depend depend = Retention::Depend::kNothing) {
@@ -67,7 +67,7 @@ TEST_P(RetentionContractTest, UnevictableUnitIsNotOffered) {
   EXPECT_EQ(retention->held(), 1u);
 }
 
-// Owner 1 gives up as many as it would without weights, and says which.
+// Weights change which units owner 1 loses, but not how many.
 TEST_P(RetentionContractTest, WeightReordersWithinOwner) {
   const auto retention = Make();
   for (int i = 1; i <= 4; ++i) {
@@ -115,13 +115,13 @@ TEST_P(RetentionContractTest, BackwardTimeIsIgnored) {
   EXPECT_EQ(Offered(retention.get()).size(), 2u);
 }
 
-// Random histories: everything held is offered once, in each room exactly what was said, and the
-// same history gives the same order again.
+// After random histories, each held unit that may be evicted is offered once, and the same history
+// gives the same order.
 TEST_P(RetentionContractTest, RandomHistoryOffersHeldUnits) {
   for (const auto depend : {Retention::Depend::kNothing, Retention::Depend::kOnParent}) {
     const auto retention = Make(depend), twin = Make(depend);
     std::mt19937 random(7);
-    std::map<int, bool> held;  // key, in RAM
+    std::map<int, bool> held;  // key -> evictable
     double now = 0;
     for (int step = 0; step < 20'000; ++step) {
       now += random() % 100 / 10.0;
@@ -144,7 +144,7 @@ TEST_P(RetentionContractTest, RandomHistoryOffersHeldUnits) {
         }
       }
       if (held.count(key) == 0) {
-        held[key] = true;  // offered
+        held[key] = true;  // evictable
       } else if (chain % 4 == 0) {
         held[key] = !held[key];
       } else if (chain % 4 == 1) {
@@ -200,7 +200,7 @@ TEST(LearningRetentionTest, LinkedUnitsAreOfferedTogether) {
     end.parent = end.with = 10 * i;
     retention->Insert(10 * i + 1, end, {1u + i, 1536, At(i)});
   }
-  // The boundary before the end is what comes back; it speaks for both.
+  // The boundary before the end is used; its use counts for both units.
   retention->Touch({0}, 2048, At(5));
   const std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 6u);
@@ -214,8 +214,8 @@ TEST(LearningRetentionTest, LinkedUnitsAreOfferedTogether) {
   EXPECT_EQ(retention->remembered(), 1u);
 }
 
-// While a longer one is held, what goes with a restore point is its tail alone: it is weighed by
-// that, not by all that it names.
+// While a longer restore point is held, evicting a point frees only its tail. It is weighted by the
+// tail's bytes, not by all its objects.
 TEST(LearningRetentionTest, ContinuedUnitWeighsItsTail) {
   const auto order = [](bool continued) {
     const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
@@ -250,13 +250,14 @@ TEST(LearningRetentionTest, EvictionMemoryIsBounded) {
   }
   EXPECT_EQ(retention->held(), 0u);
   EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
-  // Dropped is not given up: nothing is kept of it.
+  // A dropped unit was not evicted, so it is not remembered.
   retention->Insert(1, PointOf(512), {1, 512, At(1e6)});
   retention->Erase(1, false);
   EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
 }
 
-// Long prompts come back, short ones do not; the trace is the same for both, so LRU cannot tell.
+// Long prompts return and short prompts do not. The trace is otherwise equal for both, so LRU
+// cannot tell them apart.
 TEST(LearningRetentionTest, LearnsWhichPromptsReturn) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < 2000; ++i) {
@@ -264,12 +265,12 @@ TEST(LearningRetentionTest, LearnsWhichPromptsReturn) {
     const uint32_t tokens = is_long ? 16'384 : 1024;
     if (is_long && i >= 40) retention->Touch({i - 40}, tokens, At(i));
     Retention::Facts facts = PointOf(tokens);
-    facts.bytes = tokens;  // so that bytes do not tell
+    facts.bytes = tokens;  // so that the bytes reveal nothing
     retention->Insert(i, facts, {i + 1, tokens, At(i)});
   }
   std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 2000u);
-  // Of the last 40, which are all that could still come back, the short ones go first.
+  // Only the last 40 prompts can still return; among these, the short prompts are offered first.
   std::vector<bool> last_are_long;
   for (const Key key : offered) {
     if (key >= 1960) last_are_long.push_back(key % 2 == 0);
