@@ -23,7 +23,7 @@ class VolumeBudgetTest : public ::testing::Test {
   void Begin(uint64_t own_bytes, uint64_t free_bytes, uint64_t noted_bytes = 0) {
     budget_.Begin(noted_bytes, DiskRoom{own_bytes, free_bytes});
   }
-  // With the volume's room, after a time.
+  // Updates the budget with the volume's room after the time `later`.
   void Update(uint64_t own_bytes, uint64_t free_bytes, absl::Duration later = absl::Seconds(1)) {
     now_ += later;
     budget_.Update({own_bytes, free_bytes}, now_);
@@ -98,7 +98,8 @@ TEST_F(VolumeBudgetTest, FullVolumeKeepsSavedBudget) {
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-// Not only once others made room: the index is fitted into the first limit.
+// Not only after a second measurement: the first limit decides what is evicted while the index is
+// read.
 TEST_F(VolumeBudgetTest, StartUsesExtraRoomImmediately) {
   Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
@@ -111,7 +112,7 @@ TEST_F(VolumeBudgetTest, LargerLimitIsNotReduced) {
   EXPECT_FALSE(budget_.is_limited());
 }
 
-// As a store was left by a version that notes nothing.
+// As left by an older version that saved no budget.
 TEST_F(VolumeBudgetTest, FullVolumeWithoutNoteWaits) {
   budget_.Begin(0, DiskRoom{60 * kMiB, 0, 256 * kMiB});
   for (int i = 0; i < 5; ++i) {
@@ -127,7 +128,7 @@ TEST_F(VolumeBudgetTest, SelfFilledVolumeLowersLimit) {
   EXPECT_EQ(budget_.files_bytes(), 225 * kMiB);
 }
 
-// As after a backup was restored to a smaller volume: nothing has to be evicted for it.
+// As after restoring a backup to a smaller volume: nothing has to be evicted for the new budget.
 TEST_F(VolumeBudgetTest, SmallerVolumeAppliesWithoutEviction) {
   budget_.Begin(64 * kGiB, DiskRoom{100 * kMiB, 156 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
@@ -143,7 +144,7 @@ TEST_F(VolumeBudgetTest, UnmeasuredStartKeepsBudget) {
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-// A snapshot keeps erased bytes: to erase more gains nothing.
+// A snapshot of the volume keeps erased bytes, so erasing more frees nothing.
 TEST_F(VolumeBudgetTest, LoweringWithoutGainStops) {
   Begin(150 * kMiB, 106 * kMiB);
   uint64_t own = 200 * kMiB;
@@ -203,14 +204,14 @@ class DiskRoomTest : public ::testing::Test {
   const TestFolder folder_;
 };
 
-// As `lost+found` at the root of an ext4 volume, which only root may read.
+// For example `lost+found` at the root of an ext4 volume, which only root may read.
 TEST_F(DiskRoomTest, ForeignFolderIsSkipped) {
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   MakeFiles("a", 3);
   MakeFiles("lost+found", 3);
   MakeFiles("z", 3);
   ASSERT_EQ(::chmod(folder_.File("lost+found").c_str(), 0), 0);
-  if (::geteuid() == 0) ::setfsuid(65534);  // this thread's, which then is not root's
+  if (::geteuid() == 0) ::setfsuid(65534);  // drops root's file rights of this thread
   const std::optional<DiskRoom> room = Measure(folder_.path());
   ASSERT_TRUE(room.has_value());
   EXPECT_GE(room->own_bytes, 6 * kMiB);

@@ -1,6 +1,8 @@
-// FakeRedis: a server that speaks Redis's protocol, and answers what a test wants: lies, too.
+// FakeRedis: a server that speaks Redis's protocol and gives the answers chosen by a test,
+// including invalid ones.
 //
-// Thread safety: the handler runs on the server's thread. Ownership: ends with the object.
+// Thread safety: the handler runs on the server's thread. Ownership: the server ends with the
+// object.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_FAKE_REDIS_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_FAKE_REDIS_H_
 
@@ -19,15 +21,15 @@ class FakeRedis {
  public:
   struct Answer {
     std::string bytes;
-    bool closes = false;         // the connection, after them
-    bool trickles = false;       // a byte in 10 ms
-    bool ignores_input = false;  // reads nothing more
+    bool closes = false;         // closes the connection after these bytes
+    bool trickles = false;       // sends one byte per 10 ms
+    bool ignores_input = false;  // stops reading
   };
   using Words = std::vector<std::string>;
   using Handler = std::function<Answer(const Words&)>;
 
-  // Greets as Redis does; everything else is `handler`'s. `first_words` are sent to whoever
-  // connects before a word is said.
+  // Answers PING and CLIENT like Redis; `handler` answers everything else. `first_words` are sent
+  // to each new connection before it sends anything.
   explicit FakeRedis(Handler handler, std::string first_words = "");
   ~FakeRedis();
   FakeRedis(const FakeRedis&) = delete;
@@ -35,16 +37,16 @@ class FakeRedis {
 
   const NodeAddress& address() const { return address_; }
   int connections() const { return connections_; }  // accepted so far
-  int resets() const { return resets_; }            // of those, what the other end cut off
+  int resets() const { return resets_; }            // connections that the client reset
 
-  // An answer to CLUSTER SLOTS: as many equal shares as there are nodes.
+  // Returns an answer to CLUSTER SLOTS with equal shares for all nodes.
   static std::string Slots(const std::vector<NodeAddress>& nodes);
 
  private:
   struct Client;
   void Run();
   void Accept();
-  bool Serve(Client* client);  // false: it is done
+  bool Serve(Client* client);  // false: close the connection
   bool Send(Client* client);
   Answer AnswerTo(const Words& words) const;
 

@@ -1,4 +1,5 @@
-// Which boundaries the objects of a prompt make: those of the restore rule, whatever is missing.
+// The boundaries that a prompt's objects can restore follow the restore rule, whichever objects are
+// missing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ class ObjectMapTest : public ::testing::Test {
     layout.kv_heads = 1;
     layout.head_dim = 4;
     const LayerGroup kinds[] = {LayerGroup::kLocal, LayerGroup::kGlobal};
-    const uint32_t kind = Draw(4);  // only one of them, or both
+    const uint32_t kind = Draw(4);  // one group only, or both
     for (uint32_t i = 0; i < 3; ++i) {
       layout.layers.push_back(kind < 2 ? kinds[kind] : kinds[i % 2]);
     }

@@ -1,4 +1,4 @@
-// The shared engine while servers die, stop, come back, and hand their slots to one another.
+// The shared engine while servers die, stop, return, and migrate slots.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::vector<std::string> Keys() {
   return keys;
 }
 
-// Each key's value is its name.
+// Writes all keys; each key's value is its name. Returns the number of failures.
 int SetAll(SharedEngine* engine) {
   const std::vector<std::string> keys = Keys();
   std::vector<SharedValue> values;
@@ -40,8 +40,8 @@ class RedisFaults : public testing::Test {
     if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
   }
   static void LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)());
-  // How many keys of the server's share at the start are not read, each for the reason that its
-  // shard is not reached. All others must be.
+  // Returns how many keys of the server's initial share cannot be read. Expects that these fail
+  // because the shard cannot be reached, and that all other keys are read.
   static int CountLost(SharedEngine* engine, const RedisServers& servers, int server) {
     const std::vector<std::string> keys = Keys();
     const auto got = engine->Get(keys, kMaxBytes, Soon());
@@ -58,7 +58,8 @@ class RedisFaults : public testing::Test {
   }
 };
 
-// 3 + 3 servers whose first primary is lost after its keys have reached its replica.
+// Runs 3 primaries and 3 replicas, and loses the first primary after its keys have reached its
+// replica.
 void RedisFaults::LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)()) {
   RedisServers servers({3, 1});
   const auto engine = OpenRedis(servers.addresses());
@@ -99,7 +100,8 @@ TEST_F(RedisFaults, StoppedShardFailsItsKeys) {
   servers.at(1).Stop();
   const int lost = CountLost(engine.get(), servers, 1);
   EXPECT_GT(lost, 0);
-  // It is known to be silent: calls do not wait for their deadline, and it is reached no more.
+  // The shard is known to be silent, so calls do not wait for their deadline, and it no longer
+  // counts as reachable.
   EXPECT_EQ(CountLost(engine.get(), servers, 1), lost);
   EXPECT_EQ(engine->Stats().reachable, 2u);
   servers.at(1).Continue();

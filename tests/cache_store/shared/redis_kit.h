@@ -1,4 +1,4 @@
-// What the tests of the shared engine have in common.
+// Helpers shared by the tests of the shared engine.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_
 
@@ -11,9 +11,9 @@
 
 namespace hearth {
 
-inline constexpr uint64_t kMaxBytes = 1000;  // of a value
+inline constexpr uint64_t kMaxBytes = 1000;  // limit of one value
 
-// Only a hang takes so long.
+// A deadline that only a hang reaches.
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
 // `addresses`: "HOST:PORT,...".
@@ -21,18 +21,18 @@ inline std::unique_ptr<SharedEngine> OpenRedis(const std::string& addresses) {
   return OpenRedisCluster(ParseRedisUrl("redis://" + addresses).value()).value();
 }
 
-// The same, for tests that are about no silence: a busy machine may take longer than the half
-// second after which a node counts as silent.
+// As OpenRedis, for tests that do not test silence: on a busy machine, a node may not answer within
+// the default half second and would count as silent.
 inline std::unique_ptr<SharedEngine> OpenPatiently(const std::string& addresses) {
   RedisOptions options = ParseRedisUrl("redis://" + addresses).value();
   options.connect_wait = options.silence = absl::Seconds(30);
   return OpenRedisCluster(options).value();
 }
 
-// What a server without a cluster says when it is asked for its slots.
+// Answer of a server without a cluster to CLUSTER SLOTS.
 inline constexpr char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
 
-// A client of these servers that counts as silent who says nothing for so long.
+// Opens a client of these servers; a server that sends nothing for `silence` counts as silent.
 inline std::unique_ptr<SharedEngine> OpenAt(const std::vector<NodeAddress>& addresses,
                                             absl::Duration silence = absl::Milliseconds(300)) {
   RedisOptions options;

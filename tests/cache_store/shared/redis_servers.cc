@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kServer[] = "/usr/bin/redis-check-rdb";
 constexpr int kSlots = 16384;
-constexpr int kStartsAtMost = 10;  // a port may be taken between its choice and its use
+constexpr int kStartsAtMost = 10;  // another process may take a port between its choice and its use
 constexpr timeval kAnswerTime = {5, 0};
 
 [[noreturn]] void Fail(const std::string& what) {
@@ -181,7 +181,7 @@ void RedisProcess::Continue() { kill(pid_, SIGCONT); }
 RedisServers::RedisServers(Options options) : options_(std::move(options)) {
   for (int i = 0; i < options_.primaries; ++i) {
     AddServer();
-    // Nodes without epochs of their own would first have to agree on who has which.
+    // Nodes without their own config epochs would first have to agree on them.
     at(i).Ask({"CLUSTER", "SET-CONFIG-EPOCH", absl::StrCat(i + 1)});
     at(i).Ask({"CLUSTER", "ADDSLOTSRANGE", absl::StrCat(kSlots * i / options_.primaries),
                absl::StrCat(kSlots * (i + 1) / options_.primaries - 1)});
@@ -219,8 +219,8 @@ void RedisServers::AddReplicas() {
     while (!absl::StrContains(at(i).Ask({"INFO", "replication"}), "master_link_status:up")) {
       at(i).Pause();
     }
-    // Each primary must have heard of it, or it is not elected. It is named once it has got bytes
-    // of its primary: a ping, for want of others.
+    // Each primary must know the replica, or the replica is not elected. It appears in CLUSTER
+    // SLOTS once it has received bytes from its primary, if nothing else a ping.
     for (int other = 0; other < options_.primaries; ++other) {
       const std::string id = IdOf(i);
       while (!absl::StrContains(at(other).Ask({"CLUSTER", "SLOTS"}), id)) at(other).Pause();

@@ -1,7 +1,8 @@
-// Real Redis servers of one test's own: single ones, and clusters of them.
+// Real Redis servers started by a test: single servers and clusters.
 //
-// The server is the one in Debian's redis-tools (redis-check-rdb is the same program under another
-// name), so that no daemon is installed. Thread safety: one thread, which outlives the processes.
+// The server program is the one in Debian's redis-tools (redis-check-rdb is the same program under
+// another name), so no daemon needs to be installed. Thread safety: one thread, which must outlive
+// the processes.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_SERVERS_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_SERVERS_H_
 
@@ -15,20 +16,20 @@
 
 namespace hearth {
 
-// One server on ports of its own of 127.0.0.1. It ends with the object, or with the thread that
-// started it.
+// A server on its own ports of 127.0.0.1. It ends with the object, or with the thread that started
+// it.
 class RedisProcess {
  public:
   struct Options {
     bool is_cluster = false;
-    bool has_tls = false;                    // on a port beside the one without
-    std::vector<std::string> settings = {};  // further words of its command line
+    bool has_tls = false;                    // on an additional port
+    std::vector<std::string> settings = {};  // further command line arguments
   };
 
-  // Whether this machine has the server: a test without it is to be skipped.
+  // Returns whether this machine has the server; skip the test otherwise.
   static bool IsInstalled();
 
-  // Answers when this returns. `folder` must exist, and is the server's alone.
+  // Returns once the server answers. `folder` must exist and be used by this server only.
   RedisProcess(const std::string& folder, Options options);
   ~RedisProcess();
   RedisProcess(const RedisProcess&) = delete;
@@ -40,16 +41,16 @@ class RedisProcess {
   pid_t pid() const { return pid_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  // Asks over a connection of its own. Arrays are joined by blanks; an error begins with "-", also
-  // that of a server that does not answer.
+  // Sends a command on a new connection. Arrays are joined by blanks. Errors begin with "-",
+  // including the error of a server that does not answer.
   std::string Ask(const std::vector<std::string>& words) const;
 
-  void Kill();   // and waits for its end
-  void Start();  // again, on the same ports
-  void Stop();   // it answers nothing, and its connections stay
+  void Kill();   // kills the process and waits for its end
+  void Start();  // starts it again on the same ports
+  void Stop();   // suspends it: it answers nothing, but its connections stay
   void Continue();
   bool IsRunning() const { return pid_ > 0; }
-  // Waits until the process ends, 10 ms at most.
+  // Waits until the process ends, but at most 10 ms.
   void Pause() const;
 
  private:
@@ -64,34 +65,34 @@ class RedisProcess {
   int pid_fd_ = -1;
 };
 
-// A cluster of `primaries` with equal shares of the slots, each with `replicas`. Servers are
-// numbered: first the primaries, then the replicas, of which number i follows primary i %
-// primaries. A node that does not answer for 1 s is taken to have failed.
+// A cluster of `primaries` with equal shares of the slots and `replicas` each. Servers are
+// numbered: first the primaries, then the replicas; replica i follows primary i % primaries. A node
+// that does not answer for 1 s counts as failed.
 class RedisServers {
  public:
   struct Options {
     int primaries = 3;
-    int replicas = 0;  // of each
+    int replicas = 0;  // per primary
     bool has_tls = false;
     std::vector<std::string> settings = {};
   };
 
-  // All slots are served, and replicas follow, when this returns.
+  // Returns once all slots are served and the replicas follow.
   explicit RedisServers(Options options);
 
   RedisProcess& at(int number) { return *servers_.at(number); }
   int size() const { return static_cast<int>(servers_.size()); }
   int primaries() const { return options_.primaries; }
-  // "HOST:PORT,..." of the primaries.
+  // Returns "HOST:PORT,..." of the primaries.
   std::string addresses() const;
-  // The number of the primary that served `slot` at the start.
+  // Returns the number of the primary that served `slot` at the start.
   int ShareOf(int slot) const;
 
-  // Adds a server without slots, known to all; returns its number.
+  // Adds a primary without slots, known to all servers; returns its number.
   int AddPrimary();
-  // Moves one slot with its keys from one server to another while clients use them.
+  // Moves a slot with its keys from one server to another while clients use them.
   void MoveSlot(int slot, int from, int to);
-  // Until every running server that is to know each other says that all slots are served.
+  // Waits until every running server reports that all slots are served.
   void WaitUntilAllSlotsAreServed() const;
 
  private:

@@ -1,4 +1,5 @@
-// Who may be the shared engine, and who we are to it: TLS, users, and their files.
+// Authentication between a store and the shared engine, in both directions: TLS, users, and their
+// files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -24,7 +25,7 @@ class RedisTrust : public testing::Test {
     client_ca_ = files_.Write("client-ca", authority_.certificate());
     WriteServer(&authority_);
   }
-  // The certificate of the server, when it starts next.
+  // Writes the server's certificate for its next start.
   void WriteServer(TestAuthority* authority) {
     const TestAuthority::Pem server = authority->Issue("redis");
     certificate_ = files_.Write("server.crt", server.certificate);
@@ -74,7 +75,7 @@ TEST_F(RedisTrust, WrongCertificateIsRefused) {
   stranger.ca_file = files_.Write("other-ca", other.certificate());
   const auto refusing = OpenRedisCluster(stranger).value();
   EXPECT_TRUE(absl::IsPermissionDenied(Try(refusing.get()))) << Try(refusing.get());
-  // It is 127.0.0.1's, and of no name.
+  // The certificate is for 127.0.0.1, not for a host name.
   const auto named = OpenRedisCluster(Tls("localhost", redis.tls_port())).value();
   EXPECT_FALSE(Try(named.get()).ok());
 }
@@ -154,7 +155,7 @@ TEST_F(RedisTrust, ChangedPasswordIsReloaded) {
   while (!Try(engine.get()).ok()) redis.Pause();
 }
 
-// Written in two halves: what worked goes on until the second.
+// A file may be written in two steps: the previous content stays in use until the second.
 TEST_F(RedisTrust, UnusableFileKeepsPreviousOne) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+@all"});

@@ -1,4 +1,4 @@
-// The machine's clock is set while stores share an engine: pauses neither end nor begin by it.
+// The machine's clock is set while stores share an engine: this neither starts nor ends pauses.
 #include <gtest/gtest.h>
 
 #include "tests/cache_store/shared/shared_kit.h"

@@ -1,4 +1,4 @@
-// Drops beside loads, writes, pins and an index that is being loaded.
+// Drops during loads, writes and starts, and of pinned points.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
-// What a lookup read before the drop is not to stay.
+// Data that a lookup read before the drop must not stay in the store.
 TEST_F(SharedDropsTest, DropAllStopsOwnLoads) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -47,7 +47,7 @@ TEST_F(SharedDropsTest, DropAllStopsRemoteLoads) {
     done = true;
     ASSERT_TRUE(one.store->DropAll("default", true).ok());
     kit_.clock.Advance(absl::Milliseconds(2));
-    Fetch(&other, Prompt(2));  // hears
+    Fetch(&other, Prompt(2));  // learns of the drop
   });
   Fetch(&other, Prompt(1));
   other.engine->OnGet(nullptr);
@@ -72,7 +72,7 @@ TEST_F(SharedDropsTest, LocalPinsRefuseDropAll) {
                     HasSubstr("other stores")));
   EXPECT_EQ(one.store->List("default").size(), 2u) << "and nothing was dropped";
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
-  // Pins of others are not known, and go with the rest.
+  // Pins of other stores are unknown here, and these points are dropped, too.
   ASSERT_TRUE(other.store->DropAll("default", false).ok());
   kit_.clock.Advance(2 * kit_.shared_options.generation_age);
   EXPECT_EQ(Fetch(&one, Prompt(1)) + Fetch(&one, Prompt(2)), 0u);
@@ -93,7 +93,7 @@ TEST_F(SharedDropsTest, ForcedDropAllIgnoresPins) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
   EXPECT_TRUE(other.store->List("default").empty());
-  // Once: what is pinned now is not.
+  // The drop applies only once: points pinned later stay.
   Publish(&other, Prompt(1), {64});
   ASSERT_TRUE(other.store->SetPinned(other.store->List("default")[0].id, "default", true).ok());
   kit_.clock.Advance(absl::Seconds(2));
@@ -119,7 +119,8 @@ TEST_F(SharedDropsTest, ForcedDropErasesSharedPoint) {
   EXPECT_FALSE(IsRestorable(Prompt(1), 64)) << "a use writes nothing there";
 }
 
-// A publish under way, here and where the drop is heard of, is of before it.
+// A publish in progress belongs to the time before the drop, in this store and in a store that
+// learns of the drop.
 TEST_F(SharedDropsTest, DropAllCancelsActivePublish) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(2), {64});
@@ -155,7 +156,7 @@ TEST_F(SharedDropsTest, DropRemovesPointBeingWritten) {
   const auto point = one.store->List("default")[0];
   int n = 0;
   one.engine->OnWritten([&] {
-    // 1: the generation; 2: parts; then heads.
+    // Writes: 1: the generation; 2: parts; then heads.
     if (++n != 2) return;
     const auto d = one.store->Drop(point.id, "default", true);
     ASSERT_TRUE(d.ok()) << d.status();
@@ -168,7 +169,7 @@ TEST_F(SharedDropsTest, DropRemovesPointBeingWritten) {
 
 TEST_F(SharedDropsTest, DropErasesLateWrites) {
   SharedNode one = kit_.Node();
-  // In the middle of its writing, and before: each time what was sent last arrives late.
+  // The drop comes during the writes, or before them; the last sent values arrive late.
   for (const bool is_begun : {true, false}) {
     ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
     const auto drop = [&] {
@@ -201,11 +202,11 @@ TEST_F(SharedDropsTest, SlowEngineAppliesDropAfterAnswer) {
   kit_.clock.Advance(absl::Seconds(2));
   other.engine->SetDelay(2 * SharedLookup::kDropCheckWait);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "it does not know";
-  other.waits->RunAll();  // not behind what is written
+  other.waits->RunAll();  // not queued after writes
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 
-// Once it is known how slow it is, what is here waits for its word.
+// Once the engine's delay is known, local hits wait for its answer.
 TEST_F(SharedDropsTest, SlowEngineBlocksStaleAnswers) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -240,7 +241,7 @@ TEST_F(SharedDropsTest, DropAllBypassesQueuedWrites) {
   EXPECT_LE(served, 1) << "seconds";
 }
 
-// A store that starts, in front of which lies an engine that another store uses, too.
+// A starting store whose shared engine is also used by another store.
 class StartDropsTest : public StoreStart {
  protected:
   void SetUp() override {
@@ -251,7 +252,7 @@ class StartDropsTest : public StoreStart {
     for (uint64_t p = 0; p < kPrompts; ++p) ASSERT_TRUE(Publish(p).ok());
     store_.reset();
   }
-  // At another host.
+  // Drops all entries in a store on another host.
   void DropThere() {
     StoreOptions options;
     options.secret_file = file_;
@@ -280,7 +281,7 @@ class StartDropsTest : public StoreStart {
                                             SharedStore::Seams{&clock_, nullptr, std::move(writes),
                                                                std::make_unique<ManualExecutor>()});
   }
-  // Of all prompts.
+  // Returns how many of all prompts are hits.
   uint32_t Served() {
     uint32_t served = 0;
     for (uint64_t p = 0; p < kPrompts; ++p) {
@@ -341,7 +342,7 @@ TEST_F(StartDropsTest, DropAllSurvivesRestart) {
   Start();
   engine_->SetUnreachable(true);
   EXPECT_EQ(Served(), 1u);
-  // Nor does an engine that lost all of it make anything cold.
+  // If the engine loses all its values, no local entry is lost.
   memory_.entries.clear();
   engine_->SetUnreachable(false);
   clock_.Advance(absl::Minutes(2));
@@ -360,7 +361,7 @@ TEST_F(StartDropsTest, RestartRepeatsNoDropAll) {
     EXPECT_EQ(Served(), 1u) << start;
     EXPECT_EQ(Served(), 1u) << start;
   }
-  // Its own, too; and where the engine lost the number it is told it again.
+  // The same for the store's own drop. If the engine lost the number, the store writes it again.
   ASSERT_TRUE(shared_->DropAll("default", false).ok());
   ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(6), {kLast}).ok());
   ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
@@ -368,7 +369,7 @@ TEST_F(StartDropsTest, RestartRepeatsNoDropAll) {
   Start();
   EXPECT_EQ(Served(), 1u);
   EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).NumbersName()), 1u);
-  // The next one is done.
+  // The next drop is applied.
   DropThere();
   EXPECT_EQ(Served(), 0u);
 }

@@ -1,5 +1,5 @@
-// The end of what stores share: by time, by a drop, by quarantine. It is one everywhere, and
-// nothing comes back.
+// The end of shared entries: by expiry, drop or quarantine. It applies in all stores, and ended
+// entries never return.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class SharedEndsTest : public SharedStoreTest {
     ASSERT_TRUE(session->Commit().ok());
     node->writes->RunAll();
   }
-  // As a store seals them.
+  // Returns the numbers sealed as by a store.
   std::string NumbersOf(const SharedNumbers& numbers) {
     const SharedSpace plain(ReadSecret(kit_.secret_file).value(), "default", 0);
     return plain.Seal(plain.NumbersName(), numbers.Text());
@@ -31,12 +31,12 @@ TEST_F(SharedEndsTest, UseExtendsValueLife) {
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
   kit_.clock.Advance(absl::Hours(20));
-  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);  // served from RAM, and put off there
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);  // served from RAM, and extends the expiry in the engine
   one.writes->RunAll();
   kit_.clock.Advance(absl::Hours(20));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
-  // Put off now and then only.
+  // Close uses extend the expiry only once.
   const int before = one.engine->round_trips();
   Fetch(&one, Prompt(1));
   one.writes->RunAll();
@@ -64,8 +64,8 @@ TEST_F(SharedEndsTest, TtlHoldsInAllStores) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
 }
 
-// The end is sealed in heads: what is on top of them ends with them, and the next publish writes
-// them anew.
+// The expiry is sealed in heads: longer prompts based on them end with them, and the next publish
+// rewrites them.
 TEST_F(SharedEndsTest, RepublishRestoresExpiredPrefix) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishFor(&one, Prompt(1), {64}, absl::Minutes(10));
@@ -89,7 +89,7 @@ TEST_F(SharedEndsTest, DropAllReachesEveryStore) {
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&other, Prompt(2));  // reads the generation again
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
-  // What is published after it is there, and nothing brings back what was before.
+  // Entries published after the drop are found, and older ones never return.
   Publish(&third, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   const SharedSpace space = kit_.Space("default");
@@ -114,7 +114,8 @@ TEST_F(SharedEndsTest, DropAllReachesLocalHits) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "the first answer";
 }
 
-// Its own copies are from before, and it would write them under the new generation.
+// The store's own copies are from before the drop, and it would write them under the new
+// generation.
 TEST_F(SharedEndsTest, DropAllReachesUnknownTenant) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   other.engine->SetUnreachable(true);
@@ -156,7 +157,7 @@ TEST_F(SharedEndsTest, ConcurrentDropAllsBothApply) {
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&third, Prompt(2));
   EXPECT_TRUE(third.store->List("default").empty());
-  // All agree on where things are.
+  // All stores use the same generation.
   Publish(&one, Prompt(3), {64});
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
@@ -181,7 +182,7 @@ TEST_F(SharedEndsTest, OlderDropNumberIsOverwritten) {
   EXPECT_TRUE(other.store->List("default").empty());
 }
 
-// With the shard that held the number the engine forgets which values were dropped.
+// If the shard with the number is lost, the engine no longer knows which values were dropped.
 TEST_F(SharedEndsTest, LostDropNumberRevivesNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -194,7 +195,7 @@ TEST_F(SharedEndsTest, LostDropNumberRevivesNothing) {
   Publish(&fresh, Prompt(3), {64});
   EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
   EXPECT_GT(kit_.Space("default").generation(), space.generation());
-  // Who knows more tells it, and has all that it had.
+  // A store with a larger number writes it to the engine, and keeps its entries.
   EXPECT_EQ(Fetch(&one, Prompt(2)), 64);
   EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number());
 }
@@ -211,7 +212,7 @@ TEST_F(SharedEndsTest, OnlyRecentReaderRestoresNumber) {
     SharedNode fresh = kit_.Node();
     EXPECT_EQ(Fetch(&fresh, Prompt(1)), 64);
   }
-  // It may have missed a drop since.
+  // After a longer time, the store may have missed a drop.
   kit_.memory.entries.erase(space.NumbersName());
   kit_.clock.Advance(absl::Seconds(90));
   Fetch(&one, Prompt(2));
@@ -236,8 +237,8 @@ TEST_F(SharedEndsTest, UnansweredGenerationIsTrustedBriefly) {
   EXPECT_EQ(other.store->DropAll("default", false).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A failover may lose the last writes, and whoever was cut off hears of the drop by the number
-// alone.
+// A failover may lose the last writes, and a disconnected store learns of the drop only by the
+// number.
 TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -250,7 +251,7 @@ TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   Fetch(&one, Prompt(2));
   other.engine->SetUnreachable(false);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "the first answer of who is back";
-  // Who heard of it tells it too.
+  // A store that learned of the drop also rewrites a lost number.
   kit_.memory.entries.clear();
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&other, Prompt(2));
@@ -258,7 +259,7 @@ TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
-// Who can write to the engine makes misses, and nothing else.
+// A client that can write to the engine can only cause misses.
 TEST_F(SharedEndsTest, UnsealedNumbersDropNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -296,8 +297,8 @@ TEST_F(SharedEndsTest, QuarantinedObjectStaysGone) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
 }
 
-// A store that starts knows its models by what it has on disk; a worker that was there all the time
-// sends no fields.
+// A starting store knows its models only from its disk; workers that kept running do not send the
+// fields again.
 TEST_F(SharedEndsTest, QuarantineAfterRestartReachesEngine) {
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
   kit_.store_options.data_dir = kit_.folder.path() + "/data";

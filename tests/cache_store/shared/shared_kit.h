@@ -1,4 +1,4 @@
-// SharedKit: stores in memory, on one clock, that share one engine; and a fixture of tests on them.
+// SharedKit: stores in memory, on one clock, that share an engine; and a fixture for tests of them.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
 
@@ -23,9 +23,9 @@
 namespace hearth {
 
 struct SharedNode {
-  ManualExecutor* jobs = nullptr;    // of the store behind
-  ManualExecutor* writes = nullptr;  // to the engine
-  ManualExecutor* waits = nullptr;   // writes to the engine that somebody waits for
+  ManualExecutor* jobs = nullptr;    // of the local store
+  ManualExecutor* writes = nullptr;  // writes to the engine
+  ManualExecutor* waits = nullptr;   // writes to the engine for which callers wait
   FakeSharedEngine* engine = nullptr;
   LocalStore* behind = nullptr;
   std::unique_ptr<SharedStore> store;
@@ -35,7 +35,7 @@ struct SharedNode {
 
 struct SharedKit {
   FakeClock clock;
-  FakeClock* steady = nullptr;  // null: the same; of nodes made later
+  FakeClock* steady = nullptr;  // null: `clock`; applies to nodes created later
   FakeSharedMemory memory;
   TestFolder folder;
   std::string secret_file = folder.path() + "/secret";
@@ -44,7 +44,7 @@ struct SharedKit {
 
   SharedKit() { store_options.host_bytes = 8 * kMiB; }
 
-  // The tenant's in the generation that the engine has.
+  // Returns the tenant's space in the engine's generation.
   SharedSpace Space(const std::string& tenant) {
     const std::string secret = ReadSecret(secret_file).value();
     const SharedSpace plain(secret, tenant, 0);
@@ -76,20 +76,21 @@ struct SharedKit {
   }
 };
 
-// Of C = 16 and W = 24, "llg": 64 tokens are 4 global objects of one slice and 2 local ones of two.
+// The model has C = 16, W = 24 and layers "llg": 64 tokens are 4 global objects of one slice and 2
+// local objects of two slices.
 class SharedStoreTest : public ::testing::Test {
  protected:
   static KitPrompt Prompt(uint64_t seed, uint32_t tokens = 65) {
     return {KitTokens(seed, tokens), {}};
   }
-  // At `node`, and on to the engine.
+  // Publishes at `node` and writes to the engine.
   void Publish(SharedNode* node, const KitPrompt& prompt, std::vector<uint32_t> boundaries) {
     const auto result = KitPublish(node->store.get(), model_, prompt, boundaries);
     ASSERT_TRUE(result.ok()) << result.status();
     ASSERT_EQ(result->boundaries, boundaries);
     node->writes->RunAll();
   }
-  // As a worker's first call, which has the fields of its fingerprint.
+  // Fetches like a worker's first call, which sends the fields of its fingerprint.
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
     node->store->Observe(model_, prompt.tenant);
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
@@ -103,7 +104,7 @@ class SharedStoreTest : public ::testing::Test {
                                         prompt.tokens, prompt.cuts, end, {end});
     return space.PartName(chain.EndingAt(end, 16)->key, id.group, 0);
   }
-  // All that the restore rule needs for a boundary is in the engine.
+  // Returns whether the engine has all objects that the boundary needs.
   bool IsRestorable(const KitPrompt& prompt, uint32_t boundary) {
     for (const ObjectId& id : NeededObjects(model_.Layout().value(), boundary)) {
       if (kit_.memory.entries.count(Name(prompt, id)) == 0) return false;

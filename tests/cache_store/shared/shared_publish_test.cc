@@ -1,4 +1,4 @@
-// Publishes to stores that share an engine: when they are acknowledged, and what holds them up.
+// Publishes to stores that share an engine: when they are acknowledged, and what delays them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -49,7 +49,7 @@ TEST_F(SharedPublishTest, AsyncCommitBlocksNoThread) {
   const auto shared = commit(2, Durability::kShared);
   EXPECT_FALSE(shared->has_value());
   EXPECT_EQ(Heads(), 0);
-  one.waits->RunAll();  // the session is gone
+  one.waits->RunAll();  // after the session was destroyed
   ASSERT_TRUE(shared->has_value());
   EXPECT_EQ((*shared)->durable, Durability::kShared);
   EXPECT_EQ(Heads(), 6);

@@ -1,5 +1,5 @@
-// Stores that share real Redis servers: killed, silent and too small ones cost misses, no failure
-// and no wrong byte.
+// Stores that share real Redis servers: servers that are killed, silent or too small cause misses,
+// but no failures and no wrong bytes.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -25,13 +25,13 @@
 namespace hearth {
 namespace {
 
-// Of C = 16: 64 tokens are 4 global objects of 16 KiB and 2 local ones of 32.
+// With C = 16, 64 tokens are 4 global objects of 16 KiB and 2 local objects of 32 KiB.
 class SharedRedisTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
     shared_.fetch_budget =
-        absl::Seconds(30);  // a busy machine may take longer than a lookup should
+        absl::Seconds(30);  // a busy machine may need longer than the default budget
   }
   std::unique_ptr<SharedStore> Store(const std::string& addresses) {
     StoreOptions options;
@@ -50,7 +50,7 @@ class SharedRedisTest : public testing::Test {
     }
     ASSERT_TRUE(store->Flush(Soon()).ok());
   }
-  // Compares every byte with what was published.
+  // Compares every byte with the published bytes.
   uint32_t Fetch(TieredStore* store, uint64_t seed) {
     store->Observe(model_, "default");
     const auto tokens = KitFetch(store, model_, Prompt(seed));
@@ -66,7 +66,7 @@ class SharedRedisTest : public testing::Test {
   const TestFolder folder_;
   uint64_t host_bytes_ = 64 * kMiB;
   SharedOptions shared_;
-  RedisOptions redis_;  // all but the addresses
+  RedisOptions redis_;  // all options except the addresses
   Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = 128;
@@ -82,13 +82,13 @@ TEST_F(SharedRedisTest, ClusterServesDespiteLostShard) {
   EXPECT_EQ(other->Stats().Of(Counter::kSharedHits), 20);
   servers.at(0).Kill();
   const auto third = Store(servers.addresses());
-  EXPECT_LT(Hits(third.get(), 1, 20), 20);  // each has 8 values on 3 shards
+  EXPECT_LT(Hits(third.get(), 1, 20), 20);  // each prompt has 8 values on 3 shards
   Publish(third.get(), 21, 5);
   EXPECT_EQ(Hits(third.get(), 21, 5), 5);
   EXPECT_EQ(Hits(other.get(), 1, 20), 20);  // from RAM
 }
 
-// The Redis user's rights, as docs/scale-out.md lists them.
+// The Redis user has the rights listed in docs/scale-out.md.
 TEST_F(SharedRedisTest, RestrictedUserSuffices) {
   RedisServers servers({});
   for (int i = 0; i < servers.size(); ++i) {
@@ -106,11 +106,11 @@ TEST_F(SharedRedisTest, RestrictedUserSuffices) {
   const auto one = Store(servers.addresses()), other = Store(servers.addresses());
   Publish(one.get(), 1, 10);
   EXPECT_EQ(Hits(other.get(), 1, 10), 10);
-  ASSERT_TRUE(other->Flush(Soon()).ok());  // ends are put off
+  ASSERT_TRUE(other->Flush(Soon()).ok());  // extends expiries
   EXPECT_TRUE(one->DropAll("default", false).ok());
   EXPECT_EQ(Hits(Store(servers.addresses()).get(), 1, 10), 0);
   for (int i = 0; i < servers.size(); ++i) {
-    EXPECT_EQ(servers.at(i).Ask({"ACL", "LOG"}), "");  // of what was refused
+    EXPECT_EQ(servers.at(i).Ask({"ACL", "LOG"}), "");  // the log of refused commands
   }
 }
 
@@ -121,7 +121,7 @@ TEST_F(SharedRedisTest, SilentServerCostsOnlyMisses) {
   const auto one = Store(server.address());
   Publish(one.get(), 1, 3);
   const auto other = Store(server.address());
-  // A busy machine may take longer than the budget.
+  // A busy machine may need longer than the budget.
   for (const absl::Time until = Soon(); Fetch(other.get(), 1) == 0;) ASSERT_LT(absl::Now(), until);
   server.Stop();
   EXPECT_EQ(Fetch(other.get(), 2), 0);
@@ -148,7 +148,7 @@ TEST_F(SharedRedisTest, EvictingServerCostsOnlyMisses) {
   EXPECT_GT(hits, 10);
   EXPECT_LT(hits, 60);
   EXPECT_EQ(other->Stats().Of(Counter::kSharedRejectedValues), 0);
-  // Read and written at once, while values go.
+  // Reads and writes while values are evicted.
   std::mt19937_64 random(3);
   for (int i = 0; i < 150; ++i) {
     if (i % 3 == 0) Publish(one.get(), 1000 + i, 1);
@@ -156,7 +156,7 @@ TEST_F(SharedRedisTest, EvictingServerCostsOnlyMisses) {
   }
 }
 
-// A Redis that keeps what it is given, and lies about one command in `kHonest`.
+// A Redis that stores values and, after Lie(), answers one of kHonest commands wrongly.
 class LyingRedis {
  public:
   static constexpr int kHonest = 1000;
@@ -244,14 +244,14 @@ class LyingRedis {
         [&] {
           return Answer{"", true};
         },
-        [&] { return Answer{""}; },  // every later answer is another command's
+        [&] { return Answer{""}; },  // shifts all later answers to the wrong commands
         [&] {
           return Answer{honest, false, true};
         },
         [&] {
           return Answer{"", false, false, true};
         },
-        // What it was given is gone, or is another's.
+        // Stored values vanish or are replaced by other values.
         [&] {
           values_.erase(words.back());
           return Answer{honest};
@@ -273,7 +273,7 @@ class LyingRedis {
   int lies_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_){5};
-  FakeRedis server_;  // last: its thread uses all else
+  FakeRedis server_;  // last: its thread uses the other members
 };
 
 uint64_t ResidentBytes() {
@@ -283,16 +283,16 @@ uint64_t ResidentBytes() {
   return resident * 4096;
 }
 
-// HEARTH_HOSTILE_FETCHES: so many, for a measurement.
+// HEARTH_HOSTILE_FETCHES=N makes N fetches, for a measurement.
 TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   const char* const given = std::getenv("HEARTH_HOSTILE_FETCHES");
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
-  constexpr uint64_t kPrompts = 600;  // of 2 KiB, twice what RAM has room for
+  constexpr uint64_t kPrompts = 600;  // 2 KiB each, twice the room in RAM
   LyingRedis redis;
-  // Much longer than a silent load: a lookup that the last load's speed makes too long for its
-  // budget asks the engine once a second only.
+  // Much longer than a load from a silent server: if the last load's speed makes a lookup too long
+  // for its budget, the lookup may ask the engine only once a second.
   shared_.fetch_budget = absl::Seconds(4);
-  redis_.silence = absl::Milliseconds(200);  // sooner than a lookup gives up
+  redis_.silence = absl::Milliseconds(200);  // shorter than a lookup's budget
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
   model_ = KitModel().Make();
@@ -308,7 +308,7 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
     const bool is_hit = Fetch(other.get(), seed) > 0;
     hits += is_hit;
     if (!is_hit) {
-      // Who misses computes, and publishes. The next one finds a connection.
+      // After a miss, a worker computes and publishes. Wait until a connection is open again.
       Publish(one.get(), seed, 1);
       while (other->Stats().Of(Counter::kSharedUnreachableShards) > 0) std::this_thread::yield();
     }
@@ -324,7 +324,7 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
             << before / kMiB << " MiB after 1,000, " << most / kMiB << " at most\n";
 }
 
-// One of three stores is cut off, and loads are under way.
+// One of three stores is disconnected, and loads are in progress.
 TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
@@ -369,7 +369,7 @@ TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   EXPECT_EQ(Hits(cut.get(), 1, kOld), 0u) << "its first answers";
   stop = true;
   for (std::thread& load : loads) load.join();
-  // What is here is none of a restart's business.
+  // A restart of Redis does not affect local entries.
   Publish(other.get(), 5000, 20);
   server.Kill();
   server.Start();

@@ -1,4 +1,4 @@
-// The spaces that a store remembers: there is room for so many tenants, and some are forgotten.
+// The spaces that a store remembers: their number is limited, so some are forgotten.
 #include "cache_store/shared/tier/shared_spaces.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class SharedSpacesTest : public SharedStoreTest {
                         ReadSecret(kit_.secret_file).value(), absl::Seconds(1));
   }
   absl::Time Soon() { return kit_.clock.Now() + absl::Seconds(1); }
-  // As many tenants as there is room for, a moment apart.
+  // Begins the spaces of as many tenants as can be remembered, a moment apart.
   void LookForOthers(SharedSpaces* spaces) {
     for (size_t i = 0; i < SharedSpaces::kMaxTenants; ++i) {
       kit_.clock.Advance(absl::Microseconds(100));
@@ -50,7 +50,7 @@ TEST_F(SharedSpacesTest, ForgottenTenantRepeatsNoDrop) {
   kit_.clock.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("default", Soon()).ok());
   EXPECT_EQ(Points(), 1u);
-  // The next one is done.
+  // The next drop is applied.
   ASSERT_TRUE(DropAll(&theirs).ok());
   kit_.clock.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("default", Soon()).ok());
@@ -70,13 +70,13 @@ TEST_F(SharedSpacesTest, ConcurrentLookupAppliesDrop) {
   });
   spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(left, 0);
-  // Once that is known nobody asks.
+  // Afterwards the engine is not asked again.
   const int gets = store_.engine->gets();
   spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(store_.engine->gets(), gets);
 }
 
-// A tenant of which the engine has nothing is asked for once a second, too.
+// For a tenant without entries, the engine is also asked only once a second.
 TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
   SharedSpaces spaces = Spaces(&store_);
   for (int i = 0; i < 3; ++i) spaces.CheckForDrops("nobody", Soon());
@@ -86,7 +86,7 @@ TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
   EXPECT_EQ(store_.engine->gets(), 2);
 }
 
-// The engine lost the number of one that was made by a clock ahead of this one.
+// The engine lost a drop number that was created by a clock ahead of this one.
 TEST_F(SharedSpacesTest, DropNumberExceedsKnownOnes) {
   SharedSpaces spaces = Spaces(&store_);
   const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));

@@ -1,5 +1,5 @@
-// Stores that share an engine: what one of them was given is served by all, and whatever becomes of
-// the engine costs no more than misses.
+// Stores that share an engine: an entry published to one is served by all, and engine failures
+// cause only misses.
 #include "cache_store/shared/tier/shared_store.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST_F(SharedStoreTest, OtherStoreRestoresPublish) {
   EXPECT_EQ(other.Of(Counter::kHits), 1);
   EXPECT_EQ(other.Of(Counter::kFetches), 1);
   EXPECT_EQ(other.Of(Counter::kSharedHits), 1);
-  // Two round trips, and one for the generation; then it is in RAM.
+  // Two round trips, plus one for the generation; then the prompt is in RAM.
   EXPECT_EQ(other.engine->round_trips(), 3);
   EXPECT_EQ(Fetch(&other, Prompt(1), &tier), 64);
   EXPECT_EQ(tier, Tier::kHost);
@@ -55,13 +55,13 @@ TEST_F(SharedStoreTest, LookupLoadsOnlyMissingObjects) {
   Tier tier = Tier::kNone;
   EXPECT_EQ(Fetch(&other, Prompt(1, 129), &tier), 128);
   EXPECT_EQ(tier, Tier::kShared);
-  // 4 global objects and 2 local ones each time: none of them twice.
+  // Each time 4 global and 2 local objects; none is loaded twice.
   EXPECT_EQ(other.Of(Counter::kSharedReadBytes), 2 * read);
 }
 
 TEST_F(SharedStoreTest, LongestRestorableBoundaryIsFound) {
   std::mt19937_64 random(7);
-  // Names come of the secret, and what is lost of the order of names: the same each time.
+  // A fixed secret fixes the names and their order, and so which values are lost.
   ASSERT_TRUE(CopySecret(std::string(kSecretBytes, 's'), kit_.secret_file).ok());
   int hits = 0, lower = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -97,11 +97,11 @@ TEST_F(SharedStoreTest, VanishedPartShortensNextHit) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KitPrompt prompt = Prompt(1, 129);
-  // Between Exists and Get the tail of 128 goes, which 64 does not need.
+  // Between Exists and Get, the tail of boundary 128 vanishes; boundary 64 does not need it.
   const std::string name = Name(prompt, {112, 16, LayerGroup::kLocal});
   ASSERT_EQ(kit_.memory.entries.count(name), 1);
   other.engine->OnGet([&](int number) {
-    // The first is of the generation.
+    // The first Get reads the generation.
     if (number > 0) kit_.memory.entries.erase(name);
   });
   EXPECT_EQ(Fetch(&other, prompt), 0);
@@ -124,7 +124,7 @@ TEST_F(SharedStoreTest, VanishedValuesCauseMiss) {
             1);
 }
 
-// Whoever may write to the engine can make misses, and a store serves no byte of theirs.
+// A client that can write to the engine can only cause misses: a store never serves its bytes.
 TEST_F(SharedStoreTest, TamperedValueIsNeverServed) {
   std::mt19937_64 random(11);
   int restored = 0;
@@ -143,7 +143,7 @@ TEST_F(SharedStoreTest, TamperedValueIsNeverServed) {
     if (round % 3 == 2) victim.resize(random() % victim.size());
     for (const uint64_t seed : {1, 2}) {
       other.store->Observe(model_, "default");
-      // KitFetch compares every byte with what was published.
+      // KitFetch compares every byte with the published bytes.
       const auto found = KitFetch(other.store.get(), model_, Prompt(seed, 129));
       ASSERT_TRUE(found.ok()) << found.status();
       restored += *found > 0;
@@ -166,7 +166,8 @@ TEST_F(SharedStoreTest, RejectedObjectIsRewritten) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
 }
 
-// Sealed, of the right object, and not what the head says: parts of two publishers may be.
+// A part may be sealed for the right object and still not match the head's digests: parts of two
+// publishers may be mixed.
 TEST_F(SharedStoreTest, WrongSliceDigestIsRejected) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
@@ -195,7 +196,8 @@ TEST_F(SharedStoreTest, WrongSliceDigestIsRejected) {
   EXPECT_EQ(Fetch(&other, prompt), 64);
 }
 
-// What the budget is too short for is not begun again each time: a part of it comes.
+// If the budget is too short for the whole prompt, a prefix is loaded instead of retrying the whole
+// each time.
 TEST_F(SharedStoreTest, ShortBudgetRestoresPrefix) {
   kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
@@ -213,14 +215,14 @@ TEST_F(SharedStoreTest, ShortBudgetRestoresPrefix) {
   EXPECT_EQ(found, 64u) << "each lookup goes on from what is here";
 }
 
-// It would be slow for ever: what is not loaded measures nothing.
+// Without retries, the engine would count as slow forever, as only loads are measured.
 TEST_F(SharedStoreTest, SlowEngineIsRetried) {
   kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   for (const uint64_t seed : {1, 2, 3}) Publish(&one, Prompt(seed), {64});
   other.engine->SetDelay(absl::Milliseconds(80));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
-  // As slow: one lookup finds that out, the next does without.
+  // Still slow: one lookup measures it, the next one skips the engine.
   kit_.clock.Advance(SharedLookup::kTryPause);
   absl::Time start = kit_.clock.Now();
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
@@ -228,18 +230,18 @@ TEST_F(SharedStoreTest, SlowEngineIsRetried) {
   start = kit_.clock.Now();
   EXPECT_EQ(Fetch(&other, Prompt(3)), 0);
   EXPECT_LT(kit_.clock.Now() - start, kit_.shared_options.fetch_budget / 2);
-  // As fast as ever.
+  // Fast again.
   other.engine->SetDelay(absl::ZeroDuration());
   kit_.clock.Advance(SharedLookup::kTryPause);
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
 }
 
-// Megabytes are not fetched again and again for nothing.
+// A point that does not fit into RAM must not be fetched repeatedly.
 TEST_F(SharedStoreTest, OversizedPointIsNotLoaded) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {16, 64});
-  kit_.store_options.host_bytes = 1024;  // 64 tokens are 2 KiB, 16 are 768 bytes
+  kit_.store_options.host_bytes = 1024;  // 64 tokens are 2 KiB, 16 tokens 768 bytes
   kit_.store_options.count_points = false;
   SharedNode small = kit_.Node();
   EXPECT_EQ(Fetch(&small, Prompt(1)), 0);
@@ -256,7 +258,7 @@ TEST_F(SharedStoreTest, HangingEngineCostsOneBudget) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
   EXPECT_GT(other.Of(Counter::kSharedUnanswered), 0);
-  // The next one does not ask it, nor does a claim.
+  // The next lookup and a claim do not ask the engine.
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   ClaimRequest ask;
   ask.compute_time = absl::Seconds(30);
@@ -264,7 +266,7 @@ TEST_F(SharedStoreTest, HangingEngineCostsOneBudget) {
   EXPECT_EQ(other.store->Claim(KitQuery(model_, Prompt(1)), ask)->role, ClaimRole::kCompute);
   EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
   kit_.clock.Advance(SharedLookup::kPause);
-  // Not even where the generation is known, and it hangs later on.
+  // The same if the generation is known and the engine hangs later.
   other.engine->SetDelay(absl::ZeroDuration());
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
   other.engine->OnGet([&](int) { other.engine->SetDelay(absl::InfiniteDuration()); });
@@ -289,7 +291,7 @@ TEST_F(SharedStoreTest, HangingEngineBarelyDelaysHits) {
   EXPECT_TRUE(one.store->FetchById(id, "default").ok());
   EXPECT_EQ(one.engine->round_trips(), asked + 1);
   EXPECT_EQ(kit_.clock.Now() - start, SharedLookup::kDropCheckWait);
-  // What it may have more of has all of its time.
+  // A lookup that may find more in the engine gets the full budget.
   EXPECT_EQ(Fetch(&one, Prompt(2)), 0);
   EXPECT_EQ(kit_.clock.Now() - start,
             SharedLookup::kDropCheckWait + kit_.shared_options.fetch_budget);
@@ -311,8 +313,8 @@ TEST_F(SharedStoreTest, ConcurrentLookupsLoadOnce) {
   kit_.shared_options.fetch_budget = absl::Minutes(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
-  Fetch(&other, Prompt(2));  // the generation is known
-  // The first lookup is at its Get when the second one asks.
+  Fetch(&other, Prompt(2));  // reads the generation
+  // The second lookup starts while the first is in its Get.
   absl::Notification begun, may_end;
   other.engine->OnGet([&](int) {
     begun.Notify();
@@ -381,7 +383,7 @@ TEST_F(SharedStoreTest, ExplainIncludesSharedTier) {
     if (!boundary.usable) continue;
     EXPECT_EQ(boundary.slowest_tier, boundary.boundary == 64 ? Tier::kHost : Tier::kShared);
   }
-  // A prompt without a boundary has nothing to ask for.
+  // For a prompt without boundaries, the engine is not asked.
   const ExplainReport none = other.store->Explain(KitQuery(model_, Prompt(1, 9))).value();
   EXPECT_EQ(none.usable_tokens, 0);
   EXPECT_NE(report.summary.find("from the shared tier"), std::string::npos) << report.summary;

@@ -1,4 +1,4 @@
-// The ends of values: stores and the simulator's fleet give the same.
+// The expiries of values: stores and the fleet simulator compute the same.
 #include "cache_store/shared/shared_ttl_policy.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kChunk = 16;
-constexpr uint32_t kLongest = 12;  // blocks
+constexpr uint32_t kLongest = 12;  // in blocks
 
 TEST(SharedTtlPolicy, CloseUsesExtendOnce) {
   SharedTtlPolicy lives(absl::Hours(24));
@@ -35,7 +35,7 @@ TEST(SharedTtlPolicy, DeeperChunksExpireEarlier) {
   EXPECT_EQ(SharedTtlPolicy::TtlOf(ttl, 0, false), ttl / 2);
 }
 
-// One store and the engine, and a fleet of one store with as much memory as theirs.
+// A store with an engine, and a simulated fleet of one node with as much memory.
 class SharedFleetTest : public SharedStoreTest {
  protected:
   SharedFleetTest() {
@@ -50,8 +50,8 @@ class SharedFleetTest : public SharedStoreTest {
 
   ~SharedFleetTest() override { EXPECT_GT(hits_, 200); }
 
-  // A prompt of whole blocks, which a shorter or longer one of this kind shares with it, and half a
-  // block of its own behind.
+  // Serves a prompt of `whole` blocks, shared with other prompts of this kind, and optionally its
+  // own half block after them. Expects that store and fleet agree on hits and expiries.
   void Serve(SharedNode* node, uint32_t kind, uint32_t whole, bool has_half) {
     const uint32_t end = whole * kChunk + (has_half ? kChunk / 2 : 0);
     KitPrompt prompt{KitTokens(kind, end + 1), {}};

@@ -1,4 +1,4 @@
-// The values of the shared engine: what they hold comes back, and nothing else is believed.
+// The values of the shared engine: sealed contents are restored, and invalid values are rejected.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ std::string Secret(char first = 0) {
 
 Digest Key(uint64_t number) { return Sha256(absl::StrCat("segment ", number)); }
 
-// An object of two slices.
+// Returns the shape of an object of two slices.
 SharedShape Shape(uint64_t slice_bytes) {
   SharedShape shape;
   shape.id = {16, 16, LayerGroup::kLocal};
@@ -87,7 +87,8 @@ TEST(SharedValues, RoundTripKeepsAnyLength) {
   EXPECT_EQ(Shape(3 * text / 2).parts(), 4);
 }
 
-// Redis allocates with jemalloc: four sizes from each power of two to the next.
+// Returns the bytes that jemalloc, the allocator of Redis, allocates: it has four sizes from each
+// power of two to the next.
 uint64_t Allocated(uint64_t bytes) {
   uint64_t power = 1024;
   while (2 * power < bytes) power *= 2;
@@ -152,7 +153,7 @@ TEST(SharedValues, EqualTextsSealDifferently) {
   EXPECT_NE(space.Seal(name, "text"), space.Seal(name, "text"));
 }
 
-// What somebody who may write to the engine, and reads all of it, can make of its values.
+// Changes that a client can make if it can read and write the whole engine.
 TEST(SharedValues, TamperedValuesAreRejected) {
   const SharedSpace space(Secret(), "tenant", 4);
   const SharedShape shape = Shape(64);
@@ -185,11 +186,11 @@ TEST(SharedValues, TamperedValuesAreRejected) {
       case 2:
         value.resize(draw(value.size()));
         break;
-      case 3:  // the beginning of one, the end of another
+      case 3:  // beginning of one value, end of another
         value.replace(value.size() / 2, std::string::npos, other.value, other.value.size() / 2);
         if (one.name == other.name) value.back() ^= 1;
         break;
-      case 4:  // put back after a drop
+      case 4:  // restored after a drop
         generation = 5 + draw(3);
         break;
       case 5:
@@ -222,7 +223,7 @@ TEST(SharedValues, ForeignHeadIsRejected) {
   for (size_t bytes = 0; bytes < shape.head_bytes(); ++bytes) {
     ASSERT_FALSE(shape.ParseHead(text.substr(0, bytes)).ok());
   }
-  // Each bit of the head is a part of what must agree, but for the end and the digests.
+  // Every bit of the head must match, except the expiry and the digests.
   const size_t free_begin = 36, free_end = 44, digests = shape.head_bytes() - 16;
   for (size_t bit = 0; bit < 8 * digests; ++bit) {
     if (bit / 8 >= free_begin && bit / 8 < free_end) continue;
@@ -232,8 +233,7 @@ TEST(SharedValues, ForeignHeadIsRejected) {
   }
 }
 
-// Stores of different releases share an engine.
-// A shard that is lost takes whole chunks, and a conversation's chunks are on all shards.
+// A lost shard then loses whole chunks; the chunks of a conversation lie on all shards.
 TEST(SharedValues, ChunkValuesShareOneShard) {
   const SharedSpace space(Secret(), "default", 1);
   const auto shard_of = [](const std::string& name) {
@@ -247,6 +247,7 @@ TEST(SharedValues, ChunkValuesShareOneShard) {
   EXPECT_NE(shard, shard_of(space.PartName(Key(2), LayerGroup::kGlobal, 0)));
 }
 
+// Stores of different releases may share an engine, so the format must not change.
 TEST(SharedValues, ValuesMatchGoldenFile) {
   const SharedSpace space(Secret(), "default", 1);
   const SharedShape shape = Shape(16);
