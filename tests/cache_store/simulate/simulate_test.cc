@@ -1,4 +1,4 @@
-// The simulator against the published figures, and the store's own policy against its bars.
+// The simulator compared with published figures, and the store's policy compared with its targets.
 #include "bench/simulate/simulate.h"
 
 #include <gmock/gmock.h>
@@ -39,8 +39,8 @@ double Rounded(double rate) { return std::round(rate * 1000) / 1000; }
 struct Published3 {
   const char* trace;
   double lru[5], optimum[5];  // published, to three digits
-  double dense_bar[5];        // what the default policy must reach
-  double points_bar[4];       // the same for restore points of the 4B, up to 25 %
+  double dense_bar[5];        // minimum of the default policy
+  double points_bar[4];       // the same for restore points of the 4B model, up to 25 %
 };
 
 const Published3 kPublished[] = {
@@ -91,7 +91,7 @@ TEST_P(PublishedTraceTest, DefaultPolicyMeetsPointTargets) {
 INSTANTIATE_TEST_SUITE_P(Traces, PublishedTraceTest, ::testing::ValuesIn(kPublished),
                          [](const auto& info) { return std::string(info.param.trace); });
 
-// Traces that nothing was tuned to.
+// Generates traces that were not used for tuning.
 class Generator {
  public:
   explicit Generator(uint32_t seed) : random_(seed) {}
@@ -133,7 +133,7 @@ std::vector<uint32_t> Joined(std::vector<uint32_t> a, const std::vector<uint32_t
   return a;
 }
 
-// Any of 300 documents, each as likely, with a question.
+// One of 300 documents with equal probability, with a question.
 Trace Uniform() {
   Generator make(1);
   std::vector<std::vector<uint32_t>> documents;
@@ -144,7 +144,7 @@ Trace Uniform() {
   return make.Finish();
 }
 
-// A few hot prompts, and now and then a flood of what comes once.
+// A few popular prompts, and from time to time a flood of prompts used once.
 Trace Scan() {
   Generator make(2);
   std::vector<std::vector<uint32_t>> hot;
@@ -156,7 +156,7 @@ Trace Scan() {
   return make.Finish();
 }
 
-// The same documents in the same order, over and over: LRU's worst case.
+// The same documents in the same order, again and again: LRU's worst case.
 Trace Loop() {
   Generator make(3);
   std::vector<std::vector<uint32_t>> documents;
@@ -167,7 +167,7 @@ Trace Loop() {
   return make.Finish();
 }
 
-// Conversations behind system prompts of Zipf's popularity.
+// Conversations after system prompts with Zipf popularity.
 Trace Conversations(double continues, double think_ms) {
   Generator make(4);
   std::vector<std::vector<uint32_t>> systems;
@@ -203,9 +203,8 @@ TEST(SimulateTest, DefaultPolicyNeverBelowLru) {
     for (const bool points : {false, true}) {
       const ModelShape* const model = points ? Gemma4b() : nullptr;
       for (const double size : kSizes) {
-        // To the three digits that figures are given with. Where any document is as likely as any
-        // other, whatever went before, no order beats another and chance decides: three standard
-        // deviations.
+        // Compare to three digits, like the published figures. If all documents are equally likely,
+        // no order is better than another and chance decides: allow three standard deviations.
         const double margin = std::string(name) == "uniform" ? 0.01 : 0.0005;
         EXPECT_GE(HitRate(trace, model, kDefault, size) + margin, HitRate(trace, model, kLru, size))
             << name << " at " << size << (points ? ", restore points" : "");
@@ -273,7 +272,7 @@ TEST(TraceTest, EqualPrefixesShareBlocks) {
   EXPECT_NE(trace->requests[2].blocks[1], trace->requests[0].blocks[1]);
 }
 
-// Ten stores without memory of their own, any of which a request may reach.
+// Ten stores without their own memory; each request goes to a random store.
 TEST(FleetTest, SharedEngineMatchesLruCache) {
   const Trace& trace = Published("conversation");
   FleetShape fleet;
@@ -283,7 +282,7 @@ TEST(FleetTest, SharedEngineMatchesLruCache) {
   EXPECT_GE(rates.found, 0.97 * HitRate(trace, nullptr, kLru, 0.1));
   EXPECT_GE(rates.found, 0.9 * HitRate(trace, nullptr, kDefault, 0.1));
   EXPECT_EQ(rates.shared, rates.found);
-  // Redis' default looks at too few to find who is old.
+  // Redis' default samples too few values to find the oldest.
   fleet.samples = 5;
   EXPECT_LT(SimulateFleet(trace, fleet).found, rates.found);
 }

@@ -13,7 +13,7 @@ RestorePoint PointOf(const std::string& tenant) {
   return point;
 }
 
-// Collects events; may hold up the hub's thread at its first one.
+// Collects events. If `hold` is set, its first callback blocks the hub's thread.
 struct Watcher {
   absl::Mutex mu;
   std::vector<StoreEvent> events ABSL_GUARDED_BY(mu);
@@ -94,13 +94,13 @@ TEST(EventHub, OverflowSendsOneLostEvent) {
   watcher.hold = &go;
   const WatchStart start = hub.Subscribe("a", std::nullopt, watcher.Callback());
   hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
-  watcher.held.WaitForNotification();  // the hub's thread stands in the first callback
+  watcher.held.WaitForNotification();  // the hub's thread is in the first callback
   constexpr size_t kLost = 3;
   for (size_t i = 0; i < EventHub::kMaxQueuedEvents + kLost; ++i) {
     hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
   }
   go.Notify();
-  // The first, all that fitted, and the loss: also when nothing follows it.
+  // The first event, all queued events, and one kLost, even if no event follows.
   const size_t expected = 1 + EventHub::kMaxQueuedEvents + 1;
   std::vector<StoreEvent> events = watcher.WaitFor(expected);
   ASSERT_EQ(events.size(), expected);

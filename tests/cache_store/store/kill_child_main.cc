@@ -1,6 +1,6 @@
-// The child of kill_nine_test: publishes, fetches, evicts, demotes and scrubs until it is killed.
-// Prints one line for each publish that the ample store acknowledged: "acked SEED"; and "wrong ..."
-// for anything that should not be. Arguments: folder, first seed, durability (disk or sync).
+// The child process of kill_nine_test: publishes, fetches, evicts, demotes and scrubs until it is
+// killed. Prints a line "acked SEED" for each publish acknowledged by the ample store, and "wrong
+// ..." for each error. Arguments: folder, first seed, durability (disk or sync).
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace hearth {
 namespace {
 
-// One write a line: the pipe never holds half of one.
+// Writes each line with one call, so that the pipe never holds a partial line.
 void Say(const std::string& line) {
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::_Exit(5);
 }

@@ -1,9 +1,9 @@
-// kill -9 in the middle of a mixed load: what was acknowledged is there, nothing torn is.
+// kill -9 during a mixed load: acknowledged points survive, and no torn point is visible.
 //
-// A child publishes, fetches, evicts, demotes and scrubs in two stores and prints what one of them,
-// which has room for everything, acknowledged. The parent kills it after a seeded number of
-// microseconds, opens the folders, and checks. They are kept for a row of rounds, so later rounds
-// also recover from earlier ones' remains. HEARTH_KILLS=N for other than the usual number.
+// A child publishes, fetches, evicts, demotes and scrubs in two stores, and prints what the store
+// with room for everything acknowledged. The parent kills the child after a seeded number of
+// microseconds, opens the folders and checks them. Folders are kept for several rounds, so later
+// rounds also recover from the remains of earlier ones. HEARTH_KILLS=N sets the number of kills.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -55,7 +55,7 @@ class Child {
     }
     return false;
   }
-  // Reads what the child says until `until`, then kills it and drains the pipe.
+  // Reads the child's output until `until`, then kills it and drains the pipe.
   std::string RunAndKill(absl::Time until) {
     std::string said;
     char buffer[4096];
@@ -103,16 +103,17 @@ class Killing {
     uint64_t under_way = next_seed_;
     for (const absl::string_view line : absl::StrSplit(said, '\n')) {
       uint64_t seed = 0;
-      // The pipe may end inside a line only if the child died inside a write: then no newline.
+      // The output ends inside a line only if the child died inside a write: then the newline is
+      // missing.
       if (line.substr(0, 6) != "acked " || !absl::SimpleAtoi(line.substr(6), &seed)) continue;
       acked_.insert(seed);
       under_way = seed + 1;
     }
-    next_seed_ = under_way + 2;  // the one under way may be there or not, but never in part
+    next_seed_ = under_way + 2;  // the interrupted publish may be stored or not, but never in part
     CheckAmple(under_way);
     CheckSmall(under_way);
   }
-  // Reading all every round would be quadratic: rounds sample, this reads all.
+  // Checks all points. Rounds check a sample, as reading all points each round would be quadratic.
   void CheckAll() {
     sampled_ = false;
     CheckAmple(next_seed_);
@@ -152,7 +153,7 @@ class Killing {
     EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
   }
 
-  // Eviction decides which points it holds; all of them must be exact.
+  // Eviction decides which points are stored; all of them must be exact.
   void CheckSmall(uint64_t newest) {
     const auto store = Open(false);
     for (uint64_t seed = newest - std::min<uint64_t>(newest, 30); seed <= newest + 30; ++seed) {

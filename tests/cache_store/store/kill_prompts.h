@@ -1,4 +1,4 @@
-// Prompts that the killed child publishes and its parent expects: pure functions of a seed.
+// Prompts that the killed child publishes and its parent expects; pure functions of a seed.
 #ifndef HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
 #define HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
 
@@ -9,7 +9,7 @@
 
 namespace hearth {
 
-// 16 KiB slices: about 2 MB a long prompt, so that a kill usually lands between two slices.
+// 16 KiB slices: a long prompt has about 2 MB, so a kill usually hits between two slices.
 inline Fingerprint KillModel() {
   KitModel model;
   model.chunk_tokens = 16;
@@ -19,10 +19,10 @@ inline Fingerprint KillModel() {
   return model.Make();
 }
 
-// Every third is short: through the log, where the others are tables of their own.
+// Every third prompt is short and goes through the log; the others become tables.
 inline bool IsShortKillPrompt(uint64_t seed) { return seed % 3 == 2; }
 
-// Prompts come in families of four that share their first 64 tokens.
+// Families of four prompts share their first 64 tokens.
 inline KitPrompt KillPrompt(uint64_t seed) {
   if (IsShortKillPrompt(seed)) return {KitTokens(500000 + seed, 33), {}};
   KitPrompt prompt{KitTokens(1000 + seed / 4, 64), {}};
@@ -36,15 +36,15 @@ inline std::vector<uint32_t> KillBoundaries(uint64_t seed) {
   return {64, 100, 192};
 }
 
-// Two stores of one process, in folders of these names: in one there is room for everything, the
+// Options of two stores of one process, in folders of these names: one has room for everything, the
 // other evicts all the time.
 inline StoreOptions KillOptions(const std::string& folder, bool ample) {
   StoreOptions options;
   options.data_dir = folder + (ample ? "/ample" : "/small");
-  options.host_bytes = 8 << 20;  // four long prompts: the rest is demoted
+  options.host_bytes = 8 << 20;  // room for four long prompts; others are demoted
   options.disk_bytes = ample ? uint64_t{16} << 30 : uint64_t{24} << 20;
   options.scrub.bytes_per_s = uint64_t{256} << 20;
-  options.scrub.period = absl::Milliseconds(1);  // all the time
+  options.scrub.period = absl::Milliseconds(1);  // continuously
   return options;
 }
 

@@ -1,9 +1,9 @@
-// Mixed operations on one store from several threads, for as long as one likes: for a sanitizer to
-// watch, and for the resident memory, which must stay flat once the store is full.
+// Mixed operations on one store from several threads, for any length of time: for sanitizers, and
+// to check that the resident memory stays flat once the store is full.
 //
-// Every fetched byte is compared with what a model would have computed (store_kit.h). The store is
-// small against its prompts, so that it evicts, demotes, writes behind and scrubs all the time.
-// Ends in 0 when nothing was wrong and the memory was flat.
+// Every fetched byte is compared with the bytes that a model would have computed (store_kit.h). The
+// store is small compared with its prompts, so it evicts, demotes, writes behind and scrubs all the
+// time. Exits with 0 if there was no error and the memory stayed flat.
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Options {
 
 constexpr std::array<const char*, 2> kTenants = {"default", "other"};
 constexpr uint64_t kFamilies = 4000;
-constexpr uint32_t kShared = 64;  // tokens that a family has in common
+constexpr uint32_t kShared = 64;  // common tokens of a family
 
 StoreOptions SmallStore(const std::string& folder, bool ram_only) {
   StoreOptions options;
@@ -58,7 +58,7 @@ double ResidentMiB() {
   return static_cast<double>(resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))) / (1 << 20);
 }
 
-// The counters of all threads.
+// Counters of all threads.
 struct Tally {
   std::atomic<uint64_t> done{0}, fetched{0}, hits{0}, published{0}, refused{0};
   std::atomic<bool> failed{false};
@@ -66,7 +66,7 @@ struct Tally {
   void Fail(const std::string& what) {
     if (!failed.exchange(true)) std::fprintf(stderr, "wrong: %s\n", what.c_str());
   }
-  // Refusals are part of the load; lost or wrong bytes are not.
+  // Accepts refusals, which are part of the load; other errors fail the run.
   void Note(const absl::Status& status, const char* call) {
     if (status.ok()) return;
     ++refused;
@@ -106,7 +106,7 @@ class Caller {
 
   uint64_t Below(uint64_t bound) { return random_() % bound; }
 
-  // Popular families first: the harmonic law that prompts' popularity roughly follows.
+  // Draws families with harmonic popularity, roughly the popularity of real prompts.
   KitPrompt AnyPrompt() {
     const double unit = static_cast<double>(random_() >> 11) * 0x1p-53;
     const auto family = static_cast<uint64_t>(std::exp(unit * std::log(kFamilies))) - 1;
@@ -151,7 +151,7 @@ class Caller {
     if (usable.ok() && *usable > 0) ++tally_.hits;
   }
 
-  // Read later, when what it holds may have been evicted, dropped or written again.
+  // Reads a session later, when its objects may have been evicted, dropped or written again.
   void FetchAndHold() {
     Held& held = held_[Below(held_.size())];
     if (held.session != nullptr && held.session->plan().usable_tokens > 0) {
@@ -241,7 +241,8 @@ class Caller {
 };
 
 constexpr int kRounds = 20;
-// The most resident memory of the last rounds against that of earlier ones, when the store is full.
+// Compares the maximum resident memory of the last rounds with the maximum of earlier rounds with a
+// full store.
 constexpr int kWarmRounds = 8, kLastRounds = 6;
 constexpr double kFlat = 1.05;
 constexpr uint64_t kEnoughToJudge = 1'000'000;  // operations

@@ -1,4 +1,4 @@
-// Who computes and who waits, on a store whose clock stands.
+// Which caller computes and which callers wait, on a store with a fake clock.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"
@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// C = 16, W = 24: a prompt of 70 tokens keeps 64.
+// C = 16, W = 24: a prompt of 70 tokens keeps boundary 64.
 class StoreClaimsTest : public ::testing::Test {
  protected:
   StoreClaimsTest() {
@@ -39,7 +39,7 @@ class StoreClaimsTest : public ::testing::Test {
     return Take(prompt, ask);
   }
   uint64_t Count(const char* name) { return store_->Stats().counters.at(name); }
-  // `common` tokens that all share, then `own` of `seed`.
+  // Returns a prompt of `common` shared tokens, then `own` tokens of `seed`.
   static KitPrompt Branch(uint64_t seed, uint32_t common, uint32_t own) {
     KitPrompt prompt{KitTokens(7, common), {}};
     for (const uint32_t token : KitTokens(seed, own)) prompt.tokens.push_back(token);
@@ -146,8 +146,9 @@ TEST_F(StoreClaimsTest, TenantsHaveSeparateClaims) {
 }
 
 TEST_F(StoreClaimsTest, BranchesShareCommonPrefix) {
-  // 70 common tokens, then 40 of each one's own. The first promises its own end alone; the second
-  // learns that another is at the common part and keeps a tail there; all others wait for that.
+  // 70 common tokens, then 40 own tokens each. The first caller promises only its own end. The
+  // second learns that another caller computes the common part, and keeps a tail there. All others
+  // wait for that tail.
   const ClaimDecision first = Take(Branch(11, 70, 40));
   EXPECT_EQ(first.role, ClaimRole::kCompute);
   EXPECT_EQ(first.matched_tokens, 0u);

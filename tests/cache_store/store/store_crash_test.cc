@@ -1,13 +1,16 @@
-// A mixed load on a disk that breaks and a machine that dies, against a model of what was promised.
-// Seeded; HEARTH_CRASH_SEEDS=N runs N seeds instead of a few, HEARTH_CRASH_FIRST_SEED begins there.
+// A mixed load on a failing disk and a crashing machine, compared with a model of the promises.
+// Seeded; HEARTH_CRASH_SEEDS=N runs N seeds instead of a few, HEARTH_CRASH_FIRST_SEED sets the
+// first.
 //
-// A run is a row of lives. In each some operations and one kind of fault, then an end: a clean
-// close, the process's death, or the machine's. Always: no fetch returns a wrong byte, and no
-// restore point is visible that is not whole. Unless bits were flipped: what was acknowledged is
-// there after the next start, as `disk` after every end but the machine's, as `sync` after all;
-// what the store called durable is there after every end but the machine's, where there is little
-// room too; what had left it by a clean close does not come back; no manifest outlived its objects.
-// In every second life the index loads a step at a time, and not always to its end.
+// A run is a sequence of lives. Each life has some operations, one kind of fault, and an end: a
+// clean close, the death of the process, or of the machine. Always: no fetch returns a wrong byte,
+// and no incomplete restore point is visible. Unless bits were flipped:
+//
+//  - A point acknowledged as `disk` is there after the next start, unless the machine died; a point
+//    acknowledged as `sync` always is.
+//  - A point listed as durable is there unless the machine died, even if there is little room.
+//  - A point that was gone before a clean close does not reappear.
+//  - No manifest outlives its objects.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -44,7 +47,7 @@ class CrashRun {
   explicit CrashRun(uint64_t seed)
       : random_(seed), ample_(seed % 3 != 0), may_flip_(seed % 2 == 0) {
     KitModel geometry;
-    geometry.head_dim = 256;  // 32 KiB slices: a long prompt is a table, a short one is not
+    geometry.head_dim = 256;  // 32 KiB slices: a long prompt becomes a table, a short one does not
     geometry.layer_types = "llllg";
     model_ = geometry.Make();
   }
@@ -101,7 +104,7 @@ class CrashRun {
     flipped_ |= trouble_ == Trouble::kFlip;
   }
 
-  // Every third prompt is the longer form of another's beginning.
+  // Prompts come in families of three with a common beginning: one short and two long prompts.
   static KitPrompt PromptOf(uint64_t prompt) {
     return KitPrompt{KitTokens(prompt / 3, prompt % 3 == 0 ? 33 : 129), {}};
   }
@@ -139,7 +142,7 @@ class CrashRun {
     for (const uint32_t boundary : result->boundaries) {
       if (result->durable != Durability::kMemory) Promised({prompt, boundary}, result->durable);
     }
-    // The log keeps its order: what was acknowledged before a sync is as safe as it.
+    // The log is ordered: everything acknowledged before a sync is synced, too.
     if (result->durable == Durability::kSync) {
       for (auto& [point, promise] : promised_) promise = Promise::kSync;
     }
@@ -151,7 +154,8 @@ class CrashRun {
     promise = std::max(promise, level == Durability::kSync ? Promise::kSync : Promise::kDisk);
   }
 
-  // A miss or exact bytes; an error only while something is broken.
+  // Returns the usable tokens. Expects a miss or exact bytes; an error only while something is
+  // broken.
   uint32_t Fetch(uint64_t prompt, uint32_t boundary = 0) {
     KitPrompt kit = PromptOf(prompt);
     if (boundary > 0) kit.tokens.resize(boundary + 1);
@@ -241,13 +245,13 @@ class CrashRun {
   BootId boot_ = 1;
   FaultyDisk disk_;
   FakeClock clock_;
-  std::string said_;  // by the start
+  std::string said_;  // warnings of the start
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
   Trouble trouble_ = Trouble::kNone;
   bool full_ = false, flipped_ = false;
-  // Of the life before: how it went, the durable points at its end, and whether these were all that
-  // its end can have left on disk.
+  // The previous life: a description, the durable points at its end, and whether only these can be
+  // on disk.
   std::string last_;
   std::set<Digest> durable_;
   bool nothing_new_ = false;

@@ -1,5 +1,5 @@
-// The store with a gpu tier: what is copied to the device, when, what is read from there, and that
-// nothing depends on it.
+// The store with a gpu tier: which objects are copied to the device and when, reads from the
+// device, and that the store works without it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,14 +40,14 @@ class StoreDeviceTest : public testing::Test {
   void Read(uint64_t seed) {
     EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), kDevicePointTokens);
   }
-  // Published, read twice, copied.
+  // Publishes a prompt, reads it twice and lets it be copied to the device.
   void Promote(uint64_t seed) {
     Publish(seed);
     Read(seed);
     Read(seed);
     executor_->RunAll();
   }
-  // Reads all objects of the plan from the device, and nothing else. False: one is not there.
+  // Reads all objects of the plan from the device only. Returns false if one is not there.
   bool ReadFromDevice(FetchSession* session, uint64_t seed) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
@@ -289,7 +289,7 @@ TEST_F(StoreDeviceTest, EvictedObjectIsNotCopied) {
   EXPECT_EQ(Gpu().objects, 0u);
 }
 
-// Dropped while its bytes are on their way.
+// The point is dropped while its bytes are being copied.
 TEST_F(StoreDeviceTest, DropDuringCopyHidesObject) {
   Open();
   Publish(1);

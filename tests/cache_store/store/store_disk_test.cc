@@ -1,5 +1,5 @@
-// A store with a disk: what is acknowledged survives, what is corrupt is never served, a folder
-// that is not ours is refused by name.
+// A store with a disk: acknowledged points survive, corrupt bytes are never served, and unusable
+// folders are refused with a reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -148,7 +148,8 @@ TEST_F(DiskStore, ManifestWithoutObjectsIsDropped) {
   }
 }
 
-// Of two logs the older may lose its end and the newer nothing: a manifest then lacks its objects.
+// If there are two logs, the older may lose its end while the newer loses nothing: a manifest then
+// lacks its objects.
 TEST_F(DiskStore, RebootExcusesUnsyncedLoss) {
   const auto open = [this](BootId boot) {
     StoreSeams seams;
@@ -207,7 +208,7 @@ TEST_F(DiskStore, StartSurvivesGarbageTables) {
 }
 
 TEST_F(DiskStore, StaleSecretFileIsIgnored) {
-  // Process ids repeat, in containers with every start.
+  // Process ids repeat; in containers, with every start.
   std::ofstream(absl::StrCat(folder_.path(), "/secret.", getpid(), ".tmp")) << "torn";
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok());
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok()) << "the same secret";
@@ -269,7 +270,7 @@ TEST_F(DiskStore, StagedBytesAreBounded) {
   const KitPrompt small{KitTokens(1, 65), {}};
   const PublishSpec spec = KitSpec(model_, small, {64});
   {
-    // Each holds 2,048 of the 7,000 bytes; the fourth does not fit whole.
+    // Each session holds 2,048 of the 7,000 bytes; the fourth does not fit completely.
     std::vector<std::unique_ptr<PublishSession>> sessions;
     absl::Status refused;
     while (refused.ok() && sessions.size() < 10) {

@@ -1,4 +1,4 @@
-// Explain: every reason for a miss, by the event that causes it.
+// Explain: each reason for a miss, caused by a real event.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,8 @@ TEST_F(StoreExplain, BoundaryBytesMatchFetch) {
   EXPECT_GE(usable, 4u);
 }
 
-// Since when the store remembers is the same for all tenants: told, it would tell of the others.
+// The age of the oldest remembered removal depends on all tenants, so showing it would reveal other
+// tenants' activity.
 TEST_F(StoreExplain, UnknownPromptReasonIsConstant) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
@@ -86,7 +87,7 @@ TEST_F(StoreExplain, UnknownPromptReasonIsConstant) {
 }
 
 TEST_F(StoreExplain, RamEvictionIsExplained) {
-  Open(3 * 4 * 256, 0);  // one prompt of 64 tokens, not two
+  Open(3 * 4 * 256, 0);  // room for one prompt of 64 tokens, not two
   Publish(prompt_, {64});
   Publish(other_, {64});
   clock_.Advance(absl::Seconds(12));
@@ -169,7 +170,8 @@ TEST_F(StoreExplain, MissingGlobalsAreExplained) {
   Open(0, 1 << 20);
   Publish(prompt_, {64});
   const auto reading = store_->FetchById(store_->List("default").at(0).id, "default").value();
-  // The reader's references keep what is left in its place once the first object is found broken.
+  // The reader's references keep the other objects in place after the first object is found
+  // damaged.
   const ObjectId first = reading->plan().objects[0].id;
   ASSERT_EQ(first.group, LayerGroup::kGlobal);
   disk_faults_.Arm(Fault::kBitFlip, 1);
@@ -193,7 +195,7 @@ TEST_F(StoreExplain, OtherCutsAreExplained) {
   EXPECT_THAT(report.reason, HasSubstr("stored with other cuts"));
 }
 
-// A hit that could have been longer is explained as a miss is.
+// A hit that could have been longer is explained like a miss.
 TEST_F(StoreExplain, LongerOtherPointsAreExplained) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
@@ -214,7 +216,7 @@ TEST_F(StoreExplain, LongerOtherPointsAreExplained) {
   EXPECT_EQ(report.other_fingerprints[0].difference.field, "weights");
   EXPECT_EQ(report.other_fingerprints[0].matched_tokens, 96u);
   EXPECT_THAT(report.summary, HasSubstr("weights is w0 here and w1 there"));
-  // Where they reach no further there is nothing to say of them.
+  // If the others reach no further, they are not mentioned.
   Publish(longer, {96});
   report = Explain(longer);
   EXPECT_TRUE(report.other_fingerprints.empty());
@@ -232,7 +234,7 @@ TEST_F(StoreExplain, StoredPromptNamesNoCuts) {
 TEST_F(StoreExplain, LongReportKeepsDeclaredBoundaries) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
-  // 40 chunks, of which 2 are stored, and two cuts.
+  // 40 chunks, 2 of them stored, and two cuts.
   const KitPrompt longer{KitTokens(1, 640), {328, 560}};
   const ExplainReport report = Explain(longer);
   std::vector<uint32_t> told;
@@ -267,7 +269,7 @@ TEST_F(StoreExplain, ExplainHidesOtherTenants) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
   theirs.tenant = "acme";
-  Publish(other_, {64});  // the default tenant is known, with another prompt
+  Publish(other_, {64});  // the default tenant has stored another prompt
   const ExplainReport before = Explain(prompt_);
   Publish(theirs, {64});
   const ExplainReport after = Explain(prompt_);

@@ -1,4 +1,5 @@
-// What a publisher hints: which of its own points a tenant gives up, and nothing of others.
+// Keep hints of publishers: they change which of its own points a tenant loses, and affect no other
+// tenant.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// A prompt of 64 tokens takes 2 KiB in RAM; there is room for sixteen.
+// A prompt of 64 tokens takes 2 KiB in RAM; there is room for 16 prompts.
 class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<RetentionPolicy> {
  protected:
   StoreHints() {
@@ -35,7 +36,7 @@ class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<R
   void PublishMany(uint64_t first, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) Publish(first + i, {});
   }
-  // Without a lookup, which would be a use.
+  // Checks with Explain, as a lookup would count as a use.
   bool Has(uint64_t seed) {
     return store_->Explain(KitQuery(model_, Prompt(seed))).value().usable_tokens == 64;
   }
@@ -98,7 +99,7 @@ TEST_P(StoreHints, KeepTimeExtendsTtl) {
   clock_.Advance(absl::Seconds(30));
   EXPECT_TRUE(Has(1));
   EXPECT_FALSE(Has(2));
-  Publish(1, {60, 0});  // from now on
+  Publish(1, {60, 0});  // restarts the keep time
   clock_.Advance(absl::Seconds(50));
   EXPECT_TRUE(Has(1));
   Publish(1, {3600, 0});

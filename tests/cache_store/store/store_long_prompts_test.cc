@@ -1,5 +1,5 @@
-// Prompts of many chunks, and many of them: who goes through them lets others have the store's lock
-// between two. And a prompt of more chunks than a store keeps.
+// Many prompts of many chunks: calls that process them release the store's lock in between. Also a
+// prompt with more chunks than a store keeps.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ class StoreLongPrompts : public ::testing::Test {
     PublishLong();
   }
   Store* store() { return static_cast<Store*>(store_.get()); }
-  // In zeros: the kit's bytes take time in proportion to all tokens before them.
+  // Publishes zeros, as the kit's bytes take time in proportion to all earlier tokens.
   void PublishLong() { Publish(long_, kLong); }
   void Publish(const KitPrompt& prompt, uint32_t boundary) {
     const KvLayout layout = model_.Layout().value();
@@ -87,7 +87,7 @@ TEST_F(StoreLongPrompts, LongCallsYieldBetweenPoints) {
   CheckInvariants(store());
 }
 
-// As long as the longest context of the models, in the smallest chunks.
+// 8,192 of the smallest chunks are as long as the longest context of the models.
 TEST_F(StoreLongPrompts, LongerPromptKeepsFirst8192Chunks) {
   constexpr uint32_t kMost = 16 * kMaxChunks;
   const KitPrompt longer{KitTokens(3, kMost + 33), {}};
@@ -116,7 +116,7 @@ TEST_F(StoreLongPrompts, ExplainLooksUpChunksTwice) {
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
 }
 
-// Whatever others do with it while the lock is theirs.
+// Other threads may change the point whenever the lock is released.
 TEST_F(StoreLongPrompts, ConcurrentDropCausesMiss) {
   std::atomic<bool> stop{false};
   std::thread reader([&] {
@@ -164,7 +164,7 @@ TEST_F(StoreLongPrompts, PinDuringDropAllHolds) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-// What the drop removed is noted by whoever has the lock first.
+// The erases of a drop are recorded by the next thread that holds the lock.
 TEST_F(StoreLongPrompts, FullQueueDelaysNoErase) {
   Open(64 * kMiB);
   Publish({KitTokens(2, 17), {}, "other"}, 16);
@@ -174,7 +174,7 @@ TEST_F(StoreLongPrompts, FullQueueDelaysNoErase) {
     StoreLock lock(&core);
     core.catalog.Remove(core.catalog.Find(expired), Removal::kExpired);
   }
-  executor_->SetFull(true);  // with the erase of that point in it
+  executor_->SetFull(true);  // the queue contains the erase of that point
   core.between_holds = [&] { executor_->RunAll(); };
   EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
   core.between_holds = nullptr;
@@ -200,7 +200,7 @@ class HookedTier : public FaultyTier {
 TEST(StorePublishRaces, ConcurrentLookupWritesOneManifest) {
   const TestFolder folder;
   KitModel kit;
-  kit.window = 1000;  // the longer point names all objects of the shorter one
+  kit.window = 1000;  // the longer point uses all objects of the shorter one
   const Fingerprint model = kit.Make();
   const KitPrompt prompt{KitTokens(1, 97), {}};
   Faults faults;

@@ -1,4 +1,4 @@
-// A store without a disk: what is published is found again, byte for byte, and bounded.
+// A store without a disk: published prompts are found with exact bytes, and memory is bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST(MemoryStore, SavedTimeCountsTokensOnce) {
   store->Fetch(query, 64, 0).value();
   expect(64, 384);
   query.again = false;
-  query.token_ns = UINT64_MAX;  // counts as a second
+  query.token_ns = UINT64_MAX;  // counts as one second
   store->Fetch(query, UINT32_MAX, 0).value();
   expect(129, 384 + 65'000);
 }
@@ -144,7 +144,7 @@ TEST(MemoryStore, DifferingBytesAreRefused) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 32u);
 }
 
-// A model of the kit in the class invariant.
+// Returns the kit's model in the class `invariant`.
 Fingerprint Invariant() {
   const Fingerprint exact = KitModel().Make();
   std::vector<FingerprintField> fields(exact.fields().begin(), exact.fields().end());
@@ -171,7 +171,7 @@ TEST(MemoryStore, InvariantClassIgnoresCuts) {
   EXPECT_EQ(store->Stats().counters.at("nondeterminism"), 1u);
 }
 
-// Whoever asks in another class is told that it is one.
+// A caller that uses another exactness class learns this from Explain.
 TEST(MemoryStore, ExplainNamesDifferingClass) {
   const auto store = MemoryStore();
   const Fingerprint stored = KitModel().Make(), asked = Invariant();
@@ -247,7 +247,8 @@ TEST(MemoryStore, MatchedTokensReachDivergingChunk) {
   for (uint32_t i = 41; i < 60; ++i) prompt.tokens[i] = 70000 + i;
   const auto session = store->Fetch(KitQuery(model, prompt), 0, 0).value();
   EXPECT_EQ(session->plan().matched_tokens, 41u);
-  // Window 24 at 32: the local objects of [9, 32) were kept only for 64, whose tail begins at 41.
+  // Window 24 at boundary 32: the local objects of [9, 32) are missing, as only boundary 64 was
+  // kept, whose tail begins at 41.
   EXPECT_EQ(session->plan().usable_tokens, 0u);
 }
 
@@ -308,7 +309,7 @@ TEST(MemoryStore, SharedPinnedBytesCountOnce) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
   StoreOptions options;
-  options.host_bytes = 4 * 4 * 3 * 256;  // four times what the whole prompt may take
+  options.host_bytes = 4 * 4 * 3 * 256;  // four times the bytes of the whole prompt
   options.count_points = false;
   options.max_pinned_fraction = 0.25;
   const auto store = TieredStore::Open(options).value();
@@ -322,7 +323,7 @@ TEST(MemoryStore, SharedPinnedBytesCountOnce) {
     each_by_itself += point.bytes;
     last = point.bytes;
   }
-  // All of four global and of four times two local slices.
+  // Four global and four times two local slices.
   EXPECT_EQ(store->Stats().pinned_bytes, 4 * 3 * 256u);
   EXPECT_GT(each_by_itself, options.host_bytes * options.max_pinned_fraction);
   for (size_t i = 0; i + 1 < points.size(); ++i) {

@@ -1,4 +1,5 @@
-// Pages that only the engine which wrote them reads (object_layout 2), through the whole store.
+// Opaque pages that only the engine that wrote them can read (object_layout 2), through the whole
+// store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kPageBytes = 1000;  // of no row that would divide it
+constexpr uint32_t kPageBytes = 1000;  // not a multiple of a row
 
 KitModel Engine() {
   KitModel engine;
@@ -25,7 +26,7 @@ KitModel Engine() {
   return engine;
 }
 
-// C = 16, W = 24, on a disk and in RAM.
+// C = 16, W = 24, with disk and RAM.
 class StorePages : public FaultyTierFixture, public ::testing::Test {
  protected:
   StorePages() {
@@ -40,7 +41,7 @@ class StorePages : public FaultyTierFixture, public ::testing::Test {
 TEST_F(StorePages, PagesSurviveRestart) {
   const auto published = KitPublish(store_.get(), engine_, prompt_, {96});
   ASSERT_TRUE(published.ok()) << published.status();
-  // Six blocks of the one full layer, and of two sliding ones those that overlap [73, 96).
+  // Six blocks of the one full layer, and for two sliding layers the blocks that overlap [73, 96).
   EXPECT_EQ(published->bytes_received, (6 + 2 * 2) * kPageBytes);
   EXPECT_EQ(KitFetch(store_.get(), engine_, prompt_).value(), 96u);
   Open();
@@ -63,7 +64,7 @@ TEST_F(StorePages, SplitPageBoundaryIsRefused) {
             "boundaries: 90 must be a multiple of chunk_tokens, 16, because pages cannot be split");
 }
 
-// The largest pages of the most layers there may be: in sum 2^41 bytes a block.
+// The largest pages in the maximum number of layers: together 2^41 bytes a block.
 TEST_F(StorePages, OversizedPagesAreRefused) {
   KitModel huge = Engine();
   huge.page_bytes = kMaxPageTokenBytes * 16;
@@ -102,7 +103,7 @@ TEST_F(StorePages, ExplainNamesEngineDifferences) {
               ElementsAre("head_dim", "kv_dtype", "kv_heads", "object_layout", "page_bytes"));
 }
 
-// As a release after this one leaves a folder.
+// A folder written by a later release.
 TEST_F(StorePages, NewerLayoutIsNamed) {
   ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
   store_.reset();

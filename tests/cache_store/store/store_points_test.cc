@@ -1,4 +1,4 @@
-// The RAM of restore points' bookkeeping: it counts into host_bytes and is bounded.
+// RAM of the restore points' bookkeeping: it counts towards host_bytes and is bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 
 constexpr uint32_t kTinyTokens = 16;
 constexpr uint32_t kLongChunks = 160;
-constexpr uint32_t kLongTokens = kLongChunks * kTinyTokens;  // some 400 bytes a chunk
+constexpr uint32_t kLongTokens = kLongChunks * kTinyTokens;  // about 400 bytes a chunk
 
 class StorePointsTest : public ::testing::Test {
  protected:

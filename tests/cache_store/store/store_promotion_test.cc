@@ -1,5 +1,5 @@
-// Objects read from disk go to RAM in the background: whole ones, whatever becomes of the fetch,
-// bounded, and never in place of objects that only RAM has.
+// Objects read from disk are promoted to RAM in the background: only whole objects, even if the
+// fetch ends early, bounded, and never in place of objects that are only in RAM.
 #include <gtest/gtest.h>
 
 #include "tests/support/stepped_store.h"
@@ -8,8 +8,8 @@
 namespace hearth {
 namespace {
 
-// At C = 16, W = 24 and these layers, of 64 tokens: 4 global objects of one slice of 256 bytes and
-// 2 local ones of two.
+// With C = 16, W = 24 and the kit's layers, 64 tokens are 4 global objects of one slice of 256
+// bytes and 2 local objects of two slices.
 constexpr uint64_t kPointBytes = 8 * 256;
 constexpr size_t kPointObjects = 6;
 
@@ -69,7 +69,7 @@ TEST_F(StorePromotion, PartialFetchPromotesReadObjects) {
   EXPECT_EQ(Counted("demoted_objects"), kPointObjects + 2) << "as many as made room";
   EXPECT_EQ(ObjectsInRam(1), 2u);
   EXPECT_EQ(Counted("promoted_objects"), 2u);
-  // The next attempt gets those from RAM, and the disk is asked for the rest only.
+  // The next fetch reads these from RAM, and only the rest from disk.
   const uint64_t before = Counted("bytes_read_disk");
   ReadAll(1);
   EXPECT_EQ(Counted("bytes_read_disk") - before, kPointBytes - 2 * 256);
@@ -85,7 +85,7 @@ TEST_F(StorePromotion, UnreadFetchEvictsNothing) {
   Publish(1);
   Publish(2);
   for (int i = 0; i < 3; ++i) Fetch(1);
-  // Half an object is none.
+  // A partly read object is not promoted.
   { ASSERT_TRUE(Fetch(1)->ReadSlice(kPointObjects - 1, 0).ok()); }
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
@@ -110,7 +110,7 @@ TEST_F(StorePromotion, PartlyPromotedPointIsDemoted) {
 TEST_F(StorePromotion, PromotionKeepsRamOnlyPoints) {
   Open(2 * kPointBytes);
   Publish(1);
-  executor_->SetFull(true);  // what comes now is not written behind
+  executor_->SetFull(true);  // the next publishes are not written behind
   Publish(2, Durability::kMemory);
   Publish(3, Durability::kMemory);
   executor_->SetFull(false);
@@ -127,7 +127,7 @@ TEST_F(StorePromotion, FailedReservationSkipsPromotion) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadAll(1);
-  const auto second = Fetch(2), third = Fetch(3);  // in use when the job wants their room
+  const auto second = Fetch(2), third = Fetch(3);  // in use when the job needs their room
   RunTasksAndCheck();
   EXPECT_EQ(Counted("promotions_skipped"), kPointObjects);
   EXPECT_EQ(ObjectsInRam(1), 0u);

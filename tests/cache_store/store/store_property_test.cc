@@ -1,8 +1,8 @@
-// Random operations against a model that remembers only what was acknowledged. Seeded.
+// Random operations compared with a model that remembers only acknowledged points. Seeded.
 //
-// After every step: no tier above its capacity, the bookkeeping adds up. At every fetch: the bytes
-// are exact, and somebody wants them still. After reopening: with nothing evicted, every
-// acknowledged durable restore point is there.
+// After every step: no tier exceeds its capacity, and the bookkeeping is consistent. At every
+// fetch: the bytes are exact, and at least one publish still wants the objects (not expired). After
+// reopening, if nothing was evicted: every acknowledged durable restore point is there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     store_ = OpenStore(options, std::move(seams)).value();
   }
 
-  // A few families of prompts that share prefixes, with and without cuts.
+  // Returns a prompt of one of a few families that share prefixes, with or without cuts.
   KitPrompt RandomPrompt() {
     KitPrompt prompt;
     prompt.tokens = KitTokens(random_() % 4, 20 + random_() % 200);
@@ -84,7 +84,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     const Durability level = random_() % 3 == 0   ? Durability::kMemory
                              : random_() % 8 == 0 ? Durability::kSync
                                                   : Durability::kDisk;
-    // Pins hold expired points: the other tenant has none.
+    // Pins keep expired points; only the other tenant has no pins.
     const bool expires = prompt.tenant == "other" && random_() % 2 == 0;
     PublishSpec spec = KitSpec(model_, prompt, RandomBoundaries(prompt), level);
     if (expires) spec.ttl = absl::Seconds(1 + random_() % 60);
@@ -106,7 +106,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
   }
 
-  // An object, by what its key covers.
+  // Returns a name for an object from everything that its key covers.
   static std::string NameOf(const KitPrompt& prompt, const ObjectId& id) {
     std::string name = prompt.tenant + (id.group == LayerGroup::kGlobal ? " g" : " l");
     const uint32_t end = id.begin + id.tokens;
@@ -146,7 +146,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     LeaseSomething(session->get(), prompt);
   }
 
-  // Copies on the device are right when they are handed out and for as long as they are held.
+  // Copies on the device must be right when they are leased and for as long as they are held.
   void LeaseSomething(FetchSession* session, const KitPrompt& prompt) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
@@ -205,10 +205,10 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   std::vector<std::pair<std::unique_ptr<FetchSession>, KitPrompt>> sessions_;
   std::vector<KitPrompt> acked_;
   std::map<std::string, absl::Time> wanted_until_;  // of the other tenant's objects
-  // Runs without drops, with room for everything, must keep everything.
+  // Runs without drops and with room for everything must keep everything.
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
   std::shared_ptr<FakeDevice> device_;
-  std::vector<std::pair<DeviceRef, std::string>> leases_;  // and what they must show
+  std::vector<std::pair<DeviceRef, std::string>> leases_;  // leases and their expected bytes
   uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
 };
 

@@ -1,5 +1,5 @@
-// Objects that an audit found wrong: gone for good, in their tenant, with the name of who published
-// them.
+// Objects that an audit found wrong: removed permanently in their tenant, with the name of their
+// publisher.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST_F(StoreQuarantine, QuarantineNamesPublisher) {
   EXPECT_THAT(store_->Explain(KitQuery(model_, prompt_))->summary, HasSubstr("quarantined"));
   EXPECT_EQ(store_->Quarantine(KitQuery(model_, prompt_), wrong_).status().code(),
             absl::StatusCode::kNotFound);
-  // Whoever computes it can publish it anew.
+  // The prompt can be computed and published again.
   PublishAs("worker-3", prompt_, 96);
   EXPECT_EQ(Usable(prompt_), 96u);
 }
@@ -84,7 +84,7 @@ TEST_F(StoreQuarantine, QuarantineSurvivesRestart) {
   EXPECT_EQ(Usable(prompt_), 0u);
 }
 
-// Its digests are right: a start that found it again would serve it.
+// The digests of a quarantined object are right, so a start that found the object would serve it.
 TEST(StoreQuarantineCrash, QuarantineSurvivesCrash) {
   for (const bool machine : {false, true}) {
     SCOPED_TRACE(machine ? "the machine" : "the process");

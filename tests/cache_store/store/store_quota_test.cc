@@ -1,4 +1,4 @@
-// Tenants' limits, and their guarantees.
+// Limits and guarantees of tenants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ constexpr uint32_t kTokens = 64;
 class QuotaTest : public testing::Test {
  protected:
   QuotaTest() {
-    // The bytes of one prompt, as a store without limits counts them.
+    // Measure the bytes of one prompt in a store without limits.
     Open({}, 1 << 20);
     EXPECT_TRUE(Publish("probe", 1).ok());
     unit_ = Usage("probe");
@@ -35,7 +35,7 @@ class QuotaTest : public testing::Test {
     quotas.by_tenant[tenant] = quota;
     Open(quotas, host_bytes);
   }
-  // Prompts of different seeds share nothing.
+  // Prompts of different seeds share no tokens.
   static KitPrompt Prompt(const std::string& tenant, uint64_t seed) {
     return {KitTokens(seed, kTokens), {}, tenant};
   }
@@ -89,7 +89,7 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
   ASSERT_TRUE(Publish("b", 1).ok());
   PinAll("b");
   ASSERT_TRUE(Publish("b", 2).ok());
-  // Room for one beside the pinned one; this needs two.
+  // There is room for one point besides the pinned point; this prompt needs the room of two.
   const KitPrompt twice{KitTokens(3, 2 * kTokens), {}, "b"};
   const auto refused = KitPublish(store_.get(), model_, twice, {2 * kTokens});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
@@ -98,12 +98,13 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
   EXPECT_TRUE(Has("b", 1));
   EXPECT_TRUE(Has("b", 2));
   EXPECT_EQ(store_->Stats().counters.at("publishes_refused_quota"), 1u);
-  // The refusal kept no reservation.
+  // The refused publish left no reservation.
   ASSERT_TRUE(Publish("b", 4).ok());
   EXPECT_FALSE(Has("b", 2));
 }
 
-// The longer prompt brings little that is new, but names what the shorter one leaves behind.
+// The longer prompt adds few objects, but also uses objects that the evicted shorter point leaves
+// behind.
 TEST_F(QuotaTest, EvictedPrefixStaysCounted) {
   OpenFor("b", {3 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
@@ -115,8 +116,8 @@ TEST_F(QuotaTest, EvictedPrefixStaysCounted) {
   EXPECT_LE(Usage("b").bytes, 3 * unit_.bytes);
 }
 
-// Of a point that went for its quota a reader may still hold the objects: a lookup that finds them
-// complete makes a point of them again, which is to fit as any other.
+// A reader may still hold the objects of a point that was evicted for its quota. A lookup that
+// finds them complete creates the point again, which must fit into the quota like any other.
 TEST_F(QuotaTest, HeldPointReturnsWithinQuota) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
@@ -148,7 +149,7 @@ TEST_F(QuotaTest, PinShareIgnoresOtherTenants) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_pinned_bytes = 2 * unit_.bytes;
   quotas.by_tenant["floored"].floor_bytes = unit_.bytes;
-  // Half of what is not floored: two of b's and one for everybody.
+  // Half of the bytes above the floors may be pinned: two points of b and one of any tenant.
   Open(quotas, 7 * unit_.bytes);
   for (const char* tenant : {"a", "b", "floored"}) {
     for (uint64_t seed : {1, 2}) ASSERT_TRUE(Publish(tenant, seed).ok());
@@ -176,7 +177,7 @@ TEST_F(QuotaTest, PinSharesMustFitTogether) {
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 0u);
   EXPECT_THAT(std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
               HasSubstr("max_pinned_bytes: must be at most 599 bytes together"));
-  quotas.by_tenant["a"].floor_bytes = 200;  // of it, 100 are beyond the floor
+  quotas.by_tenant["a"].floor_bytes = 200;  // of a's 300 bytes, 100 are above the floor
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 100u);
 }
 
@@ -207,16 +208,17 @@ TEST_F(QuotaTest, FloorSurvivesOthersPressure) {
   EXPECT_FALSE(Has("b", 1)) << "above its floor it is evicted like anybody";
   EXPECT_TRUE(Has("b", 2));
   EXPECT_TRUE(Has("a", 5));
-  // Room that only the guarantee holds is refused without emptying the store first.
+  // If the room is guaranteed to another tenant, the publish is refused without emptying the store
+  // first.
   const KitPrompt large{KitTokens(9, 4 * kTokens), {}, "a"};
   EXPECT_FALSE(KitPublish(store_.get(), model_, large, {4 * kTokens}).ok());
   EXPECT_TRUE(Has("a", 5));
-  // Its own pressure does.
+  // The tenant's own publishes evict its points below the floor.
   for (uint64_t seed : {3, 4, 5}) ASSERT_TRUE(Publish("b", seed).ok());
   EXPECT_FALSE(Has("b", 2));
 }
 
-// More of b lies above its floor than is lacking, but b has no point small enough to give.
+// The bytes of b above its floor would suffice, but b has no point small enough to evict.
 TEST_F(QuotaTest, FloorRefusesOversizedPublish) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
@@ -232,7 +234,7 @@ TEST_F(QuotaTest, FloorRefusesOversizedPublish) {
   EXPECT_TRUE(Has("b", 2));
 }
 
-// A point between two others shares all it has with them.
+// A point between two others shares all its objects with them.
 TEST_F(QuotaTest, EverythingUnprotectedIsEvicted) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;

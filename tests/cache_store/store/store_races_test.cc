@@ -1,4 +1,4 @@
-// Calls that meet in the middle of a write: each interleaving is forced, none is waited for.
+// Calls that overlap with a write: each interleaving is forced by a hook, not left to chance.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Calls a function before each write, whose error is the write's, and one before each erase.
+// Calls a hook before each write, whose error fails the write, and a hook before the next erase.
 class HookTier : public SliceTier {
  public:
   HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write,
@@ -82,7 +82,7 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
   std::function<void()> before_erase_;  // called once
 };
 
-// Two workers send the same prompt, computed in other steps: the keys are the same, the bytes not.
+// Two workers publish the same prompt, computed in different steps: equal keys, different bytes.
 TEST_F(StoreRaces, FirstPortablePublishWins) {
   KitModel portable;
   portable.exact = false;
@@ -183,7 +183,7 @@ TEST_F(StoreRaces, DropDuringPublishIsNoted) {
   EXPECT_THAT(result->boundaries, ElementsAre(96u));
   EXPECT_THAT(result->notes, ElementsAre(HasSubstr("boundary 64 left out: it was dropped")));
   CheckInvariants();
-  Open();  // what was acknowledged, no more and no less
+  Open();  // exactly the acknowledged points
   EXPECT_EQ(OnlyPoint().tokens, 96u);
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), 96u);
 }
@@ -203,7 +203,7 @@ TEST_F(StoreRaces, StaleFetchKeepsLaterPoint) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-// It would become a restore point again, and stay.
+// Otherwise a lookup would create the restore point again, and it would stay.
 TEST_F(StoreRaces, DroppedPointIsNotRevived) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
@@ -258,7 +258,7 @@ TEST(FingerprintBookTest, OldestUnusedFingerprintIsForgotten) {
   EXPECT_THAT(book.Of("other"), IsEmpty());
 }
 
-// As two calls do that looked for it at once.
+// As by two calls that looked for the fingerprint at the same time.
 TEST(FingerprintBookTest, ConcurrentLearnKeepsOneEntry) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();

@@ -1,4 +1,4 @@
-// The store keeps points in the policy's order when room is short, seen through its own API.
+// The store evicts points in the policy's order, seen through its API.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// A conversation of `turns` prompts, each of which continues the one before.
+// Returns a prompt of a conversation; each turn continues the previous turn.
 KitPrompt Turn(uint64_t conversation, uint32_t turn) {
   return KitPrompt{KitTokens(conversation, 32 + 32 * turn + 1), {}};
 }
@@ -27,7 +27,7 @@ class StoreRetention : public SteppedStoreFixture,
     options_.data_dir = disk_bytes > 0 ? folder_.path() : "";
     SteppedStoreFixture::Open();
   }
-  // As a worker would: asks, then publishes the prompt's end and the boundary before it.
+  // Acts like a worker: fetches, then publishes the prompt's end and the boundary before it.
   uint32_t Ask(const KitPrompt& prompt) {
     clock_.Advance(absl::Seconds(1));
     const uint32_t found = KitFetch(store_.get(), model_, prompt).value();
@@ -37,7 +37,7 @@ class StoreRetention : public SteppedStoreFixture,
     CheckInvariants(store_.get());
     return found;
   }
-  // A store of twenty first turns: what they take on disk.
+  // Opens a store and serves twenty conversations. Returns their bytes on disk.
   uint64_t AskOfTwenty() {
     Open(0, 64 << 20);
     for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
@@ -45,13 +45,13 @@ class StoreRetention : public SteppedStoreFixture,
   }
 };
 
-// Every second conversation comes back at once and then once more; the others never do.
+// Every second conversation returns once; the others never do.
 TEST_P(StoreRetention, DefaultPolicyKeepsReturningPrompts) {
-  // Room for some twelve prompts.
+  // Room for about twelve prompts.
   Open(12 * 10 * 256);
   uint64_t returned = 0, asked = 0;
   for (uint64_t i = 0; i < 600; ++i) {
-    Ask(Turn(i, i % 2 == 0 ? 3 : 0));  // long prompts are the ones that come back
+    Ask(Turn(i, i % 2 == 0 ? 3 : 0));  // the long prompts return
     if (i % 2 == 0 && i >= 24) {
       ++asked;
       if (Ask(Turn(i - 24, 4)) > 0) ++returned;
@@ -112,7 +112,7 @@ TEST_P(StoreRetention, RestartEvictsOldestFirst) {
   CheckInvariants(store_.get());
 }
 
-// Bytes and uses are the same: what a token costs to compute is not.
+// Bytes and uses are equal; only the cost of computing a token differs.
 TEST_P(StoreRetention, CostlierModelIsKept) {
   Open(24 * 256 * 4);
   KitModel small, large;
@@ -168,7 +168,7 @@ TEST(ComputeCostTest, CostComesFromModelFields) {
   EXPECT_LT(steps(absurd.Make()), 200);
 }
 
-// Made first, asked for again much later.
+// The prompt is published first and used again much later.
 TEST_P(StoreRetention, RestartRemembersLastUse) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Hours(1));
@@ -189,7 +189,7 @@ TEST_P(StoreRetention, KillForgetsRecentUsesOnly) {
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
   stepped()->UpkeepStep();
-  // The folder as a kill would leave it, without notes of later uses.
+  // Copy the folder as a kill would leave it, without notes of later uses.
   std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
                         std::filesystem::copy_options::recursive);
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(1, 1)).value(), 0u);

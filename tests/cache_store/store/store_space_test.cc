@@ -1,5 +1,4 @@
-// The disk tier's files stay near its limit, whatever was evicted, and a close waits for none of
-// it.
+// The disk tier's files stay near its limit after any evictions, and closing waits for no reclaim.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,7 +21,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
     options_.disk_bytes = disk_bytes;
     SteppedStoreFixture::Open();
   }
-  // Files that RocksDB let go are deleted by then.
+  // Closes the store; then RocksDB has deleted all unused files.
   void Close() { store_.reset(); }
   void Publish(uint64_t seed) {
     const absl::Status published = SteppedStoreFixture::Publish(seed);
@@ -37,7 +36,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
     }
     return bytes;
   }
-  // What is in RAM now, without keeping it alive.
+  // Returns weak pointers to the current copies in RAM.
   std::vector<std::weak_ptr<const std::vector<SliceView>>> RamCopies() {
     StoreCore* const core = stepped()->core();
     StoreLock lock(core);
@@ -49,8 +48,8 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-// A limit and what may be on top of it: an eighth dead beside something live, a sixteenth not yet
-// reclaimed, as much in the log, and tables and settings of less than a MiB.
+// The limit plus: an eighth of erased bytes next to live bytes, a sixteenth not yet reclaimed, a
+// sixteenth in the log, and less than a MiB of tables and settings.
 uint64_t MostFileBytes(uint64_t disk_bytes) {
   return disk_bytes + disk_bytes / 8 + disk_bytes / 16 + disk_bytes / 16 + kMiB;
 }
@@ -67,7 +66,7 @@ TEST_F(StoreSpace, FullDiskEvictsAndReclaims) {
 
 TEST_F(StoreSpace, LivePointsBlockNoReclaim) {
   Open(32 * kMiB);
-  // One in five is used again and again: every file holds something that lives.
+  // Eight prompts are used again and again, so every file holds live bytes.
   std::vector<uint64_t> used;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     Publish(seed);
@@ -80,8 +79,9 @@ TEST_F(StoreSpace, LivePointsBlockNoReclaim) {
   for (const uint64_t old : used) EXPECT_EQ(Fetch(old), 64u) << "moved, and still there";
 }
 
-// 100 prompts of six chunks behind one system prompt of two, each asked for again: with room for
-// all every one is whole; with room for 20 the last ones are, and what all share stays.
+// 100 prompts of six chunks after a common system prompt of two chunks, each fetched again: with
+// room for all, every prompt is a whole hit; with room for 20, the last ones are, and the common
+// system prompt stays.
 TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
   constexpr uint64_t kPrompts = 100;
   const uint32_t chunk = model_.Layout()->chunk_tokens;
@@ -101,7 +101,7 @@ TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
       EXPECT_TRUE(stored.ok()) << stored;
       executor_->RunAll();
     }
-    std::pair<uint64_t, uint64_t> hits;  // whole, of the system prompt
+    std::pair<uint64_t, uint64_t> hits;  // whole hits, hits of the system prompt
     for (uint64_t seed = 0; seed < kPrompts; ++seed) {
       const uint32_t usable = KitFetch(store_.get(), model_, prompt_of(seed)).value_or(0);
       hits.first += usable == whole ? 1 : 0;
@@ -181,7 +181,7 @@ TEST_F(StoreSpace, EvictedRamIsFreedFirst) {
   const auto second = RamCopies();
   ASSERT_FALSE(second.empty());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].expired()) << i;
-  // A fetch that promotes the first again takes the room of the second.
+  // A fetch that promotes the first point again evicts the second.
   executor_->RunAll();
   EXPECT_EQ(Fetch(1), 64u);
   executor_->RunAll();

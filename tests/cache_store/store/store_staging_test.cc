@@ -1,4 +1,4 @@
-// Memory of publishes that are being received is counted before it is allocated, for any sender.
+// Memory of publishes being received is counted before it is allocated, whatever the sender does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class StagingTest : public testing::Test {
     return KitSpec(model_, {KitTokens(seed, kStagedTokens), {}, tenant}, {kStagedTokens});
   }
   size_t SliceBytes() const { return model_.Layout()->SliceBytes(16); }
-  // The bytes that the store lacks of one such publish.
+  // Returns the bytes of all slices of such a publish.
   uint64_t WholeBytes() const {
     uint64_t bytes = 0;
     for (const PublishObject& object : Spec(1).objects) {
@@ -39,8 +39,8 @@ class StagingTest : public testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-// Many publishes that are sent a part of a slice, or slices that were not asked for, each take
-// memory before anything of theirs is whole.
+// Many publishes with partly sent slices, or with slices that were not requested, take memory
+// before any object is complete.
 TEST_F(StagingTest, AllocatedBytesStayWithinLimit) {
   const uint64_t limit = WholeBytes() + SliceBytes() / 2;
   Open(limit);

@@ -1,4 +1,4 @@
-// What a start finds on disk: all of it but what is over, is no whole, or has no room.
+// A start recovers everything on disk, except points that are expired, incomplete, or have no room.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -12,14 +12,14 @@
 namespace hearth {
 namespace {
 
-// Any boundary of what is stored can be restored: no window asks for a tail of its own.
+// Every boundary of a stored prompt can be restored, as there are no local layers that need a tail.
 Fingerprint GlobalModel() {
   KitModel global;
   global.layer_types = "ggg";
   return global.Make();
 }
 
-// As a crash between a write and the erase of what it replaced may leave it.
+// As a crash between a write and the erase of the replaced manifest may leave it.
 TEST_F(StoreStart, NewerManifestReplacesOlder) {
   Fill();
   DuplicateManifest(0);
@@ -34,7 +34,7 @@ TEST_F(StoreStart, NewerManifestReplacesOlder) {
   EXPECT_EQ(all.back().first, NumberKey(kDuplicate));
 }
 
-// Whichever read of the records it is.
+// Whichever read of the records fails.
 TEST_F(StoreStart, FailedReadLosesNothing) {
   Fill();
   { RawDatabase flushes(folder_); }
@@ -48,7 +48,7 @@ TEST_F(StoreStart, FailedReadLosesNothing) {
     auto opened = OpenStore(Options(), std::move(seams));
     if (!opened.ok() || disk.struck() == 0) continue;
     store_ = *std::move(opened);
-    const bool is_damage = Counted("recovery_damage") > 0;  // of a file: see damage_test.cc
+    const bool is_damage = Counted("recovery_damage") > 0;  // damage of a file: see damage_test.cc
     if (!is_damage) {
       ExpectAllThere();
       EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u) << nth;
@@ -71,7 +71,7 @@ TEST_F(StoreStart, SmallerLimitEvictsAtStart) {
   EXPECT_LT(Fetch(0), kLast) << "the oldest";
 }
 
-// Points that have expired by now are adopted too, and must not hide points that others hold.
+// Expired points are adopted too, and must not hide points that share their objects.
 TEST_F(StoreStart, ExpiredPointHidesNoBoundary) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
@@ -95,11 +95,12 @@ TEST_F(StoreStart, ExpiredPointHidesNoBoundary) {
   EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
 }
 
-// A damaged folder: the last of the longest one's objects is lost, and settling it finds nothing.
+// In a damaged folder, the last object of the longest point is lost; the shorter point is still
+// found.
 TEST_F(StoreStart, BrokenManifestHidesNoBoundary) {
   const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};
-  KitPrompt asked = longest;  // ends elsewhere than either
+  KitPrompt asked = longest;  // ends before both points
   asked.tokens.resize(49);
   {
     Open();

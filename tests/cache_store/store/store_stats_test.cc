@@ -1,4 +1,4 @@
-// Stats has tiers, reasons and times as they happened.
+// Stats reports the actual tiers, removal reasons and latencies.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"
@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// At C = 16, W = 24 and these layers: 4 global and 2 x 2 local slices of 256 bytes.
+// With C = 16, W = 24 and the kit's layers: 4 global and 2 x 2 local slices of 256 bytes.
 constexpr uint64_t kStatsPointBytes = 8 * 256;
 
 class StoreStatsTest : public ::testing::Test {
@@ -57,7 +57,7 @@ TEST_F(StoreStatsTest, ReadsCountTheirActualTier) {
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
   EXPECT_EQ(Of(Tier::kHost).read_bytes, kStatsPointBytes);
-  // One broken RAM copy of eight slices: the plan said host, the disk had to help.
+  // One of eight slices in RAM is damaged: the plan said RAM, but the disk had to help.
   FlipInRam(store_.get());
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
@@ -75,7 +75,7 @@ TEST_F(StoreStatsTest, UnreadFetchCountsNoTokens) {
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
 }
 
-// Reads all of what `seed` published, by its id.
+// Reads the whole point published for `seed`, by its id.
 void StoreStatsTest::Export(uint64_t seed) {
   for (const RestorePoint& point : store_->List("default")) {
     if (point.last_token_ids.back() != Prompt(seed).tokens[63]) continue;
@@ -110,7 +110,7 @@ TEST_F(StoreStatsTest, ExportChangesNoPlacement) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
-  Export(1);  // the older one still
+  Export(1);  // point 1 stays the oldest
   Publish(3);
   const auto tier_of = [&](uint64_t seed) {
     for (const RestorePoint& point : store_->List("default")) {
@@ -132,7 +132,7 @@ TEST_F(StoreStatsTest, UnreadBytesCountWhenRemoved) {
   Open(kStatsPointBytes);
   Publish(1);
   Read(1);
-  Publish(2);  // takes the first one's place in RAM; nobody reads it
+  Publish(2);  // replaces point 1 in RAM; never read
   EXPECT_EQ(Of(Tier::kHost).written_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(Of(Tier::kDisk).written_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(Of(Tier::kHost).unread_bytes, 0u) << "the one that left was read";
@@ -179,7 +179,8 @@ TEST_F(StoreStatsTest, LatenciesAreRecordedPerCall) {
 
 TEST(LatencyHistogram, TimesFallIntoBuckets) {
   LatencyHistogram histogram;
-  histogram.Observe(std::chrono::microseconds(10));  // at the first bound: within it
+  histogram.Observe(
+      std::chrono::microseconds(10));  // equal to the first bound: counts in the first bucket
   histogram.Observe(std::chrono::microseconds(11));
   histogram.Observe(std::chrono::seconds(11));
   const LatencyCounts counts = histogram.Read();

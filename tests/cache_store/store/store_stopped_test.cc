@@ -1,4 +1,4 @@
-// A caller that goes away while keys are computed: the work ends, and nothing of it is left.
+// Calls cancelled while keys are computed: the work stops and leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/tiered_store.h"
@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// Long enough that the keys of all its chunks and cuts are not computed between two questions.
+// Long enough that its keys are not computed between two checks of `stopped`.
 KitPrompt LongPrompt() {
   KitPrompt prompt{KitTokens(1, 400000), {}};
   for (uint32_t cut = 3; cut < prompt.tokens.size() && prompt.cuts.size() < 60000; cut += 6) {
@@ -25,7 +25,7 @@ class CancelledCalls : public ::testing::Test {
     store_ = TieredStore::Open(options).value();
     store_->Observe(model_, "default");
   }
-  // Goes away when it is asked for the `questions`th time.
+  // Returns a function that cancels at its `questions`th call.
   std::function<bool()> StopAt(int questions) {
     asked_ = 0;
     return [this, questions] { return ++asked_ >= questions; };
@@ -59,7 +59,8 @@ TEST_F(CancelledCalls, UncancelledLookupAnswers) {
 }
 
 TEST_F(CancelledCalls, CancelledPublishLeavesNothing) {
-  // Keys come first: what else is announced does not matter, and for all chunks it takes minutes.
+  // Keys are computed first, so the rest of the announcement does not matter; computing all would
+  // take minutes.
   PublishSpec spec = KitSpec(model_, KitPrompt{KitTokens(1, 33), {}}, {32});
   spec.token_ids = prompt_.tokens;
   spec.cuts = prompt_.cuts;

@@ -1,4 +1,4 @@
-// Tenants share the public namespace, but not the work of a lookup.
+// Tenants share the public namespace, but cannot observe each other's entries by a lookup's work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class StoreTenants : public ::testing::Test {
   void Publish(const std::string& tenant, uint64_t seed, uint32_t tokens) {
     ASSERT_TRUE(KitPublish(store_, model_, Prompt(tenant, seed, tokens), {tokens}).ok());
   }
-  // As "a", who may read the public namespace if `reads`.
+  // Returns a query of tenant "a", which may read the public namespace if `reads`.
   PrefixQuery QueryOfA(uint64_t seed, uint32_t tokens, bool reads = true) {
     PrefixQuery query = KitQuery(model_, Prompt("a", seed, tokens));
     if (reads) query.public_tenant = "public";
@@ -39,7 +39,7 @@ class StoreTenants : public ::testing::Test {
     const auto session = store_->Fetch(QueryOfA(seed, tokens, reads), 0, 0).value();
     const LookupPlan plan = session->plan();
     if (plan.usable_tokens > 0) {
-      // The kit makes other bytes for each tenant: these are whose the plan says.
+      // The kit makes different bytes for each tenant: expect the bytes of the tenant in the plan.
       const std::string whose = plan.from_public ? "public" : "a";
       EXPECT_TRUE(KitReadAll(session.get(), model_, Prompt(whose, seed, tokens)).ok());
     }
@@ -79,7 +79,7 @@ TEST_F(StoreTenants, PublicReadStoresNothing) {
   EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
   EXPECT_TRUE(store_->List("a").empty());
-  // A prompt that goes on from it is the tenant's own, whole.
+  // A prompt that continues the public one is stored completely under the tenant's own name.
   Publish("a", 1, kPointTokens + 16);
   EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
@@ -103,7 +103,7 @@ TEST_F(StoreTenants, ExplainNamesNamespace) {
     if (boundary.boundary != kPointTokens) continue;
     EXPECT_TRUE(boundary.usable && boundary.from_public);
     EXPECT_GT(boundary.bytes, 0u);
-    // When others used it last is not told.
+    // The last use by other tenants is not revealed.
     EXPECT_FALSE(boundary.restore_point_id.has_value());
     EXPECT_EQ(boundary.age, absl::ZeroDuration());
   }
@@ -124,7 +124,7 @@ TEST_F(StoreTenants, PublicPrefixNeedsNoClaim) {
   EXPECT_EQ(alone.role, ClaimRole::kCompute);
 }
 
-// Not the time, which no test can hold to, but what takes it.
+// Compares index lookups, as times cannot be tested reliably.
 TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
   for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kPointTokens);
   Publish("a", 9, kPointTokens);  // so that its fingerprint is known
@@ -144,7 +144,7 @@ TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
     EXPECT_GT(unknown.first, 0u);
     for (uint64_t seed : {1, 2, 3}) EXPECT_EQ(finds_of(seed, public_tenant), unknown);
   }
-  // The count tells a known prompt from an unknown one, or it would say nothing.
+  // Check that the count does differ between known and unknown prompts.
   EXPECT_NE(finds_of(1000, "b").first, 0u);
   const uint64_t before = IndexFinds(store_);
   EXPECT_GT(store_->Fetch(QueryOfA(9, kPointTokens + 9, false), 0, 0).value()->plan().usable_tokens,
@@ -164,7 +164,7 @@ TEST_F(StoreTenants, ForgottenTenantsAreServed) {
   }
 }
 
-// One request is not to keep the store busy for minutes: the work is boundaries times chunks.
+// The work is boundaries times chunks; one request must not keep the store busy for minutes.
 TEST_F(StoreTenants, TooManyBoundariesAreRefused) {
   PublishSpec spec;
   spec.fingerprint = model_;

@@ -1,5 +1,5 @@
-// Times to live: an expired point is not served, even if others hold parts of it, and has its own
-// reason.
+// Times to live: an expired point is not served, even if other points hold parts of it, and has its
+// own removal reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ class StoreTtl : public SteppedStoreFixture, public ::testing::Test {
     prompt.tokens.resize(tokens);
     return prompt;
   }
-  // Tokens of the prompt that can be restored.
+  // Returns the tokens of the prompt that can be restored.
   uint32_t Usable(const KitPrompt& prompt) {
     const uint32_t usable = KitFetch(store_.get(), model_, prompt).value();
     executor_->RunAll();
@@ -101,7 +101,8 @@ TEST_F(StoreTtl, UpkeepRemovesExpiredPoints) {
 
 TEST_F(StoreTtl, ExpiredPointsAreNotServed) {
   OpenInRam();
-  // The boundary at 16 has no restore point; what names its object is over, or is not.
+  // Boundary 16 has no restore point of its own; the point that uses its object is expired, or
+  // live.
   const KitPrompt longer = Prompt(1000, 33), live = Prompt(1001, 33);
   for (uint64_t i = 0; i < 100; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(5));
   Publish(longer, {32}, absl::Seconds(5));
@@ -144,7 +145,7 @@ TEST_F(StoreTtl, PendingRenewalSkipsNoWrite) {
   Publish(prompt, {64}, absl::Minutes(1), Durability::kDisk);
   Publish(prompt, {64}, absl::Minutes(10), Durability::kMemory);
   Publish(prompt, {64}, absl::Minutes(5), Durability::kDisk);
-  store_.reset();  // the write of the second one is still to come
+  store_.reset();  // the write of the second publish is still pending
   Open();
   EXPECT_GE(Only().expires_in, absl::Minutes(5));
 }
@@ -265,7 +266,7 @@ TEST_F(StoreTtl, PublishedPointOutlivesItsParts) {
   EXPECT_EQ(Usable(prompt), 16u);
 }
 
-// One that a lookup made: the first who publishes it says when it ends, before a restart or after.
+// A point created by a lookup: its first publisher sets the expiry, before or after a restart.
 TEST_F(StoreTtl, RestartKeepsPointUnpublished) {
   uint64_t seed = 1;
   for (const bool restarts : {false, true}) {
@@ -345,8 +346,8 @@ TEST_F(StoreTtl, TenantTtlLimitsApply) {
   EXPECT_THAT(options_.Validate().message(), HasSubstr("tenants.bounded.default_ttl_s"));
 }
 
-// A crash of the machine after a later end was written, and before the manifest with the earlier
-// one was erased.
+// As after a machine crash between writing a manifest with a later expiry and erasing the earlier
+// one.
 TEST_F(StoreTtl, ExpiredDuplicateCountsNoLoss) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));

@@ -1,5 +1,5 @@
-// A volume that is smaller than the disk's limit: the store keeps what the volume has room for, and
-// publishes go on. A volume that other programs fill: nothing is evicted for a while.
+// If a volume is smaller than the disk limit, the store keeps as much as fits, and publishes
+// continue. If other programs fill the volume, nothing is evicted for a while.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     stepped()->UpkeepStep();
     executor_->RunAll();
   }
-  // Publishes until about a share of the limit is stored.
+  // Publishes until about `share` of the limit is stored.
   void Fill(double share) {
     for (seeds_ = 0; static_cast<double>(StoredBytes()) < share * static_cast<double>(Limit());) {
       const absl::Status published = Publish(++seeds_);
@@ -55,7 +55,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     return served;
   }
 
-  // As a store without such a limit leaves a volume: full, and nothing is noted.
+  // Leaves a volume as a store without this limit would: full, and without a saved budget.
   void OpenFull(uint64_t stored_bytes) {
     disk_.SetRoom(FaultyDisk::kAmple);
     Open();
@@ -65,7 +65,8 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     disk_.SetRoom(0);
     Open();
   }
-  // Seconds in which publishes of `bytes` in all were refused, at most `most`.
+  // Publishes up to `bytes` in all. Returns the seconds in which publishes were refused, at most
+  // `most`.
   int RefusedSeconds(uint64_t bytes, int most) {
     int seconds = 0;
     for (uint64_t seed = 1000; Counted("published_bytes") < bytes && seconds < most;) {
@@ -122,7 +123,7 @@ TEST_P(StoreVolume, ForeignFilesEvictNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), 0u);
 }
 
-// At the limit each publish evicts others: not when it is refused all the same.
+// At the limit each publish evicts others, but not if it is refused anyway.
 TEST_P(StoreVolume, RefusedPublishesEvictNothing) {
   Open();
   Fill(0.97);
@@ -156,7 +157,8 @@ TEST_P(StoreVolume, LongShortageLowersLimit) {
   CheckInvariants(store_.get());
 }
 
-// Also the room of the reserve: then the disk takes no erase, and to evict more would gain nothing.
+// Other programs also took the reserve: then the disk refuses erases, and evicting more would free
+// nothing.
 TEST_P(StoreVolume, FailedEraseStopsEviction) {
   Open();
   Fill(0.9);
@@ -180,7 +182,7 @@ TEST_P(StoreVolume, FailedEraseStopsEviction) {
   EXPECT_TRUE(taken.ok()) << taken;
 }
 
-// The first start of a version that knows the volume.
+// The first start of a version that measures the volume.
 TEST_P(StoreVolume, UnknownFullVolumeEvictsNothing) {
   Open();
   Fill(0.4);
@@ -198,7 +200,7 @@ TEST_P(StoreVolume, UnknownFullVolumeEvictsNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), 0u);
 }
 
-// Room that came back between two short falls is not forgotten.
+// Room that returned between two short shortages is remembered.
 TEST_P(StoreVolume, BriefShortagesEvictNothing) {
   options_.disk_bytes = 8 * kMiB;
   disk_.SetRoom(FaultyDisk::kAmple);
@@ -214,7 +216,7 @@ TEST_P(StoreVolume, BriefShortagesEvictNothing) {
   EXPECT_EQ(Limit(), options_.disk_bytes);
 }
 
-// A tenth of the volume is free by design: a publish of more still evicts.
+// A tenth of the volume is free by design: a larger publish still evicts.
 TEST_P(StoreVolume, LargePublishStillEvicts) {
   Open();
   Fill(0.97);
@@ -239,18 +241,18 @@ TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {
 
 TEST_P(StoreVolume, SelfFilledVolumePublishesSoon) {
   OpenFull(40 * kMiB);
-  // More than the reserve has room for.
+  // More than fits into the reserve.
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
   EXPECT_GT(disk_.room(), kVolumeBytes / 20);
-  // What the limit fell by to make room comes back.
+  // The limit, lowered to make room, rises again.
   for (int second = 0; second < 40; ++second) Upkeep();
   EXPECT_EQ(RefusedSeconds(18 * kMiB, 2), 0);
   EXPECT_GT(StoredBytes(), 10 * kMiB);
   CheckInvariants(store_.get());
 }
 
-// RocksDB's log holds everything, and to write a table of the log's records needs room: erases give
-// nothing back until few records are left.
+// RocksDB's log holds all records, and writing them to a table needs room: erases free nothing
+// until few records are left.
 TEST_P(StoreVolume, LogFilledVolumePublishesSoon) {
   volume_bytes_ = 24 * kMiB;
   OpenFull(20 * kMiB);
@@ -259,7 +261,7 @@ TEST_P(StoreVolume, LogFilledVolumePublishesSoon) {
   CheckInvariants(store_.get());
 }
 
-// If a publish took the last room, no erase could be written any more.
+// If a publish took the last room, no erase could be written.
 TEST_P(StoreVolume, ReserveIsOnlyForErases) {
   Open();
   Fill(0.5);
@@ -274,7 +276,7 @@ TEST_P(StoreVolume, ReserveIsOnlyForErases) {
   EXPECT_EQ(CountServed(), seeds_);
 }
 
-// The reserve was given up, and what was to give room back failed until there was room in any case.
+// The reserve was released, and the reclaim kept failing until there was room anyway.
 TEST_P(StoreVolume, FailedReclaimIsRepeated) {
   options_.disk_bytes = 48 * kMiB;
   OpenFull(40 * kMiB);
