@@ -52,7 +52,7 @@ STORE_LIMITS_MIB = HOST_MIB + STAGED_MIB + UNFINISHED_MIB + CONNECTIONS_MIB
 WORKER_LIMITS_MIB = UNFINISHED_MIB + CONNECTIONS_MIB
 QUOTA = "32MiB"
 MOST_RATIO, MOST_MEDIAN_MS, MOST_WORST_MS = 4.0, 50.0, 250.0
-REST_S, REST_SHARE = 5.0, 0.1  # longest wait for an idle server; share of a core
+REST_S, REST_SHARE = 5.0, 0.1  # longest wait; share of a core of an idle server
 SETTLE_S = 1.0  # the attack runs this long before the honest client begins
 
 # name: (units a second, whether the attacker has a tenant's token). hostile_calls.py defines the
@@ -71,8 +71,8 @@ RATES = {
 }
 # Attackers that use caller_bench: (number of the first prompt, pause in ms, more arguments).
 # `neighbour` publishes and fetches 4 MiB; `pin-flood` publishes and pins as much as its tenant may;
-# each sends its next call when the last is answered. `generates` keeps 100 requests for one token at
-# a worker, which refuses most of them.
+# each sends its next call when the last is answered. `generates` keeps 100 requests for one token
+# at a worker, which refuses most of them.
 CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
            "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
 WORKER_CALLERS = {"generates": (1000000, 0, {"threads": 100})}

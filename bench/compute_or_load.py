@@ -76,7 +76,7 @@ class ThrottlingProxy:
         except OSError:
             writer.close()
             return
-        for end in (writer, far_writer):  # bytes in the proxy must count as not arrived
+        for end in (writer, far_writer):  # bytes here have not arrived
             end.transport.set_write_buffer_limits(high=PIECE_BYTES)
         await asyncio.gather(self._pass_on(reader, far_writer, "up"),
                              self._pass_on(far_reader, writer, "down"))
@@ -109,7 +109,7 @@ class Bench:
                  self.args.threads]
         if load == "always":
             flags += ["--fetch-budget", "3600s"]
-        if address == self.proxy.address:  # else the worker reads shared memory, not through the proxy
+        if address == self.proxy.address:  # else shared memory bypasses it
             flags += ["--store-shared-memory", "off"]
         return self.cluster.worker(self.args.model, address, *flags)
 

@@ -1,4 +1,4 @@
-"""House rules as a test: every finding is one line, `file:line: what, why`.
+"""Checks the house rules. Each finding is one line: `file:line: what, why`.
 
 Usage: tidy.py ROOT        checks the tree, exits 1 if anything was found
        tidy.py --self-test checks that bad fixtures are reported and good ones are not
@@ -20,7 +20,7 @@ NAMES = {"CMakeLists.txt", "hearth"}
 
 
 def read_tree(root):
-    """{relative path: lines} of every file that a rule looks at."""
+    """Returns {relative path: lines} of all files that the rules check."""
     files = {}
     for folder, names, leaves in os.walk(root):
         names[:] = sorted(n for n in names if n not in SKIPPED and not n.startswith("build-"))

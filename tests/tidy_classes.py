@@ -1,5 +1,5 @@
-"""The classes and functions of C++ files, by counting braces: where each is declared, and in which
-files functions and methods are defined."""
+"""Finds the classes and functions of C++ files by counting braces: where they are declared, and in
+which files functions and methods are defined."""
 
 import re
 
@@ -11,12 +11,12 @@ ACCESS = re.compile(r"\b(public|protected|private)\s*:(?!:)")
 MACRO = re.compile(r"\b(ABSL_[A-Z_]+|alignas|noexcept|decltype)\s*\((?:[^()]|\([^()]*\))*\)")
 
 
-DEFINED = re.compile(  # of the text before the parameters, template arguments left out
+DEFINED = re.compile(  # matches the text before the parameters, without template arguments
     r"^(?:[\w:<>,&*~\[\]\s]*[\s&*])?(\w+)(?:::\w+)*::(?:~?\w+|operator[^\s(]*)\s*$")
 
 
 def _strip_templates(text):
-    """Without what stands in angle brackets: `std::function<void()> f` is a field."""
+    """Removes angle brackets with their content: `std::function<void()> f` is a field."""
     kept, depth = [], 0
     for i, mark in enumerate(text):
         if mark == "<" and re.search(r"[\w>]\s*$", text[:i]) and "operator" not in text[:i][-10:]:
@@ -29,8 +29,8 @@ def _strip_templates(text):
 
 
 def classes(lines):
-    """[(name, line, is_local)] of the file's classes, nested ones too. `is_local`: in an unnamed
-    namespace or a function."""
+    """Returns [(name, line, is_local)] of the file's classes, including nested ones. `is_local`: in
+    an unnamed namespace or a function."""
     text = TOKEN.sub(_blank, "\n".join(lines))
     found, stack, head_start = [], [], 0  # of (kind, the class's name)
     for match in re.finditer(r"[{};]", text):
@@ -56,8 +56,8 @@ def classes(lines):
 
 
 def homes(lines):
-    """What is defined at the file's top level: names of the classes of methods, and of functions
-    that other files may call."""
+    """Returns the names defined at the file's top level: (classes whose methods are defined,
+    functions that other files may call)."""
     found, functions = set(), set()
     for mark, head, is_unnamed in _top_level(lines):
         if mark != "{" or "(" not in head:
@@ -72,7 +72,7 @@ def homes(lines):
 
 
 def declared(lines):
-    """Names of the functions that a header declares, and leaves to a .cc to define."""
+    """Returns the names of functions that a header declares but does not define."""
     found = set()
     for mark, head, _ in _top_level(lines):
         if mark == ";" and "(" in head and not TYPE.search(head) and "= delete" not in head:
@@ -81,7 +81,8 @@ def declared(lines):
 
 
 def _top_level(lines):
-    """(mark, the text before it, whether in an unnamed namespace) outside of all but namespaces."""
+    """Yields (mark, text before it, whether it is in an unnamed namespace) for each brace and
+    semicolon that is inside of nothing but namespaces."""
     text = TOKEN.sub(_blank, "\n".join(lines))
     depth, opened, head_start = 0, [], 0
     for match in re.finditer(r"[{};]", text):

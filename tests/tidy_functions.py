@@ -1,4 +1,4 @@
-"""Where the functions of a C++ file begin and end, by counting braces: enough for a length."""
+"""Finds where the functions of a C++ file begin and end, by counting braces."""
 
 import re
 
@@ -12,7 +12,7 @@ TYPE = re.compile(r"\b(class|struct|union|enum|namespace|extern)\b[^()]*$")
 
 
 def _blank(match):
-    """Keeps the newlines, so that line numbers stay true."""
+    """Replaces all characters but newlines by spaces, which keeps line numbers."""
     return re.sub(r"[^\n]", " ", match[0])
 
 
@@ -22,7 +22,7 @@ def _name(head):
 
 
 def functions(lines):
-    """[(name, first line, last line)] of function bodies; lambdas count to what holds them."""
+    """Returns [(name, first line, last line)] of functions; a lambda is part of its function."""
     text = TOKEN.sub(_blank, "\n".join(lines))
     found, depth_inside, start, head_start = [], 0, None, 0
     for match in re.finditer(r"[{};]", text):

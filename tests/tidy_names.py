@@ -1,11 +1,11 @@
-"""Names that others rely on, each defined in one place: metrics, flags, texts of errors.
+"""Finds metrics, flags and texts of messages that are defined in more than one place.
 
-Usage: tidy_names.py ROOT    lists them all, with where each is defined
+Usage: tidy_names.py ROOT    lists all of them, with the place of each
 
-`check_names` is a rule of tidy.py: it reports what is defined twice. A metric or a flag is a name,
-and may be defined once. A text is what a person reads: three words and 20 characters that a call is
-given, values between them or not, or one literal of 25. It may stand once in the programs' sources:
-what two places say is a constant or a function where both can see it.
+`check_names` is a rule of tidy.py. Each metric and each flag must be defined once. A text is the
+literals of one call, with or without values between them, if it has at least three words and 20
+characters; or one literal of at least 25 characters. Each text may occur once in the programs'
+sources: if two places need it, make it a constant or a function.
 """
 
 import collections
@@ -24,7 +24,7 @@ TOKEN = re.compile(
     r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<mark>[(){}\[\],;])|(?P<rest>[^\s"(){}\[\],;])',
     re.S | re.M)
 
-# Names of counters (stats.cc, engine_counters.cc) that the metrics page has under another name.
+# Counters (stats.cc, engine_counters.cc) whose metric has another name.
 RENAMED = {
     "evicted_restore_points", "bytes_read_host", "bytes_read_disk", "bytes_read_gpu",  # by tier
     "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host", "cached_tokens_disk",
@@ -34,7 +34,7 @@ RENAMED = {
 }
 COUNTERS = {"stats.cc": "hearth_store_", "engine_counters.cc": "hearth_worker_"}
 
-# Files that declare a program's flags by name; hearthctl's are in all of its folder.
+# {program: files that declare its flags}. hearthctl's flags are in all files of COMMANDS.
 SERVERS = {"hearth-store": ("hearth_store_main.cc", "shared_tier.cc", "flags.cc"),
            "hearth-worker": ("hearth_worker_main.cc", "flags.cc")}
 SERVER_FLAG = re.compile(
@@ -44,12 +44,13 @@ COMMAND_FLAG = re.compile(
     r'\(\s*(?:\w+,\s*)?"(--[a-z][a-z0-9-]*)[",]')
 MENTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
 
-# Flags of hearthctl whose name is another flag in another command.
+# Flags of hearthctl with a different meaning in each command.
 OF_ITS_COMMAND = {
     "--data-dir": "what is read, what is made, and what stands in for a running store",
     "--secret-file": "of a stopped store",
 }
-# Of the parser; and of connection.cc, which makes it of the kind of server.
+# Folders that declare flags of commands; and the flags of the parser, and --worker, whose name
+# connection.cc makes from the kind of server.
 COMMANDS = ("services/hearthctl/", "services/cli/", "bench/simulate/")
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
@@ -59,8 +60,8 @@ def line_of(text, at):
 
 
 def said(text):
-    """[(line, text)] of what a C++ file says: adjacent literals are one, and what stands between
-    two brackets is one, with a * for each value between its literals."""
+    """Returns [(line, text)] of the string literals of a C++ file. Adjacent literals are joined,
+    and so are the literals inside one pair of brackets, with * for each value between them."""
     found, stack = [], [[]]  # of groups: [line, literal], or None for a value
     for match in TOKEN.finditer(text):
         group, mark = stack[-1], match["mark"]
@@ -102,7 +103,7 @@ def sources(files):
 
 
 def metrics(files):
-    """{name: [(path, line)]} of what the servers show to Prometheus."""
+    """Returns {name: [(path, line)]} of the servers' metrics."""
     found = collections.defaultdict(list)
     for path, text in sources(files):
         prefix = COUNTERS.get(os.path.basename(path))
@@ -125,7 +126,8 @@ def metrics(files):
 
 
 def counters_named_again(files):
-    """A counter's name where it is no key of a JSON object: it is CounterName's to say."""
+    """Yields literals with a counter's name that are not keys of a JSON object: they must use
+    CounterName."""
     names = {}
     for path, text in sources(files):
         array = re.search(r"kNames\[\] = \{(.*?)\};", text, re.S)
@@ -141,7 +143,7 @@ def counters_named_again(files):
 
 
 def flags(files):
-    """{(program, flag): [(path, line)]}."""
+    """Returns {(program, flag): [(path, line)]}."""
     found = collections.defaultdict(list)
     for path, text in sources(files):
         leaf = os.path.basename(path)
@@ -154,7 +156,7 @@ def flags(files):
 
 
 def texts(files):
-    """{text: [(path, line)]} of what the programs say."""
+    """Returns {text: [(path, line)]} of the programs' messages."""
     found = collections.defaultdict(list)
     for path, text in sources(files):
         for line, each in said(text):
@@ -184,7 +186,7 @@ def _twice(what, places):
 
 
 def check_names(files):
-    """Each metric, flag and text in one place."""
+    """Each metric, flag and text must be defined in one place."""
     said_texts = texts(files)
     found = list(counters_named_again(files)) + list(_flag_findings(files, said_texts))
     for name, places in metrics(files).items():

@@ -1,4 +1,4 @@
-"""The rules that tests/tidy.py runs. Each takes {path: lines} and returns (path, line, text)."""
+"""The rules of tests/tidy.py. Each takes {path: lines} and returns [(path, line, text)]."""
 
 import ast
 import fnmatch
@@ -12,7 +12,7 @@ FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 SOURCES_MAX = 1  # .cc files that a class's methods are defined in
 
-# (path pattern, rule, reason): what a rule lets pass, and why. Keep it short.
+# (path pattern, rule, reason): exceptions from rules. Keep the list short.
 ALLOWED = [
     ("tests/tidy_self_test.py", "words", "its fixtures are what the rule must find"),
     ("tests/tidy_rules.py", "words", "names what it bans"),
@@ -22,7 +22,7 @@ CODE = (".cc", ".h")
 SOURCES = CODE + (".py", ".sh", ".proto")
 LIBRARIES = ("proto", "cache_store", "worker")
 FOLDERS = LIBRARIES + ("services", "tests", "bench", "deploy")
-# The folders that a folder may include, beside system headers. tests/ and bench/ see everything.
+# {folder: folders that it may include}. tests/ and bench/ may include all.
 MAY_SEE = {
     "proto": {"proto"},
     "cache_store": {"proto", "cache_store"},
@@ -31,8 +31,8 @@ MAY_SEE = {
 }
 SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/access",
            "services/serving/calls", "services/serving/http"}
-# A room is a folder with a library of its own inside one of those, and what it may include of its
-# siblings. A room that is not named here may see its whole folder.
+# {room: sibling rooms that it may include}. A room is a folder inside one of the folders above,
+# with its own library.
 ROOMS = {
     "cache_store/base": set(),
     "cache_store/retention": set(),
@@ -85,12 +85,12 @@ ROOMS = {
     "services/hearthctl": SERVING | {"services/store"},
     "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl"},
 }
-# Of a folder with rooms, nothing lies beside them.
+# In a folder with rooms, all files must be in rooms.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})
 
 FOLDER_FILES_MAX = 40
 
-# (prefixes of an include, path patterns that may have it, why)
+# (prefixes of an include, path patterns that may include it, reason)
 FENCED = [
     (("grpcpp/", "grpc/"), ("services/*", "tests/*", "bench/*"), "only services/ includes grpcpp"),
     (("hiredis/",), ("tests/*", "bench/*"), "of Redis only what cache_store/shared/redis/ has"),
@@ -107,7 +107,7 @@ FENCED = [
 ]
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
-# (pattern, path patterns, what to do instead)
+# (banned pattern, path patterns where it is banned, what to do instead)
 BANNED = [
     (re.compile(r"\b(sleep|sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("), ("tests/*",),
      "sleep in a test: wait for a condition, or use a fake clock"),
@@ -141,7 +141,7 @@ def python_functions(lines):
 
 
 def check_shape(files):
-    """Lengths: of folders, of functions, of lines."""
+    """Limits the files in a folder, and the lengths of functions and lines."""
     found = list(_crowd_findings(files))
     for path, lines in files.items():
         for number, line in enumerate(lines, 1):
@@ -161,8 +161,8 @@ def check_shape(files):
 
 
 def check_classes(files):
-    """No name is two classes, which one program may link; a class is in one .cc; and what a file
-    defines is not declared by another's header."""
+    """A name must not be two classes, which a program could link; a class must be in one .cc; a
+    file must not define what the header of another .cc declares."""
     found, defined, sources, functions_of, declares = [], {}, {}, {}, {}
     for path, lines in files.items():
         if not path.endswith(CODE) or path.split("/")[0] not in MAY_SEE:
@@ -243,11 +243,11 @@ def _arrow_findings(path, number, target):
         if target.startswith(prefixes) and not matches(path, patterns):
             yield path, number, f"includes {target}: {why}"
     if target.startswith(("ATen/", "c10/")) and folder == "worker" and path.endswith(".h"):
-        yield path, number, "torch"  # kept only when the header does not say that it is private
+        yield path, number, "torch"  # reported only if the header does not say that it is private
 
 
 def check_arrows(files):
-    """The include arrows of the folders, and the libraries that only one place may see."""
+    """Checks the includes between folders, and of libraries that only some folders may use."""
     found = []
     for path, lines in files.items():
         if not path.endswith(CODE) or allowed(path, "arrows"):
@@ -264,7 +264,8 @@ def check_arrows(files):
 
 
 def check_patterns(files):
-    """A pattern that matches no file guards nothing: its file was renamed or removed."""
+    """Each path pattern of the rules must match a file; otherwise the file was renamed or
+    removed."""
     this = "tests/tidy_rules.py"
     patterns = {pattern for pattern, _, _ in ALLOWED}
     for _, where, _ in FENCED + BANNED:
@@ -287,7 +288,7 @@ def check_words(files):
 
 
 def _built(files):
-    """{folder: words} of every CMake file, comments aside."""
+    """Returns {folder: words} of all CMake files, without comments."""
     words = {}
     for path, lines in files.items():
         if path.endswith(("CMakeLists.txt", ".cmake")):
@@ -298,7 +299,7 @@ def _built(files):
 
 
 def _tests_around(built, folder):
-    """The words of the CMake files in a test's folder and in those above it."""
+    """Returns the words of the CMake files in a test's folder and in the folders above it."""
     words = set()
     while folder:
         words |= built.get(folder, set())
@@ -307,7 +308,7 @@ def _tests_around(built, folder):
 
 
 def check_registered(files):
-    """Every .cc is in a CMake file, every test in one of tests/: one that is not run is no test."""
+    """Each .cc must be in a CMake file, and each test in a CMake file of tests/."""
     found = []
     built = _built(files)
     everywhere = set().union(*built.values()) if built else set()

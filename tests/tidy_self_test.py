@@ -1,4 +1,4 @@
-"""Tests tidy.py itself: each bad fixture must be reported, the good tree must not."""
+"""Tests tidy.py: each bad fixture must be reported, and the good tree must have no findings."""
 
 import pathlib
 import tempfile
@@ -33,7 +33,7 @@ GOOD = {
     "tests/b_test.py": "print(1)\n",
 }
 LONG_BODY = "  x = 1;\n" * 80
-# name: (path, text, what the finding must say)
+# {name: (path, content of the file, text that the finding must contain)}
 BAD = {
     "a long line": ("proto/a.h", "//" + "x" * 99 + "\n", "101 columns"),
     "a long function": (

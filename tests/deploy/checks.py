@@ -1,7 +1,7 @@
-"""Checks between the objects of a kustomize build. Each returns problems in words.
+"""Checks between the objects of a kustomize build. Each check returns a list of problems.
 
-The schema knows none of this: a Service that selects nothing, a probe of a port that nobody opens,
-a flag that no binary has are all valid YAML and all break a cluster.
+The schemas do not find these errors: a Service that selects no pod, a probe of a closed port, or an
+unknown flag is valid YAML but breaks a cluster.
 """
 import manifests as m
 
@@ -48,10 +48,10 @@ def check_selectors(objects):
 
 
 def probe_problem(kind, probe, ports):
-    """What is wrong with one probe of a container with these {name: port}; None: nothing.
+    """Returns what is wrong with a probe of a container with `ports` {name: port}, or None.
 
-    A worker is ready once its HTTP port answers, too: that port asks for no token, and has places
-    of its own for /health when all connections are taken.
+    A worker is ready only when its HTTP port answers. /health needs no token, and has reserved
+    connections when all others are in use.
     """
     if kind == "readinessProbe" and "http" in ports:
         asked = probe.get("httpGet", {})
@@ -100,7 +100,7 @@ def check_scaling(objects):
 
 
 def check_references(objects):
-    """Every ConfigMap, claim and account that a pod names exists; every mount has its volume."""
+    """Each ConfigMap, claim and account that a pod names must exist; each mount needs a volume."""
     problems = []
     names = {(o["kind"], o["metadata"]["name"]) for o in objects}
     for label, owner, template in m.workloads(objects):
@@ -154,7 +154,7 @@ def check_hardening(objects):
 
 
 def check_store_is_fenced(objects):
-    """Only workers reach the store's port; the store calls nobody."""
+    """Only workers may connect to the store's port; the store must have no egress."""
     problems = []
     store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
@@ -176,7 +176,8 @@ def check_store_is_fenced(objects):
 
 
 def check_http(objects):
-    """Clients reach OpenAI's API by a Service, by each of its names, and where they reach gRPC."""
+    """Clients must reach OpenAI's API through each Service by each of its names, and be allowed the
+    HTTP port where they are allowed the gRPC port."""
     problems = []
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
     env = m.environment(objects, worker["spec"]["containers"][0])
@@ -202,17 +203,17 @@ def check_http(objects):
 
 
 def check_sizes(objects):
-    """The sizes in flags fit the resources that Kubernetes grants."""
+    """The sizes in flags must fit the resources that Kubernetes grants."""
     problems = []
     store = m.find(objects, "StatefulSet", "hearth-store")
     container = store["spec"]["template"]["spec"]["containers"][0]
     env = m.environment(objects, container)
     volume = store["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-    # Files may take a fifth and 2 GiB more (cache_store/store/options.h); ext4 keeps a twentieth.
+    # Files may take a fifth plus 2 GiB more (cache_store/store/options.h); ext4 reserves 5 %.
     needed = 1.2 * m.bytes_of(env["HEARTH_STORE_DISK_BYTES"]) + 2 * 2**30
     if needed > 0.95 * m.bytes_of(volume):
         problems.append("the store's disk-bytes do not fit its volume")
-    # Staged publishes take up to 1 GiB, write-behind up to 0.5 GiB (cache_store/store/options.h).
+    # Staged publishes: at most 1 GiB; write-behind: 0.5 GiB (cache_store/store/options.h).
     needed = m.bytes_of(env["HEARTH_STORE_HOST_BYTES"]) + 3 * 2**29
     if needed > 0.9 * m.bytes_of(container["resources"]["limits"]["memory"]):
         problems.append("the store's host-bytes do not fit its memory limit")
@@ -229,7 +230,7 @@ def check_sizes(objects):
 
 
 def check_drain(objects):
-    """Grace periods outlast preStop, drain and flush; liveness does not fire while draining."""
+    """Grace periods must exceed preStop, drain and flush; liveness must not fail during a drain."""
     problems = []
     for kind, name, prefix in (("StatefulSet", "hearth-store", "HEARTH_STORE_"),
                                ("Deployment", "hearth-worker", "HEARTH_WORKER_")):
@@ -247,7 +248,7 @@ def check_drain(objects):
 
 
 def check_addresses(objects):
-    """Listen ports, the worker's store and the Job's worker name ports that exist."""
+    """Listen ports, the workers' store address and the Job's worker address must exist."""
     problems = []
     services = {s["metadata"]["name"]: [p["port"] for p in s["spec"]["ports"]]
                 for s in m.of_kind(objects, "Service")}
@@ -286,7 +287,7 @@ def check_addresses(objects):
 
 
 def check_images(objects):
-    """One registry, one release, and no moving tag."""
+    """All images must have the same release and a fixed tag."""
     images = {c["image"] for _, _, t in m.workloads(objects) for c in m.containers(t)}
     problems = [f"image {i} has no fixed tag" for i in images
                 if ":" not in i.rpartition("/")[2] or i.endswith(":latest")]
@@ -297,7 +298,7 @@ def check_images(objects):
 
 
 def claim_at(template, path):
-    """(claim, is writable) of the volume that the pod's container has mounted at `path`."""
+    """Returns (claim, is writable) of the volume that the first container mounts at `path`."""
     spec = template["spec"]
     claims = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in spec.get("volumes", [])
               if "persistentVolumeClaim" in v}
@@ -308,7 +309,7 @@ def claim_at(template, path):
 
 
 def check_shared_memory(objects):
-    """A socket that is named lies where both have it: on one node, of one user."""
+    """If the store has a memory socket, store and workers must share its folder, node and user."""
     store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
     env = m.environment(objects, store["spec"]["containers"][0])
@@ -332,7 +333,7 @@ def check_shared_memory(objects):
     return problems
 
 
-# Kinds of volumes that a namespace with the label `restricted` lets pods have.
+# Kinds of volumes that pod security allows in a `restricted` namespace.
 RESTRICTED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral",
                       "persistentVolumeClaim", "projected", "secret"}
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml: one store, two workers, wired to each other and to nothing else."""
+"""docker-compose.yml: one store and two workers that are connected only to each other."""
 import copy
 import pathlib
 import re
@@ -18,12 +18,13 @@ def load():
 
 
 def names_of(name, service):
-    """Names by which other containers of the network reach a service."""
+    """Returns the names by which other containers of the network reach a service."""
     return {name, *service.get("networks", {}).get("default", {}).get("aliases", [])}
 
 
 def http_problems(name, services):
-    """Why clients would not reach a worker's OpenAI API, by this machine's port or by name."""
+    """Returns why clients could not reach a worker's OpenAI API by this machine's port or by
+    name."""
     worker, found = services[name], []
     environment = worker["environment"]
     if environment.get("HEARTH_WORKER_HTTP_LISTEN") != f"0.0.0.0:{HTTP_PORT}":
@@ -122,7 +123,7 @@ class ComposeTest(unittest.TestCase):
         self.assertEqual(first[2], second[2])
         self.assertIn("--wait-published", first[1])
         chunk = int(load()["services"]["worker-1"]["environment"]["HEARTH_WORKER_CHUNK_TOKENS"])
-        # A token is fewer than eight bytes of English.
+        # English text has less than eight bytes for each token.
         self.assertGreater((m.ROOT / first[2]).stat().st_size, 2 * 8 * chunk)
 
     def test_ports_match_documentation(self):

@@ -1,4 +1,4 @@
-"""The images: hadolint finds nothing, and each holds to the project's own rules."""
+"""The Dockerfiles: hadolint finds nothing, and they follow the project's rules."""
 import http.server
 import pathlib
 import re
@@ -23,7 +23,8 @@ def hadolint(path):
 
 
 def instructions(text):
-    """(KEYWORD, rest) of each instruction, continuation lines joined, comments left out."""
+    """Returns (KEYWORD, rest) of each instruction, with continuation lines joined and without
+    comments."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
@@ -46,7 +47,7 @@ def rule_problems(text):
         problems.append("says nothing about health")
     if not [rest for word, rest in final if word == "ENTRYPOINT" and rest.startswith("[")]:
         problems.append("no ENTRYPOINT in exec form: signals would not arrive")
-    # A platform that gives each namespace users of its own (OpenShift) has them in group 0.
+    # OpenShift gives each namespace its own user ids; these users are in group 0.
     made = [words for word, rest in final if word == "RUN"
             for words in re.findall(r"install -d ([^&]*)", rest)]
     if any("-g root -m 0770" not in words for words in made):
@@ -167,7 +168,7 @@ class ScriptsTest(unittest.TestCase):
                                   capture_output=True).returncode
 
         metrics, api = page(metrics=200), page(health=200)
-        grpc = socketserver.TCPServer(("127.0.0.1", 0), None)  # nobody accepts
+        grpc = socketserver.TCPServer(("127.0.0.1", 0), None)  # listens, but does not accept
         self.addCleanup(grpc.server_close)
         self.assertEqual(status(grpc, metrics), 0)
         self.assertEqual(status(grpc, metrics, api), 0)
@@ -182,7 +183,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertIn("rm -rf /var/lib/apt/lists/*", lines[installed:])
 
     def test_model_files_are_world_readable(self):
-        # As they are fetched and converted, but for the download.
+        # Runs the code that fetches and converts the model, without the download.
         run = ("import hashlib, os, pathlib, sys\n"
                f"sys.path.insert(0, {str(m.ROOT / 'scripts')!r})\n"
                "import convert_model, fetch_model\n"

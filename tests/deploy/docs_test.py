@@ -1,4 +1,4 @@
-"""The pages agree with the tree and the programs: each link, file, flag and metric exists."""
+"""Each link, file, flag, variable and metric on the pages exists in the tree or the programs."""
 import functools
 import pathlib
 import re
@@ -25,7 +25,7 @@ PAGES = sorted(DOCS.rglob("*.md")) + ROOT_PAGES
 ARCHITECTURE, DECISIONS = DOCS / "dev/architecture.md", DOCS / "dev/decisions.md"
 SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".yaml", ".yml",
                    ".toml", ".Dockerfile"}
-# Flags that pages name and that no program here has: mypy's, and the reference's example.
+# Flags on pages that no program here has: mypy's, and the reference's example.
 FOREIGN_FLAGS = {"--strict", "--some-name"}
 PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
 
@@ -35,7 +35,7 @@ def name_of(page):
 
 
 def without_blocks(text):
-    """Code blocks become empty lines, so that line numbers stay."""
+    """Replaces code blocks by empty lines, which keeps line numbers."""
     return re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text,
                   flags=re.M | re.S)
 
@@ -49,7 +49,7 @@ def code_spans(text):
 
 
 def headings(page):
-    """The anchors that a page's headings have on a forge."""
+    """Returns the anchors that a forge makes for the page's headings."""
     found = re.findall(r"^#+ (.+)$", without_blocks(page.read_text()), re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
 
@@ -67,7 +67,8 @@ def broken_links(page, text):
 
 
 def documented_metrics(server):
-    """Names in observability.md's rows about `server`: whole, or as an end like `_hits_total`."""
+    """Returns the metric names in observability.md's rows about `server`, where a name may be
+    shortened to an end like `_hits_total`."""
     names = set()
     for line in (DOCS / "observability.md").read_text().splitlines():
         if line.startswith(f"| `{server}_"):
@@ -81,7 +82,8 @@ def metrics_in_the_source(server):
 
 
 def unknown_metrics(text):
-    """Names of metrics that no source defines; `hearth_store_shared_...` names several."""
+    """Returns metric names that no source defines. `hearth_store_shared_...` stands for several
+    and is ignored."""
     named = re.findall(r"\bhearth_(?:store|worker)_[a-z0-9_]*[a-z0-9](?!\w*(?:\.\.\.|\*))", text)
     programs = {pathlib.Path(path).stem for path in TREE}
     return [name for name in named
@@ -90,7 +92,7 @@ def unknown_metrics(text):
 
 
 def missing_files(text):
-    """Paths in code spans, of source files without their end, that lead nowhere."""
+    """Returns paths in code spans that do not exist; a source file may lack its suffix."""
     folders = "proto|cache_store|worker|services|tests|bench|scripts|deploy|docs|examples|python"
     paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
     return [path for path in paths if not (m.ROOT / path).exists()
@@ -98,7 +100,7 @@ def missing_files(text):
 
 
 def tables_without_header(text):
-    """Lines whose row of dashes has no row of as many cells above it."""
+    """Returns the numbers of lines with a table's row of dashes without a matching header above."""
     lines = [""] + without_blocks(text).splitlines()
     cells = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
     return [number for number, line in enumerate(lines)
@@ -107,7 +109,7 @@ def tables_without_header(text):
 
 @functools.cache
 def flags_by_command():
-    """{"hearthctl generate": {"--prompt", ...}, ...}, and the environment variables of all."""
+    """Returns ({"hearthctl generate": {"--prompt", ...}, ...}, all environment variables)."""
     flags, variables = {}, set()
     for program in PROGRAMS:
         how = "reference" if program == "hearthctl" else "--reference"
@@ -123,7 +125,7 @@ def flags_by_command():
 
 @functools.cache
 def flags_of_scripts():
-    """Flags that the repository's scripts and Python programs take, by their text."""
+    """Returns all words like --flag in the repository's scripts and Python programs."""
     found = set()
     for path, lines in TREE.items():
         if path.startswith(("python/", "scripts/", "bench/")) or path == "hearth":
@@ -132,7 +134,8 @@ def flags_of_scripts():
 
 
 def command_lines(text):
-    """Commands of code blocks and spans, with continued lines joined, without comments."""
+    """Yields the commands in code blocks and spans, with continued lines joined, without
+    comments."""
     for block in code_blocks(text):
         for line in block.replace("\\\n", " ").splitlines():
             yield re.sub(r"\s#\s.*", "", line)
@@ -140,12 +143,13 @@ def command_lines(text):
 
 
 def unknown_flags(text):
-    """Flags of command lines that their program lacks, and flags in spans that nothing has."""
+    """Returns flags of command lines that the program does not have, and flags in code spans that
+    no program has."""
     flags, _ = flags_by_command()
     everything = set().union(*flags.values()) | flags_of_scripts() | FOREIGN_FLAGS
     unknown = []
     for line in command_lines(text):
-        # Each program's own words: up to a pipe, a semicolon, or the next program.
+        # The words of one program end at a pipe, a semicolon, or the next program.
         for part in re.split(r"[|;&]|(?=\bhearth(?:ctl|-\w+)\s)", line):
             found = re.match(r"(?:\S*/)?(hearth(?:ctl|-store|-worker|-simulate))((?: +[a-z]+)*)",
                              part)
@@ -161,7 +165,7 @@ def unknown_flags(text):
 
 
 def unknown_variables(text):
-    """Names of no flag; docker-compose.yml has variables of its own."""
+    """Returns environment variables that neither a flag nor docker-compose.yml has."""
     _, variables = flags_by_command()
     composed = set(re.findall(r"\$\{(\w+)", (m.ROOT / "docker-compose.yml").read_text()))
     named = re.findall(r"\bHEARTH(?:_STORE|_WORKER|CTL)_[A-Z0-9_]*[A-Z0-9](?!\w*(?:\.\.\.|\*))",
@@ -170,7 +174,7 @@ def unknown_variables(text):
 
 
 def decision_findings(text):
-    """Errors in the numbers, the index and the form of the decisions."""
+    """Returns errors in the numbers, the index and the form of the decisions."""
     entries = re.findall(r"^## (D\d+)\. .*$", text, re.M)
     index = text[:text.index("\n## ")] if "\n## " in text else text
     listed = re.findall(r"\[(D\d+) [^\]]*\]\(#(d\d+)-", index)
@@ -192,7 +196,7 @@ def decision_findings(text):
 
 
 def pages_that_sources_name():
-    """(source, page) for each `docs/...md` outside of docs/."""
+    """Yields (source, page) for each `docs/...md` that a file outside of docs/ names."""
     for path in sorted(m.ROOT.rglob("*")):
         parts = path.relative_to(m.ROOT).parts
         if parts[0] in tidy.SKIPPED | {"docs"} or path.suffix not in SOURCE_SUFFIXES:
@@ -260,7 +264,7 @@ class DocsTest(unittest.TestCase):
         parts = text[text.index("## Folders"):text.index("## One computation")].split("\n## ")
         tables = [re.findall(r"^\| .*$", part, re.M) for part in parts]
         names = set(re.findall(r"`([a-z]+_[a-z_]+)`", "".join(sum(tables, []))))
-        # A function and a kind of files.
+        # check_head is a function, not a file.
         self.assertEqual(names - sources - {"check_head"}, set())
 
     def test_decisions_follow_their_form(self):
@@ -283,7 +287,7 @@ class DocsTest(unittest.TestCase):
     def test_commands_shown_on_pages_exist(self):
         known = m.help_text("hearthctl")
         for page in PAGES:
-            # In a code span, or where a command line begins.
+            # In a code span, or at the beginning of a command line.
             shown = re.findall(r"(?:`|^|/|-- )hearthctl\s+([a-z]+)\b", page.read_text(), re.M)
             for command in shown:
                 self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{name_of(page)}: {command}")
@@ -340,7 +344,7 @@ class DocsTest(unittest.TestCase):
                 store.send_signal(signal.SIGTERM)
                 store.communicate(timeout=60)
             self.assertEqual(store.returncode, 0)
-        # Of those of the gpu tier the counters are there always.
+        # Includes the counters of the gpu tier, which are served even without a GPU.
         served = set(re.findall(r"^# TYPE (\w+)", text, re.M))
         self.assertEqual(served, metrics_in_the_source("hearth_store"))
 

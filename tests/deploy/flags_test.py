@@ -1,4 +1,4 @@
-"""Every flag and variable that deploy/ names exists in the binaries that were built."""
+"""Every flag and variable in deploy/ exists in the built binaries."""
 import pathlib
 import re
 import subprocess
@@ -11,7 +11,7 @@ import manifests as m
 
 
 def unknown_variables(variables):
-    """Those of `variables` that no flag of their binary answers to."""
+    """Returns the variables that are no flag of their binary."""
     unknown = []
     for name in sorted(variables):
         answer = m.flag_of(name)
@@ -49,7 +49,7 @@ class FlagsTest(unittest.TestCase):
                     self.assertIn(arg[2:], known)
 
     def warm(self, path):
-        """hearthctl's error about a list of prompts when there is no worker to send it to."""
+        """Runs `hearthctl warm` with a list of prompts, without a worker; returns its error."""
         run = subprocess.run([str(m.BIN / "hearthctl"), "warm", "--file", str(path), "--worker",
                               "unix:" + str(pathlib.Path(path).parent / "nobody")],
                              capture_output=True, text=True, timeout=60)

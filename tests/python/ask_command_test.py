@@ -1,5 +1,5 @@
-"""python -m hearth_cache.ask against a worker that answers as told: what it asks, prints, writes,
-and where it stops."""
+"""python -m hearth_cache.ask against a fake worker: its requests, output, answer file and exit
+codes."""
 
 import concurrent.futures
 import json
@@ -25,7 +25,7 @@ THREE = ('{"id": "who", "question": "Who?", "kind": "names"}\n'
          '{"id": "end", "ending": " In 1802", "kind": "dates"}\n')
 WHO = '{"question": "Who?"}'
 PUT = "\n\nQuestion: {}\nAnswer:"
-# As hearthctl ask wrote it, whose answer files are continued.
+# A line of an answer file of the former `hearthctl ask`, which must still be accepted.
 OLD_LINE = ('{"id":"who","answer":"Hello there","finish_reason":"length","prompt_tokens":50,'
             '"cached_tokens":0,"computed_tokens":7,"source_tier":"none","ttft_ms":25.0,'
             '"total_ms":0.0,"token_ids":[72,32],"context_sha256":'
@@ -35,7 +35,7 @@ OLD_LINE = ('{"id":"who","answer":"Hello there","finish_reason":"length","prompt
 
 
 def rendered(prompt):
-    """A token is a byte."""
+    """Returns the prompt as text. In this test each byte is a token."""
     if prompt.HasField("token_ids"):
         return bytes(prompt.token_ids.ids).decode()
     if prompt.HasField("text"):
@@ -119,7 +119,7 @@ class AskCommand(unittest.TestCase):
         (self.folder / name).write_text(text)
 
     def ask(self, questions, *flags, context="--context", code=0):
-        """What it said on stdout and stderr: lines, times as N."""
+        """Runs the command; returns the lines of [stdout, stderr], with N for each time."""
         self.write("questions", questions)
         words = ["--worker", self.worker.address, context, "context", "--questions", "questions",
                  "--parallel", "1", *map(str, flags)]
@@ -309,7 +309,7 @@ class AskCommand(unittest.TestCase):
         self.assertRegex(err[0], "^hearth_cache.ask: UNAVAILABLE: no worker at .*; start one with")
 
     def ended_early(self, end, code):
-        """Calls end(program) behind its first answer of 200; returns what it said then."""
+        """Calls end(program) after the first of 200 answers; returns the stderr after that."""
         self.write("questions", "".join(f'{{"ending": " {i}"}}\n' for i in range(200)))
         with subprocess.Popen(
                 [sys.executable, "-B", "-m", "hearth_cache.ask", "--worker", self.worker.address,

@@ -113,7 +113,7 @@ class Answers(unittest.TestCase):
         self.path = pathlib.Path(folder.name, "answers.jsonl")
 
     def opened(self, context="c", inputs=()):
-        """Opens and closes."""
+        """Returns a closed AnswerFile, after it has read the file."""
         made = _answers.AnswerFile(str(self.path), context, inputs)
         made.close()
         return made

@@ -1,5 +1,5 @@
-"""python -m hearth_cache.ask against real processes: one context, many questions, and a run that
-continues."""
+"""python -m hearth_cache.ask against a real store and workers: many questions about one context,
+and a run that is continued."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Ask(PythonTest):
         return self.worker(self.made, self.store.address, pool_bytes="64MiB")
 
     def ask(self, worker, questions=QUESTIONS, *flags, code=0):
-        """Its report, or what it said where it ended with another code."""
+        """Runs the command; returns its report or, for an exit code other than 0, its stderr."""
         lines = [{"id": i, "kind": "even" if i % 2 == 0 else "odd", "token_ids": ending}
                  for i, ending in enumerate(self.endings[:questions])]
         path = self.folder / "questions.jsonl"
@@ -63,7 +63,7 @@ class Ask(PythonTest):
         self.assertEqual(report["computed_tokens"], QUESTIONS * 3)
         self.assertEqual(report["context"]["computed_tokens"], CONTEXT_TOKENS)
         self.expect_cold_answers(worker, self.read())
-        # The questions kept nothing of their own: what the store has is the context.
+        # The store has only the context: prompts of questions are not kept.
         longest = self.cluster.ctl("explain", "--worker", worker.address, "--token-ids",
                                    ",".join(map(str, self.context + self.endings[0] + [5] * 20)))
         self.assertLessEqual(longest["matched_tokens"], CONTEXT_TOKENS)
@@ -71,7 +71,7 @@ class Ask(PythonTest):
     def test_run_continues_at_other_worker(self):
         self.assertEqual(self.ask(self.start(), 5)["answered"], 5)
         whole = self.answers.read_bytes()
-        self.answers.write_bytes(whole[:-10])  # killed while it wrote the fifth
+        self.answers.write_bytes(whole[:-10])  # as after a kill during the fifth line
         second = self.start()
         rest = self.ask(second)
         self.assertEqual(rest["answered_before"], 4)

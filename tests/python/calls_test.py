@@ -1,4 +1,4 @@
-"""Errors, retries, deadlines and identities of calls, against servers that answer as told."""
+"""Errors, retries, deadlines and identities of calls, against servers with scripted answers."""
 
 import asyncio
 import concurrent.futures
@@ -23,8 +23,9 @@ LONG_S = 60
 
 
 class ScriptedServer:
-    """Answers calls with what it was told, in turn, and the last one again and again. Each is an
-    exception-like (code, trailers) or a list of messages, after which the call may stay open."""
+    """Answers each call with the next scripted answer, and further calls with the last answer. An
+    answer is an error (code, trailers) or a list of messages; None at the end of the list keeps
+    the call open."""
 
     def __init__(self, *told, credentials=None, options=()):
         self.told, self.calls, self.metadata = list(told), 0, []

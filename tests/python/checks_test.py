@@ -1,6 +1,6 @@
-"""The package beside each protobuf that it runs on, and what type checkers say of it.
+"""The package with each supported version of protobuf, and under type checkers.
 
-In the environments that scripts/clients.sh makes; without them this is shown as skipped.
+Runs in the environments of scripts/clients.sh; without them, the test is skipped.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""The bytes of batches, read and written with the library that vLLM uses (msgspec) and vLLM's
-events. --write makes the golden file again."""
+"""The encoding of batches, compared with msgspec, the library of vLLM, and vLLM's event classes.
+--write writes the golden file."""
 
 import pathlib
 import sys
@@ -24,7 +24,7 @@ FIRST = 1 << 62 | 5
 
 
 class OldBatch(msgspec.Struct, array_like=True):
-    """As the first readers had it: without a rank."""
+    """The batch of old readers, without a rank."""
     ts: float
     events: List[Any]
 
@@ -74,7 +74,7 @@ class Golden(unittest.TestCase):
             self.assertIn(batch.events[0][0], ("AllBlocksCleared", "BlockStored"))
 
     def test_block_ids_take_nine_bytes(self):
-        # Go's reader keeps the width: it knows numbers of eight bytes behind their mark only.
+        # A Go reader accepts only integers of this width: a type byte and eight bytes.
         self.assertEqual(self.payloads[0].count(b"\xcf\x40\0\0\0\0\0\0"), 6)
 
 

@@ -1,4 +1,4 @@
-"""What routers are sent of a store's watch: the ledger of blocks, the log of batches, the feed."""
+"""The events for routers: the ledger of blocks, the log of batches, the feed."""
 
 import gc
 import random
@@ -25,7 +25,8 @@ Event = cache_store_pb2.WatchEvent
 
 
 def blocks_of(text):
-    """A prompt is a text; each letter is a block, whose number depends on what came before it."""
+    """Returns the blocks of a text: a block for each letter, with an id that depends on the letters
+    before."""
     point, number = _ledger.PointBlocks(text.encode(), LETTER_TOKENS), 1
     for letter in text:
         number = (number * 31 + ord(letter)) % (1 << 62)
@@ -35,7 +36,7 @@ def blocks_of(text):
 
 
 class LetterRouter:
-    """What a router knows that applies all events."""
+    """A router that applies all events; checks that they are consistent."""
 
     def __init__(self, test):
         self.test, self.blocks = test, {}  # id: (parent, tokens)
@@ -102,7 +103,7 @@ class Ledger(unittest.TestCase):
     def test_contradicting_blocks_are_refused(self):
         self.add("ab")
         other = blocks_of("xy")
-        for ids in ([other.ids[0], blocks_of("ab").ids[1]],  # after another parent
+        for ids in ([other.ids[0], blocks_of("ab").ids[1]],  # known with another parent
                     [77, 77], [77, 0], [blocks_of("ab").ids[0]] * 2):
             other.ids = ids
             self.assertIsNone(self.ledger.add(other), ids)
@@ -152,7 +153,7 @@ class Log(unittest.TestCase):
         for _ in range(9):
             log.append(b"four")
         self.assertEqual((log.bytes, log.first), (8, 7))
-        log.append(b"x" * 50)  # the last one is kept, whatever its size
+        log.append(b"x" * 50)  # above the limit, but the last batch is always kept
         self.assertEqual((log.bytes, log.first), (50, 9))
         log.append(b"four")
         self.assertEqual(log.bytes, 4)
@@ -166,7 +167,7 @@ class Log(unittest.TestCase):
         self.assertEqual(log.since(71, 10), [(71, b"none")])
         log.append(b"cccc")
         self.assertEqual(log.first, 51)
-        log.append(b"dddd")  # the batches without events are now the first
+        log.append(b"dddd")  # the empty batches are now the oldest
         self.assertEqual(log.since(52, 1), [(52, b"none")])
         log.append(b"eeee")
         self.assertEqual((log.first, log.bytes), (73, 8))
@@ -178,7 +179,8 @@ def plain(kind, **fields):
 
 
 def point(kind, seed, chunks, begin=0, end=None, fingerprint=OURS):
-    """Chunks `begin` to `end` of a prompt that `seed` numbers; `chunks` in all."""
+    """A watch event about a restore point of `chunks` chunks; it carries chunks `begin` to `end`.
+    `seed` selects the prompt."""
     event = plain(kind)
     if kind != Event.CHUNKS:
         event.restore_point.restore_point_id = b"point %d" % seed
@@ -219,7 +221,7 @@ class FeedTest(unittest.TestCase):
             self.take(event, sequence)
 
     def new_events(self):
-        """All events since the last call."""
+        """Returns all events since the last call."""
         events = []
         for batch in self.feed.since(self.read, 1000):
             self.assertEqual(batch.number, self.read)
@@ -261,7 +263,7 @@ class Feed(FeedTest):
         self.new_events()
         self.feed.begin_watch()
         self.take(plain(Event.START, resumed=True), 5)
-        self.take(point(Event.STORED, 2, 1), 6)  # missed meanwhile
+        self.take(point(Event.STORED, 2, 1), 6)  # happened while no watch ran
         self.take(plain(Event.SNAPSHOT_END), 6)
         self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertIn("of 2 restore points", str(self.feed))
@@ -277,7 +279,7 @@ class Feed(FeedTest):
         self.assertEqual(len(self.new_events()), 1)
         self.assertEqual(self.feed.place.sequence, 6)
         self.take(point(Event.STORED, 2, 5, 0, 2), 7)
-        self.take(point(Event.DROPPED, 2, 5), 8)  # it left before all of it was sent
+        self.take(point(Event.DROPPED, 2, 5), 8)  # dropped before all chunks came
         self.take(point(Event.CHUNKS, 2, 5, 2, 5), 8)
         self.assertEqual(self.new_events(), [])
         self.assertEqual(self.feed.place.sequence, 8)
@@ -287,12 +289,12 @@ class Feed(FeedTest):
         self.new_events()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
         self.take(point(Event.CHUNKS, 1, 5, 3, 5), 6)  # a gap
-        self.take(point(Event.STORED, 2, 2, 0, 3), 7)  # more than it has
+        self.take(point(Event.STORED, 2, 2, 0, 3), 7)  # more chunks than the point has
         uneven = point(Event.STORED, 3, 2)
         uneven.chunks.token_ids.pop()
         self.take(uneven, 8)
         bare = point(Event.STORED, 4, 2)
-        bare.ClearField("chunks")  # it ends inside a chunk
+        bare.ClearField("chunks")  # its end is not a chunk boundary
         self.take(bare, 9)
         self.assertEqual(self.new_events(), [])
         self.assertEqual(str(self.feed), "0 blocks of 0 restore points; 2 left out, 0 of other "
@@ -400,7 +402,7 @@ class SmallFeed(FeedTest):
 
 
 class Reader:
-    """What a router knows that takes each number once."""
+    """A router that ignores batch numbers that it has seen."""
 
     def __init__(self):
         self.next, self.blocks = 0, set()
@@ -420,20 +422,20 @@ class Reader:
 
 
 class TinyFeed(FeedTest):
-    """Six restore points that fill a batch each; one batch is kept."""
+    """A feed that keeps one batch. Six restore points fill a batch each."""
 
     OPTIONS = {"max_batches": 1}
     CHUNKS = _batches.MAX_BATCH_TOKENS // CHUNK_TOKENS
 
     def setUp(self):
         super().setUp()
-        self.here = Reader()  # has all batches so far
-        for seed in range(2, 13, 2):  # a point's chunks take up the next one's numbers
+        self.here = Reader()  # has received all batches so far
+        for seed in range(2, 13, 2):  # steps of 2: a point's block ids reach into the next thousand
             self.take(point(Event.STORED, seed, self.CHUNKS), seed)
             self.here.take(self.feed.since(self.here.next, 1000))
 
     def evict_two(self):
-        """Two batches, of which one is kept."""
+        """Publishes two batches; the log keeps only the second."""
         self.take(point(Event.EVICTED, 2, self.CHUNKS), 20)
         self.take(point(Event.EVICTED, 4, self.CHUNKS), 21)
 

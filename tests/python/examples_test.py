@@ -1,4 +1,4 @@
-"""Each program of examples/ runs, on a tiny model, and restores what it says that it restores."""
+"""Runs each program of examples/ on a tiny model, and checks the restored tokens that it prints."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from python_support import PACKAGE, ROOT, PythonTest, prompt
 EXAMPLES = ROOT / "examples"
 LINES_MAX = 60
 RUN = {"rag.py", "agent.py", "rows.py", "warm_up.py", "transformers_generate.py",
-       "vllm_pair.py"}  # the last by vllm_test.py
+       "vllm_pair.py"}  # vllm_test.py runs vllm_pair.py
 TEXT = "the lighthouse keeper writes down each ship that passes, and the hour. " * 4
 
 
@@ -26,7 +26,7 @@ class Examples(PythonTest):
                            pool_bytes=16 << 20).address
 
     def run_example(self, name, *arguments):
-        """What it printed, to both streams."""
+        """Runs an example; returns its stdout and stderr."""
         done = subprocess.run(
             [sys.executable, "-B", str(EXAMPLES / name), *map(str, arguments)], cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True,

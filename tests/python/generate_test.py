@@ -1,5 +1,6 @@
-"""PrefixCache.generate() against transformers' own: each option gives the same answer, computed
-with an empty store and restored from a full one, or is refused by its name."""
+"""PrefixCache.generate() against transformers' generate(): with each supported option the answer is
+the same, with an empty store and with a restored prompt. Unsupported options are refused by
+name."""
 
 import itertools
 
@@ -12,12 +13,12 @@ import torch
 import transformers
 
 PAD = 0
-SEEDS = itertools.count(100)  # no prompt comes twice
+SEEDS = itertools.count(100)  # each prompt is new
 SAMPLED = {"do_sample": True, "temperature": 2.0}
 
 
 def padded(*lengths, columns=0):
-    """What a tokenizer makes of prompts of so many tokens, with padding on the left."""
+    """Returns a tokenizer's output for prompts of these lengths, with padding on the left."""
     columns = columns or max(lengths)
     return {"input_ids": torch.tensor([[PAD] * (columns - length) + prompt(length, next(SEEDS))
                                        for length in lengths]),
@@ -31,7 +32,8 @@ class Generate(TransformersTest):
         self.ids = torch.tensor([prompt(150, 4)])
 
     def expect_same(self, inputs, hits, **options):
-        """`hits`: restored prompts of the second generate()."""
+        """Checks two calls of PrefixCache.generate() against transformers. `hits`: how many prompts
+        the second call must restore."""
         answers = []
         for generate in (self.loaded.generate, self.prefixes.generate, self.prefixes.generate):
             before = sum(one.hits for one in self.store.list())
@@ -55,7 +57,7 @@ class Generate(TransformersTest):
                 SAMPLED, {**SAMPLED, "num_return_sequences": 3}, {"num_beams": 3},
                 {"num_beams": 4, "num_return_sequences": 2}, {**SAMPLED, "num_beams": 3},
                 {"use_cache": False}, {"cache_implementation": "dynamic"},
-                {"cache_implementation": "hybrid"},  # which transformers leaves out, too
+                {"cache_implementation": "hybrid"},  # also ignored by transformers
                 {"prefill_chunk_size": 7}, {"guidance_scale": 1.5}, {"max_new_tokens": 1},
                 {"max_new_tokens": None, "max_length": 153}, {"repetition_penalty": 1.5},
                 {"guidance_scale": 1.5, "negative_prompt_ids": torch.tensor([[5, 6]])},
@@ -67,7 +69,7 @@ class Generate(TransformersTest):
     def test_generation_config_options_apply(self):
         config = transformers.GenerationConfig(num_beams=2, use_cache=False)
         self.loaded.generation_config.num_return_sequences = 2
-        self.loaded.generation_config.cache_implementation = "hybrid"  # as of Gemma 3 on the Hub
+        self.loaded.generation_config.cache_implementation = "hybrid"  # as on the Hub
         self.expect_same({"inputs": self.ids}, 1, generation_config=config)
 
     def test_batched_prompts_are_each_restored(self):
@@ -84,7 +86,7 @@ class Generate(TransformersTest):
         ids = padded(150, 100)["input_ids"]
         self.expect_same({"inputs": ids}, 2)
         ids = padded(150, 100)["input_ids"]
-        ids[ids == PAD] = 40  # it can end an answer, and so is no padding
+        ids[ids == PAD] = 40  # an end token, which is not treated as padding
         self.expect_same({"inputs": ids}, 2, pad_token_id=40, eos_token_id=[40])
 
     def test_answer_can_be_streamed(self):

@@ -1,5 +1,5 @@
-"""What the connector asks, loads and saves, and when: without vLLM, against a store in memory. The
-last class is the order of a device's copies, over a host stand-in."""
+"""The Planner, Mover and pages of the vLLM connector, without vLLM: against a store in memory, and
+with a fake of torch.cuda for the order of a device's copies."""
 
 import contextlib
 import threading
@@ -19,7 +19,7 @@ from hearth_cache.layout import Fingerprint, PageLayout
 
 BLOCK, PAGE, WINDOW = 16, 64, 24
 LAYOUT = PageLayout("llgl", WINDOW, PAGE, BLOCK)
-GROUPS = [0, 0, 2, 1]  # the engine puts its four layers into three groups
+GROUPS = [0, 0, 2, 1]  # [layer]: the engine's group of the layer
 BLOCKS_MAX = 40
 
 
@@ -32,7 +32,7 @@ def epoch_of(prefix):
 
 
 def request(params=None, *actions):
-    """A request of vLLM; `actions`: of its kv_hints, type and payload."""
+    """A vLLM request. `actions`: (type, payload) of its kv_hints."""
     made = types.SimpleNamespace(kv_transfer_params=params)
     if actions:
         made.kv_hints = types.SimpleNamespace(actions=[
@@ -42,11 +42,12 @@ def request(params=None, *actions):
 
 
 class MemoryStore:
-    """Keeps restore points as a store does; `error` is what its calls end with."""
+    """A fake store that keeps restore points in memory. If `error` is set, each call raises it.
+    Calls wait while `answering` is not set."""
 
     def __init__(self):
         self.kept, self.calls, self.error, self.matched = {}, [], None, 0
-        self.epochs = []  # of lookups and publishes
+        self.epochs = []  # the epochs of leases and publishes
         self.answering = threading.Event()
         self.answering.set()
 
@@ -100,7 +101,7 @@ class PlannerRequests(unittest.TestCase):
         self.addCleanup(self.planner.close)
 
     def matched(self, name, computed=0):
-        """Once it is known."""
+        """Returns planner.matched() when the store has answered."""
         while (found := self.planner.matched(name, computed))[0] is None:
             self.step()
         return found
@@ -137,7 +138,7 @@ class PlannerRequests(unittest.TestCase):
         self.assertEqual(self.matched("a", 32), (64, True))
         blocks = [[1] * 6, [2] * 6, [3] * 6]
         self.planner.allocated("a", blocks, 64)
-        self.planner.allocated("a", blocks, 0)  # as vLLM does when the load is over
+        self.planner.allocated("a", blocks, 0)  # vLLM calls it again after the load
         load, = self.step().loads
         self.assertEqual((load.boundaries, load.present_tokens), ([96], 32))
         self.assertEqual((load.token_ids, load.blocks), (ids[:96], blocks))
@@ -302,7 +303,7 @@ class MoverTransfers(unittest.TestCase):
         self.store.answering.clear()
         kept = self.memory[2][1].clone()
         self.mover.save(Transfer("saver", ids, [32], [[1, 2]] * 3))
-        self.memory[2].zero_()  # the next step takes the blocks
+        self.memory[2].zero_()  # the next step overwrites the blocks
         self.store.answering.set()
         self.mover.flush()
         self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
@@ -381,7 +382,7 @@ class PageViews(unittest.TestCase):
         whole = torch.arange(6 * 2 * 8 * 4, dtype=torch.float32).reshape(6, 2, 8, 4)
         self.assertTrue(torch.equal(pages_of(whole, "x", 6, 256)[2],
                                     whole[2].flatten().view(torch.uint8)))
-        self.assertEqual(pages_of(whole, "x", 3, 512).shape, (3, 512))  # two of the kernel's each
+        self.assertEqual(pages_of(whole, "x", 3, 512).shape, (3, 512))  # two kernel blocks
         apart = torch.zeros(2, 6, 8, 4).transpose(0, 1)
         for cache, blocks, page in ((apart, 6, 256), (whole, 4, 256), (whole, 6, 128)):
             with self.assertRaisesRegex(ValueError, "layer x"):
@@ -389,7 +390,7 @@ class PageViews(unittest.TestCase):
 
 
 class StandIn:
-    """What is used of torch.cuda, which writes down the order of what it is given."""
+    """A fake of torch.cuda that logs the order of its calls."""
 
     def __init__(self):
         self.log, self.made = [], 0

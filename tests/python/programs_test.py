@@ -1,4 +1,4 @@
-"""The programs of the package: their help, and the flags that docs/python.md lists."""
+"""The programs of the package: their help, and their flags in docs/python.md."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import unittest
 import python_support
 from python_support import PACKAGE, ROOT
 
-# And the flags that each requires.
+# {module: required flags}
 PROGRAMS = {"hearth_cache.ask": ("--context", "a", "--questions", "b"), "hearth_cache.events": ()}
 
 

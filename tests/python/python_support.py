@@ -1,8 +1,8 @@
-"""Shared by tests of the Python package: the package that was built, and the kit of tests/system.
+"""Shared by tests of the Python package: imports the built package and tests/system.
 
-Run as: python NAME_test.py PACKAGE BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Without the
-package in the folder PACKAGE (scripts/python_package.sh) it ends with 77, which ctest shows as
-skipped.
+Run as: python NAME_test.py PACKAGE BIN_DIR WRITE_CHECKPOINT [unittest arguments]. If the folder
+PACKAGE has no package (scripts/python_package.sh makes it), the exit code is 77, which ctest shows
+as skipped.
 """
 
 import pathlib
@@ -27,7 +27,7 @@ from system_support import CHUNK_TOKENS, ROOT, SystemTest, prompt  # noqa: E402
 
 class PythonTest(SystemTest):
     def text_model(self, **geometry):
-        """A tiny model that has a tokenizer."""
+        """Makes a tiny model with a tokenizer; returns its folder."""
         folder = self.model(vocabulary=TEXT_VOCABULARY, **geometry)
         shutil.copy(TOKENIZER, folder)
         return folder

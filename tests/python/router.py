@@ -1,6 +1,6 @@
-"""Router: a router's side of the events of hearth_cache.events, as vLLM's readers do it.
+"""Router: reads the events of hearth_cache.events as routers for vLLM do.
 
-It subscribes, decodes with msgspec, and asks for a replay where a number is missing.
+It subscribes, decodes with msgspec, and requests a replay if a batch number is missing.
 """
 
 import time
@@ -24,14 +24,14 @@ class Router:
         self.asker = self.context.socket(zmq.DEALER)
         self.asker.connect(replayer)
         self.blocks = {}  # id: (parent, tokens)
-        self.last = None  # number
+        self.last = None  # number of the last batch
         self.replays = 0
 
     def close(self):
         self.context.destroy(linger=0)
 
     def take(self, until):
-        """The next batch, and what was missed before it."""
+        """Applies the next batch, after a replay of missed batches."""
         left_ms = max(0, int((until - time.monotonic()) * 1000))
         if not self.subscriber.poll(left_ms):
             raise TimeoutError("no batch came")
@@ -79,7 +79,7 @@ class Router:
             self.take(until)
 
     def matched_tokens(self, ids):
-        """As many as this router would expect to be cached of a prompt."""
+        """Returns how many tokens of a prompt this router expects to be cached."""
         children = {(parent, tokens): block for block, (parent, tokens) in self.blocks.items()}
         parent, matched = None, 0
         while True:

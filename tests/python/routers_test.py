@@ -1,4 +1,4 @@
-"""A store, a worker and `python -m hearth_cache.events`, and routers that listen to it."""
+"""`python -m hearth_cache.events` with a real store and worker, and routers that subscribe."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ CONNECTIONS = 10000
 
 
 class Bridge:
-    """The program, at ports that the system picked."""
+    """A running `python -m hearth_cache.events`, on free ports."""
 
     def __init__(self, store, *flags):
         self.popen = subprocess.Popen(
@@ -161,7 +161,7 @@ class RoutersOnWorker(RoutersTest):
         more = self.publish(2)
         router.wait_for(lambda: router.matched_tokens(more) == LAST_CHUNK)
         self.assertEqual({block: router.blocks.get(block) for block in blocks}, blocks)
-        # And an empty one in its place.
+        # An empty store at the same address.
         store.kill()
         bridge.wait_for_line("retrying")
         self.cluster.store(self.folder / "another", listen=self.store.address)
@@ -170,7 +170,7 @@ class RoutersOnWorker(RoutersTest):
 
 
 class RoutersOnStore(RoutersTest):
-    """Peers that are no routers, and a store that refuses."""
+    """Clients that are not routers, and a store that refuses the program."""
 
     def setUp(self):
         super().setUp()
@@ -188,7 +188,7 @@ class RoutersOnStore(RoutersTest):
         bridge.wait_for_line("following")
         garbage = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096,
                    b"\xff" + bytes(8) + b"\x7f\x03" + b"x" * 60,
-                   # A greeting, and then a message that is said to have 2^62 bytes.
+                   # A valid greeting, then a message with an announced size of 2^62 bytes.
                    b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x02"
                    + struct.pack(">Q", 1 << 62)]
         for address in (bridge.publisher, bridge.replayer):

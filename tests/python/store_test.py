@@ -1,5 +1,5 @@
-"""Store, AsyncStore and Worker.caches against a real store and worker; and the contract's golden
-vectors, as the package computes them."""
+"""Store, AsyncStore and Worker.caches against a real store and worker; and fingerprints and layouts
+against the golden vectors."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ class Prefixes(PythonTest):
         self.assertEqual((point.kept_s, point.priority), (0, -3))
         stored = self.store.fetch(Prefix(PRINT, ids))
         self.store.publish(Prefix(PRINT, ids), [32], lambda one, layer: b"", stored=stored,
-                           keep_s=100, priority=4)  # again, without its bytes
+                           keep_s=100, priority=4)  # published again, without bytes
         point, = self.store.list()
         self.assertGreater(point.kept_s, 50)
         self.assertEqual(point.priority, 4)
@@ -230,7 +230,7 @@ class Prefixes(PythonTest):
 
 
 class InvalidFetchMessages(unittest.TestCase):
-    """What a reader does with messages that a store should not send."""
+    """FetchReader refuses messages that a store should not send."""
 
     def setUp(self):
         self.prefix = Prefix(PRINT, prompt(49, 9))
@@ -290,7 +290,7 @@ class InvalidFetchMessages(unittest.TestCase):
             self.take_plan()
 
     def answer(self, seed):
-        """A whole fetch, with the bytes of `seed` under the digests of seed 0."""
+        """Returns the messages of a fetch: bytes of `seed` with the digests of seed 0."""
         messages = [cache_store_pb2.FetchResponse(plan=self.plan)]
         for number, one in enumerate(LAYOUT.needed_objects(48)):
             for at, layer in enumerate(LAYOUT.layers_of(one.group)):

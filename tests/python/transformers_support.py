@@ -1,5 +1,5 @@
-"""Shared by tests of PrefixCache: a store, a tiny model whose window slides, and transformers' own
-answers."""
+"""Shared by tests of PrefixCache: a store, a tiny model with sliding windows, and answers of
+transformers without a cache."""
 
 from python_support import PythonTest
 
@@ -23,7 +23,7 @@ class TransformersTest(PythonTest):
         self.node = self.cluster.store(self.folder / "data")
         self.store = Store(self.node.address)
         self.addCleanup(self.store.close)
-        self.made = self.model()  # lllg, a window of 70
+        self.made = self.model()  # layers lllg, window 70
         self.loaded = self.load_model()
         self.prefixes = self.prefixes_of(self.loaded)
 

@@ -1,4 +1,4 @@
-"""PrefixCache against transformers itself, on a tiny model whose window slides."""
+"""PrefixCache against transformers, on a tiny model with sliding windows."""
 
 import json
 import os
@@ -33,7 +33,7 @@ with PrefixCache(model, sys.argv[3], chunk_tokens=16) as prefixes:
 
 class Prefixes(TransformersTest):
     def test_prefill_restores_exact_state(self):
-        # Below the window, at its edge, past it, on chunks and between them.
+        # Lengths below the window (70), at its edge and above it; on chunk boundaries and between.
         for tokens in (5, 16, 40, 69, 70, 71, 96, 133):
             ids = prompt(tokens, tokens)
             computed = self.prefixes.prefill(ids)
@@ -58,7 +58,7 @@ class Prefixes(TransformersTest):
             self.expect_cold(ids[:tokens] + [5], point)
 
     def test_later_boundary_needs_no_old_rows(self):
-        # At 128 the tail begins in another chunk than at 134.
+        # A tail at 128 begins in another chunk than a tail at 134.
         ids = prompt(140, 11)
         self.prefixes.prefill(ids[:134])
         self.expect_cold(ids[:137] + [5], self.prefixes.prefill(ids[:137]))
@@ -126,7 +126,7 @@ class Prefixes(TransformersTest):
         recorded.crop(0)
         self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
         short = self.prefixes.load(ids[:50])
-        self.next_logits(ids[:50], short)  # it has not slid
+        self.next_logits(ids[:50], short)  # shorter than the window
         self.assertIn(50, self.prefixes.save(short, ids[:50]).boundaries)
         with self.assertRaisesRegex(ValueError, "130 tokens, but 129"):
             self.prefixes.save(recorded, ids[:129])

@@ -1,6 +1,6 @@
-"""vLLM's KV events of the wire format with arrays.
+"""vLLM's KV events in the wire format with arrays.
 
-Fields and their order are facts of that format (vllm/distributed/kv_events.py).
+The fields and their order are those of vllm/distributed/kv_events.py.
 """
 
 from typing import List, Optional, Union

@@ -1,8 +1,8 @@
-"""HearthConnector within vLLM itself, on a tiny model: each engine is a process.
+"""HearthConnector in vLLM, on a tiny model. Each engine is a process.
 
-In the environment that `scripts/clients.sh vllm` makes; without it this is shown as skipped.
-For figures of another model of Gemma's layers: HEARTH_VLLM_MODEL, its folder, and
-HEARTH_VLLM_BLOCKS, how many blocks are few for it.
+Runs in the environment of `scripts/clients.sh vllm`; without it, the test is skipped. To use
+another Gemma model, set HEARTH_VLLM_MODEL to its folder, and HEARTH_VLLM_BLOCKS to a number of
+blocks that is too small for all requests.
 """
 
 import json
@@ -19,12 +19,12 @@ from hearth_cache import Store
 
 CLIENTS = pathlib.Path(os.environ.get("HEARTH_CLIENTS", ROOT / ".clients"))
 PYTHON = CLIENTS / "vllm" / "bin" / "python"
-GEOMETRY = "irregular"  # heads of 32, which vLLM computes on CPUs
+GEOMETRY = "irregular"  # head_dim 32, which vLLM supports on CPUs
 BLOCK, NEW_TOKENS, TOLERANCE = 128, 8, 1e-3
 MODEL = os.environ.get("HEARTH_VLLM_MODEL")
-FEW_BLOCKS = int(os.environ.get("HEARTH_VLLM_BLOCKS", 18))  # a prompt of 800 tokens takes 11
-MORE_TOKENS = 64  # past the end of a block for every second prompt
-# One thread: two would spin at their barriers on the core that both are bound to.
+FEW_BLOCKS = int(os.environ.get("HEARTH_VLLM_BLOCKS", 18))  # a prompt of 800 tokens needs 11
+MORE_TOKENS = 64  # enough that every second prompt needs a new block
+# One thread: two threads on one core would spin at their barriers.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-0",
                "OMP_NUM_THREADS": "1",
                "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1",
@@ -88,7 +88,8 @@ class Engines(PythonTest):
             env={**ENVIRONMENT, **os.environ, "PYTHONPATH": str(PACKAGE)})
 
     def run_engine(self, prompts, store="", options=None, **more):
-        """Answers, how many were preempted, and where fingerprints of the store differ."""
+        """Runs an engine; returns its answers, the number of preemptions, and the fields in which
+        its fingerprint differs from stored ones."""
         done = self.run_vllm("-c", ENGINE, told={
             "model": str(self.path), "prompts": prompts, "store": store, "new": NEW_TOKENS,
             "options": options or {}, **more})
@@ -108,8 +109,8 @@ class Engines(PythonTest):
     def test_second_engine_restores_same_answers(self):
         shared = prompt(300, 1)
         prompts = [shared + prompt(60 + 50 * i, 2 + i) for i in range(4)]
-        # Prefills in chunks (which vLLM refuses with seeds on a CPU), too few blocks for all at a
-        # time, and each block computed anew.
+        # Chunked prefill (vLLM does not support it with seeds on a CPU), too few blocks for all
+        # requests at a time, and no prefix cache of vLLM.
         options = {"max_num_batched_tokens": 192, "num_gpu_blocks_override": 24,
                    "enable_prefix_caching": False, "max_num_seqs": 4}
         alone = self.engine(prompts, options=options)
@@ -143,7 +144,7 @@ class Engines(PythonTest):
         self.assertNotEqual(changed[0][2], alone[0][2], "the change reached the model")
         self.assertEqual([answer[1] for answer in again], [256, 256], "of this epoch")
         self.expect_same(again, changed)
-        # These are the first weights, but nothing proves it.
+        # These are the first weights again, but a new epoch does not know that.
         self.assertEqual([answer[1] for answer in back], [0, 0])
         self.expect_same(back, alone)
         unchanged = self.engine([before, after], self.node.address, options)

@@ -1,4 +1,4 @@
-"""PrefixCache on a model that changes in memory: training, edits, adapters of PEFT, hooks."""
+"""PrefixCache on a model that changes in memory: training, edits, PEFT adapters, hooks."""
 
 import threading
 import unittest.mock
@@ -64,7 +64,7 @@ def replace_forward(model):
 
 
 class Wrapper(torch.Tensor):
-    """A tensor without memory of its own, as torchao and quanto make them."""
+    """A tensor without own memory, like those of torchao and quanto."""
 
     @staticmethod
     def __new__(cls, of):
@@ -85,7 +85,8 @@ def quantize_dynamically(model):
         torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
 
 
-# Models whose content cannot be hashed, and the parameter or layer that the error names.
+# Changes after which a model cannot be hashed, and a pattern of the error, which names the
+# parameter or layer.
 UNHASHABLE = {
     "wrapper": (wrap, r"k_proj\.weight cannot be hashed"),
     "meta": (lambda model: first(model).to("meta"), r"k_proj\.weight cannot be hashed"),
@@ -124,14 +125,14 @@ class ModelChanges(TransformersTest):
         return prefixes.load(ids + [5]).get_seq_length()
 
     def logits_of(self, generate, ids, **options):
-        """Of each token of an answer."""
+        """Returns the logits of each generated token: [token, vocabulary]."""
         made = generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False,
                         eos_token_id=None, pad_token_id=0, output_logits=True,
                         return_dict_in_generate=True, **options)
         return torch.cat(made.logits).float()
 
     def expect_plain(self, prefixes, model, ids, **options):
-        """Answers as the model alone gives them."""
+        """Checks that generate() gives the logits of the model without a cache."""
         alone = self.logits_of(model.generate, ids)
         apart = (self.logits_of(prefixes.generate, ids, **options) - alone).abs().max().item()
         self.assertLess(apart, TOLERANCE if model.dtype == torch.float32 else HALF_TOLERANCE)
@@ -185,7 +186,7 @@ class ModelChanges(TransformersTest):
         self.assertIsNone(old())
 
     def test_only_changed_tensors_are_hashed(self):
-        # On a device there are no addresses to read from.
+        # Samples are read from memory or, as for a device, through tensors (span_of is None).
         for name, span_of in (("memory", _weights._span_of), ("device", lambda one: None)):
             weights, hashed = Weights(self.loaded), []
             with self.subTest(name), unittest.mock.patch.multiple(
@@ -230,7 +231,7 @@ class ModelChanges(TransformersTest):
         self.expect_plain(self.untouched, self.load_model(), ids)
 
     def test_cache_from_before_change_is_refused(self):
-        ids = prompt(50, 3)  # which have not slid
+        ids = prompt(50, 3)  # shorter than the window, so no layer has slid
         begun = self.prefixes.load(ids)
         self.next_logits(ids, begun)
         with torch.no_grad():
@@ -301,7 +302,7 @@ class ModelChanges(TransformersTest):
         with model.disable_adapter():
             self.assertEqual(self.restored(prefixes, ids), 0)
             self.expect_plain(prefixes, model, ids)
-        self.assertEqual(self.restored(self.untouched, ids), 96)  # as without an adapter
+        self.assertEqual(self.restored(self.untouched, ids), 96)  # as without adapters
         self.expect_plain(self.untouched, self.load_model(), ids)
         self.assertEqual(self.restored(prefixes, ids), 96)
         self.expect_plain(prefixes, model, ids)

@@ -1,5 +1,5 @@
-"""LoRA adapters against real processes: what went through one is found by the workers that have it,
-whatever they call it, and by nobody else."""
+"""LoRA adapters with real processes: workers share the prefixes of an adapter if they have the same
+adapter, under any name; other workers do not find them."""
 
 import json
 import random
@@ -12,7 +12,7 @@ HIDDEN, RANK = 32, 2
 
 
 def write_adapter(folder, seed):
-    """As PEFT saves one, of the output projection of layer 0 of the geometry "irregular"."""
+    """Writes an adapter in PEFT's format, for the output projection of layer 0 of "irregular"."""
     folder.mkdir()
     source = random.Random(seed)
     header, data = {}, b""

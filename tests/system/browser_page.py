@@ -1,9 +1,10 @@
-"""A page in a real browser that stays open: what its elements say, as it changes.
+"""An open page in a real browser: waits for texts of elements, and evaluates JavaScript.
 
     with Page(url) as page:
         page.wait_for("live", "live")
 
-Speaks Chromium's DevTools protocol over its pipe: JSON ended by a zero byte, no port, no library.
+Uses Chromium's DevTools protocol over a pipe: JSON messages that end with a zero byte; no port, no
+library.
 """
 
 import base64
@@ -18,12 +19,13 @@ import tempfile
 
 BROWSERS = ("chromium-headless-shell", "chromium")
 SKIPPED = 77
-PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # a folder for them
+PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # folder for screenshots
 
-# Of virtual machines that are busy; a page that shows what it should answers within seconds.
+# Long, for busy virtual machines: a correct page shows the text within seconds.
 PATIENCE_MS = 60000
 
-# Resolves when the element's text is as wanted, rejects with what it was instead.
+# A promise that resolves when the element's text begins as wanted; after the timeout it rejects
+# with the text.
 WAIT_FOR = """new Promise((found, failed) => {
   const text = () => document.getElementById(%s)?.textContent ?? "(no such element)";
   const look = () => { if (text().startsWith(%s)) found(text()); };
@@ -39,17 +41,17 @@ def browser():
 
 
 def skip_without_browser():
-    """Ends this program as ctest shows one that was skipped."""
+    """Ends the test as skipped if there is no browser."""
     if browser() is None:
         print("skipped, there is no browser: apt-get install chromium-headless-shell")
         sys.exit(SKIPPED)
 
 
 class Page:
-    """Thread safety: none."""
+    """A page in its own browser process. Thread safety: none."""
 
     def __init__(self, url):
-        # Processes of the browser may write to it a little longer than the one that is waited for.
+        # Child processes of the browser may write here after the browser process has ended.
         self._profile = tempfile.TemporaryDirectory(prefix="hearth-browser-",
                                                     ignore_cleanup_errors=True)
         self._calls = 0
@@ -79,7 +81,7 @@ class Page:
         self.close()
 
     def close(self):
-        os.close(self._write)  # which ends the browser, and those that it started
+        os.close(self._write)  # ends the browser and its child processes
         try:
             self._browser.wait(20)
         except subprocess.TimeoutExpired:
@@ -89,10 +91,10 @@ class Page:
         self._profile.cleanup()
 
     def wait_for(self, element, beginning):
-        """The element's text, once it begins like this."""
+        """Waits until the element's text begins with `beginning`; returns the text."""
         expression = WAIT_FOR % (json.dumps(element), json.dumps(beginning), PATIENCE_MS)
         answer = None
-        while answer is None:  # what is asked before the page has come is lost with what was there
+        while answer is None:  # None: navigation destroyed the context; ask the new page
             answer = self._call("Runtime.evaluate", session=self._session, expression=expression,
                                 awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
@@ -101,7 +103,7 @@ class Page:
         return answer["result"]["value"]
 
     def value(self, expression):
-        """Of JavaScript in the page."""
+        """Evaluates JavaScript in the page; returns its value."""
         answer = self._call("Runtime.evaluate", session=self._session, expression=expression,
                             returnByValue=True)
         if "exceptionDetails" in answer:
@@ -109,8 +111,8 @@ class Page:
         return answer["result"].get("value")
 
     def sizes(self, name):
-        """Shows a wide and a narrow window, in light and dark, of which none may be too small for
-        the page. Yields width and whether it is dark."""
+        """Shows the page in a wide and a narrow window, light and dark, and checks that it fits.
+        Yields (width, is dark)."""
         for width in (1280, 400):
             for dark in (False, True):
                 self._size(width, 900, dark)
@@ -123,7 +125,7 @@ class Page:
                 yield width, dark
 
     def _size(self, width, height, dark):
-        """Of the window, and which colours its owner likes."""
+        """Sets the window's size and the preferred colour scheme."""
         self._call("Emulation.setDeviceMetricsOverride", session=self._session, width=width,
                    height=height, deviceScaleFactor=1, mobile=False)
         self._call("Emulation.setEmulatedMedia", session=self._session, features=[
@@ -162,7 +164,8 @@ class Page:
 
 
 def _pipe():
-    """Read end and write end, out of the way of the numbers that the browser uses."""
+    """Returns the read and write end of a pipe, with descriptors of at least 10: the browser uses 3
+    and 4."""
     ends = os.pipe()
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:

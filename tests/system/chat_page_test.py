@@ -1,7 +1,7 @@
-"""The chat page of a worker, as a browser shows it, and pages of other sites that call the worker.
+"""A worker's chat page in a browser, and pages of other origins that call the worker.
 
-Run as: python chat_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Without a browser it
-ends with 77, which ctest shows as skipped.
+Run as: python chat_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Without a browser,
+the exit code is 77, which ctest shows as skipped.
 """
 
 import http.server
@@ -13,15 +13,15 @@ import system_support
 from browser_page import Page, skip_without_browser
 from http_worker import MODEL, HttpWorker
 
-LIMIT = 24  # tokens of an answer
+LIMIT = 24  # maximum tokens of an answer
 FIELD = "document.getElementById('%s')"
-# From now on each state of the first answer while it is under way: "Stop" is on the button then.
+# Records each text of the first answer while it is streamed: then the button says "Stop".
 WATCH = """var seen = [];
 new MutationObserver(() => {
   const text = document.getElementById("text1")?.textContent;
   if (text && document.getElementById("send").textContent === "Stop") seen.push(text);
 }).observe(document, {subtree: true, childList: true, characterData: true});"""
-# In place of the server: the test writes the answers.
+# Replaces fetch(): the test writes the answers instead of the server.
 SERVER = """var asked = [], answer_stream = null;
 fetch = async (path, options) => {
   asked.push(JSON.parse(options.body).messages);
@@ -86,8 +86,8 @@ class ChatPageInBrowser(HttpWorker):
                    f"{json.dumps(text)}; {FIELD % 'form'}.requestSubmit()")
 
     def expect_turn(self, page, messages, number):
-        """The answer to `messages` is shown as the API gives it. Returns its text and the tokens
-        that were cached."""
+        """Checks that the page shows the same answer to `messages` as the API. Returns the text and
+        the number of cached tokens."""
         tokens = self.post("/tokenize", {"messages": messages})["count"]
         note = page.wait_for(f"note{number}", f"{tokens} tokens in, ")
         whole = self.post("/v1/chat/completions", {"messages": messages, "temperature": 0,
@@ -252,7 +252,7 @@ class ChatPageInBrowser(HttpWorker):
             self.say(page, first["content"])
             self.write(page, "half")
             page.wait_for("text1", "half")
-            page.value("document.querySelector('#chats .name').click()")  # the chat that is open
+            page.value("document.querySelector('#chats .name').click()")  # the open chat
             self.assertEqual(page.value(f"{FIELD % 'text1'}.textContent"), "half")
             page.value(f"{FIELD % 'send'}.click()")
             page.wait_for("note1", "stopped")
@@ -317,7 +317,7 @@ class ChatPageInBrowser(HttpWorker):
                     page.wait_for("kind", f"{name} is a base model")
 
 
-# A page that asks as OpenAI's client for JavaScript does in Chromium, with its headers.
+# A page that sends the requests of OpenAI's JavaScript client in Chromium, with its headers.
 OTHER_SITE = """<!DOCTYPE html><p id="said"></p><script>
 async function ask(model) {
   const answer = await fetch("%s/v1/chat/completions", {
@@ -353,7 +353,7 @@ run().catch(error => error.name).then(said => {
 class CrossOriginPage(HttpWorker):
 
     def site(self):
-        """Serves the page; returns its origin."""
+        """Serves OTHER_SITE; returns its origin."""
         test = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,8 +1,8 @@
-"""OpenAI's API of a worker, called by the clients that people have, as they come from PyPI.
+"""A worker's OpenAI API, called by common clients, unmodified from PyPI.
 
-Run as: python clients_test.py BIN_DIR [unittest arguments]. The clients are those that
-scripts/clients.sh installed into .clients; without them it ends with 77, which ctest shows as
-skipped. Each test runs an example of docs/clients.md, and some more calls of the same client.
+Run as: python clients_test.py BIN_DIR [unittest arguments]. scripts/clients.sh installs the clients
+into .clients; without them, the exit code is 77, which ctest shows as skipped. Each test runs an
+example of docs/clients.md, and some more calls of the same client.
 """
 
 import functools
@@ -26,10 +26,10 @@ MODEL = ROOT / "models" / "gemma-3-270m"
 PAGE = ROOT / "docs" / "clients.md"
 SKIPPED = 77
 TOLERANCE = 1e-4
-START_S = 240  # Open WebUI imports a gigabyte, and makes its database
+START_S = 240  # Open WebUI imports 1 GB of modules and makes its database
 
 
-# The chat of the page's example by the asynchronous client, and a completion of several answers.
+# The example's chat with the asynchronous client, and a completion with several answers.
 OPENAI = """
 import asyncio, json
 from openai import AsyncOpenAI, OpenAI
@@ -47,9 +47,9 @@ print(json.dumps({"asynchronous": asyncio.run(ask()).choices[0].message.content,
                   "choices": [choice.text for choice in drawn.choices],
                   "logprobs": drawn.choices[0].logprobs.token_logprobs}))
 """
-# The first 15 seconds of a trace, with conversations and answers that two cores can take. AIPerf
-# 0.13 finds the tokenizer of a longer trace only in Hugging Face's cache: the folder gets a name
-# there.
+# Replays the first 15 seconds of a trace; limits keep prompts and answers small enough for two
+# cores. With traces, AIPerf 0.13 finds a tokenizer only in Hugging Face's cache, so the model's
+# folder is linked there.
 REPLAY = """
 xz -dc bench/traces/conversation_trace.jsonl.xz > conversation_trace.jsonl
 hub=~/.cache/huggingface/hub/models--hearth--gemma-3-270m
@@ -70,13 +70,13 @@ class Clients(SystemTest):
         super().setUp()
         worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", pages=("http",))
         self.url = worker.url("http") + "/v1"
-        # What the page's commands name from the root of the tree.
+        # Folders that the page's commands name relative to the tree's root.
         for name, target in ((".clients", CLIENTS), ("models", ROOT / "models"),
                              ("bench", ROOT / "bench")):
             (self.folder / name).symlink_to(target)
 
     def run_here(self, *argv):
-        """A program whose home is the test's folder; returns what it printed."""
+        """Runs a program with the test's folder as home; returns its stdout."""
         done = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=600,
                               check=False, env={"PATH": os.environ["PATH"],
                                                 "HOME": str(self.folder),
@@ -85,12 +85,12 @@ class Clients(SystemTest):
         return done.stdout
 
     def section(self, name):
-        """The page's text about a client, with this worker's address."""
+        """Returns the page's section about a client, with this worker's address."""
         text = PAGE.read_text().split(f"## {name}\n")[1].split("\n## ")[0]
         return text.replace("http://127.0.0.1:8000", self.url.removesuffix("/v1"))
 
     def example(self, name):
-        """The page's example of a client, at this worker; returns its last line, of JSON."""
+        """Runs the page's example of a client; returns its last line, parsed as JSON."""
         section = self.section(name)
         program = self.folder / "example.py"
         program.write_text(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1))
@@ -99,7 +99,7 @@ class Clients(SystemTest):
                                         program).splitlines()[-1])
 
     def commands(self, name):
-        """Runs the page's first block of commands of a client; returns what they printed."""
+        """Runs the first command block of a client's section; returns the output."""
         block = re.search(r"```console\n(.*?)```", self.section(name), re.DOTALL).group(1)
         return self.run_here("bash", "-ec", re.sub(r"^\$ ", "", block, flags=re.MULTILINE))
 
@@ -151,7 +151,7 @@ class Clients(SystemTest):
         report = next(self.folder.glob("artifacts/*fixed_schedule/profile_export_aiperf.json"))
         told = json.loads(report.read_text())
         self.assertEqual(told["request_count"]["avg"], 10)
-        # Two come at once, first of all; the others begin with the same block.
+        # The first two requests come at once; the other eight share a first block of 512 tokens.
         self.assertGreaterEqual(told["total_usage_prompt_cache_read_tokens"]["avg"], 8 * 512)
 
     @unittest.skipUnless((CLIENTS / "open_webui").is_dir(), "scripts/clients.sh open_webui")
@@ -175,7 +175,7 @@ class Clients(SystemTest):
 
 
 class OpenWebUi:
-    """As its page starts it, at a port of its own, for one user without a password."""
+    """Starts Open WebUI with the page's command, on a free port, for one user without password."""
 
     def __init__(self, section, folder):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -190,7 +190,7 @@ class OpenWebUi:
                 env={"PATH": os.environ["PATH"], "HOME": str(folder),
                      "DATA_DIR": str(folder / "open_webui"), "WEBUI_SECRET_KEY": "none",
                      "WEBUI_AUTH": "False", "OFFLINE_MODE": "True",
-                     "RAG_EMBEDDING_ENGINE": "openai"})  # it fetches a model for its own
+                     "RAG_EMBEDDING_ENGINE": "openai"})  # its own engine downloads a model
 
     def __enter__(self):
         try:
@@ -232,7 +232,7 @@ class OpenWebUi:
             return answer.read().decode()
 
 
-# Each asks with the name of a model, a key and a text.
+# For each client a function ask(model, API key, text).
 ASKS = {
     "openai": """
 from openai import OpenAI
@@ -276,7 +276,7 @@ for case in ((MODEL, "right", "lamp " * 40000), ("other", "right", "lamp"),
 class ClientErrors(SystemTest):
 
     def test_clients_raise_documented_exceptions(self):
-        """A prompt that is too long, a wrong model, a wrong key, a full queue."""
+        """Cases: a prompt that is too long, a wrong model, a wrong key, a full queue."""
         identities = self.folder / "identities.json"
         identities.write_text(json.dumps({"identities": [
             {"name": "caller", "role": "tenant",
@@ -285,7 +285,7 @@ class ClientErrors(SystemTest):
                                      "--identities-file", identities, "--max-running", 1,
                                      "--max-queue", 0, pages=("http",))
         url = worker.url("http") + "/v1"
-        # Takes the only place.
+        # Occupies the worker's only place.
         request = urllib.request.Request(
             url + "/completions", headers={"Content-Type": "application/json",
                                            "X-Api-Key": "right"},
@@ -294,7 +294,7 @@ class ClientErrors(SystemTest):
         with urllib.request.urlopen(request, timeout=60) as running:
             running.readline()
             rows = re.findall(r"\n\| (.*) \|", PAGE.read_text().split("## Errors\n")[1])
-            self.assertEqual(len(rows), 2 + len(ASKS))  # with the header
+            self.assertEqual(len(rows), 2 + len(ASKS))  # two header rows
             for row in rows[2:]:
                 client, *wanted = row.replace("`", "").split(" | ")
                 folder = client.lower().replace("-", "_")
@@ -315,7 +315,8 @@ def transformers_model():
 
 
 def likelihood(whole, begin):
-    """Of the tokens from `begin` on, as transformers computes it; whether each is the likeliest."""
+    """Returns (log probability of the tokens from `begin` on, whether each is the likeliest token),
+    as computed by transformers."""
     import torch
     with torch.no_grad():
         logits = transformers_model()(torch.tensor([whole])).logits[0]

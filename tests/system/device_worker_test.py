@@ -1,6 +1,7 @@
-"""A worker on the emulated device and one on the CPU, on one store: equal bits, shared prefixes.
+"""A worker on the emulated device and a worker on the CPU, with one store: equal bits, shared
+prefixes.
 
-RealModel takes minutes and is not part of a build's tests:
+RealModel takes minutes and is not run by ctest:
 python tests/system/device_worker_test.py build/bin none RealModel
 """
 
@@ -14,7 +15,8 @@ NEW_TOKENS = 3
 class DeviceTest(SystemTest):
 
     def check(self, model, chunk, vocabulary_step=1):
-        """One of two workers publishes a prompt: the other restores it, the first has it pooled."""
+        """One worker publishes a prompt. The other worker restores it from the store, and the
+        first worker from its own pool."""
         store = self.cluster.store(self.folder / "data")
         options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
         device = self.worker(model, store.address, "--device", "emulated", **options)

@@ -1,8 +1,8 @@
-"""Hostile callers, each doing one thing again and again: for tests, which count, and for
-bench/attack.py, which gives them a rate.
+"""Attacks on gRPC servers, by name. Tests run a fixed number of units of an attack; bench/attack.py
+runs units at a rate.
 
-Run as: python hostile_calls.py NAME ADDRESS [TOKEN [RATE]]: until its input is closed; prints what
-it did, as JSON.
+Run as: python hostile_calls.py NAME ADDRESS [TOKEN [RATE]]. Attacks until stdin is closed, then
+prints its counters as JSON.
 """
 
 import json
@@ -75,7 +75,7 @@ WORKER_HALF_SENT = [WORKER + name for name in ("Generate", "Tokenize", "Prefill"
                                                "LoadState")]
 HALF_SENT = [STORE + name for name in ("Explain", "Fetch", "Lease", "Publish", "Pin", "Watch")]
 
-# name: what does it, of a target.
+# {name: function that makes the attack for a target}
 STORE_ATTACKS = {
     "half-sent": lambda t: HalfSent(t, HALF_SENT),
     "connect-close": Connects,
@@ -108,9 +108,9 @@ STORE_ATTACKS = {
     "list-watch": lambda t: Calls(t, [(STORE + "List", b""), (STORE + "Watch", b"")], 100),
     "rapid-reset": lambda t: Resets(t, STORE + "Stats"),
 }
-# What a proxy between strangers and a server is there for (docs/security.md).
+# Attacks that a proxy in front of the server must stop (docs/security.md).
 BEHIND_PROXY = ("connect-close", "tls-abandoned", "tls-half-hello", "rapid-reset")
-# Attacks that need no method of the store.
+# Attacks that work on a store and on a worker.
 ANY = ("connect-close", "connect-silent", "connect-preface", "garbage", "tls-half-hello", "pings",
        "settings", "many-headers")
 WORKER_ATTACKS = {
@@ -133,13 +133,13 @@ WORKER_ATTACKS = {
 
 
 def run(attack, per_s):
-    """Until the input is closed, never more than `per_s` units a second."""
+    """Runs the attack until stdin is closed, with at most `per_s` units a second."""
     begin = last = time.monotonic()
     due = 1.0
     while not select.select([sys.stdin], [], [], 0.002)[0]:
         attack.pump()
         now = time.monotonic()
-        # Calls missed by more than a tenth of a second are not caught up with.
+        # After a delay, at most a tenth of a second of units is made up for.
         due = min(due + (now - last) * per_s, max(1.0, per_s / 10))
         last = now
         while due >= 1:
@@ -156,7 +156,7 @@ def main():
     token = sys.argv[3] if len(sys.argv) > 3 else ""
     attack = table[kind[1]](Target(address, token))
     run(attack, float(sys.argv[4]) if len(sys.argv) > 4 else 10.0)
-    os._exit(0)  # the sockets go with it
+    os._exit(0)  # closes all sockets
 
 
 if __name__ == "__main__":

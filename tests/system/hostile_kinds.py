@@ -1,4 +1,5 @@
-"""The kinds of hostile callers, a class each: of hostile_calls.py, which has them by name."""
+"""The kinds of attacks on gRPC servers, one class for each. hostile_calls.py has the attacks by
+name."""
 
 import select
 import struct
@@ -8,11 +9,11 @@ from http2_peer import PREFACE, SETTINGS, Http2Peer, connect, frame
 
 STORE, WORKER = "/hearth.v1.CacheStore/", "/hearth.v1.Inference/"
 MIB = 1 << 20
-STREAMS = 250  # a server takes 256 on a connection
+STREAMS = 250  # a server allows 256 on a connection
 
 
 class Target:
-    """Where a server is, and what its caller has: the token of a tenant, or none."""
+    """A server's address, and the attacker's token (empty: none)."""
 
     def __init__(self, address, token=""):
         self.address, self.token = address, token
@@ -22,11 +23,12 @@ class Target:
 
 
 class Attack:
-    """unit: once more. pump: goes on with what is open. Neither waits for the server."""
+    """An attack. unit(): begins one more unit. pump(): continues open connections. Neither waits
+    for the server."""
 
     def __init__(self, target):
         self.target, self.units, self.closed = target, 0, 0
-        self.unconnected = 0  # units that found no connection and got none
+        self.unconnected = 0  # units without a connection, because connecting failed
 
     def unit(self):
         self.units += 1
@@ -42,7 +44,7 @@ class Attack:
 
 
 class Peers(Attack):
-    """On a few connections, made again where the server closed them."""
+    """An attack on a few connections; a connection that the server closed is made again."""
 
     connections, takes = 4, True
 
@@ -83,7 +85,7 @@ class Peers(Attack):
 
 
 class Calls(Peers):
-    """Whole calls; at most `most_open` of a connection unanswered."""
+    """Sends complete calls; at most `most_open` unanswered calls on a connection."""
 
     def __init__(self, target, calls, most_open=4, fields=None, packed=False):
         super().__init__(target)
@@ -99,7 +101,7 @@ class Calls(Peers):
 
 
 class HalfSent(Peers):
-    """A stream more whose message never becomes whole."""
+    """Opens streams whose messages are never complete."""
 
     def __init__(self, target, paths):
         super().__init__(target)
@@ -114,7 +116,7 @@ class HalfSent(Peers):
 
 
 class Resets(Peers):
-    """Calls that are given up as they begin."""
+    """Begins calls and resets them at once."""
 
     def __init__(self, target, path):
         super().__init__(target)
@@ -129,7 +131,7 @@ class Resets(Peers):
 
 
 class Leases(Peers):
-    """A lease more, on a prompt of its own; the oldest is given up when as many are open as may."""
+    """Requests a lease on a new prompt; at the limit of streams, resets the oldest call."""
 
     def unit(self):
         peer = self.peer()
@@ -142,7 +144,7 @@ class Leases(Peers):
 
 
 class Trickle(Peers):
-    """Publishes, each of which says a byte more in a unit."""
+    """Sends publishes that receive one more byte in each unit."""
 
     def __init__(self, target, streams=64):
         super().__init__(target)
@@ -161,7 +163,7 @@ class Trickle(Peers):
 
 
 class Unread(Peers):
-    """Calls whose answers nobody takes."""
+    """Sends calls and does not read the answers."""
 
     takes = False
 
@@ -176,7 +178,7 @@ class Unread(Peers):
 
 
 class Staging(Peers):
-    """Publishes of a large slice, of which the last piece never comes."""
+    """Publishes a large slice without its last piece."""
 
     def __init__(self, target, each=4):
         super().__init__(target)
@@ -197,7 +199,7 @@ class Staging(Peers):
 
 
 class Connects(Attack):
-    """A connection more, which says `first` and nothing else; the last `keep` stay open."""
+    """Opens a connection, sends only `first`, and keeps the last `keep` connections open."""
 
     def __init__(self, target, first=b"", keep=0):
         super().__init__(target)
@@ -226,7 +228,7 @@ class Connects(Attack):
 
 
 class Frames(Attack):
-    """Frames that are no message, of which the answers stay unread."""
+    """Sends HTTP/2 frames without messages, and does not read the answers."""
 
     def __init__(self, target, frames, first=b""):
         super().__init__(target)

@@ -1,4 +1,5 @@
-"""Messages of Hearth's API, written by hand: what no client of ours would send. Pure functions."""
+"""Protobuf messages of Hearth's API, encoded by hand, which normal clients would not send. Pure
+functions."""
 
 import functools
 import struct
@@ -6,8 +7,8 @@ import struct
 CHUNK_TOKENS = 128
 MANY_TOKENS = 700000
 MOST_CUTS = 65536
-MESSAGE_BYTES = 3 << 20  # no message may be larger
-# Twice as many bytes each; parsed, every one is an object.
+MESSAGE_BYTES = 3 << 20  # the largest message that a server accepts
+# Two bytes each in a message; the parser makes an object of each.
 EMPTY_ELEMENTS = 1500000
 
 
@@ -21,7 +22,7 @@ def varint(number):
 
 
 def field(number, content):
-    """Bytes, text, or a message."""
+    """Encodes a length-delimited field: bytes, text, or a message."""
     content = content.encode() if isinstance(content, str) else content
     return varint(number << 3 | 2) + varint(len(content)) + content
 
@@ -35,7 +36,7 @@ def packed(number, values):
 
 
 def fingerprint(layers=1, kv_heads=1, head_dim=64):
-    """Global layers only, float32; as bench/bench_model.h has it."""
+    """Encodes a fingerprint with only global layers, in float32 (as in bench/bench_model.h)."""
     numbers = {"chunk_tokens": CHUNK_TOKENS, "window": 512, "kv_heads": kv_heads,
                "head_dim": head_dim, "object_layout": 1}
     texts = {"kv_dtype": "float32", "exactness": "exact", "layer_types": "g" * layers,
@@ -57,7 +58,7 @@ def long_prefix(cuts):
 
 @functools.lru_cache(maxsize=None)
 def empty_fields():
-    """A prefix with a fingerprint of as many empty fields as fit."""
+    """Encodes a prefix whose fingerprint has as many empty fields as fit into a message."""
     return field(1, field(2, b"") * EMPTY_ELEMENTS)
 
 
@@ -73,7 +74,7 @@ def lease(prompt, lease_ms=600000):
 
 
 def publish_begin(tokens, layers, model):
-    """Of one chunk, whose slices have digests that nothing has."""
+    """Encodes the begin of a publish of one chunk, with digests that match no slice."""
     digests = field(4, struct.pack("<Q", 1) * layers)
     ref = integer(2, CHUNK_TOKENS) + digests
     begin = field(1, prefix(tokens, (), model)) + packed(2, [CHUNK_TOKENS]) + field(3, ref)
@@ -85,7 +86,7 @@ def publish_piece(offset, data):
 
 
 def text_prompt(text):
-    """Of a worker's TokenizeRequest, PrefillRequest or GenerateRequest."""
+    """Encodes a TokenizeRequest, PrefillRequest or GenerateRequest with a text."""
     return field(1, field(1, text))
 
 
@@ -94,5 +95,5 @@ def ids_prompt(ids):
 
 
 def empty_parts():
-    """A chat of one message with as many empty parts as fit."""
+    """Encodes a chat of one message with as many empty parts as fit."""
     return field(1, field(3, field(1, field(1, "user") + field(2, b"") * EMPTY_ELEMENTS)))

@@ -1,5 +1,5 @@
-"""Callers who mean harm, without credentials: what a server holds of them is bounded, is given
-back, and others are served meanwhile. Bounded load, on loopback; nothing is timed.
+"""Attacks on a store and a worker: the server's memory stays bounded and is given back, and honest
+calls are answered meanwhile. Bounded load on loopback; no times are checked.
 
 Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 """
@@ -17,25 +17,25 @@ from http2_peer import PING, Http2Peer, bytes_exchanged, frame
 from system_support import SystemTest
 
 MIB = 1 << 20
-# The memory that a server may have beside its limits.
+# The memory that a server may use in addition to its limits.
 BESIDE_BYTES = 256 * MIB
 UNFINISHED_BYTES = 64 * MIB
 MESSAGE_BYTES = 3 * MIB - 1000
 CONNECTIONS, STREAMS = 6, 250
-LONG_S = 240  # only a hang takes it
+LONG_S = 240  # reached only by a hang
 
 
 def memory(process, field):
-    """In bytes: VmRSS is now, VmHWM the most there ever was."""
+    """Returns the process's memory in bytes: VmRSS: now; VmHWM: the peak."""
     return process.status_field(field) * 1024
 
 
 class Arrivals:
-    """The part of an attack that reached the server: bytes on connections that it accepted, which
-    are those on which it sent something."""
+    """Counts the bytes of an attack that reached the server, on connections that it accepted. A
+    connection counts as accepted when the server has sent something."""
 
     def __init__(self):
-        self._arrived = {}  # by connection
+        self._arrived = {}  # socket: bytes that arrived
 
     def look(self, attack):
         sockets = [peer.socket for peer in getattr(attack, "peers", []) if peer is not None]
@@ -51,8 +51,8 @@ class Arrivals:
         return sum(self._arrived.values())
 
 
-# Of an attack's bytes, what has to have arrived for it to have been one: of what a test sends a
-# part that is beyond a connection's beginning. 0: it says nothing, and it is enough to connect.
+# {attack: bytes that must reach the server}: a part of the bytes that the test sends, but more than
+# the beginning of a connection. 0: the attack sends nothing; connecting is enough.
 LEAST_BYTES = {
     "half-sent": 8 * MIB, "connect-close": 0, "connect-silent": 0, "connect-preface": 300,
     "garbage": 4000, "tls-abandoned": 2000, "tls-half-hello": 1000, "pings": 4000,
@@ -64,17 +64,18 @@ LEAST_BYTES = {
 
 
 class Hostile(SystemTest):
-    """Checks for a server of either kind."""
+    """Checks for a store and for a worker. `honest`: a function that makes an honest call."""
 
     def attack(self, server, paths, limits_bytes, honest):
-        """Half-sent messages on many streams, again on a new connection where one was closed."""
+        """Sends incomplete messages on many streams, and reconnects when the server closes a
+        connection; checks the server's memory and honest calls."""
         before = memory(server, "VmRSS")
         most = before + limits_bytes + BESIDE_BYTES
         peers, sent, closed = [], 0, 0
         for peer in [self.peer(server, paths) for _ in range(CONNECTIONS)]:
             peers.append(peer)
         end, answered = time.monotonic() + LONG_S, 0
-        # Until as much was sent as would break the bound, had it been kept.
+        # Until the sent bytes would exceed the bound if the server kept them.
         while sent < limits_bytes + BESIDE_BYTES + 2 * UNFINISHED_BYTES:
             self.assertLess(time.monotonic(), end, f"sent {sent}, closed {closed}")
             self.assertIsNone(server.popen.poll(), server.log_tail())
@@ -97,7 +98,7 @@ class Hostile(SystemTest):
         self.assertGreater(closed, 0)
         for peer in peers:
             peer.close()
-        # Held memory is given back: to the system, or within the limit of kept memory.
+        # The server gives the memory back to the system, up to the limit that it may keep.
         honest()
         while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
             self.assertLess(time.monotonic(), end, server.log_tail())
@@ -113,7 +114,8 @@ class Hostile(SystemTest):
         return peer
 
     def wait_until_arrived(self, attack, arrivals, name, honest):
-        """Waits until enough of it was taken: an attack that was not let in proves nothing."""
+        """Waits until LEAST_BYTES arrived: an attack that did not reach the server proves
+        nothing."""
         end = time.monotonic() + LONG_S
         while arrivals.bytes() < LEAST_BYTES[name]:
             self.assertLess(time.monotonic(), end, f"{name}: {arrivals.bytes()} bytes arrived")
@@ -124,14 +126,14 @@ class Hostile(SystemTest):
             self.assertGreater(attack.units, 2 * attack.closed, name)
 
     def answered(self, peer):
-        """Waits until all its calls were, or the server closed it."""
+        """Waits until all calls of the peer are answered, or the server closed it."""
         end = time.monotonic() + LONG_S
         while peer.streams and not peer.ended:
             self.assertLess(time.monotonic(), end)
             peer.step(0.01)
 
     def silent(self, server, honest, most_connections):
-        """More connections than there may be: those that say nothing make room for who does."""
+        """Opens more silent connections than allowed: the server closes them for active ones."""
         peers = []
         for _ in range(3 * most_connections):
             peers.append(Http2Peer(server.address))
@@ -173,15 +175,15 @@ class Store(Hostile):
         self.attack(store, paths, self.LIMITS, honest)
 
     def test_unix_socket_partial_requests_are_bounded(self):
-        """There gRPC's own quota bounds them, and ends calls whosever they are."""
+        """On a unix socket, gRPC's own quota bounds memory, and may end calls of any client."""
         self.addCleanup(os.umask, os.umask(0o022))
         store = self.store("--drain-timeout", "1s", listen=f"unix:{self.folder / 'socket'}")
-        # To connect is to write: under a usual umask nobody else may.
+        # Connecting needs write permission: with a usual umask, only the owner has it.
         self.assertEqual((self.folder / "socket").stat().st_mode & 0o022, 0)
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         peers = [self.peer(store, HALF_SENT) for _ in range(CONNECTIONS)]
         end, still = time.monotonic() + LONG_S, 0
-        # Until enough was sent to break the bound, or the quota holds all of them up.
+        # Until the sent bytes would exceed the bound, or the quota stops all connections.
         enough = self.LIMITS + 2 * BESIDE_BYTES
         while still < 50 and sum(peer.sent_bytes for peer in peers) < enough:
             moved = any([peer.step() for peer in peers]) or peers[0].step(0.01)
@@ -205,7 +207,7 @@ class Store(Hostile):
         self.honest(store)
 
     def test_ping_burst_uses_little_memory(self):
-        """gRPC's own strikes against pings kept kilobytes for each that came in one read."""
+        """gRPC's own protection against pings used kilobytes for each ping of one read."""
         store = self.store()
         before, pings = memory(store, "VmRSS"), 4000
         for _ in range(8):
@@ -252,11 +254,11 @@ class Store(Hostile):
         store = self.store("--max-connections", 20)
         self.silent(store, lambda: self.honest(store), 20)
 
-    # Calls of the attack: of most of them many, of those that cost the server much a few.
+    # Units of attacks that cost the server much; other attacks have 40 units.
     FEW = {"parse-bombs": 8, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 20, "staging": 6}
 
     def test_store_survives_every_attack(self):
-        """One store for all: what one attack left would be there for the next."""
+        """One store for all attacks, so that leftovers of an attack show in the next one."""
         identities = []
         for name in ("honest", "other"):
             (self.folder / name).write_text("token-of-" + name)
@@ -268,7 +270,7 @@ class Store(Hostile):
                            self.folder / "identities", "--tenants-file", self.folder / "tenants")
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         for name, make in hostile_calls.STORE_ATTACKS.items():
-            if name == "rapid-reset":  # is a proxy's to stop
+            if name == "rapid-reset":  # a proxy must stop it
                 continue
             with self.subTest(name):
                 attack = make(hostile_calls.Target(store.address, "token-of-other"))

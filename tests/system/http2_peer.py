@@ -1,6 +1,6 @@
-"""A caller of a gRPC server that writes HTTP/2 frames by hand, to do what no gRPC library does.
+"""A client of a gRPC server that writes HTTP/2 frames by hand, to send what no gRPC library sends.
 
-Sends no more than the server's windows allow, and never waits for the server. For one thread.
+Respects the server's flow-control windows, and never waits for the server. For one thread.
 """
 
 import errno
@@ -23,12 +23,12 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def header(name, value):
-    """A literal field that goes into no table; lengths below 127."""
+    """Encodes a literal header field without indexing. REQUIRES: lengths below 127."""
     return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
 class Stream:
-    """One call: a head, and so many zeros after it; `ends`: and no more."""
+    """The sending side of a call: `head`, then `zeros` zero bytes. `ends`: then the stream ends."""
 
     def __init__(self, number, window, head, zeros, ends):
         self.number, self.window, self.zeros = number, window, zeros
@@ -48,7 +48,7 @@ class Stream:
 
 
 def connect(address):
-    """To "HOST:PORT" or "unix:PATH"; never blocks after that."""
+    """Connects to "HOST:PORT" or "unix:PATH"; returns a non-blocking socket."""
     if address.startswith("unix:"):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.connect(address[len("unix:"):])
@@ -60,8 +60,8 @@ def connect(address):
 
 
 def bytes_exchanged(peer_socket):
-    """How many bytes of ours the server's kernel has, and of the server's came back (TCP_INFO);
-    (0, 0) for a socket that is closed."""
+    """Returns (bytes that the server's kernel acknowledged, bytes received), from TCP_INFO; (0, 0)
+    for a closed socket."""
     try:
         info = peer_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
     except OSError:
@@ -70,8 +70,8 @@ def bytes_exchanged(peer_socket):
 
 
 class Http2Peer:
-    """One connection. `takes`: it takes what the server sends, and drops it; else the server's
-    windows stay shut. `sent_bytes`: of messages; `ended`: the server closed it."""
+    """One connection. `takes`: opens the server's flow-control windows for answers, which are
+    dropped. `sent_bytes`: message bytes sent. `ended`: the server closed the connection."""
 
     def __init__(self, address, takes=False):
         self.socket = connect(address)
@@ -87,13 +87,13 @@ class Http2Peer:
         self.socket.close()
 
     def call(self, path, message, fields=(), compressed=False):
-        """A call with one whole message."""
+        """Begins a call with one complete message."""
         return self.open(path, 0, len(message), message, fields, True, compressed)
 
     def open(self, path, message_bytes, announced_bytes, message=b"", fields=(), ends=False,
              compressed=False):
-        """Begins a call whose message is announced with one length and sent with another: what
-        `message` says, and zeros. `fields`: of its headers, beside those that every call has."""
+        """Begins a call with a message of announced length `announced_bytes`; sends `message` and
+        `message_bytes` zeros. `fields`: additional headers."""
         headers = (header(":method", "POST") + header(":scheme", "http") + header(":path", path) +
                    header(":authority", "hostile") + header("te", "trailers") +
                    header("content-type", "application/grpc") +
@@ -112,7 +112,7 @@ class Http2Peer:
         self._out += frames
 
     def reset(self, stream):
-        """Gives a call up."""
+        """Resets a call (RST_STREAM)."""
         if not stream.closed:
             stream.closed = True
             self.send_frame(RST_STREAM, 0, stream.number, struct.pack(">I", CANCEL))
@@ -121,7 +121,8 @@ class Http2Peer:
         return len(self._out)
 
     def step(self, timeout_s=0.0):
-        """Reads what came and writes what may go. True where anything moved."""
+        """Reads and writes as much as possible without waiting longer than `timeout_s`. Returns
+        whether bytes moved."""
         if self.ended:
             return False
         self._fill()
@@ -148,7 +149,7 @@ class Http2Peer:
         return moved
 
     def _fill(self):
-        """Of each stream a frame at a time, as much as the windows allow."""
+        """Queues one DATA frame of each stream, as far as the windows allow."""
         for stream in self.streams.values():
             if len(self._out) > 1 << 20:
                 return

@@ -1,9 +1,10 @@
-"""Hostile callers of a worker's HTTP addresses, each doing one thing again and again.
+"""Attacks on a worker's HTTP addresses, by name.
 
-Run as: python http_attacks.py NAME HTTP PAGES [TOKEN [SHARE]]: prints a line when it begins, and
-when its input is closed its account as JSON. HTTP, PAGES: HOST:PORT of --http-listen and of --metrics-listen. SHARE: the
-part of one core that the process uses at most, by its own measure. It calls from 127.0.0.2, so that
-a server which counts by address does not take it for the honest client.
+Run as: python http_attacks.py NAME HTTP PAGES [TOKEN [SHARE]]. Prints a line when it begins, and its
+counters as JSON when stdin is closed. HTTP, PAGES: HOST:PORT of --http-listen and of
+--metrics-listen. SHARE: the largest part of one core that the process uses, as measured by itself.
+It connects from 127.0.0.2, so that a server which counts by address does not count the honest
+client.
 """
 
 import functools
@@ -30,7 +31,7 @@ class HttpTarget:
         self.token, self.source, self.throttle = token, SOURCE, Throttle(share)
 
     def head(self, path, more="", method="POST", keeps=False):
-        """The first line and the headers without the empty line."""
+        """Returns the request line and the headers, without the empty line."""
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
         if not keeps:
             lines.append("Connection: close")
@@ -41,7 +42,7 @@ class HttpTarget:
         return ("\r\n".join(lines) + "\r\n" + more).encode()
 
     def post(self, path, body, **how):
-        """A request of a body: bytes, or what becomes JSON."""
+        """Returns a request with a body: bytes, or a value that is sent as JSON."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         return Request(self.head(path, f"Content-Length: {len(text)}\r\n\r\n"), text, **how)
 
@@ -52,18 +53,18 @@ def address_of(text):
 
 
 def in_turns(makers):
-    """A function that calls each of these in its turn."""
+    """Returns a function that calls each of these in turn."""
     turns = itertools.cycle(makers)
     return lambda: next(turns)()
 
 
 def posts(target, kinds, **how):
-    """Requests of (path, body) in turns."""
+    """Returns a function that makes requests of these (path, body) in turn."""
     return in_turns([functools.partial(target.post, path, body, **how) for path, body in kinds])
 
 
 def filled(begin, piece, end, size=BODY_BYTES):
-    """`begin`, the piece as often as fits, without its last comma, and `end`."""
+    """Returns `begin`, `piece` as often as it fits (without a comma at the end), and `end`."""
     text = piece * ((size - len(begin) - len(end)) // len(piece))
     return begin + text.removesuffix(b",") + end
 
@@ -72,7 +73,7 @@ def numbered(begin, form, end, count):
     return begin + ",".join(form % i for i in range(count)).encode() + end
 
 
-# --- Fields of every type.
+# --- Each field with a value of each type.
 VALUES = (None, True, False, 0, -1, 1, 1.5, 1e300, 10**30, "", "a", "none", [], [0], ["a"], [[]],
           [{}], [None], {}, {"a": 0}, {"type": 0}, {"type": {}}, {"type": "text"})
 COMMON = ("model stream n max_tokens max_completion_tokens temperature top_p top_k min_p "
@@ -107,7 +108,7 @@ FIELDS = {
 
 
 def with_field(base, path, value):
-    """A copy of the body whose field at this path has this value."""
+    """Returns a copy of the body whose field at this path has this value."""
     body = json.loads(json.dumps(base))
     at = body
     for name, following in zip(path, path[1:]):
@@ -119,7 +120,7 @@ def with_field(base, path, value):
 
 
 def field_bodies():
-    """(path, body): each field of each request with each value; the order is mixed."""
+    """Returns (path, body) for each field of each request with each value, shuffled."""
     made = [(path, with_field(SMALL[path], field, value))
             for path, fields in FIELDS.items() for field in fields for value in VALUES]
     made += [(path, value) for path in FIELDS for value in VALUES]
@@ -146,7 +147,7 @@ def odd_tokens(target):
 
 
 def raw_requests(target, forms, to_pages=False):
-    """Requests as they are written here, in turns; with the caller's token if it has one."""
+    """An attack that sends these raw requests in turn, with the target's token if it has one."""
     line = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
     made = [form.replace("\n", "\r\n").replace("TOKEN\r\n", line).encode() for form in forms]
     return Exchanges(target, in_turns([functools.partial(Request, each) for each in made]),
@@ -180,7 +181,7 @@ SMUGGLING = [
     POST + "Content-Length : 14" + WHOLE, POST + "Content-Length: +14" + WHOLE,
 ]
 
-# --- Bodies that take long, or become large.
+# --- Bodies that take long to parse, or need much memory.
 OBJECTS = filled(b'{"prompt":"a","max_tokens":1,"x":[', b"{},", b"]}")
 DEEP = [b'{"prompt":' + b"[" * (BODY_BYTES - 20), filled(b'{"a":', b'{"a":', b"1"),
         b'{"a":' + b"[" * 60 + filled(b"", b"[],", b"", BODY_BYTES - 200) + b"]" * 60 + b"}"]
@@ -189,7 +190,7 @@ KEYS = [numbered(b"{", '"key%d":0', b"}", 200000), filled(b"{", b'"a":0,', b"}")
 STOPS = b'{"prompt":["' + b'a","' * 63 + b'a"],"max_tokens":1,' + filled(
     b'"stop":[', b'"x",', b"]}", BODY_BYTES - 1000)
 BIASES = numbered(b'{"prompt":[5],"max_tokens":1,"logit_bias":{', '"%d":1', b"}}", 250000)
-# 137: 31 ends of lines in Gemma's vocabulary, each of them two bytes of JSON.
+# Token 137 of Gemma is 31 line feeds, which are 62 bytes of JSON.
 DETOKENIZE = filled(b'{"tokens":[', b"137,", b"]}")
 LOGPROBS = {"prompt": [2] + [300 + i % 90 for i in range(500)], "max_tokens": 1, "n": 16,
             "echo": True, "logprobs": 20}
@@ -214,7 +215,7 @@ def half_bodies(target, slots=600):
 
 
 def chunks(target, piece, begin="5\r\n", to_pages=False, slots=4):
-    """A chunked body whose framing has no end."""
+    """Sends chunked bodies that never end."""
     path = "/metrics" if to_pages else "/tokenize"
     head = target.head(path, "Transfer-Encoding: chunked\r\n\r\n")
     return Exchanges(target, lambda: Request(head + begin.encode(), endless=piece, reads=False),
@@ -222,15 +223,15 @@ def chunks(target, piece, begin="5\r\n", to_pages=False, slots=4):
 
 
 def pipelined(target, path, slots, to_pages=False):
-    """Connections that ask again and again, and read nothing."""
+    """Pipelines requests without end on each connection, and reads nothing."""
     asked = target.head(path, "\r\n", "GET", keeps=True) * 100
     return Exchanges(target, lambda: Request(asked, asked, reads=False), slots, small_window=True,
                      to_pages=to_pages)
 
 
 def header_fields(target, slots=1100):
-    """Headers of tiny fields, up to the limit of fields or of bytes, whole or not; no body
-    follows."""
+    """Sends headers of many tiny fields, up to the limit of fields or of bytes, complete or not;
+    sends no body."""
     head = target.head(COMPLETIONS, "Content-Length: 5\r\n")
     made = [head + b"a:\r\n" * count + end
             for count in (120, 3900) for end in (b"", b"a", b"\r\n")]
@@ -244,14 +245,14 @@ LONG_ANSWER = {"prompt": [2] + [300 + i % 90 for i in range(64)], "max_tokens": 
 
 
 def hang_ups(target):
-    """Callers that send a request and one byte more, and leave."""
+    """Clients that send a request and one more byte, then close the connection."""
     text = json.dumps(LONG_ANSWER).encode()
     head = target.head(COMPLETIONS, f"Content-Length: {len(text)}\r\n\r\n")
     return Exchanges(target, lambda: Request(head, text, b"G", reads=False, ending="close"), 8)
 
 
 def half_closed(target):
-    """Callers that close their sending side: some wait for the answer, some leave after 2 s."""
+    """Clients that close their sending side; some wait for the answer, some leave after 2 s."""
     token = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
     old = f"GET /v1/models HTTP/1.0\r\nHost: localhost\r\n{token}\r\n".encode()
     return Exchanges(target, in_turns([
@@ -266,8 +267,8 @@ def slow_streams(target):
     return Sips(target, lambda: target.post(COMPLETIONS, body, reads=False), 8, small_window=True)
 
 
-# name: what does it, of a target; whether as another tenant (else as a stranger) at a worker that
-# has identities; units a second at most.
+# {name: (function that makes the attack for a target, whether it uses the token of another tenant
+# at a worker with identities, maximum units a second)}
 ATTACKS = {
     "fields": (lambda t: Exchanges(t, posts(t, field_bodies())), True, UNITS_PER_S),
     "tokens": (odd_tokens, False, UNITS_PER_S),
@@ -307,7 +308,7 @@ ATTACKS = {
     "slow-streams": (slow_streams, True, 5),
 }
 
-# The statuses that the callers of an attack may get; of other attacks all that a server has.
+# The statuses that these attacks may get; other attacks may get any status of the API.
 WANTED = {"smuggling": {400}, "half-closed": {200}, "no-host": {200, 400, 403},
           "hosts": {400, 403}, "pages-hosts": {400, 403}}
 
@@ -322,7 +323,7 @@ def main():
     attack = make(HttpTarget(http, pages, token, share))
     print("begins", flush=True)
     hostile_calls.run(attack, rate)
-    os._exit(0)  # the sockets go with it
+    os._exit(0)  # closes all sockets
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""OpenAI's API of a worker in another process: its counts, callers who hang up, hostile requests.
+"""A worker's OpenAI API: metrics of requests, clients that hang up, queued and TLS streams, and
+hostile requests.
 
 Run as: python http_door_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. HEARTH_DOOR_SCALE
 multiplies the numbers of requests: 50 makes 10,000 hang-ups, as many hostile requests, and 512
@@ -21,13 +22,13 @@ from http_worker import VOCABULARY, HttpWorker, request_bytes
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
 SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
 MIB = 1 << 20
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 COMPLETIONS = "/v1/completions"
 WORDS = "the keeper of the light climbs stairs before evening comes and trims lamp wind sea".split()
 
 
 def texts(source, count):
-    """Prompts of which many begin alike."""
+    """Returns prompts, many of which share a beginning."""
     made = [" ".join(source.choices(WORDS, k=20)) for _ in range(4)]
     while len(made) < count:
         begin = source.choice(made).split()[:source.randrange(1, 30)]
@@ -81,8 +82,8 @@ class HangUps(HttpWorker):
     CONTEXT_TOKENS = 1024
 
     def wait_idle(self, files, cancelled_least):
-        """Until the door has closed all connections beyond these files, and each request that
-        the engine took has ended, so many of them by a hang-up."""
+        """Waits until at most `files` files are open, and all requests of the engine have ended, at
+        least `cancelled_least` of them cancelled."""
         end = time.monotonic() + LONG_S
         while True:
             open_now = open_files(self.node)
@@ -97,7 +98,7 @@ class HangUps(HttpWorker):
                             f"{finished} finished, {cancelled} were cancelled")
 
     def hang_up(self, source, clients):
-        """So many callers, each of whom leaves at some point of its request."""
+        """Starts this many clients; each disconnects at some point of its request."""
         prompt = " ".join(source.choices(WORDS, k=150))
         callers = []
         for _ in range(clients):
@@ -107,7 +108,7 @@ class HangUps(HttpWorker):
             caller = self.connect()
             caller.sendall(request_bytes(COMPLETIONS, body))
             callers.append((caller, streams))
-        # The first of them decode, the next ones are computed, the rest wait.
+        # The first ones decode, the next are prefilled, the rest are queued.
         for caller, streams in callers:
             if streams and source.random() < 0.2:
                 caller.recv(64)
@@ -118,7 +119,7 @@ class HangUps(HttpWorker):
     def test_hang_ups_leak_nothing(self):
         source = random.Random(SEED)
         self.post(COMPLETIONS, {"prompt": "the"})
-        files = open_files(self.node) + 8  # the scrapes' own among them
+        files = open_files(self.node) + 8  # including those of the metric scrapes
         self.hang_up(source, 32)
         self.wait_idle(files, 1)
         size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
@@ -134,13 +135,13 @@ class HangUps(HttpWorker):
 class QueuedStreams(HttpWorker):
     CONTEXT_TOKENS = 32768
     COUNT = 64
-    BYTES_S = 1  # to the first byte
+    BYTES_S = 1  # limit of the time to the first byte
 
     def flags(self):
         return "--max-running", "1"
 
     def test_queued_stream_gets_headers_early(self):
-        """They wait for a long prompt and its long answer, which has the only place."""
+        """The streams are queued behind a long request that has the only place."""
         source = random.Random(SEED)
         first = self.connect()
         first.sendall(request_bytes(COMPLETIONS, {
@@ -188,17 +189,18 @@ class StreamsByTls(HttpWorker):
         callers = []
         for _ in range(min(512, 32 * SCALE)):
             callers.append(self.connect())
-            callers[-1].sendall(request_bytes(COMPLETIONS, body))  # within ten seconds
+            # Sent at once: the server closes a connection without a request after ten seconds.
+            callers[-1].sendall(request_bytes(COMPLETIONS, body))
         self.assertEqual(self.health(), "ok")
         self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
-        # Of which Asio's buffers for TLS are 68 a connection.
+        # Asio's buffers for TLS are 68 of the 128 KiB for each connection.
         self.assertLessEqual(self.node.status_field("VmRSS"), size + 128 * len(callers) + 16 * 1024)
         said = set(map(self.streamed, callers))
         self.assertEqual(len(said), 1)
         self.assertNotIn("", said)
 
     def streamed(self, caller):
-        """The text of a stream, to its end."""
+        """Reads a stream to its end; returns its text."""
         caller.settimeout(LONG_S)
         text = ""
         with caller.makefile("rb") as answer:
@@ -211,7 +213,8 @@ class StreamsByTls(HttpWorker):
 
 
 def hostile(source):
-    """A request of some kind, and the statuses of what answers it; none: its caller stopped."""
+    """Returns (kind, bytes of a random hostile request, expected statuses). No status: the request
+    is incomplete."""
     good = request_bytes(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
     junk = bytes(source.randrange(256) for _ in range(source.randrange(1, 200)))
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -254,7 +257,7 @@ def hostile(source):
 
 
 def status_of(answer):
-    """Of the next answer, which is read to its end; None: there is none."""
+    """Reads the next answer; returns its status, or None if there is none."""
     line = answer.readline()
     if not line:
         return None
@@ -269,7 +272,7 @@ def status_of(answer):
 class Hostile(HttpWorker):
 
     def statuses(self, sent, count):
-        """Of so many answers; and what else comes once this caller has said that it is done."""
+        """Sends a request; returns (`count` statuses, further bytes after this side is closed)."""
         with self.connect() as caller, caller.makefile("rb") as answer:
             caller.sendall(sent)
             got = [status_of(answer) for _ in range(count)]

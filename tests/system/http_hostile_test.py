@@ -1,5 +1,5 @@
-"""Hostile HTTP requests, one at a time, against a worker without and with identities: each gets
-the status that tests/data/hostile_http lists, and the worker serves on.
+"""Sends the hostile HTTP requests of tests/data/hostile_http, one at a time, to a worker without and
+with identities: each must get the listed status, and the worker must continue to serve.
 
 Run as: python http_hostile_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
 """
@@ -16,13 +16,13 @@ from system_support import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "hostile_http"
 TOKEN = "token-of-the-test"
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 HEALTH_S = 20
 ANSWER_BYTES_MAX = 1 << 20
 
 
 def texts_of(parts):
-    """The bytes of a list of [text, times]."""
+    """Returns the bytes of a list of [text, times]; "%d" in a text is the repetition's number."""
     made = []
     for text, *times in parts:
         count = times[0] if times else 1
@@ -45,13 +45,13 @@ def bytes_of(case):
 
 
 def with_token(request, token):
-    """The request with a token after its first line, or None if its lines have no such ends."""
+    """Returns the request with a token after its first line; None if it has no CRLF."""
     begin, found, end = request.partition(b"\r\n")
     return begin + found + f"Authorization: Bearer {token}\r\n".encode() + end if found else None
 
 
 def answer_to(address, request, half_closes):
-    """All that comes back, up to the end of a whole answer; b"": the connection was closed."""
+    """Sends a request; returns the answer, or b"" if the connection was closed."""
     got = b""
     with socket.create_connection(address, timeout=LONG_S) as connection:
         try:
@@ -59,7 +59,7 @@ def answer_to(address, request, half_closes):
             if half_closes:
                 connection.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it was refused before it was whole: the answer may be there
+            pass  # refused while it was sent; there may be an answer
         try:
             while not is_whole(got) and (piece := connection.recv(1 << 16)):
                 got += piece
@@ -69,7 +69,8 @@ def answer_to(address, request, half_closes):
 
 
 def without_interim(got):
-    """The answer without the 100 (Continue) by which the door probes a half-closed caller."""
+    """Returns the answer without a leading 100 (Continue), with which the server tests whether a
+    half-closed client is still connected."""
     return got.split(b"\r\n\r\n", 1)[-1] if got.startswith(b"HTTP/1.1 100 ") else got
 
 
@@ -85,7 +86,8 @@ def is_whole(got):
 
 class Hostile(HttpWorker):
     def check_all(self, transform, expected):
-        """Sends each request as `transform` makes it; `expected`: the status of a case."""
+        """Sends each request, changed by `transform` (None: skip). `expected`: function from a case
+        to its status."""
         wrong = []
         for case in json.loads((FOLDER / "index.json").read_text()):
             request = transform(case, bytes_of(case))

@@ -1,6 +1,6 @@
-"""Callers of an HTTP server that send bytes by hand: the kinds of http_attacks.py.
+"""Clients of an HTTP server that send raw bytes, for http_attacks.py.
 
-None of them waits for the server. For one thread.
+They never wait for the server. For one thread.
 """
 
 import collections
@@ -15,13 +15,13 @@ MOST_AT_ONCE = MIB  # bytes that one connection moves in one turn
 TURN_S = 0.05  # processor time that one turn over all connections may use
 IP_BIND_ADDRESS_NO_PORT = 24
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # the server sends it to learn of a hang-up
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # the server sends it to detect hang-ups
 STATUS_BYTES = 4 * len(CONTINUE)
 
 
 class Throttle:
-    """Holds this process to `share` of one core, by its own processor time. After an idle time it
-    may use at most 50 ms at once."""
+    """Limits this process to `share` of one core, measured by its own processor time. After idle
+    time, it may use at most 50 ms at once."""
 
     def __init__(self, share):
         self._share, self._credit = share, 0.0
@@ -29,7 +29,7 @@ class Throttle:
         self._first_used = self._used
 
     def used_s(self):
-        """Processor time since the start."""
+        """Returns the processor time since the start."""
         return time.process_time() - self._first_used
 
     def rest(self):
@@ -42,9 +42,9 @@ class Throttle:
 
 
 class Request:
-    """What one connection sends. `parts`: byte strings in their order, without an end if the
-    iterable has none. `reads`: the caller takes the answer. `ending`, after the last part: "" waits
-    for the server, "half" closes the sending side, "close" closes the connection."""
+    """The bytes that one connection sends. `parts`: byte strings in order; with `endless`, this
+    string is then repeated forever. `reads`: the client reads the answer. `ending`, after the last
+    part: "" waits for the server, "half" closes the sending side, "close" the connection."""
 
     def __init__(self, *parts, reads=True, ending="", endless=None):
         self.parts = iter(parts) if endless is None else endless_parts(parts, endless)
@@ -58,7 +58,7 @@ def endless_parts(first, again):
 
 
 class Caller:
-    """One connection and its request."""
+    """One connection, with its request."""
 
     def __init__(self, request, address, source, small_window):
         self.request, self.out, self.first_bytes, self.is_sent = request, b"", b"", False
@@ -78,7 +78,7 @@ class Caller:
                 (0 if self.is_sent else select.EPOLLOUT))
 
     def send(self):
-        """Sends until the socket takes no more."""
+        """Sends until the socket accepts no more bytes. False: the connection is done."""
         moved = 0
         while moved < MOST_AT_ONCE:
             if not self.out:
@@ -95,14 +95,14 @@ class Caller:
         return True
 
     def finish(self):
-        """After the last part; false: the connection is over."""
+        """Called after the last part. False: the connection is to be closed."""
         self.is_sent = True
         if self.request.ending == "half":
             self.socket.shutdown(socket.SHUT_WR)
         return self.request.ending != "close"
 
     def take(self):
-        """Reads what there is; false: the server closed the connection."""
+        """Reads available bytes. False: the server closed the connection."""
         try:
             data = self.socket.recv(256 << 10)
         except BlockingIOError:
@@ -112,22 +112,22 @@ class Caller:
         return data != b""
 
     def status(self):
-        """The status of the first answer; 0: there was none. 100 Continue is not an answer."""
+        """Returns the status of the first answer; 0 if there was none. 100 Continue is skipped."""
         head = self.first_bytes
         while head.startswith(CONTINUE):
             head = head[len(CONTINUE):]
         return int(head[9:12]) if head[9:12].isdigit() else 0
 
     def close(self, resets):
-        """`resets`: leaves no connection in TIME_WAIT here."""
+        """Closes the socket. `resets`: with RST, which avoids TIME_WAIT on this side."""
         if resets:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
 
 class Exchanges(Attack):
-    """At most `slots` connections; `make` gives each new one its request. `leaves_s`: a caller
-    that does not read closes its connection that long after its request was sent."""
+    """Keeps at most `slots` connections; `make()` returns the request of a new one. `leaves_s`: a
+    client that does not read disconnects this long after it has sent its request."""
 
     def __init__(self, target, make, slots=4, small_window=False, leaves_s=None, to_pages=False):
         super().__init__(target)
@@ -200,7 +200,7 @@ class Exchanges(Attack):
 
 
 class Sips(Exchanges):
-    """Callers that take a few bytes of their answers in a while, and never the whole."""
+    """Clients that read their answers very slowly: 16 bytes each second."""
 
     SIP_BYTES, EACH_S = 16, 1.0
     sip_at = 0.0

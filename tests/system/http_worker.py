@@ -1,4 +1,4 @@
-"""A worker with a tokenizer, on a store, that serves OpenAI's API: for tests of its door."""
+"""A worker with a tokenizer and a store that serves OpenAI's API, for tests of HTTP."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ class HttpWorker(SystemTest):
         self.url = self.node.url("http")
 
     def flags(self):
-        """More of the worker's."""
+        """Returns additional flags of the worker."""
         return ()
 
     def post(self, path, body):
@@ -36,7 +36,7 @@ class HttpWorker(SystemTest):
             return json.loads(answer.read())
 
     def metric(self, name):
-        """The sum of a metric's values, whatever labels they have."""
+        """Returns the sum of a metric's values over all labels."""
         with urllib.request.urlopen(self.node.url("metrics") + "/metrics", timeout=20) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines

@@ -1,7 +1,8 @@
-"""kill -9 of the store while workers publish, again and again at random moments.
+"""Kills the store (kill -9) at random moments while workers publish.
 
-Every publish acknowledged as durable is readable and exact afterwards, none is torn, the store is
-ready again with two seconds of processor time, and the workers find it by themselves.
+Every publish that was acknowledged as durable is readable and exact afterwards, and no publish is
+incomplete. The store is ready again after at most two seconds of processor time, and the workers
+reconnect by themselves.
 """
 
 import random
@@ -14,8 +15,8 @@ from system_support import CHUNK_TOKENS, SystemTest, prompt
 
 KILLS = 20
 READY_CPU_S_MAX = 2.0
-RECOVERY_S_MAX = 120.0  # only a hang, or a machine with much else to do, takes it
-PROMPT_TOKENS = 405  # not a multiple of the chunk: every kept point can be restored
+RECOVERY_S_MAX = 120.0  # reached only by a hang or on a very busy machine
+PROMPT_TOKENS = 405  # not a multiple of the chunk, so that the last kept point can be restored
 CLIENTS_PER_WORKER = 2
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 SEED = 20
@@ -24,7 +25,7 @@ SEED = 20
 class Kill(SystemTest):
 
     def publish(self, worker, seed, answers):
-        """One request; notes its answer. It must be answered whatever becomes of the store."""
+        """Sends one request and stores its answer; it must be answered even if the store dies."""
         answers[seed] = self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed),
                                               "--wait-published", "--durability", "disk")
 
@@ -40,14 +41,14 @@ class Kill(SystemTest):
         return threads
 
     def publish_span_s(self):
-        """How long publishes take here, from start to answer: kills fall into that."""
+        """Returns how long publishes take on this machine; kills happen within this time."""
         start = time.monotonic()
         for thread in self.start_publishes("span", {}):
             thread.join()
         return time.monotonic() - start
 
     def publish_and_kill(self, round_number, source):
-        """Kills the store while publishes are under way on all workers; returns the answers."""
+        """Kills the store while all workers publish; returns the answers."""
         answers = {}
         threads = self.start_publishes(round_number, answers)
         threading.Event().wait(source.uniform(0, self.span_s))
@@ -63,7 +64,7 @@ class Kill(SystemTest):
         self.assertLess(spent.user + spent.system, READY_CPU_S_MAX)
 
     def read_until_cached(self, worker, seed):
-        """Asks until the worker found the store again."""
+        """Repeats the request until the worker restores it from the store again."""
         deadline = time.monotonic() + RECOVERY_S_MAX
         while True:
             answer = self.read(worker, seed)
@@ -80,7 +81,7 @@ class Kill(SystemTest):
         self.store = self.cluster.store(self.data)
         model = self.model("narrow")
         self.workers = [self.worker(model, self.store.address) for _ in range(2)]
-        # Another model would be asked for the truth; this one never sees the store.
+        # A worker without the store gives the correct answers.
         reference = self.worker(model, "none")
         self.span_s = self.publish_span_s()
         acknowledged, lost = {}, {}
@@ -110,7 +111,7 @@ class Kill(SystemTest):
         self.cluster.ctl("verify", self.data)
 
     def check(self, after, acknowledged):
-        # The answer is stored, too; the prompt alone goes on from its last whole chunk.
+        # The answer is stored too, but this prompt alone restores up to its last whole chunk.
         self.assertEqual(after["cached_tokens"],
                          min(acknowledged["published_tokens"], LAST_CHUNK))
         self.assertEqual(after["first_logits_sha256"], acknowledged["first_logits_sha256"])

@@ -1,4 +1,4 @@
-"""How processes start, refuse to start, say where they are, drain and end."""
+"""How the servers start, refuse to start, report their addresses, drain and end."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from system_support import SystemTest, prompt
 
 
 def open_files(pid):
-    """The paths of the files that a process holds; none of one that has gone."""
+    """Returns the paths of the open files of a process; none if it has ended."""
     try:
         links = list(pathlib.Path(f"/proc/{pid}/fd").iterdir())
         return [os.readlink(link) for link in links]
@@ -120,7 +120,7 @@ class Stop(SystemTest):
         self.assertEqual(held, [])
 
     def running_request(self, worker, new_tokens):
-        """A request that has its first token; returns the process that waits for the rest."""
+        """Starts a request and waits for its first token; returns the hearthctl process."""
         client = subprocess.Popen(
             [str(self.cluster.bin_dir / "hearthctl"), "generate", "--worker", worker.address,
              "--token-ids", ",".join(map(str, prompt(40, 1))), "--max-new-tokens", str(new_tokens),
@@ -168,7 +168,7 @@ class Stop(SystemTest):
         client = self.running_request(worker, 90000)
         worker.popen.send_signal(signal.SIGTERM)
         self.assertEqual(worker.popen.wait(60), 0)
-        client.communicate()  # a pipe that nobody reads would keep it
+        client.communicate()  # reads the pipes, so that the client can end
         self.assertNotEqual(client.returncode, 0)
         stopped = json.loads(worker.log_path.read_text().splitlines()[-1])
         self.assertEqual((stopped["event"], stopped["cut_off_calls"]), ("stopped", 1))
@@ -177,11 +177,11 @@ class Stop(SystemTest):
         worker = self.worker(self.model(context_tokens=100000), "none")
         client = self.running_request(worker, 90000)
         worker.popen.send_signal(signal.SIGTERM)
-        # The first was taken in when the log says so.
+        # The first signal has been handled when the log says so.
         wait_for_log(worker, lambda text: "draining" in text)
         worker.popen.send_signal(signal.SIGTERM)
         self.assertEqual(worker.popen.wait(20), 1)
-        client.communicate()  # a pipe that nobody reads would keep it
+        client.communicate()  # reads the pipes, so that the client can end
         self.assertNotEqual(client.returncode, 0)
 
 

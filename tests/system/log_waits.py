@@ -1,16 +1,16 @@
-"""Waits for what a process writes to its log: until the file changes, or the process ends."""
+"""Waits for text in a process's log, with inotify on the file and a pidfd of the process."""
 
 import ctypes
 import os
 import select
 import time
 
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 MODIFIED = 0x2  # IN_MODIFY
 
 
 class Changes:
-    """Of one file, from here on."""
+    """Notices changes of one file from now on (inotify)."""
 
     def __init__(self, path):
         libc = ctypes.CDLL(None, use_errno=True)
@@ -26,10 +26,10 @@ class Changes:
         os.close(self._notices)
 
     def wait(self, popen, timeout_s):
-        """Until it changed, or its process ended."""
+        """Waits until the file has changed or the process has ended."""
         try:
             process = os.pidfd_open(popen.pid)
-        except ProcessLookupError:  # it ended, and somebody asked
+        except ProcessLookupError:  # it has ended and was waited for
             return
         try:
             if self._notices in select.select([self._notices, process], [], [], timeout_s)[0]:
@@ -39,11 +39,12 @@ class Changes:
 
 
 def wait_for_log(process, found, timeout_s=LONG_S):
-    """The result of `found` for the log's text, once there is one."""
+    """Waits until `found(text of the log)` is true; returns its result. Fails if the process ends
+    or the time is over."""
     end = time.monotonic() + timeout_s
     with Changes(process.log_path) as changes:
         while True:
-            has_ended = process.popen.poll() is not None  # then all of it is there
+            has_ended = process.popen.poll() is not None  # then the log is complete
             result = found(process.log_path.read_text())
             if result:
                 return result

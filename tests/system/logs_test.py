@@ -1,4 +1,4 @@
-"""Logs of processes: a request is found by its id in all of them, and JSON stays JSON.
+"""Logs of the servers: a request's id is in the logs of both, and JSON logs are always JSON.
 
 Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 """
@@ -17,14 +17,14 @@ from http2_peer import Http2Peer
 from log_waits import wait_for_log
 from system_support import ProcessFailed, SystemTest, prompt
 
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 JSON = ("--log-format", "json", "--log-level", "debug")
 
 
 class Logs(SystemTest):
 
     def lines(self, process):
-        """All of them; fails where one is no JSON."""
+        """Returns all log lines, parsed; fails if a line is not JSON."""
         return [json.loads(line) for line in process.log_path.read_text().splitlines()]
 
     def wait_for(self, process, found):
@@ -39,7 +39,7 @@ class Store(Logs):
         store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
-        # Pin, with a tenant that is no UTF-8.
+        # A PinRequest whose tenant is not UTF-8.
         message = b"\x12\x02\xff\xfe"
         peer.open("/hearth.v1.CacheStore/Pin", 0, len(message), message)
         peer.open("/hearth.v1.CacheStore/Pin", 0, 3, b"\xff\xff\xff")

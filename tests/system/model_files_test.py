@@ -1,8 +1,8 @@
-"""The converted model folder, against values taken from the original GGUF file.
+"""The converted model folder, compared with the original GGUF file.
 
-tests/golden/gemma_tokenizer_ids.json holds the ids that transformers gives with the tokenizer it
-reads from the GGUF header itself; here the SentencePiece model must give the same. The weights are
-held to a digest, and to the sentence that the model is known to continue.
+tests/golden/gemma_tokenizer_ids.json has token ids from transformers, with the tokenizer that it
+reads from the GGUF header; the SentencePiece model must give the same ids. The weights must have
+the known digest, and must continue a sentence as known.
 """
 
 import hashlib

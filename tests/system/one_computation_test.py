@@ -1,4 +1,5 @@
-"""Workers that miss one prefix together: computed once, and by another if the first one dies."""
+"""Several workers that need the same missing prefix: it is computed once, and by another worker if
+the first one dies."""
 
 import signal
 import threading
@@ -10,7 +11,7 @@ from system_support import CHUNK_TOKENS, SystemTest, prompt
 SHARED_TOKENS = 40 * CHUNK_TOKENS
 OWN_TOKENS = 9
 CLIENTS = 8
-# Long enough that a process can be stopped while it computes.
+# Long enough that a worker can be stopped during the computation.
 LONG_TOKENS, LONG_CONTEXT = 12000, 16384
 PATIENCE_S = 60
 
@@ -59,7 +60,7 @@ class OneComputation(SystemTest):
 
     def test_lease_passes_from_dead_worker(self):
         model = self.model(context_tokens=LONG_CONTEXT)
-        # On a busy machine too the first one is stopped before it has computed the prompt.
+        # nice: also on a busy machine, it is stopped before it has computed the prompt.
         first = self.worker(model, self.store.address, *self.flags, under=("nice", "-n", "19"))
         second = self.worker(model, self.store.address, *self.flags)
         ids, answers = prompt(LONG_TOKENS, 1), {}
@@ -68,7 +69,7 @@ class OneComputation(SystemTest):
             "--max-new-tokens", 1, check=False))
         doomed.start()
         self.await_counter("leases_granted")
-        first.popen.send_signal(signal.SIGSTOP)  # it holds the lease, and does nothing
+        first.popen.send_signal(signal.SIGSTOP)  # it holds the lease but does not compute
         waits = self.ask_in_background(second, ids, answers, "second")
         self.await_counter("lease_waits")
         first.kill()

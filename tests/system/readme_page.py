@@ -1,9 +1,9 @@
-"""The commands of a page, what it shows of their output, and whether an output is as shown.
+"""Parses the commands and outputs of a page, and compares real output with the shown output.
 
-A fenced block says what it is: `sh`, a command a line; `console`, a session, in which lines that
-begin with "$ " are commands, and what is typed is `^C` where a line begins with it, and what stands
-behind a prompt of chat; `text`, no commands. In what is shown `...` stands for anything, alone on a
-line for any lines; a time for any time, an id for any id; spaces for any number of spaces.
+Kinds of fenced blocks: `sh`: one command on each line. `console`: a session; lines that begin with
+"$ " are commands; a line that begins with `^C`, and the text after chat's prompt, are typed.
+`text`: no commands. In shown output, `...` matches any text and, alone on a line, any lines; a time
+matches any time, an id any id, and spaces any number of spaces.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import re
 BLOCK = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 SPAN = re.compile(r"`([^`]+)`")
 COMMAND = re.compile(r"(?:\$|git|docker|kubectl|\./hearth|(?:\S*/)?hearth(?:ctl|-store|-worker)) ")
-# Chat says so behind its prompt: what is typed sooner is echoed by the terminal too.
+# Chat prints this after its prompt. Earlier input would also be echoed by the terminal.
 READS_KEYS = r"\x1b\[\?2004h"
 TYPED = re.compile(r"(you> )(.+)|\^C.*")
 SERVER_LOG = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (?:debug|info|warning|error) .*\n")
@@ -23,7 +23,7 @@ ID = re.compile(r"\b[0-9a-f]{12}\b")
 
 @dataclasses.dataclass
 class Step:
-    """One command of a page, and the lines shown below it."""
+    """One command of a page, and its shown output."""
 
     line: int
     command: str
@@ -33,7 +33,7 @@ class Step:
         return any(line.startswith("^C") for line in self.shown)
 
     def keys(self):
-        """What is typed while the command runs: (the line before it, what then comes, keys)."""
+        """Returns the input while the command runs: (line to wait for, pattern after it, keys)."""
         before, keys = None, []
         for line in self.shown:
             typed = TYPED.fullmatch(line)
@@ -53,15 +53,15 @@ def _plain_pattern(text):
 
 
 def line_pattern(shown):
-    """Of the lines that are as the shown one."""
+    """Returns a regular expression for lines that match the shown line."""
     return ".*".join(map(_plain_pattern, shown.strip().split("...")))
 
 
 def is_as_shown(shown, lines):
-    """`lines`: an output's. What a server in the background logged is none of it."""
+    """Whether output `lines` match the shown lines. Log lines of background servers are ignored."""
     pattern = "".join("(?:.*\n)*" if line == "..." else line_pattern(line) + "\n"
                       for line in shown)
-    text = SERVER_LOG.sub("", "".join(line + "\n" for line in lines))  # even within a line
+    text = SERVER_LOG.sub("", "".join(line + "\n" for line in lines))  # also inside a line
     text = "".join(line.strip() + "\n" for line in text.splitlines())
     return re.fullmatch(pattern + r"\n*", text) is not None
 
@@ -81,7 +81,7 @@ def _session(text, line):
 
 
 def steps_of(page):
-    """Its commands, in order. Raises ValueError where a block does not say what it is."""
+    """Returns the page's commands in order. Raises ValueError for a block without a known kind."""
     steps = []
     for block in BLOCK.finditer(page):
         kind, text = block.groups()
@@ -99,6 +99,6 @@ def steps_of(page):
 
 
 def commands_in_sentences(page):
-    """Those in code spans, outside of blocks."""
+    """Returns the commands in code spans outside of blocks."""
     spans = SPAN.findall(BLOCK.sub("", page))
     return [" ".join(span.split()) for span in spans if COMMAND.match(span)]

@@ -1,4 +1,5 @@
-"""The commands of README and quickstart, in a terminal, in order: they show what the pages show.
+"""Runs the commands of README and quickstart in a terminal, in order, and compares the output with
+the pages.
 
 Run as: python readme_test.py BIN_DIR. The model is models/gemma-3-270m.gguf.
 """
@@ -17,14 +18,14 @@ from shell_terminal import ShellTerminal, rendered
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN_DIR = None
-# `./hearth demo` leaves these in a tree: all other commands of the pages work with them.
+# The programs that `./hearth demo` builds; the pages' other commands need no more.
 PROGRAMS = re.search(r"^command_demo\(\) .*?plan_release ([^\n]+)", (ROOT / "hearth").read_text(),
                      re.M | re.S).group(1).split()
 MODEL = "models/gemma-3-270m.gguf"
 
 SETS_UP = "sets the machine up and builds; its verdict and table have tests"
 FETCHES = "fetches a model of 806 MB"
-# Commands that are not run, and why, by page. A command that left its page must leave this list.
+# {page: {command that is not run: reason}}. Each command must be on its page.
 NOT_RUN = {
     "README.md": {
         "git clone <this repository> hearth && cd hearth": "the tree under test is that clone",
@@ -49,10 +50,11 @@ def free_port():
 
 
 class Run:
-    """A terminal in a tree made by `./hearth demo`, in which the pages' fixed places are free."""
+    """A terminal in a tree as `./hearth demo` makes it. The addresses and folders of the pages are
+    replaced by free ones."""
 
     def __init__(self, folder):
-        self._here = {  # as the pages say it: as it is here
+        self._here = {  # {text on the pages: replacement}
             "/tmp/hearth-data": f"{folder}/hearth-data",
             "127.0.0.1:7080": f"unix:{folder}/store",
             "127.0.0.1:7070": f"unix:{folder}/worker",
@@ -67,7 +69,7 @@ class Run:
             (tree / name).symlink_to(file)
         store, worker = self._here["127.0.0.1:7080"], self._here["127.0.0.1:7070"]
         self.terminal = ShellTerminal(tree, {
-            # A line of a server's log amid a command's echo would hide it.
+            # Servers log only errors: a log line inside a command's echo would hide the echo.
             "HEARTH_STORE_LOG_LEVEL": "error", "HEARTH_WORKER_LOG_LEVEL": "error",
             "HEARTH_STORE_LISTEN": store, "HEARTH_WORKER_STORE": store, "HEARTHCTL_STORE": store,
             "HEARTH_WORKER_LISTEN": worker, "HEARTHCTL_WORKER": worker})
@@ -83,14 +85,14 @@ class Run:
         return text
 
     def findings(self, step):
-        """Runs one command; returns what is not as the page shows it."""
+        """Runs one command; returns its differences from the page."""
         command = self.command(step.command)
         self.terminal.type(command + "\n")
         self.terminal.wait_for(re.escape(command) + "\r\n")  # the echo
         seen = ""
         for before, prompt, typed in step.keys():
-            # The lines as the page shows them come with escapes around them, and with spaces. Their
-            # ends may be written by themselves: what is typed sooner is echoed within the line.
+            # In the terminal, shown lines have escapes and spaces around them. Waits for the line's
+            # end, which may be written separately: earlier input would be echoed inside the line.
             for pattern in filter(None, (before and readme_page.line_pattern(
                     self.command(before)) + r"[^\n]*\n", prompt)):
                 text, found = self.terminal.wait_for(pattern)
@@ -108,7 +110,7 @@ class Run:
 
 
 def findings(page, not_run):
-    """Runs the page's commands in one terminal, up to the first that is not as it shows."""
+    """Runs the page's commands in one terminal, up to the first difference; returns it."""
     with tempfile.TemporaryDirectory(prefix="hearth-readme-") as folder:
         run = Run(folder)
         with run.terminal:
@@ -122,7 +124,8 @@ def findings(page, not_run):
 
 
 def unlisted(page, not_run):
-    """Commands in sentences are not run; they and those of blocks are what `not_run` may name."""
+    """Returns commands in sentences, which are not run, that `not_run` does not list; and commands
+    of `not_run` that are not on the page."""
     in_sentences = readme_page.commands_in_sentences(page)
     commands = [step.command for step in readme_page.steps_of(page)] + in_sentences
     return ([f"neither run nor listed: {command}" for command in in_sentences
@@ -153,12 +156,12 @@ def block(kind, *lines):
     return "".join(line + "\n" for line in (f"```{kind}", *lines, "```"))
 
 
-# One process alone: a shell that is interrupted while it starts another waits for that.
+# Only one process: a shell that is interrupted while it starts a second one would wait for it.
 UNTIL_INTERRUPTED = block("console", "$ echo a >a", "$ cat a -", "a", "^C")
 
 
 class WrongPages(unittest.TestCase):
-    """Each is found to be wrong; the good ones are not."""
+    """Wrong pages are reported, correct ones are not."""
 
     def test_output_mismatch_is_found(self):
         for shown in (["a 12 ms b"], ["..."], ["a ...", "..."], ["...", "a 3.5 s   b"]):

@@ -1,4 +1,4 @@
-"""A Redis of a test's own."""
+"""Starts a Redis server for a test."""
 
 import shutil
 import socket
@@ -8,9 +8,9 @@ import time
 
 from system_support import SystemTest
 
-# One program under two names; redis-tools has it without a daemon.
+# redis-check-rdb, in redis-tools, is the same program as redis-server under another name.
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-LONG_S = 60  # only a hang takes it
+LONG_S = 60  # reached only by a hang
 SKIPPED = 77
 
 
@@ -53,7 +53,7 @@ class Redis:
 
 
 class RedisTest(SystemTest):
-    """Each test has a Redis of its own; `shared` are the flags of a store that shares it."""
+    """Each test has its own Redis; `shared`: the flags of a store that uses it as shared tier."""
 
     def setUp(self):
         super().setUp()

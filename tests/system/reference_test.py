@@ -1,4 +1,4 @@
-"""docs/reference/reference.md is what the programs print: flags and metrics.
+"""Checks that docs/reference/reference.md equals what the programs print: flags and metrics.
 
 HEARTH_WRITE_REFERENCE=1 in the environment writes the page instead.
 """
@@ -31,7 +31,7 @@ drain; 1 the start failed; 2 wrong usage.
 """
 PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),
             ("hearth-simulate", "--reference"), ("hearthctl", "reference")]
-# By the end of a name, its "_total" left out.
+# (end of a metric's name without "_total", unit)
 UNITS = [("_bytes", "bytes"), ("_seconds", "seconds"), ("_us", "microseconds"),
          ("_tokens", "tokens"), ("_restore_points", "restore points"), ("_objects", "objects")]
 
@@ -42,7 +42,7 @@ def unit_of(name):
 
 
 def metrics_table(server, page):
-    """Of a page as Prometheus reads it."""
+    """Makes the Markdown table of the metrics on a /metrics page."""
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.M))
     rows = [f"## Metrics of {server}\n", "| metric | kind | unit | labels | meaning |",
             "| --- | --- | --- | --- | --- |"]
@@ -62,7 +62,8 @@ class Reference(SystemTest):
             return page.read().decode()
 
     def pages(self):
-        """Of a store and a worker that did what makes each metric show."""
+        """Returns the /metrics pages of a store and a worker, after calls that make each metric
+        appear."""
         store = self.cluster.store(self.folder / "data", pages=("metrics",))
         model = self.model()
         worker = self.worker(model, store.address, pages=("metrics",))
@@ -73,7 +74,7 @@ class Reference(SystemTest):
         return self.page_of(store), self.page_of(worker)
 
     def test_page_equals_program_output(self):
-        # Some defaults are in the caller's home.
+        # HOME: some defaults are below the user's home folder.
         said = [subprocess.run([pathlib.Path(system_support.BIN_DIR) / program, how], check=True,
                                capture_output=True, text=True, timeout=60,
                                env={**os.environ, "HOME": "~"}).stdout

@@ -1,4 +1,4 @@
-"""One store, two workers: equal first logits cold and warm from every tier, at every kept point."""
+"""One store and two workers: warm first logits equal cold ones, from every tier and boundary."""
 
 import system_support
 from system_support import GEOMETRIES, CHUNK_TOKENS, BackgroundRequests, SystemTest, prompt
@@ -7,8 +7,8 @@ PROMPT_TOKENS = 150
 NEW_TOKENS = 4
 BREAKPOINTS = (37, 96)  # one inside a chunk, one between two chunks
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
-# Where rows depend on their tokens alone the answer is kept as it is, but for its last token, which
-# has no KV yet. In the class exact the prompt's last chunk is the end.
+# Published tokens by exactness. "auto": prompt and answer, except the answer's last token, which
+# has no KV yet. "exact": up to the prompt's last whole chunk.
 END = {"auto": PROMPT_TOKENS + NEW_TOKENS - 1, "exact": LAST_CHUNK}
 
 
@@ -21,7 +21,7 @@ class Restore(SystemTest):
                                      max_new_tokens=NEW_TOKENS)
 
     def points(self):
-        """Each kept boundary, with a prompt of its own ending behind it."""
+        """Yields each kept boundary, with a prompt that continues differently after it."""
         shared = prompt(PROMPT_TOKENS, 1)
         for boundary in (*BREAKPOINTS, LAST_CHUNK):
             yield boundary, shared[:boundary] + [5, 7, 9]

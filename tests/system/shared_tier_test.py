@@ -1,4 +1,4 @@
-"""Stores in processes of their own, that share one Redis.
+"""Several store processes that share one Redis.
 
 Run as: python shared_tier_test.py BIN_DIR STORE_CLIENT [unittest arguments].
 """

@@ -1,5 +1,5 @@
-"""Two hosts, each with a store and a worker, that share one Redis: what one worker computed the
-other restores on its first request, and without Redis both answer as they would alone."""
+"""Two hosts, each with a store and a worker, share one Redis: a worker restores what the other has
+computed, and without Redis both answer as without the shared tier."""
 
 import signal
 

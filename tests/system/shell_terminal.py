@@ -1,4 +1,4 @@
-"""A bash in a terminal of its own: what is typed there, and what it shows."""
+"""A bash in a pseudo-terminal: types input and reads what is shown."""
 
 import codecs
 import os
@@ -12,13 +12,13 @@ import time
 
 import psutil
 
-WAIT_S = 240  # only a hang, or a machine with much else to do, takes it
+WAIT_S = 240  # reached only by a hang or on a very busy machine
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|\a")
-ERASING = re.compile(r"\r\x1b\[(?:2K|0?[JK])")  # whatever the line held is gone
+ERASING = re.compile(r"\r\x1b\[(?:2K|0?[JK])")  # erases the line
 
 
 def rendered(text):
-    """The lines that a reader would see of `text`."""
+    """Returns the lines of `text` as a terminal shows them."""
     lines = []
     for line in ERASING.sub("\r\f", text).replace("\r\n", "\n").split("\n"):
         line = ESCAPES.sub("", line[line.rfind("\f") + 1:])
@@ -30,7 +30,8 @@ def rendered(text):
 
 
 class ShellTerminal:
-    """Ends the shell and all that it started when its block ends."""
+    """A shell in a terminal. The end of its block ends the shell and all processes that it
+    started."""
 
     def __init__(self, folder, variables):
         self._mark = secrets.token_hex(8)
@@ -41,7 +42,7 @@ class ShellTerminal:
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.chdir(folder)
-            # What a shell starts in the background ignores it, and hands that down.
+            # A shell lets background processes ignore SIGINT, and children inherit this.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment)
         termios.tcsetwinsize(self._file, (40, 120))
@@ -63,7 +64,7 @@ class ShellTerminal:
         os.write(self._file, text.encode())
 
     def wait_for(self, pattern):
-        """The text up to the next match of `pattern`, and the match."""
+        """Waits for `pattern`; returns (text before the match, match)."""
         end = time.monotonic() + WAIT_S
         while True:
             found = re.search(pattern, self._unread)
@@ -76,6 +77,6 @@ class ShellTerminal:
             self._unread += self._decoder.decode(os.read(self._file, 1 << 16))
 
     def finish(self):
-        """What was shown up to the next prompt, and the exit status that it tells."""
+        """Waits for the next prompt; returns (text before it, exit status in the prompt)."""
         before, found = self.wait_for(self._mark + r":(\w+)> ")
         return before, found.group(1)

@@ -1,8 +1,8 @@
-"""Starts under a limit of address space (ulimit -v): a server that cannot have its memory ends with
-exit code 1 and a line that says so; it never aborts.
+"""Starts servers with a limit of address space (ulimit -v): a server that cannot get its memory
+ends with exit code 1 and an error line; it never aborts.
 
 Run as: python start_limits_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
-HEARTH_LIMIT_STEPS: how many limits are tried, from 100 MiB to 4 GiB.
+HEARTH_LIMIT_STEPS: number of limits to try, from 100 MiB to 4 GiB.
 """
 
 import os
@@ -17,17 +17,17 @@ from system_support import SystemTest
 MIB = 1 << 20
 LEAST, MOST = 100 * MIB, 4096 * MIB
 STEPS = int(os.environ.get("HEARTH_LIMIT_STEPS", "6"))
-NO_LIBRARIES = 127  # the exit code of the dynamic linker, which says which library it cannot map
+NO_LIBRARIES = 127  # exit code of the dynamic linker if it cannot map a library
 
 
 def limits():
-    """Each larger than the one before by the same factor."""
+    """Returns STEPS limits from LEAST to MOST, growing by a constant factor."""
     return [round(LEAST * (MOST / LEAST) ** (step / (STEPS - 1))) for step in range(STEPS)]
 
 
 class StartLimits(SystemTest):
     def start(self, limit, program, *flags):
-        """Returns the exit code, and what was said; a server that gets ready is stopped."""
+        """Starts a server with the limit; stops it when it is ready. Returns (exit code, log)."""
         def set_limit():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 

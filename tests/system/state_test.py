@@ -1,4 +1,5 @@
-"""Saved inferences between real processes: elsewhere they go on as if they had not stopped."""
+"""Saves an inference in one worker and continues it in another, with the same tokens as without the
+save."""
 
 import system_support
 from system_support import ProcessFailed, SystemTest, prompt
@@ -6,7 +7,7 @@ from system_support import ProcessFailed, SystemTest, prompt
 PROMPT_TOKENS = 150
 HALF = 8
 SAMPLED = ("--temperature", "1.3", "--top-p", "0.95", "--seed", "41")
-# What was drawn before counts for each of these.
+# Sampling options that depend on earlier tokens.
 RULED = (*SAMPLED, "--min-p", "0.01", "--repetition-penalty", "1.4", "--presence-penalty", "0.5",
          "--frequency-penalty", "0.6", "--logit-bias", "3=2.5", "--logit-bias", "9=3",
          "--bad-token-id", "11", "--min-tokens", str(HALF + 2))

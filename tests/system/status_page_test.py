@@ -1,7 +1,7 @@
-"""The status page: over HTTP, and as a browser shows it. Figures are the ones that Stats has.
+"""The store's status page, over HTTP and in a browser. Its figures equal those of Stats.
 
-Run as: python status_page_test.py BIN_DIR STORE_CLIENT [unittest arguments]. Where a browser is
-asked for (StatusPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
+Run as: python status_page_test.py BIN_DIR STORE_CLIENT [unittest arguments]. StatusPageInBrowser
+without a browser ends with exit code 77, which ctest shows as skipped.
 """
 
 import html.parser
@@ -16,12 +16,13 @@ from browser_page import Page, browser, skip_without_browser
 from system_support import ROOT, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-# The browser runs the page's clock ahead by this much, requests answered, before it writes it out.
+# The browser advances the page's virtual clock by this much, then dumps the DOM.
 VIRTUAL_MS = 2500
 
 
 class Shown(html.parser.HTMLParser):
-    """The text of each element with an id, those inside it included; and what is loaded."""
+    """Parses a page: `text`: {id: text of the element with its children}; `hidden`: ids of hidden
+    elements; `loads`: addresses in src and href."""
 
     def __init__(self, page):
         super().__init__()
@@ -70,7 +71,8 @@ class StoreWithPage(SystemTest):
             return answer.headers, answer.read().decode()
 
     def fill(self):
-        """One pinned restore point, fetched once. It is exported too, which shows nowhere."""
+        """Makes one pinned restore point with one hit. It is also exported, which the page must not
+        count. Returns the restore point."""
         self.ctl("import", SNAPSHOT)
         point = self.ctl("ls")
         self.ctl("pin", point["id"])

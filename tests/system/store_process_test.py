@@ -1,4 +1,5 @@
-"""A store's process alone: its backups, its folder while it runs, a device that it lacks.
+"""A store process without workers: backups, recovery, signals, its folder in use, a missing GPU,
+and a unix socket.
 
 Run as: python store_process_test.py BIN_DIR STORE_CLIENT [unittest arguments].
 """
@@ -14,7 +15,7 @@ from log_waits import wait_for_log
 from system_support import ROOT, ProcessFailed, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 
 
 class StoreTest(SystemTest):
@@ -37,7 +38,7 @@ class StoreTest(SystemTest):
         return [line for line in lines if line["event"] == name]
 
     def wait_for(self, store, name, count=1):
-        """The last of `count` events of this name that the store logs."""
+        """Waits until the store has logged `count` events of this name; returns the last one."""
         wait_for_log(store, lambda unused: len(self.events(store, name)) >= count)
         return self.events(store, name)[-1]
 

@@ -1,7 +1,8 @@
-"""Shared by tests of whole processes: tiny models, clusters in fresh folders, requests beside.
+"""Shared by tests of whole processes: tiny models, clusters in temporary folders, background
+requests.
 
-Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]; a test of a store alone
-with STORE_CLIENT (tests/services/store/store_client_main.cc) in its place.
+Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. A test of only a store
+has STORE_CLIENT (tests/services/store/store_client_main.cc) instead of WRITE_CHECKPOINT.
 """
 
 import pathlib
@@ -20,8 +21,8 @@ from hearth_procs import Cluster, ProcessFailed  # noqa: E402  (path set above)
 CHUNK_TOKENS = 16
 VOCABULARY = 160
 
-# name: layer types, window, heads, KV heads, head_dim. A window below a chunk, one of several
-# chunks, and irregular layers with one KV head.
+# {name: (layer types, window, heads, KV heads, head_dim)}: a window smaller than a chunk, a window
+# of several chunks, and irregular layers with one KV head.
 GEOMETRIES = {
     "narrow": ("llgl", 9, 4, 2, 16),
     "wide": ("lllg", 70, 4, 4, 16),
@@ -34,13 +35,13 @@ STORE_CLIENT = None
 
 
 def prompt(tokens, seed):
-    """Token ids; prompts of one seed are prefixes of each other."""
+    """Returns token ids; prompts of one seed are prefixes of each other."""
     source = random.Random(seed)
     return [2] + [source.randrange(3, VOCABULARY) for _ in range(tokens - 1)]
 
 
 class SystemTest(unittest.TestCase):
-    """Each test has a fresh folder and a cluster whose processes end with it."""
+    """Each test has a temporary folder, and a cluster whose processes end with the test."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="hearth-system-")
@@ -50,7 +51,7 @@ class SystemTest(unittest.TestCase):
         self.addCleanup(self.cluster.__exit__)
 
     def model(self, name="wide", seed=1, context_tokens=2048, vocabulary=VOCABULARY, dtype=None):
-        """`dtype`: bfloat16, or None for float32."""
+        """Makes a model of GEOMETRIES; returns its folder. `dtype`: "bfloat16"; None: float32."""
         folder = self.folder / f"model-{name}-{seed}"
         folder.mkdir()
         subprocess.run([WRITE_CHECKPOINT, folder, *map(str, GEOMETRIES[name]),
@@ -60,21 +61,21 @@ class SystemTest(unittest.TestCase):
 
     def worker(self, model, store_address, *flags, pool_bytes=0, chunk_tokens=CHUNK_TOKENS,
                **options):
-        # Whatever is stored is loaded, so that hits do not depend on how fast this machine is.
+        # --load always: hits must not depend on the speed of this machine.
         return self.cluster.worker(
             model, store_address, "--load", "always", "--chunk-tokens", chunk_tokens, "--threads",
             "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags,
             **options)
 
     def expect_restored(self, warm, cold, cached_tokens, tier):
-        """The answer `warm` began with tokens of this tier, and is to the bit what `cold` is."""
+        """Checks that `warm` restored this many tokens from `tier` and has the bits of `cold`."""
         self.assertEqual(warm["cached_tokens"], cached_tokens)
         self.assertEqual(warm["source_tier"], tier)
         self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
         self.assertEqual(warm["token_ids"], cold["token_ids"])
 
     def fails_to_start(self, program, *flags):
-        """Runs a program that must not start; returns the one line it said."""
+        """Runs a program that must fail to start; returns its error line."""
         done = subprocess.run([str(pathlib.Path(BIN_DIR) / program), *map(str, flags)],
                               capture_output=True, text=True, timeout=120, check=False)
         self.assertNotEqual(done.returncode, 0, done.stderr)
@@ -84,7 +85,7 @@ class SystemTest(unittest.TestCase):
 
 
 class BackgroundThread:
-    """Runs `_run` on a thread of its own until the block ends, which `_stop` tells."""
+    """Runs `_run` on a thread while the block runs; the end of the block sets `_stop`."""
 
     def __init__(self):
         self._stop = threading.Event()
@@ -100,7 +101,7 @@ class BackgroundThread:
 
 
 class BackgroundRequests(BackgroundThread):
-    """Keeps a worker busy with prompts of its own until the block ends."""
+    """Keeps a worker busy with random prompts while the block runs."""
 
     def __init__(self, cluster, address, seed=99):
         super().__init__()
@@ -116,7 +117,7 @@ class BackgroundRequests(BackgroundThread):
 
 
 def main(helper="WRITE_CHECKPOINT"):
-    """`helper`: which of the programs above the second argument is."""
+    """Runs the tests. `helper`: which variable above the second argument sets."""
     global BIN_DIR
     BIN_DIR = sys.argv.pop(1)
     globals()[helper] = sys.argv.pop(1)

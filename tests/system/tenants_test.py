@@ -1,4 +1,4 @@
-"""Store, worker and hearthctl that ask who calls, over TLS: the example of docs/security.md."""
+"""Store, worker and hearthctl with identities and TLS: the example of docs/security.md."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ import system_support
 from system_support import CHUNK_TOKENS, ProcessFailed, SystemTest, prompt
 
 PREFIX_TOKENS = 8 * CHUNK_TOKENS
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 
 
 class Tenants(SystemTest):
@@ -84,7 +84,7 @@ class Tenants(SystemTest):
         cold = self.generate(second, "team-b", ids)
         self.assertEqual(cold["cached_tokens"], 0)
         self.assertEqual(cold["first_logits_sha256"], again["first_logits_sha256"])
-        # Everybody may read prefixes that the librarian publishes.
+        # All tenants may read prefixes that the librarian publishes.
         shared = prompt(PREFIX_TOKENS + 9, 2)
         self.generate(first, "librarian", shared)
         explained = self.cluster.ctl("explain", "--worker", second.address, "--token-ids",
@@ -105,7 +105,7 @@ class Tenants(SystemTest):
         self.generate(worker, "team-a", prompt(PREFIX_TOKENS + 9, 1))
         address = self.store.address
         self.store.stop()
-        # Another authority, and all certificates anew.
+        # A new authority, and new certificates of all servers.
         (self.access / "ca.pem").rename(self.access / "old-ca.pem")
         self.authority()
         for name in ("store", "worker-1"):
@@ -128,7 +128,7 @@ class Tenants(SystemTest):
         for flags in (self.who("stranger"), ["--tls-ca", self.access / "ca.pem"]):
             with self.assertRaisesRegex(ProcessFailed, "no valid identity"):
                 self.cluster.generate(worker.address, ids, *flags)
-        # A worker that the store does not know goes on without it.
+        # A worker that the store does not know works without the store.
         (self.access / "worker.token").write_text("token-of-nobody\n")
         unknown = self.start_worker("--store-tls-ca", self.access / "ca.pem", "--store-token-file",
                                     self.access / "worker.token")

@@ -1,7 +1,7 @@
-"""A worker's status page: JSON, and as a browser shows it.
+"""A worker's status page: its JSON, and the page in a browser.
 
-Run as: python worker_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Where a browser is
-asked for (WorkerPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
+Run as: python worker_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
+WorkerPageInBrowser without a browser ends with exit code 77, which ctest shows as skipped.
 """
 
 import json
@@ -17,7 +17,7 @@ LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 
 
 class WorkerWithPage(SystemTest):
-    """A worker on a store; two requests, the second from the worker's memory."""
+    """A worker with a store, after two equal requests; the second one hit the worker's pool."""
 
     def setUp(self):
         super().setUp()

@@ -1,7 +1,8 @@
-"""A real store whose disk reads wrong, or fails, for some seconds while its bytes are right.
+"""A real store whose disk reads return wrong bytes or fail for some seconds, while the bytes on
+disk are right.
 
-No acknowledged restore point is lost, in use or by a start, and the store publishes again soon.
-Damage that stays is quarantined, and said. The faults: tests/support/faulty_reads.cc.
+No acknowledged restore point is lost, during use or at a start, and the store soon publishes again.
+Permanent damage is quarantined and logged. tests/support/faulty_reads.cc makes the faults.
 
 Run as: python misread_test.py BIN_DIR KIT_CLIENT FAULTY_READS [unittest arguments].
 """
@@ -23,14 +24,14 @@ from system_support import ProcessFailed, SystemTest  # noqa: E402
 
 FAULTY_READS = None
 PUBLISH_AGAIN_S_MAX = 5.0
-SERVED_AGAIN_S_MAX = 30.0  # an object that could not be read is hidden for 16 s at most
-QUARANTINED_S_MAX = 40.0  # five reads in a row of the same wrong bytes, 15 s apart in all
+SERVED_AGAIN_S_MAX = 30.0  # after a failed read, the store hides the object for at most 16 s
+QUARANTINED_S_MAX = 40.0  # after five reads of the same wrong bytes, which take 15 s
 PAUSE_S = 0.02
 SEED = 52
 
 
 class Faults:
-    """The numbers of faulty_reads.cc, in a file that the store maps."""
+    """Controls faulty_reads.cc through a file that the store maps."""
 
     def __init__(self, path):
         path.write_bytes(bytes(12))
@@ -47,7 +48,7 @@ class Faults:
 
 
 class Client:
-    """kit_client_main.cc: a command, its answer."""
+    """A kit_client process (kit_client_main.cc): one answer for each command."""
 
     def __init__(self, address):
         self._popen = subprocess.Popen([system_support.STORE_CLIENT, address], text=True,
@@ -85,7 +86,7 @@ class Misread(SystemTest):
         self.addCleanup(self.client.close)
 
     def publish(self):
-        """Publishes one more restore point. True: it was acknowledged."""
+        """Publishes a new restore point; returns whether it was acknowledged."""
         number, self.next = self.next, self.next + 1
         answer = self.client.ask("publish", number)
         if answer == "durable":
@@ -98,18 +99,18 @@ class Misread(SystemTest):
         return answer
 
     def use_for(self, seconds):
-        """Publishes, and fetches what was acknowledged."""
+        """Publishes, and fetches acknowledged points; returns the kinds of answers."""
         end = time.monotonic() + seconds
         answers = set()
         while time.monotonic() < end:
             self.publish()
             for number in self.random.choices(self.acknowledged, k=10):
                 answers.add(self.fetch(number).split(":")[0])
-            threading.Event().wait(PAUSE_S)  # some 100 publishes in all
+            threading.Event().wait(PAUSE_S)  # about 100 publishes in total
         return answers
 
     def publish_again(self):
-        """Within some seconds a publish is acknowledged."""
+        """Publishes until one is acknowledged; fails after PUBLISH_AGAIN_S_MAX."""
         begin = time.monotonic()
         while not self.publish():
             self.assertLess(time.monotonic() - begin, PUBLISH_AGAIN_S_MAX, self.store.log_tail())
@@ -117,7 +118,7 @@ class Misread(SystemTest):
               f"{self.faults.struck} reads were struck so far")
 
     def all_are_served(self, numbers, also=None):
-        """Until each was served; `also` is fetched meanwhile, and is not."""
+        """Fetches until each point was served. `also`: a damaged point that must not be served."""
         end = time.monotonic() + SERVED_AGAIN_S_MAX
         left = list(numbers)
         while left:
@@ -132,7 +133,7 @@ class Misread(SystemTest):
         return self.cluster.ctl("stats", "--store", self.store.address)["counters"][name]
 
     def rot(self, number):
-        """Flips a byte of a slice that only this restore point has, where it lies on disk."""
+        """Flips a bit on disk in a slice that only this restore point has."""
         own = bytes.fromhex(self.client.ask("slice", number))
         places = 0
         for path in [*(self.data / "db").glob("*.sst"), *(self.data / "db").glob("*.log")]:
@@ -158,7 +159,7 @@ class Misread(SystemTest):
             self.assertGreater(self.faults.struck, before)
             self.assertNotIn("error NOT_FOUND", answers)
             self.publish_again()
-        damaged = 2  # its slices are in a table
+        damaged = 2  # an old point: RocksDB has written its slices to a table file
         self.rot(damaged)
         self.all_are_served([n for n in self.acknowledged if n != damaged], also=damaged)
         end = time.monotonic() + QUARANTINED_S_MAX
@@ -192,13 +193,13 @@ class Misread(SystemTest):
                 try:
                     self.start()
                     break
-                except ProcessFailed as failed:  # a supervisor starts it again
+                except ProcessFailed as failed:  # a supervisor would start it again
                     self.assertRegex(str(failed), "reads differently|Input/output error")
                     self.assertLess(time.monotonic(), end, failed)
             well.join()
             for name in ("recovery_lost_restore_points", "recovery_dropped_manifests"):
                 self.assertEqual(self.counter(name), 0)
-            if self.counter("recovery_unread_manifests") > 0:  # left alone until the next start
+            if self.counter("recovery_unread_manifests") > 0:  # read again at the next start
                 self.client.close()
                 self.assertEqual(self.store.stop(), 0)
                 self.start()

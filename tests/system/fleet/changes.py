@@ -1,4 +1,5 @@
-"""Faults in which the engine is another one than before, or slower, or full. Each takes a Field."""
+"""Faults in which the Redis cluster is changed, slowed down, cut off or full. Each takes a Field
+(chaos.py)."""
 
 import pathlib
 import subprocess
@@ -25,7 +26,7 @@ def _answered_in_ms(answers, share):
 
 
 def reshard(field):
-    """A fourth primary takes a quarter of the slots from the three others."""
+    """A new, fourth primary gets a quarter of the slots from the other three."""
     fleet, verdict, engine = field.fleet, field.verdict, field.engine
     node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
@@ -57,7 +58,7 @@ def reshard(field):
     here = [_answered_in_ms([answer for answer in some if answer.result["source_tier"] == "host"],
                             .99) for some in (answers[:before], answers[before:after])]
     verdict.note("p99 of what RAM had, before, meanwhile", f"{here[0]:.1f}, {here[1]:.1f}")
-    # Moving the slots takes its share of the machine too, which hits in RAM show.
+    # Resharding also uses the machine's cores; the slowdown of RAM hits measures that.
     slower = _answered_in_ms(during, .99) / _answered_in_ms(earlier, .99)
     verdict.note("fetch p99, times that of before", f"{slower:.2f}")
     verdict.in_time("the same, of what RAM's p99 grew", slower / max(1.0, here[1] / here[0]), 2.0)
@@ -65,7 +66,8 @@ def reshard(field):
 
 
 class DelayedRoutes:
-    """To each server of an engine, by which one may be sent."""
+    """Delaying proxies (delay.py), one for each server of a Redis cluster. A store that gets `urls`
+    reaches the cluster only through them."""
 
     def __init__(self, field, folder):
         self._file = folder / "delay"
@@ -101,7 +103,7 @@ class DelayedRoutes:
 
 
 def engine_delayed(field):
-    """The engine's answers to one store come 50 ms later; then later than its budget."""
+    """The cluster's answers to one store are delayed by 50 ms, then by more than its budget."""
     fleet, verdict = field.fleet, field.verdict
     way = DelayedRoutes(field, fleet.folder)
     try:
@@ -132,7 +134,7 @@ def engine_delayed(field):
 
 
 class Dropped:
-    """Prompts that are published and dropped, and who still serves them."""
+    """Published prompts that are then dropped; counts the nodes' answers that still use them."""
 
     def __init__(self, fleet, name):
         self._fleet = fleet
@@ -148,14 +150,15 @@ class Dropped:
                    for ids in self._prompts)
 
     def check_forgotten(self, verdict, node, since, bar_s=2.0):
-        """From now on `node` serves none."""
+        """Checks that `node` soon serves none of the prompts, and none later."""
         wait_for(lambda: self.count_served(node) == 0, "it serves nothing dropped")
         verdict.in_time("the other serves none s after it is back", time.monotonic() - since, bar_s)
         verdict.none("served by it later", sum(self.count_served(node) for _ in range(3)))
 
 
 def _drop_while_cut(field, name):
-    """The first store drops all while the second, which serves it, does not see the engine."""
+    """Cuts the second store, which serves the prompts, off from the cluster; then the first store
+    drops everything. Returns the dropped prompts."""
     dropper, blind = field.fleet.nodes[:2]
     dropped = Dropped(field.fleet, name)
     field.verdict.all("served by the other before", dropped.count_served(blind), len(dropped))
@@ -165,7 +168,7 @@ def _drop_while_cut(field, name):
 
 
 def partition_and_drop(field):
-    """One store does not see the engine while another drops all; then the other way round."""
+    """One store is cut off from the cluster while another drops everything; then the reverse."""
     fleet, verdict = field.fleet, field.verdict
     dropper, blind = fleet.nodes[0], fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
@@ -187,21 +190,21 @@ def partition_and_drop(field):
 
 
 def drop_and_loss(field):
-    """As before, and the engine loses all that it has before the other is back."""
+    """As partition_and_drop, and the cluster loses all data before the second store is back."""
     fleet, verdict = field.fleet, field.verdict
     blind = fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
         dropped = _drop_while_cut(field, "loss")
         field.engine.of_all("flushall")
         field.heal(blind)
-        # Who dropped tells the engine again when it reads the generation, once a second.
+        # The first store reads the generation once a second, and then repeats its drop.
         dropped.check_forgotten(verdict, blind, time.monotonic(), 4.0)
         requests.wait_for_more(field.count // 8)
     verdict.answers(fleet, requests.answers)
 
 
 def narrow_engine(field):
-    """Each server of the engine can send 1 Mbit/s."""
+    """Each server of the cluster can send only 1 Mbit/s."""
     fleet, verdict = field.fleet, field.verdict
     node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
@@ -234,7 +237,7 @@ def _drops(node):
 
 
 def newcomers(field):
-    """A new store with a worker, and a new worker: their first requests."""
+    """The first requests of a new store with a worker, and of a new worker."""
     fleet, verdict = field.fleet, field.verdict
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
         requests.wait_for_more(field.count // 8)
@@ -264,7 +267,7 @@ def _is_shared(fleet, node):
 
 
 def _shares(field, number=0):
-    """Whether what one store is given now is restored from another."""
+    """Whether a prompt published now through one store is restored through another."""
     fleet = field.fleet
     ids = prompt(100, f"share {time.monotonic()} {number}")
     try:
@@ -279,7 +282,7 @@ def _shares(field, number=0):
 
 
 def _break_and_repair(field, fault, mend, least=0.95):
-    """A trace in which both happen, and the stores share again soon."""
+    """Runs a load with a fault and its repair; the stores must soon share prefixes again."""
     fleet, verdict = field.fleet, field.verdict
     third = field.count // 3
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
@@ -301,7 +304,7 @@ def _break_and_repair(field, fault, mend, least=0.95):
 
 
 def full_engine(field):
-    """The engine has no memory for a value more, and evicts nothing."""
+    """The cluster has no memory for another value and evicts nothing."""
     engine = field.engine
 
     def fault():
@@ -312,7 +315,7 @@ def full_engine(field):
 
 
 def wrong_password(field):
-    """The password changes under the stores; later they are given the new one."""
+    """Redis's password changes; later the stores' password file has the new one."""
     engine, file = field.engine, field.password_file
 
     def fault():
@@ -323,12 +326,12 @@ def wrong_password(field):
 
 
 def flushed(field):
-    """Somebody empties the whole engine."""
+    """FLUSHALL on the whole cluster."""
     trace(field, lambda _: field.engine.of_all("flushall"))
 
 
 def emptied_server(field):
-    """A server is replaced by an empty one at the same address, which later gets its slots."""
+    """An empty server replaces a server at its address, and later gets its slots."""
     engine = field.engine
     server = engine.servers[0]
     old, slots = engine.node_id(server), engine.slots_of(server)
@@ -352,7 +355,7 @@ def emptied_server(field):
 
 
 def another_cluster(field):
-    """All servers end, and new ones are another cluster at the same addresses."""
+    """All servers are killed, and new ones form another cluster at the same addresses."""
     engine = field.engine
 
     def mend():

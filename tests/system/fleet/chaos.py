@@ -1,11 +1,11 @@
-"""A fleet under faults.
+"""Tests a fleet under faults.
 
     chaos.py BIN_DIR WRITE_CHECKPOINT [FAULT...] [--count N] [--rate R] [--short]
 
-Three stores and four workers on hosts (network namespaces) of their own share a Redis Cluster of
-three primaries with a replica each. Each fault happens while an open-loop load runs, and each
-answer is compared, to the bit, with that of a worker without a store. Printed: each figure beside
-its bar. Ends with 1 where one is missed, with 77 where namespaces are refused.
+Three stores and four workers on their own hosts (network namespaces) share a Redis Cluster of three
+primaries, each with a replica. Each fault happens while an open-loop load runs. Each answer must
+equal, bit for bit, the answer of a worker without a store. Prints each figure with its bar. Exit
+code 1: a bar was missed; 77: network namespaces are not permitted.
 """
 
 import argparse
@@ -43,12 +43,13 @@ FAULTS = {
     "emptied_server": (changes.emptied_server, {"replicas": 0}),
     "another_cluster": (changes.another_cluster, {"replicas": 0}),
 }
-# One after the other in one fleet; the last one takes a server away.
+# Run one after the other in one fleet; the last fault kills a server.
 SHORT = ("newcomers", "store_lost", "partition_and_drop", "primary_killed")
 
 
 class Field:
-    """What a fault happens to: an engine, a fleet with its population in the engine, a load."""
+    """The environment of a fault: the Redis cluster (`engine`), a fleet whose prompts are published
+    there, and the parameters of the load."""
 
     def __init__(self, args, how, folder):
         self.verdict, self.count, self.rate = None, args.count, args.rate
@@ -70,7 +71,7 @@ class Field:
             raise
 
     def cut(self, node):
-        """What the engine answers the node's store goes nowhere."""
+        """Drops the cluster's answers to the node's store."""
         for server in self.engine.servers:
             server.host.block_replies([node.host])
 
@@ -86,7 +87,7 @@ class Field:
 
 
 def run_faults(args, names, how):
-    """These faults, one after the other in one fleet. The bars that were missed."""
+    """Runs these faults, one after the other, in one fleet; returns the missed bars."""
     missed = []
     with tempfile.TemporaryDirectory(prefix="hearth-chaos-") as folder:
         field = Field(args, how, pathlib.Path(folder))

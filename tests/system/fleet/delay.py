@@ -1,6 +1,6 @@
-"""A way to a server on which each answer takes longer: delay.py FILE LISTEN TARGET, each HOST:PORT.
+"""A TCP proxy that delays the server's answers: delay.py FILE LISTEN TARGET.
 
-FILE has the milliseconds; it is read again for each answer.
+LISTEN and TARGET are HOST:PORT. FILE has the delay in milliseconds; it is read for each answer.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ async def _forward(reader, writer):
 
 
 async def _delay(reader, writer, file):
-    """Bytes keep their order, and each waits for itself alone."""
+    """Forwards bytes in order, each piece after its own delay; delays do not add up."""
     loop, last = asyncio.get_running_loop(), 0.0
     try:
         while data := await reader.read(1 << 16):

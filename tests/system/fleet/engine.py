@@ -1,4 +1,4 @@
-"""The Redis Cluster that the stores of a fleet share: each server on a host of its own."""
+"""The Redis Cluster that the stores of a fleet share; each server is on its own host."""
 
 import socket
 import subprocess
@@ -10,12 +10,12 @@ from redis_process import REDIS
 
 PORT = 6379
 NODE_TIMEOUT_MS = 1000
-LONG_S = 120  # only a hang takes it
+LONG_S = 120  # reached only by a hang
 _pause = threading.Event()  # never set
 
 
 def wait_for(what, why, timeout_s=LONG_S):
-    """Asks until it is so. Returns what it was."""
+    """Polls `what()` until it is true; returns its result. `why`: text of the error."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         result = what()
@@ -26,7 +26,7 @@ def wait_for(what, why, timeout_s=LONG_S):
 
 
 class Server:
-    """One redis-server. It may be killed, and started again where it was."""
+    """A redis-server. It can be killed, and started again at its address."""
 
     def __init__(self, host, folder, *settings):
         self.host, self._folder, self._settings = host, folder, settings
@@ -53,7 +53,7 @@ class Server:
             return False
 
     def cli(self, *words):
-        """The answer, in redis-cli's words."""
+        """Sends a command; returns the answer."""
         return Connection(self.host.address).ask(*words)
 
     def signal(self, number):
@@ -66,7 +66,7 @@ class Server:
 
 
 class Connection:
-    """To one server, for a command: simple answers as text, arrays as lists."""
+    """A connection for one command; answers are strings, lists or None."""
 
     def __init__(self, address, port=PORT):
         self._socket = socket.create_connection((address, port), timeout=LONG_S)
@@ -96,7 +96,7 @@ class Connection:
 
 
 class Engine:
-    """`primaries` servers with `replicas` each, as one cluster."""
+    """A Redis Cluster of `primaries` servers, each with `replicas` replicas."""
 
     def __init__(self, folder, primaries=3, replicas=1, settings=(), name="redis"):
         self._folder, self._name, self._settings = folder, name, settings
@@ -116,7 +116,7 @@ class Engine:
         return self.servers[-1]
 
     def join(self):
-        """Makes one cluster of the servers, which know of none."""
+        """Makes a cluster of the servers, which do not know each other yet."""
         self.manage("create", *[server.address for server in self.servers], "--cluster-replicas",
                     self._replicas, "--cluster-yes")
         self.wait_whole()
@@ -149,7 +149,7 @@ class Engine:
 
     @staticmethod
     def slots_of(server):
-        """Ranges, first and last."""
+        """Returns the server's slots as ranges (first, last)."""
         mine = [line for line in server.cli("cluster", "nodes").splitlines() if "myself" in line]
         ranges = [word.split("-") for word in mine[0].split()[8:] if not word.startswith("[")]
         return [(entry[0], entry[-1]) for entry in ranges]

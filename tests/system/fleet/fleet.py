@@ -1,4 +1,4 @@
-"""Hosts with a store each and workers beside it, an engine that the stores share, and a client."""
+"""Hosts, each with a store and workers; the Redis cluster that the stores share; and a client."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ CONTEXT_TOKENS = 2048
 
 
 class Node:
-    """A host with a store, which may be killed and started again in its place."""
+    """A host with a store and workers. The store can be killed and started again."""
 
     def __init__(self, fleet, name, store_flags):
         self.fleet, self.host, self._flags = fleet, Host(name), store_flags
@@ -33,7 +33,7 @@ class Node:
         return worker
 
     def counters(self):
-        """The store's, by the names that `hearthctl stats` has."""
+        """Returns the store's counters, as in `hearthctl stats`."""
         said = subprocess.run(
             [*self.host.words, str(self.fleet.cluster.bin_dir / "hearthctl"), "stats", "--store",
              self.store.address, "--json"], capture_output=True, text=True, check=True)
@@ -46,7 +46,8 @@ class Node:
 
 
 class Fleet:
-    """`engine`: where the stores find it, as in a URL. `model`: a folder; none: a small one."""
+    """The nodes, a reference worker without a store, and a client. `engine`: addresses of the Redis
+    cluster. `model`: a folder; None: a tiny model."""
 
     def __init__(self, bin_dir, checkpoint_writer, folder, engine, nodes=(2, 1, 1),
                  store_flags=(), model=None):
@@ -86,7 +87,7 @@ class Fleet:
         return self.cluster.worker(self.model, store, *flags, **place)
 
     def add_node(self, host_bytes="256MiB", engine=None, cut=lambda node: None):
-        """`cut`: done to it before its store starts."""
+        """Adds a node. `cut(node)` is called before its store starts."""
         node = Node(self, f"node{len(self.nodes) + 1}",
                     (*self.flags, "--host-bytes", host_bytes, "--shared",
                      f"redis://{engine or self.engine}"))
@@ -105,7 +106,7 @@ class Fleet:
         return answer
 
     def publish_known(self):
-        """The population, once, into the engine."""
+        """Publishes all known prompts to the Redis cluster."""
         for ids in self.prompts.known:
             self.ask(ids, None, "--durability", "shared", "--wait-published")
 

@@ -1,4 +1,4 @@
-"""An open-loop load of prompts with shared prefixes, each answer of which is checked to the bit."""
+"""An open-loop load of prompts with shared prefixes; answers are compared with a reference."""
 
 import concurrent.futures
 import random
@@ -9,11 +9,11 @@ from hearth_procs import ProcessFailed
 from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 ANSWER_TOKENS = 2
-PLACES = 24  # requests that a client has under way
+PLACES = 24  # maximum requests of a client at a time
 
 
 class Prompts:
-    """A population that a trace draws from. One in `fresh_share` ends in words of its own."""
+    """The prompts of a load: `known` prompts, and `fresh_share` of prompts with new endings."""
 
     def __init__(self, prefixes=8, tails=6, chunks=12, fresh_share=0.1, seed=1):
         self._random = random.Random(seed)
@@ -45,7 +45,7 @@ class Answer:
 
 
 class Client:
-    """Asks one worker, and the next where it fails."""
+    """Sends a request to one worker and, if it fails, to the next."""
 
     def __init__(self, cluster, workers):
         self._cluster, self.workers = cluster, workers
@@ -70,7 +70,7 @@ class Client:
 
 
 class Reference:
-    """What a worker without a store says of each prompt."""
+    """Reference answers: those of a worker without a store."""
 
     def __init__(self, cluster, worker):
         self._cluster, self._worker, self._said = cluster, worker, {}
@@ -89,7 +89,7 @@ class Reference:
 
 
 class Load(BackgroundThread):
-    """Requests come when they come: at `rate` a second, by lot, until the block ends."""
+    """Sends requests at random times (Poisson process of `rate` a second) while the block runs."""
 
     def __init__(self, client, prompts, rate, seed=1):
         super().__init__()
@@ -119,7 +119,7 @@ class Load(BackgroundThread):
                 self._changed.notify_all()
 
     def wait_for_more(self, count):
-        """Until so many more requests came, and all that came until then have ended."""
+        """Waits until `count` more requests have ended; returns the number of requests so far."""
         end = len(self.answers) + count
         with self._changed:
             assert self._changed.wait_for(lambda: self._ended >= end, timeout=300)

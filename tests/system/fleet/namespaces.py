@@ -1,7 +1,7 @@
-"""Hosts of a fleet on one machine: a network namespace each, all on one bridge.
+"""The hosts of a fleet on one machine: one network namespace for each host, all on one bridge.
 
-`enter()` first: the program goes on in namespaces of its own, so that whatever it makes there ends
-with it. It is then on the bridge itself, as a client in the same network is.
+Call enter() first: the program continues in its own namespaces, so that everything that it makes
+there is removed at its end. It has an address on the bridge, like a client in the same network.
 """
 
 import os
@@ -12,7 +12,8 @@ import sys
 INSIDE = "HEARTH_FLEET_INSIDE"
 NETWORK = "10.77.0."
 SKIPPED = 77
-MOUNT = "mount -t tmpfs tmpfs /run && mkdir /run/netns"  # names of namespaces, for this one alone
+# A private /run/netns for the names of namespaces.
+MOUNT = "mount -t tmpfs tmpfs /run && mkdir /run/netns"
 
 
 def run(*words):
@@ -25,14 +26,14 @@ def _skip(why):
 
 
 def enter():
-    """Starts the program again in namespaces, or ends it as skipped where they are refused."""
+    """Restarts the program in namespaces; ends it as skipped if they are not permitted."""
     if os.environ.get(INSIDE):
         _make_bridge()
         return
     unshare, ip = shutil.which("unshare"), shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if unshare is None or ip is None:
         _skip("unshare (util-linux) or ip (iproute2) is not installed")
-    # With a process namespace too, what was started ends with the program, whatever ends that.
+    # With a PID namespace, all child processes end with the program, even if it is killed.
     words = [unshare, "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         words += ["--user", "--map-root-user"]
@@ -56,7 +57,7 @@ def _make_bridge():
 
 
 class Host:
-    """A namespace with one address. `words`: what runs a program in it."""
+    """A network namespace with one address. `words`: command prefix to run a program in it."""
 
     _all = []
 
@@ -75,7 +76,8 @@ class Host:
 
     @classmethod
     def forget_names(cls):
-        """Of hosts whose programs have ended; others may have the names then."""
+        """Deletes all namespaces, so that new hosts can use their names. REQUIRES: the hosts'
+        programs have ended."""
         for host in cls._all:
             if host.name is not None:
                 run("ip", "netns", "del", host.name)
@@ -85,7 +87,7 @@ class Host:
         run("ip", "-netns", self.name, *words)
 
     def block_replies(self, others):
-        """What this host would answer the others goes nowhere, without a word."""
+        """Silently drops this host's packets to the others."""
         for other in others:
             self.ip("route", "add", "blackhole", f"{other.address}/32")
 
@@ -94,7 +96,7 @@ class Host:
             self.ip("route", "del", "blackhole", f"{other.address}/32")
 
     def limit(self, rate):
-        """Everything that leaves this host, in tc's words ("20mbit")."""
+        """Limits the rate of this host's outgoing packets; `rate` as in tc ("20mbit")."""
         run("tc", "-netns", self.name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate,
             "burst", "64kb", "latency", "400ms")
 

@@ -1,4 +1,5 @@
-"""Faults in which something ends or falls silent. Each takes a Field and returns its verdict."""
+"""Faults in which a process ends or does not answer. Each takes a Field (chaos.py) and adds to its
+verdict."""
 
 import time
 
@@ -9,7 +10,7 @@ BUDGET_S = 0.5  # --shared-fetch-budget
 
 
 def primary_killed(field, silent=False):
-    """A primary's process ends, or its host falls silent: its replica takes over."""
+    """A primary is killed or, with `silent`, cut off from all hosts: its replica must take over."""
     fleet, verdict = field.fleet, field.verdict
     node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
@@ -33,7 +34,7 @@ def primary_killed(field, silent=False):
     asked = others.answers
     verdict.note("meanwhile asked for other shards' keys", len(asked))
     lost = sum(answer.cached == 0 for answer in asked)
-    if silent:  # a lookup that needs the generation from there may wait for its whole budget
+    if silent:  # a lookup that reads the generation there may wait for its whole budget
         verdict.note("of those, not restored", lost)
     else:
         verdict.none("of those, not restored", lost)
@@ -48,14 +49,14 @@ def primary_silent(field):
 
 
 def shard_lost(field):
-    """A third of the keys is gone for good, and cannot be written either."""
+    """A primary without a replica is killed: a third of the keys is lost and cannot be written."""
     def fault(_):
         field.engine.primaries()[0].kill()
     trace(field, fault)
 
 
 def store_lost(field):
-    """A store is killed; its workers compute until another one stands in its place, empty."""
+    """A store is killed; its workers compute until a new, empty store is started in its place."""
     def fault(requests):
         node = field.fleet.nodes[1]
         node.store.kill()
@@ -85,7 +86,7 @@ def trace(field, fault):
 
 
 def engine_silent(field):
-    """What the engine answers one of the stores goes nowhere, and then comes again."""
+    """The cluster's answers to one store are dropped for a while."""
     fleet, verdict = field.fleet, field.verdict
     node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())

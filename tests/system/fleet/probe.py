@@ -1,4 +1,4 @@
-"""Asks for what only the engine has, again and again, to see from when to when it is readable."""
+"""Repeatedly requests prompts that only the Redis cluster has, to measure when it is readable."""
 
 import itertools
 
@@ -6,18 +6,18 @@ from engine import wait_for
 from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
-PROMPTS = 32  # more than a store with `small_ram` holds
+PROMPTS = 32  # more than fit into a store with `small_ram`
 
 
 class Probe(BackgroundThread):
-    """Through one worker, whose store has `small_ram`."""
+    """Requests the prompts in a loop through one worker, whose store has `small_ram`."""
 
     def __init__(self, fleet, worker, seed="probe"):
         super().__init__()
         self._fleet, self.worker = fleet, worker
         self.prompts = [prompt(PROMPT_TOKENS, f"{seed} {n}") for n in range(PROMPTS)]
         self._cycle = itertools.cycle(self.prompts)
-        self.seen = []  # (began, ended, whether the engine gave all that this store lacked)
+        self.seen = []  # (began, ended, whether all tokens were restored), if Redis was needed
         self.answers = []
 
     def publish(self, worker):
@@ -30,12 +30,12 @@ class Probe(BackgroundThread):
             whole = answer.cached == answer.restorable
             self.answers.append(answer)
             if whole and answer.result["source_tier"] != "shared":
-                continue  # it says nothing of the engine
+                continue  # restored from the store's RAM: says nothing about Redis
             self.seen.append((answer.began, answer.ended, whole))
 
     def wait_whole(self, since, in_a_row=4):
-        """Seconds from `since` until so many came whole, one after the other; the first of them
-        counts."""
+        """Waits until `in_a_row` prompts in a row were restored; returns the seconds from `since`
+        to the end of the first of them."""
         def whole():
             later = [entry for entry in self.seen if entry[0] >= since]
             for first in range(len(later) - in_a_row + 1):
@@ -47,7 +47,8 @@ class Probe(BackgroundThread):
 
 
 def publish_one_chunk(fleet, engine, count):
-    """Prompts of one chunk, and the servers that have its two objects: (token ids, servers)."""
+    """Publishes prompts of one chunk; returns (token ids, servers that have its two objects) of
+    each."""
     def heads():
         return {(name, server) for server in engine.primaries()
                 for name in server.cli("keys", "*:[gl]:0")}
@@ -57,7 +58,7 @@ def publish_one_chunk(fleet, engine, count):
         ids = prompt(CHUNK_TOKENS + 1, f"one chunk {number}")
         fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
         now = heads()
-        # The prompt's last token has objects of its own, smaller ones.
+        # The prompt's last token has its own, smaller objects.
         new = sorted(now - known, key=lambda head: -int(head[1].cli("strlen", head[0])))
         published.append((ids, [server for _, server in new[:2]]))
         known = now
@@ -65,8 +66,9 @@ def publish_one_chunk(fleet, engine, count):
 
 
 class OneChunk(BackgroundThread):
-    """Asks for prompts of one chunk, each once, through a store that has none of them but the
-    first: it knows the generation and the fingerprint, each of which lies on one shard."""
+    """Requests prompts of one chunk, each once, through a store that has only the first of them in
+    RAM. With the first prompt, the store has read the generation and the fingerprint, each of which
+    is on one shard."""
 
     def __init__(self, fleet, worker, prompts):
         super().__init__()

@@ -1,11 +1,12 @@
-"""What a fault did, beside what it may do."""
+"""Compares the figures of a fault with their bars."""
 
 import load
 
 
 class Verdict:
-    """Of one fault. `say`: told each figure as it comes. `measures`: figures of time, and shares
-    of a trace, are held to their bars; a short trace on a busy machine only shows them."""
+    """The verdict on one fault. `say` receives a line for each figure. `measures`: figures of time
+    and shares of a trace must hold their bars; with a short trace on a busy machine they are only
+    printed."""
 
     def __init__(self, name, say=print, measures=True):
         self.name, self._say, self._measures = name, say, measures
@@ -33,7 +34,7 @@ class Verdict:
         self.hold(what, f"{figure:.3f}", f">= {bar:.3f}", figure >= bar or not self._measures)
 
     def answers(self, fleet, *lists):
-        """None failed, and each has the bits of a worker without a store."""
+        """Checks that no request failed, and that all answers equal the reference."""
         answers = [answer for some in lists for answer in some]
         failed = [answer for answer in answers if answer.result is None]
         asked_again = [answer for answer in answers if answer.result and answer.errors]
