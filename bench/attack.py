@@ -71,8 +71,8 @@ RATES = {
 }
 # Attackers that use caller_bench: (number of the first prompt, pause in ms, more arguments).
 # `neighbour` publishes and fetches 4 MiB; `pin-flood` publishes and pins as much as its tenant may;
-# each sends its next call when the last is answered. `generates` keeps 100 requests for one token
-# at a worker, which refuses most of them.
+# each sends its next call after the last answer. `generates` keeps 100 requests for one token at
+# a worker, which refuses most of them.
 CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
            "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
 WORKER_CALLERS = {"generates": (1000000, 0, {"threads": 100})}

@@ -8,9 +8,10 @@ last turn uses shared memory without the proxy. The workers have exactness invar
 One always loads (its fetch budget is an hour), one never loads, and one, new for each rate,
 decides: it gets three requests before it is measured. Then all three get requests by turns, each
 with another ending, that only read the cache. The row with an arrow is the first request of auto
-after the fastest link became the slowest, of a new worker each time. If a load would take more than --patience seconds at a
-rate, it is not measured: the printed time is bytes / rate. Printed: median TTFT of each worker,
-auto's decisions, and the ratio of auto to the better of the others. The bar, of issue 13, is 1.10.
+after the fastest link became the slowest, of a new worker each time. If a load would take more
+than --patience seconds at a rate, it is not measured: the printed time is bytes / rate. Printed:
+median TTFT of each worker, auto's decisions, and the ratio of auto to the better of the others. The
+bar is 1.10.
 """
 
 import asyncio
@@ -109,7 +110,7 @@ class Bench:
                  self.args.threads]
         if load == "always":
             flags += ["--fetch-budget", "3600s"]
-        if address == self.proxy.address:  # else shared memory bypasses it
+        if address == self.proxy.address:  # else the worker reads shared memory, not the proxy
             flags += ["--store-shared-memory", "off"]
         return self.cluster.worker(self.args.model, address, *flags)
 
@@ -134,7 +135,7 @@ class Bench:
         return {side: statistics.median(all_ms) for side, all_ms in times.items()}, decided
 
     def slowdown(self, never, rate, slow):
-        """Each turn: a new worker measures the fast link, then its next load is by the slow link."""
+        """In each turn, a new worker measures the fast link and then loads by the slow link."""
         turns = []
         for _ in range(self.args.reps):
             self.proxy.rate = rate * 1e6

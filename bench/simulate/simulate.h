@@ -105,9 +105,10 @@ struct FleetRates {
 
 // Several stores that share one key-value engine.
 // A store keeps blocks in its own memory by the policy of real stores. The engine evicts blocks by
-// expiry, which the stores' own code chooses (shared_ttl_policy.h). A block is found if the asked store
-// or the engine has it; blocks from the engine are copied to the store. Missing blocks are computed
-// and published, and the store then writes the blocks of the prompt that the engine does not have.
+// expiry, which the stores' own code chooses (shared_ttl_policy.h). A block is found if the asked
+// store or the engine has it; blocks from the engine are copied to the store. Missing blocks are
+// computed and published, and the store then writes the blocks of the prompt that the engine does
+// not have.
 class Fleet {
  public:
   explicit Fleet(const FleetShape& shape);

@@ -44,7 +44,7 @@ constexpr Named kNames[] = {
     {"pool_hits", "Prefixes found in the worker's pool"},
     {"pool_inserts", "Prefixes put into the worker's pool"},
     {"pool_too_large", "Prefixes larger than the pool"},
-    {"publishes", "Publishes started"},
+    {"publishes", "Publishes that the worker started"},
     {"publishes_stored", "Publishes that stored a boundary"},
     {"publishes_dropped", "Publishes dropped because too many were waiting or the worker stopped"},
     {"publish_bytes", "Bytes sent by publishes"},

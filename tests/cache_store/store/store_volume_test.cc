@@ -146,7 +146,7 @@ TEST_P(StoreVolume, LongShortageLowersLimit) {
   EXPECT_FALSE(Publish(1000).ok());
   for (int minute = 0; minute < 7; ++minute) Upkeep(absl::Minutes(1));
   absl::Status taken = Publish(1000);
-  for (int second = 0; second < 10 && !taken.ok(); ++second) {
+  for (int second = 0; second < 60 && !taken.ok(); ++second) {
     Upkeep();
     taken = Publish(1000);
   }
