@@ -50,7 +50,7 @@ class ThreadExecutor : public Executor {
   const uint64_t max_bytes_;
   absl::Mutex mu_;
   std::deque<std::pair<uint64_t, std::function<void()>>> jobs_ ABSL_GUARDED_BY(mu_);
-  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;      // of waiting and running jobs
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;      // bytes of waiting and running jobs
   uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0;   // jobs ever accepted
   uint64_t completed_ ABSL_GUARDED_BY(mu_) = 0;  // jobs ever run
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

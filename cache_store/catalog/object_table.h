@@ -231,7 +231,7 @@ class ObjectTable {
   // RAM of the bookkeeping of all copies in RAM, by formula.
   uint64_t copy_cost_bytes() const { return copy_cost_bytes_; }
   uint64_t bytes() const { return bytes_; }      // each object counts once, whatever its tiers
-  uint64_t demoted() const { return demoted_; }  // copies
+  uint64_t demoted() const { return demoted_; }  // demoted copies so far
 
  private:
   void Uncharge(StoredObject* object);

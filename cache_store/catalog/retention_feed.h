@@ -43,7 +43,7 @@ class RetentionFeed {
 
   // Notes a use of these points, root first.
   void Renew(const std::vector<RestorePointEntry*>& path, absl::Time now);
-  // Notes a request for a prompt, whatever is stored: stored boundaries count as used, remembered
+  // Records a request for a prompt, stored or not: stored boundaries count as used, remembered
   // boundaries as returned.
   void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
 

@@ -89,7 +89,7 @@ class DiskTier : public SliceTier {
   // Returns the records read by Open(). Call once, before other methods.
   virtual DiskContents Load() = 0;
   // Reads manifests as they are on disk now; nullopt for an absent or damaged manifest. An error
-  // tells nothing about the manifests: read again. Fastest for ascending numbers.
+  // says nothing about the manifests: read again. Fastest for ascending numbers.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
 

@@ -167,7 +167,7 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   return contents;
 }
 
-// Describes what is wrong with the records; empty: nothing.
+// Describes the problems of the records; empty: none.
 std::string Wrong(const Database& db, const DiskContents& contents) {
   if (contents.damage.size() == db.found().size() && contents.unreadable_objects.empty()) return "";
   return absl::StrCat(absl::StrJoin(contents.damage, "; "), "; ", contents.objects.size(),

@@ -46,7 +46,7 @@ class PointCount {
   // Call after committing points. Points that already count are not counted again; `replaced`
   // points no longer count.
   void Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64_t> replaced = {});
-  // Call before erasing points. Returns those that were counted.
+  // Call before erasing points. Returns the points that were counted.
   std::vector<uint64_t> Remove(absl::Span<const uint64_t> numbers);
   // On stable storage on return.
   absl::Status NoteDrops(uint64_t drops);

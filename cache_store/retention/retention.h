@@ -106,8 +106,8 @@ class Retention {
   // Like Visit, for one owner.
   virtual void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Contains(Key key) const = 0;
-  virtual size_t held() const = 0;        // keys
-  virtual size_t remembered() const = 0;  // units
+  virtual size_t held() const = 0;        // held keys
+  virtual size_t remembered() const = 0;  // remembered units
 };
 
 // kLru: evicts the least recently used unit; of units used by one request, the longest first.

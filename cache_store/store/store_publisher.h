@@ -46,7 +46,7 @@ struct PublishSpec {
   // existing point gets the later of its expiry and the new one; without a time to live and a
   // tenant default, it keeps its expiry.
   absl::Duration ttl;
-  KeepHint hint = {};                       // an existing point keeps its hint if this one is empty
+  KeepHint hint = {};                       // if empty, an existing point keeps its hint
   std::function<bool()> stopped = nullptr;  // as PrefixQuery::stopped
   std::string publisher = "";               // the caller's name, for QuarantineResult
   std::vector<ChainPtr> chains = {};        // as PrefixQuery::chains

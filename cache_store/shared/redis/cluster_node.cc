@@ -22,7 +22,7 @@ constexpr absl::Duration kLookPause = absl::Milliseconds(100);
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A node that never served is probed with increasing pauses, up to this factor: a map may name
 // hundreds of absent nodes.
-constexpr uint32_t kLongestPause = 8;  // times the first one
+constexpr uint32_t kLongestPause = 8;  // times the first pause
 
 // Limit of the bytes of running requests and replies of one connection.
 constexpr uint64_t kInFlightBytesMax = uint64_t{32} << 20;

@@ -209,7 +209,8 @@ void ClusterRouter::WantMap() {
   map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { RequestMap(); });
 }
 
-// Of two servers without a cluster, each would claim all slots, so keep asking the same server.
+// If there are two servers without a cluster, each would claim all slots, so keep asking the same
+// server.
 ClusterNode* ClusterRouter::ChooseMapNode() {
   if (map_.has_value() && map_->primaries().size() == 1) {
     ClusterNode* node = NodeAt(map_->primaries()[0]);

@@ -59,7 +59,7 @@ void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
   if (reply.ok()) {
     answers_[index].reply = std::move(reply);
   } else {
-    // Copy the status: the loop's thread keeps the one that it gives to several commands.
+    // Copy the status: the loop's thread keeps the original, which it gives to several commands.
     answers_[index].reply = absl::Status(reply.status().code(), reply.status().message());
   }
   assert(left_ > 0);

@@ -29,7 +29,7 @@ class SharedStore final : public ForwardingStore {
   // it is the steady clock, too.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
-    std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
+    std::unique_ptr<Executor> executor, waiting;  // as in SharedWriter
   };
   // `secret`: the secret with which `store` was opened. Shared values are named and sealed with it.
   SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,

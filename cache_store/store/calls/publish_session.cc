@@ -210,7 +210,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
-  // After the copy, so that what was verified is what is kept.
+  // Verify after the copy, so that the kept bytes are the verified bytes.
   if (!digest.has_value()) digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
   if (*digest != spec_.objects[object].slice_digests[place]) {
     core_->Count(Counter::kDigestMismatches);

@@ -1,5 +1,5 @@
-// Damaged, cut or missing files of a data folder: which the store repairs, what it loses, and what
-// it reports. Single bit flips: flip_test.cc.
+// Damaged, cut or missing files of a data folder: repairs, losses and reports of the store. Single
+// bit flips: flip_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>

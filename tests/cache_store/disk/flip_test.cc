@@ -243,8 +243,8 @@ class DamageAtRest : public ::testing::Test {
     EXPECT_EQ(RunInChild([&] { Flips(*folder_).MakeFolder(); }), 0);
   }
 
-  // Applies damages `first` to `end` - 1, or until `damage` returns "". Returns a map: lost points
-  // -> number of damages that lost so many.
+  // Applies damages `first` to `end` - 1, or until `damage` returns "". Returns a map: number of
+  // lost points -> number of damages with this loss.
   using Numbered = std::function<std::string(const std::string& folder, uint64_t number)>;
   std::map<size_t, int> TryAll(uint64_t first, uint64_t end, const Numbered& damage) {
     for (uint64_t next = first; next < end;) {

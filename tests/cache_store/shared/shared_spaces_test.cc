@@ -25,9 +25,9 @@ class SharedSpacesTest : public SharedStoreTest {
     }
   }
   absl::Status DropAll(SharedSpaces* spaces) {
-    absl::Status told;
-    absl::Status status = spaces->DropAll("default", false, Soon(), &told).status();
-    status.Update(told);
+    absl::Status written;
+    absl::Status status = spaces->DropAll("default", false, Soon(), &written).status();
+    status.Update(written);
     return status;
   }
   size_t Points() { return store_.store->List("default").size(); }

@@ -1,5 +1,5 @@
-// Stores that share an engine: an entry published to one is served by all, and engine failures
-// cause only misses.
+// Stores that share an engine: all of them serve an entry that was published to one store, and
+// engine failures cause only misses.
 #include "cache_store/shared/tier/shared_store.h"
 
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ class StoreDeviceTest : public testing::Test {
     Read(seed);
     executor_->RunAll();
   }
-  // Reads all objects of the plan from the device only. Returns false if one is not there.
+  // Reads all objects of the plan from the device only. Returns false if an object is missing.
   bool ReadFromDevice(FetchSession* session, uint64_t seed) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {

@@ -80,7 +80,7 @@ TEST_F(StoreSpace, LivePointsBlockNoReclaim) {
 }
 
 // 100 prompts of six chunks after a common system prompt of two chunks, each fetched again: with
-// room for all, every prompt is a whole hit; with room for 20, the last ones are, and the common
+// room for all, every prompt is a whole hit; with room for 20, the last prompts are, and the common
 // system prompt stays.
 TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
   constexpr uint64_t kPrompts = 100;

@@ -79,7 +79,7 @@ TEST_F(StoreTenants, PublicReadStoresNothing) {
   EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
   EXPECT_TRUE(store_->List("a").empty());
-  // A prompt that continues the public one is stored completely under the tenant's own name.
+  // A prompt that continues the public prompt is stored completely under the tenant's own name.
   Publish("a", 1, kPointTokens + 16);
   EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
