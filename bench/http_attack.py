@@ -34,8 +34,7 @@ Exits with 1 if a bar is missed.
 --only takes the beginning of KIND/NAME or of NAME and may be repeated. A tiny model:
 build/tests/write_checkpoint FOLDER lllg 70 4 4 16 2048 1 700, and
 tests/data/tiny_tokenizer/tokenizer.model copied into FOLDER. All of it: about 90 minutes; with
---seconds 5 --alone 5 some 20. Ends what it started. Times on a machine that does other things are
-upper bounds.
+--seconds 5 --alone 5 some 20. Times on a machine that does other work are upper bounds.
 """
 
 import argparse

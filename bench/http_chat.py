@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/http_chat.py MODEL_DIR [--history 2048] [--turns 4]
 
-The client names no field about caching. Printed for each turn: tokens of its prompt, those that
-were cached, the time to its first token, and that of the same prompt at a worker without a store.
-Exits with 1 where a whole chunk of an earlier turn was computed again.
+The client sends no field about caching. Printed for each turn: tokens of its prompt, its cached
+tokens, its time to first token, and the time to first token of the same prompt at a worker without
+a store. Exits with 1 if a whole chunk of an earlier turn was computed again.
 """
 
 import argparse

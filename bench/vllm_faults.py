@@ -1,14 +1,15 @@
-"""vLLM with a store behind a wire that breaks, stalls, slows down or lies, and with a full store.
+"""vLLM with a store behind a proxy that disconnects, stalls, slows down or corrupts bytes, and with
+a full store.
 
 usage: .clients/vllm/bin/python bench/vllm_faults.py MODEL STORE FULL ROUNDS SEED
        (PYTHONPATH=build/python)
 
 MODEL: a folder, as build/tests/write_checkpoint writes it (layers gllgl, a window of 24, heads 2 1
 32, 160 tokens). STORE, FULL: addresses of two stores, FULL with --host-bytes 1MiB --disk-bytes
-1MiB. A round is four prompts at once, greedy, and the fault begins at a random moment of it.
-Prints how many answers differed from those before the first fault, how many were restored, the
-requests and their calls to the stores, and the processor time in cores over 10 s before the first
-and after the last fault, with the wire, without the polling threads of torch's gloo.
+1MiB. A round is four greedy prompts at once; the fault begins at a random moment of the round.
+Prints the number of answers that differed from the answers before the first fault, the number of
+restored prompts, the requests, their calls of the stores, and the used cores, over 10 s before the
+first and after the last fault, including the proxy, without the polling threads of torch's gloo.
 """
 
 import asyncio

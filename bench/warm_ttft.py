@@ -1,4 +1,4 @@
-"""Warm time to first token: a 2,048-token prefix and 64 new tokens, beside transformers.
+"""Warm time to first token of Hearth and transformers: a 2,048-token prefix and 64 new tokens.
 
     .venv/bin/python bench/warm_ttft.py [--model DIR] [--reps 7] [--json FILE]
 
@@ -33,7 +33,7 @@ ENDING_TOKENS = 64
 
 
 def windowed_minimum_bytes(model_dir):
-    """KV bytes that a restore point at PREFIX_TOKENS cannot do without, float32."""
+    """Returns the least KV bytes of a restore point at PREFIX_TOKENS, in float32."""
     config = json.loads((pathlib.Path(model_dir) / "config.json").read_text())
     config = config.get("text_config", config)
     row = 2 * config["num_key_value_heads"] * config["head_dim"] * 4

@@ -1,8 +1,8 @@
-"""An agent that chooses a tool, reads what it said, and goes on: each turn restores all before it.
+"""An agent that chooses a tool and reads its result, in turns; each turn restores the turns before.
 
 usage: agent.py WORKER TASK
 
-The choice is made by the tools' letters alone: a bias leaves the model no other token.
+The model chooses by a tool's letter: a logit bias allows only the letters' tokens.
 """
 
 import datetime

@@ -23,7 +23,7 @@ def main(address: str, document: str, questions: list[str]) -> None:
             answer = stream.answer
             print(f"\n[{answer.cached_tokens} of {answer.prompt_tokens} tokens restored, "
                   f"first token after {answer.finished.ttft_ms:.0f} ms]")
-            # The answer's own tokens: the next turn finds them where this one left them.
+            # With the answer's token ids, the next turn restores this turn and its answer.
             chat.append(model(answer.text, answer.token_ids))
 
 

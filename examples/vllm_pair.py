@@ -16,7 +16,7 @@ def answer(name: str, path: str, store_address: str, ids: list[int]) -> None:
         kv_connector="HearthConnector", kv_connector_module_path="hearth_cache.vllm",
         kv_role="kv_both", kv_load_failure_policy="recompute",
         kv_connector_extra_config={"store": store_address})
-    # Tokens in, tokens out: with a tokenizer prompts may be texts.
+    # Prompts and answers are token ids; with a tokenizer, prompts may be texts.
     engine: Any = vllm.LLM(path, kv_transfer_config=connector, max_model_len=2048,
                            enforce_eager=True, skip_tokenizer_init=True)
     options: Any = vllm.SamplingParams(max_tokens=8, temperature=0, ignore_eos=True,
@@ -24,7 +24,7 @@ def answer(name: str, path: str, store_address: str, ids: list[int]) -> None:
     done = engine.generate([{"prompt_token_ids": ids}], options, use_tqdm=False)[0]
     print(f"{name}: {done.num_cached_tokens} of {len(ids)} tokens restored")
     print(list(done.outputs[0].token_ids), flush=True)
-    engine.llm_engine.engine_core.shutdown()  # sends what is left to keep
+    engine.llm_engine.engine_core.shutdown()  # finishes the saves
 
 
 def main(path: str, store_address: str, ids: list[int]) -> int:

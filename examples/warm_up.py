@@ -1,5 +1,5 @@
-"""Keeps prompts warm, as a step of a deployment: computes what the store lacks, and prolongs the
-rest. Ends with 1 where a prompt could not be kept.
+"""Keeps prompts warm, as a step of a deployment: computes prompts that are not stored, and extends
+the time to live of the others. Exit code 1: a prompt could not be kept.
 
 usage: warm_up.py WORKER STORE HOURS PROMPT_FILE...
 """

@@ -1,10 +1,10 @@
-"""The parts of a GPU kit that compare answers, each with a line of JSON for a row.
+"""The parts of a GPU kit that compare answers; each prints a line of JSON for each row.
 
-    parts.py tokens MODEL_DIR DEVICE KIT     64 greedy tokens in float32, beside transformers'
-    parts.py workers MODEL_DIR DEVICE KIT    a worker of the device path beside a CPU worker, on one
-                                             store; without a device, the emulated path
+    parts.py tokens MODEL_DIR DEVICE KIT     compares 64 greedy float32 tokens with transformers
+    parts.py workers MODEL_DIR DEVICE KIT    a device worker (emulated without a device) and a CPU
+                                             worker share one store
     parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [WORKER_FLAG...]]
-                                             three real workers, and the store between them
+                                             three workers share one store
 If a part cannot run, it prints the reason and exits with 77.
 """
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The Debian package has programs that run, their pages, and the packages of what they load.
+# Tests the Debian package: its programs run, it has their manual pages, and Depends names the
+# packages of all libraries that they load.
 #
 # usage: deb_test.sh BIN INTO
 set -euo pipefail
@@ -28,7 +29,7 @@ done
 bash -n "$root/usr/share/bash-completion/completions/hearthctl"
 grep -q 'Apache License' "$root/usr/share/doc/hearth/copyright" || fail "no licence"
 
-# Of each library that a program names, a package that has it is in Depends.
+# For each library that a program needs, Depends must name a package that contains it.
 depends=" $(dpkg-deb -f "$package" Depends | sed 's/([^)]*)//g; s/[,|]/ /g') "
 loaded=$(for program in "$root"/usr/bin/*; do objdump -p "$program"; done |
   awk '$1 == "NEEDED" { print $2 }' | sort -u)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Each command of ./hearth has --help, which does no work: bash tests/scripts/help_test.sh
+# Tests that each command of ./hearth has --help without side effects.
+# Usage: bash tests/scripts/help_test.sh
 set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
 trap 'rm -rf "$FOLDER"' EXIT
-# A tree of its own, and few programs: a command that does more than it should fails.
+# A copy of the tree and a PATH with few programs: a command that does other work fails.
 cp -r "$ROOT_OF_TEST/hearth" "$ROOT_OF_TEST/scripts" "$FOLDER"
 mkdir "$FOLDER/bin"
 for program in bash cat dirname flock mkdir; do
@@ -14,7 +15,7 @@ before=$(cd "$FOLDER" && find . | sort)
 
 fail() { printf 'FAILED: %s\noutput:\n%s\n' "$1" "${OUTPUT:-}" && exit 1; }
 
-# hearth WORD...: OUTPUT is what it says.
+# hearth WORD...: runs ./hearth and stores its output in OUTPUT.
 hearth() { OUTPUT=$(PATH=$FOLDER/bin "$FOLDER/hearth" "$@" 2>&1); }
 
 hearth help || fail "help"
@@ -25,7 +26,7 @@ mapfile -t commands < <(sed -n 's/^  \([a-z]\+\)\b.*/\1/p' <<<"$usage")
 
 for name in "${commands[@]}"; do
   [[ $name != help ]] || continue
-  # Its lines in the list: up to the next command.
+  # The command's lines in the list, up to the next command.
   options=$(sed -n "/^  $name\b/,/^  [a-z]/{/^  $name\b/p;/^  [a-z]/!p}" <<<"$usage" |
     grep -oE -- '--[a-z]+' | sort -u || true)
   for words in "$name --help" "$name -h" "help $name"; do

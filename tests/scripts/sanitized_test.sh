@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tests of how scripts/build.sh deals out what sanitizers run: bash tests/scripts/sanitized_test.sh
-# shellcheck disable=SC2016  # what programs do is expanded by the shell that runs them
+# Tests how scripts/build.sh runs test programs in parts under sanitizers.
+# Usage: bash tests/scripts/sanitized_test.sh
+# shellcheck disable=SC2016  # the programs' shells expand the text
 set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
 trap 'rm -rf "$FOLDER"' EXIT
 
-# program NAME COMMAND...: one that says its part in $FOLDER/ran, and then does what is told.
+# program NAME COMMAND: makes a program that appends its part to $FOLDER/ran and runs COMMAND.
 program() {
   mkdir -p "$FOLDER/tests"
   {
@@ -17,7 +18,7 @@ program() {
   chmod +x "$FOLDER/tests/$1"
 }
 
-# run JOBS PROGRAM...: OUTPUT and STATUS are what came of it.
+# run JOBS PROGRAM...: runs run_sanitized; sets OUTPUT and STATUS.
 run() {
   STATUS=0
   rm -rf "$FOLDER/ran" "$FOLDER/passed"
@@ -60,7 +61,7 @@ for jobs in 1 2 5 30; do
 done
 expect "what a part writes is shown" says hello
 
-# Others of its parts end before it and after it.
+# One part of a program fails; its other parts end before and after it.
 program two '[[ $GTEST_SHARD_INDEX != 1 ]] || { echo "broken here"; exit 3; }'
 for jobs in 1 2 5; do
   run "$jobs" one two three

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A first run compiles hearth-store and hearthctl before torch is there, in the folder that is then
-# configured with the worker. Their commands must not differ, or they would be compiled twice.
-# Usage: without_worker_test.sh PYTHON, as CMake got it.
+# A first run compiles hearth-store and hearthctl before torch is installed, in a folder that is
+# later configured with the worker. Their compile commands must be equal in both configurations;
+# otherwise they would be compiled twice. Usage: without_worker_test.sh PYTHON (HEARTH_PYTHON).
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)

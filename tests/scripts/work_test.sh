@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tests of scripts/work.sh, progress.sh and setup.sh: bash tests/scripts/work_test.sh
-# shellcheck disable=SC2016  # what `run` gets is expanded by the shell it starts
+# Tests scripts/work.sh, progress.sh and setup.sh. Usage: bash tests/scripts/work_test.sh
+# shellcheck disable=SC2016  # the shell that `run` starts expands the text
 set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
 trap 'rm -rf "$FOLDER"' EXIT
 
-# run COMMANDS: in a shell of their own that has the scripts; OUTPUT and STATUS are what came of it.
+# run COMMANDS: runs them in a new shell that has sourced the scripts; sets OUTPUT and STATUS.
 run() {
   STATUS=0
   OUTPUT=$(cd "$FOLDER" && bash -c '
@@ -19,7 +19,7 @@ run() {
     eval "$3"' bash "$ROOT_OF_TEST" "$FOLDER" "$1" 2>&1) || STATUS=$?
 }
 
-# expect TEXT CONDITION...
+# expect TEXT CONDITION...: fails with TEXT unless the condition holds.
 expect() {
   local text=$1
   shift

@@ -141,7 +141,7 @@ class QueuedStreams(HttpWorker):
         return "--max-running", "1"
 
     def test_queued_stream_gets_headers_early(self):
-        """The streams are queued behind a long request that has the only place."""
+        """A long request has the only place, so the streams are queued."""
         source = random.Random(SEED)
         first = self.connect()
         first.sendall(request_bytes(COMPLETIONS, {

@@ -51,7 +51,7 @@ class PrefillOptions(PromptOptions, total=False):
     durability: Durability
     ttl_s: Optional[int]
     adapter: str
-    keep_s: int  # evict the kept prefix last within the tenant for so many seconds
+    keep_s: int  # seconds during which the prefix is evicted last within the tenant
     priority: int  # -8 to 8: each step doubles its value within the tenant
 
 

@@ -43,9 +43,9 @@ class AsyncStore(AsyncClosing):
                     place: Optional[Place] = None, deadline_s: Optional[float] = None) -> Fetched:
         """Returns the longest restore point of a prompt that is above `above_tokens` and at most
         `max_tokens` (0: at least one token is left to compute). Checks every slice's digest. If a
-        digest is wrong, the store is asked once more and then verifies its own bytes; if one is
-        wrong again, raises DataLoss. `place` receives each slice as it comes; the result then has
-        no slices. If the store is asked again, `place` receives all slices again, with another
+        digest is wrong, the store is asked once more and then verifies its own bytes; if a digest
+        is wrong again, raises DataLoss. `place` receives each slice as it comes; the result then
+        has no slices. If the store is asked again, `place` receives all slices again, with another
         Fetched."""
         patience = self._channel.patience(deadline_s)
         try:
