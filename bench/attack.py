@@ -189,7 +189,7 @@ class Attacker:
         kind = "worker" if server.kind == "worker" else "store"
         if name in ALL_CALLERS:
             first, pause_ms, more = ALL_CALLERS[name]
-            # Other prompts than in the last turn: storing or pinning the same ones is no work.
+            # New prompts in each turn: storing or pinning the same prompts again is no work.
             argv = server.caller(100000, pause_ms, "other", first=first + 100001 * turn, **more)
         else:
             rate, is_known = RATES[name]

@@ -5,7 +5,7 @@ usage: .venv/bin/python bench/transformers_prefix.py [--endings N]
 Each row is a process of its own that loads Gemma 3 270M in float32, runs it once on a few tokens,
 and is then timed: `cold` computes prefix and ending; `store` restores the prefix by gRPC from a
 store in RAM and computes the ending; `torch.load` reads the same cache, as torch.save wrote it.
-The package is the one that scripts/python_package.sh built. Ends with 1 where an answer differs:
+scripts/python_package.sh must have built the package. Ends with 1 where an answer differs:
 other greedy tokens, or logits further apart than 5e-5.
 """
 

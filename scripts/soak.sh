@@ -28,7 +28,7 @@ seeds=${3:-300}
 flips=${4:-5000}
 moments=${5:-1000}
 simulated=${6:-7200}
-# The simulation stops after this many failed seeds: nobody reads more histories.
+# The simulation stops after this many failed seeds.
 MOST_FAILED=20
 
 # simulate SECONDS: runs one seed after the other until the time is up. The history of a failed seed

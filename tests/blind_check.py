@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws 60 comments, 60 messages and 60 test names for a reader who has not seen the code.
 
-The reader writes below each line what it means, and whether it was clear at first reading; then
-compares with the code at the places that --places prints. The commit decides what is drawn, so
-nobody can choose the lines.
+The reader writes below each line its meaning, and whether it was clear at first reading, and then
+compares with the code at the places that --places prints. The hash of the commit is the seed, so
+the lines cannot be chosen.
 """
 
 import argparse

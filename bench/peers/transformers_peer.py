@@ -1,7 +1,7 @@
 """Hugging Face transformers on the same weights, in this process, for comparison in benchmarks.
 
 Float32, DynamicCache, scaled-dot-product attention, as in `generate`. Sleep QUIET_S before timing
-the other engine, so that the spinning threads of this one are asleep.
+the other engine, so that the spinning threads of this engine are asleep.
 """
 
 import copy

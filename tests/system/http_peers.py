@@ -95,7 +95,7 @@ class Caller:
         return True
 
     def finish(self):
-        """Called after the last part. False: the connection is to be closed."""
+        """Called after the last part. False: close the connection."""
         self.is_sent = True
         if self.request.ending == "half":
             self.socket.shutdown(socket.SHUT_WR)

@@ -189,7 +189,7 @@ class Offer:
 
 class Turn:
     """A store's answer to a lease. If `compute`, this caller computes the prefix, and other callers
-    wait until the block ends. Otherwise nobody has to wait: `usable_tokens` can be fetched."""
+    wait until the block ends. Otherwise no caller waits: `usable_tokens` can be fetched."""
 
     def __init__(self, answer: cache_store_pb2.LeaseResponse) -> None:
         self.answer = answer
