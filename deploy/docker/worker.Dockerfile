@@ -21,7 +21,7 @@ COPY --from=build /out/bin/ /usr/local/bin/
 COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck
 COPY LICENSE NOTICE /usr/share/doc/hearth/
 
-ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
+ENV LD_LIBRARY_PATH=/opt/hearth/lib:/opt/hearth/lib/torch/lib \
     HEARTH_WORKER_LISTEN=0.0.0.0:7070 \
     HEARTH_WORKER_METRICS_LISTEN=0.0.0.0:9070 \
     HEARTH_WORKER_HTTP_LISTEN=0.0.0.0:8000 \
