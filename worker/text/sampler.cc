@@ -104,14 +104,35 @@ double UniformAt(uint64_t seed, uint64_t step) {
 }
 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<float> logits, const SamplingParams& params,
-                                             uint64_t step, LogitRules* rules) {
-  if (rules == nullptr) return Sample(absl::Span<const float>(logits), params, step);
-  rules->Apply(logits);
-  absl::StatusOr<SampledToken> token = SampleOf(logits, params, step, /*reports=*/false);
-  rules->Restore(logits);
+                                             uint64_t step, LogitRules* rules,
+                                             absl::Span<const uint32_t> allowed) {
+  if (rules == nullptr && allowed.empty()) {
+    return Sample(absl::Span<const float>(logits), params, step);
+  }
+  if (rules != nullptr) rules->Apply(logits);
+  absl::StatusOr<SampledToken> token = allowed.empty()
+                                           ? SampleOf(logits, params, step, /*reports=*/false)
+                                           : SampleAllowed(logits, params, step, allowed);
+  if (rules != nullptr) rules->Restore(logits);
   if (!token.ok() || !params.reports()) return token;
   if (absl::Status added = AddLogprobs(logits, params.logprobs, &*token); !added.ok()) return added;
   return token;
+}
+
+absl::StatusOr<SampledToken> Sampler::SampleAllowed(absl::Span<const float> logits,
+                                                    const SamplingParams& params, uint64_t step,
+                                                    absl::Span<const uint32_t> allowed) {
+  assert(allowed.size() * 32 >= logits.size());
+  row_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    // What is not a finite number stays so, and is found.
+    const bool may = ((allowed[i / 32] >> (i % 32)) & 1) != 0;
+    row_[i] = may ? logits[i] : logits[i] * 0.0F - FLT_MAX;
+  }
+  absl::StatusOr<SampledToken> token = SampleOf(row_, params, step, /*reports=*/false);
+  if (!token.ok() || row_[static_cast<size_t>(token->id)] > -FLT_MAX) return token;
+  return absl::InvalidArgumentError(
+      "sampling: logit_bias and bad_token_ids leave no token that the grammar allows");
 }
 
 absl::Status Sampler::AddLogprobs(absl::Span<const float> logits, uint32_t count,

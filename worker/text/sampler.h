@@ -75,9 +75,12 @@ struct Candidate {
 class Sampler {
  public:
   // Draws a token. kInternal: a logit is not finite. `rules`: change the logits for the draw and
-  // restore them; may be null. REQUIRES: logits is not empty; params.Validate() is OK.
+  // restore them; may be null. `allowed`: one bit for each token, the first token in the lowest bit;
+  // only tokens with a set bit are drawn; empty: all tokens. kInvalidArgument: the rules leave no
+  // allowed token. REQUIRES: logits is not empty; params.Validate() is OK.
   absl::StatusOr<SampledToken> Sample(absl::Span<float> logits, const SamplingParams& params,
-                                      uint64_t step, LogitRules* rules);
+                                      uint64_t step, LogitRules* rules,
+                                      absl::Span<const uint32_t> allowed = {});
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                       uint64_t step);
 
@@ -98,6 +101,9 @@ class Sampler {
  private:
   absl::StatusOr<SampledToken> SampleOf(absl::Span<const float> logits,
                                         const SamplingParams& params, uint64_t step, bool reports);
+  absl::StatusOr<SampledToken> SampleAllowed(absl::Span<const float> logits,
+                                             const SamplingParams& params, uint64_t step,
+                                             absl::Span<const uint32_t> allowed);
   void KeepAll(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   void KeepTopK(absl::Span<const float> logits, uint32_t k);
   void KeepTopP(double top_p);
@@ -120,6 +126,7 @@ class Sampler {
 
   std::vector<Candidate> candidates_;
   std::vector<double> sums_;  // sums of weights per block
+  std::vector<float> row_;    // logits of the allowed tokens
   bool few_ = true;           // top-p kept few tokens last time
 };
 

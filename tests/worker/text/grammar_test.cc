@@ -1,0 +1,239 @@
+// Grammars over the tiny tokenizer: what may come next, what must, and where an answer ends.
+#include "worker/text/grammar.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/text/tiny_tokenizer.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int32_t kEos = 1;
+
+GrammarEngine& Grammars() {
+  static auto* const grammars = new GrammarEngine(&TinyTokenizer(), {kEos}, TinyTokenizer().size());
+  return *grammars;
+}
+
+std::unique_ptr<GrammarState> StateOf(const std::string& schema,
+                                      std::vector<std::string> triggers = {}) {
+  const auto grammar = Grammars().Compile({schema, std::move(triggers), false});
+  EXPECT_TRUE(grammar.ok()) << grammar.status();
+  return grammar.ok() ? (*grammar)->NewState() : nullptr;
+}
+
+bool Allows(GrammarState* state, int32_t token) {
+  const auto mask = state->Allow();
+  EXPECT_TRUE(mask.ok()) << mask.status();
+  if (mask->empty()) return true;
+  return (((*mask)[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
+}
+
+// Whether the text's tokens may come one after the other; checks the masks too.
+bool Takes(GrammarState* state, const std::string& text) {
+  for (const int32_t token : EncodePlain(TinyTokenizer(), text)) {
+    const bool allowed = Allows(state, token);
+    if (!allowed) return false;
+    EXPECT_EQ(state->CountAllowed({&token, 1}), 1u) << text << ": " << token;
+    const auto accepted = state->Accept(token);
+    EXPECT_TRUE(accepted.ok() && *accepted) << accepted.status();
+  }
+  return true;
+}
+
+bool IsValid(const std::string& schema, const std::string& text) {
+  const auto state = StateOf(schema);
+  return Takes(state.get(), text) && (state->MustEnd() || Allows(state.get(), kEos));
+}
+
+absl::Status RefusalOf(const std::string& schema, bool lenient = false) {
+  return Grammars().Compile({schema, {}, lenient}).status();
+}
+
+constexpr char kCall[] = R"({"type": "object", "properties": {
+  "name": {"const": "look"}, "parameters": {"type": "object", "properties": {
+    "where": {"type": "string", "maxLength": 20}}, "required": ["where"]}},
+  "required": ["name", "parameters"]})";
+
+TEST(Grammar, Text_IsCanonical) {
+  EXPECT_TRUE(IsValid(kCall, R"({"name": "look", "parameters": {"where": "the sea"}})"));
+  EXPECT_FALSE(IsValid(kCall, R"({"name":"look", "parameters": {"where": "the sea"}})"));
+  EXPECT_FALSE(IsValid(kCall, R"({"name": "look","parameters": {"where": "the sea"}})"));
+  EXPECT_FALSE(IsValid(kCall, R"({ "name": "look", "parameters": {"where": "the sea"}})"));
+  EXPECT_FALSE(IsValid(kCall, R"({"parameters": {"where": "the sea"}, "name": "look"})"));
+  EXPECT_FALSE(IsValid(R"({"type": "string"})", R"("\u0041")"));
+  EXPECT_TRUE(IsValid(R"({"type": "string"})", R"("\n\t\"\\ é 日本")"));
+}
+
+TEST(Grammar, ListedProperties_AllowNoOthers) {
+  EXPECT_FALSE(IsValid(R"({"properties": {"a": {}}})", R"({"b": 1})"));
+  EXPECT_TRUE(IsValid(R"({"properties": {"a": {}}, "additionalProperties": true})", R"({"b": 1})"));
+  EXPECT_TRUE(IsValid(R"({"type": "object"})", R"({"b": 1, "c": [{}]})"));
+  EXPECT_TRUE(IsValid(R"({"properties": {"a": {}}, "required": ["b"]})", R"({"b": 1})"));
+}
+
+TEST(Grammar, SpecialTokens_AreNoText) {
+  const auto state = StateOf(R"({"type": "string"})");
+  ASSERT_TRUE(Takes(state.get(), "\""));
+  for (int32_t id = 0; id < TinyTokenizer().size(); ++id) {
+    if (TinyTokenizer().IsSpecial(id)) {
+      EXPECT_FALSE(Allows(state.get(), id)) << id;
+    }
+  }
+  // Their characters are text.
+  EXPECT_TRUE(Takes(state.get(), "<end_of_turn>\""));
+}
+
+TEST(Grammar, End_ComesWhereTextMayEnd) {
+  const auto number = StateOf(R"({"type": "integer"})");
+  EXPECT_FALSE(Allows(number.get(), kEos));
+  ASSERT_TRUE(Takes(number.get(), "12"));
+  EXPECT_TRUE(Allows(number.get(), kEos));
+  EXPECT_FALSE(number->MustEnd());
+  const auto call = StateOf(kCall);
+  ASSERT_TRUE(Takes(call.get(), R"({"name": "look", "parameters": {"where": "the sea"})"));
+  EXPECT_FALSE(call->MustEnd());
+  ASSERT_TRUE(Takes(call.get(), "}"));
+  EXPECT_TRUE(call->MustEnd());
+  EXPECT_TRUE(Allows(call.get(), kEos));
+}
+
+TEST(Grammar, Forced_IsTheOnlyText) {
+  const auto state = StateOf(kCall);
+  const std::string begin = R"({"name": "look", "parameters": {"where": ")";
+  std::string forced;
+  for (std::vector<int32_t> ids = state->Forced(4); !ids.empty(); ids = state->Forced(4)) {
+    ASSERT_LE(ids.size(), 4u);
+    EXPECT_EQ(state->CountAllowed(ids), ids.size());
+    forced += TinyTokenizer().Decode(ids, false);
+    for (const int32_t id : ids) ASSERT_TRUE(*state->Accept(id));
+  }
+  EXPECT_THAT(begin, StartsWith(forced));
+  EXPECT_GT(forced.size(), begin.size() / 2);
+}
+
+TEST(Grammar, States_AreIndependent) {
+  const auto grammar = Grammars().Compile({kCall, {}, false});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto one = (*grammar)->NewState(), other = (*grammar)->NewState();
+  EXPECT_TRUE(Takes(one.get(), R"({"name": "look", "parameters")"));
+  EXPECT_TRUE(Takes(other.get(), R"({"name": ")"));
+  EXPECT_TRUE(Takes(one.get(), R"(: {"where": "")"));
+  EXPECT_FALSE(Takes(other.get(), "lamp"));
+}
+
+TEST(Grammar, KeptSchema_CompilesToItself) {
+  const auto grammar = Grammars().Compile({kCall, {"{\"name\":"}, false});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto again = Grammars().Compile(*(*grammar)->spec());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->spec()->json_schema, (*grammar)->spec()->json_schema);
+}
+
+TEST(Grammar, Refusal_NamesThePath) {
+  const char* const two =
+      R"({"properties": {"a": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}})";
+  EXPECT_THAT(std::string(RefusalOf(two).message()),
+              AllOf(StartsWith("grammar.json_schema at #/properties/a: "), HasSubstr("oneOf")));
+  const char* const lookahead = R"x({"items": {"pattern": "(?=a)"}})x";
+  EXPECT_THAT(std::string(RefusalOf(lookahead).message()),
+              StartsWith("grammar.json_schema at #/items/pattern: "));
+  EXPECT_TRUE(RefusalOf(lookahead, /*lenient=*/true).ok());
+  EXPECT_EQ(RefusalOf("false").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf(R"({"type": "integer", "minimum": 2, "maximum": 1})").code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Grammar, CycleThatConsumesNothing_IsRefused) {
+  EXPECT_EQ(RefusalOf(R"({"$ref": "#"})").code(), absl::StatusCode::kInvalidArgument);
+  const char* const cycle =
+      R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})";
+  EXPECT_EQ(RefusalOf(cycle).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(RefusalOf(R"({"type": "array", "items": {"$ref": "#"}})").ok());
+}
+
+TEST(Grammar, Triggers_HaveLimits) {
+  const auto refusal = [](std::vector<std::string> triggers) {
+    return std::string(Grammars().Compile({"{}", std::move(triggers), false}).status().message());
+  };
+  EXPECT_THAT(refusal(std::vector<std::string>(17, "{")), HasSubstr("at most 16; got 17"));
+  EXPECT_THAT(refusal({std::string(65, '{')}), HasSubstr("1 to 64 bytes"));
+  EXPECT_THAT(refusal({""}), HasSubstr("got 0 bytes"));
+  EXPECT_THAT(refusal({"a\nb"}), HasSubstr("must be one line"));
+}
+
+TEST(GrammarTrigger, LineThatBegins_ObeysFromThere) {
+  const std::vector<std::string> triggers = {R"({"name":)", R"([{"name":)"};
+  for (const char* before : {"", "  ", "the sea\n", "the sea\n\n ", "```json\n", "```\n"}) {
+    const auto state = StateOf(kCall, triggers);
+    EXPECT_TRUE(Takes(state.get(), std::string(before) + R"({"name":)")) << before;
+    EXPECT_FALSE(state->MustEnd());
+    EXPECT_FALSE(Allows(state.get(), kEos));
+    EXPECT_TRUE(Takes(state.get(), R"( "look", "parameters": {"where": ""}})")) << before;
+    EXPECT_TRUE(state->MustEnd());
+  }
+}
+
+TEST(GrammarTrigger, OtherText_IsFree) {
+  const std::vector<std::string> triggers = {R"({"name":)"};
+  for (const char* text : {R"(the {"name": 7 lamp)", R"({"names": 1)", R"({"name" : 1)",
+                           "{\"name\n\":", R"(x{"name":)", R"([{"name": "look")"}) {
+    const auto state = StateOf(kCall, triggers);
+    EXPECT_TRUE(Takes(state.get(), text)) << text;
+    EXPECT_TRUE(Allows(state.get(), kEos)) << text;
+    EXPECT_TRUE(state->Forced(5).empty());
+  }
+}
+
+// A token that ends the trigger, with text that the schema does not allow.
+TEST(GrammarTrigger, TokenAcrossItsEnd_IsDrawnAgain) {
+  std::vector<VocabularyPiece> pieces;
+  const auto add = [&](const std::string& text, PieceType type) {
+    VocabularyPiece piece;
+    piece.text = text;
+    piece.type = type;
+    piece.score = -static_cast<float>(pieces.size());
+    pieces.push_back(piece);
+  };
+  add("<eos>", PieceType::kControl);
+  add("<unk>", PieceType::kUnknown);
+  for (int byte = 0; byte < 256; ++byte) {
+    const char* const digits = "0123456789ABCDEF";
+    add(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">", PieceType::kByte);
+  }
+  for (const char* text : {"\":\"", "\":\xE2\x96\x81", "{", "\"", ":", "n", "l", "}", "\xE2\x96\x81"}) {
+    add(text, PieceType::kNormal);
+  }
+  const auto tokenizer = Tokenizer::Make(pieces);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  GrammarEngine grammars(tokenizer->get(), {0}, (*tokenizer)->size());
+  const auto grammar = grammars.Compile(
+      {R"({"properties": {"n": {"const": "l"}}, "required": ["n"]})", {R"({"n":)"}, false});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto state = (*grammar)->NewState();
+  for (const char* text : {"{", "\"", "n"}) {
+    const int32_t id = *(*tokenizer)->FindPiece(text);
+    EXPECT_TRUE(Allows(state.get(), id));
+    EXPECT_TRUE(*state->Accept(id));
+  }
+  const int32_t wrong = *(*tokenizer)->FindPiece("\":\"");
+  EXPECT_TRUE(Allows(state.get(), wrong)) << "free text";
+  const auto accepted = state->Accept(wrong);
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_FALSE(*accepted);
+  EXPECT_FALSE(Allows(state.get(), wrong));
+  EXPECT_FALSE(Allows(state.get(), 0));
+  EXPECT_TRUE(Allows(state.get(), *(*tokenizer)->FindPiece("\"")));
+}
+
+}  // namespace
+}  // namespace hearth

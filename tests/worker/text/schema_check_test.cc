@@ -1,0 +1,243 @@
+// What a schema may have, where a refusal says it is wrong, and what is left of it.
+#include "worker/text/schema_check.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string NoError(const std::string& /*schema*/) { return ""; }
+
+std::string Checked(const std::string& schema, bool lenient = false) {
+  const auto checked = CheckSchema(schema, lenient, NoError);
+  return checked.ok() ? *checked : std::string(checked.status().message());
+}
+
+// `count` times `make(i)`, separated by commas.
+template <typename Make>
+std::string List(size_t count, Make make) {
+  std::string list;
+  for (size_t i = 0; i < count; ++i) absl::StrAppend(&list, i == 0 ? "" : ",", make(i));
+  return list;
+}
+
+std::string Properties(size_t optional, size_t required) {
+  const auto name = [](size_t i) { return absl::StrCat("\"p", i, "\""); };
+  return absl::StrCat("{\"properties\":{",
+                      List(optional + required, [&](size_t i) { return name(i) + ":{}"; }),
+                      "},\"required\":[", List(required, name), "]}");
+}
+
+TEST(SchemaCheck, Annotations_AreDropped) {
+  const char* const annotated =
+      R"({"title": "T", "type": "object", "description": "D", "properties": {"description": )"
+      R"({"type": "string", "description": "of it", "default": "x"}}, "examples": [1], )"
+      R"("x-order": 3, "$comment": "c", "x-guidance": {"lenient": true}})";
+  EXPECT_EQ(Checked(annotated),
+            R"({"type":"object","properties":{"description":{"type":"string"}},)"
+            R"("additionalProperties":false})");
+  EXPECT_EQ(Checked("true"), "{}");
+}
+
+TEST(SchemaCheck, Order_IsKept) {
+  const char* const schema = R"({"properties":{"z":{},"a":{},"m":true},"type":"object",)"
+                             R"("additionalProperties":{"type":"null"}})";
+  EXPECT_EQ(Checked(schema), schema);
+}
+
+TEST(SchemaCheck, Objects_AreClosedUnlessThatHarms) {
+  const char* const open[] = {
+      R"({"properties":{"a":{}},"required":["b"]})",
+      R"({"allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})",
+      R"({"properties":{"a":{}},"anyOf":[{"required":["b"]}]})",
+      R"({"$defs":{"x":{"properties":{"a":{}}}},"items":{"properties":{"b":{}},"$ref":"#/$defs/x"}})",
+      R"({"type":"object"})"};
+  for (const char* schema : open) EXPECT_EQ(Checked(schema), schema);
+  EXPECT_EQ(Checked(R"({"anyOf":[{"properties":{"a":{}}}]})"),
+            R"({"anyOf":[{"properties":{"a":{}},"additionalProperties":false}]})");
+}
+
+TEST(SchemaCheck, CheckedSchema_StaysAsItIs) {
+  const std::string once =
+      Checked(R"({"$defs": {"a/b": {"properties": {"x": {"not": {}}}}}, )"
+              R"("properties": {"a": {"$ref": "#/$defs/a~1b"}, "b": {"format": "regex"}}})",
+              /*lenient=*/true);
+  EXPECT_EQ(Checked(once), once);
+  EXPECT_THAT(once, HasSubstr("\"additionalProperties\":false"));
+}
+
+TEST(SchemaCheck, KeywordThatCannotBeEnforced_IsRefusedOrDropped) {
+  for (const char* keyword :
+       {"not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames",
+        "dependencies", "dependentRequired", "dependentSchemas", "uniqueItems", "unevaluatedItems",
+        "unevaluatedProperties", "$dynamicRef", "$recursiveRef"}) {
+    const std::string schema = absl::StrCat(R"({"items":{")", keyword, R"(":true}})");
+    EXPECT_EQ(Checked(schema), absl::StrCat("grammar.json_schema at #/items/", keyword,
+                                            ": the keyword ", keyword, " cannot be enforced"));
+    EXPECT_EQ(Checked(schema, true), R"({"items":{}})");
+  }
+  EXPECT_EQ(Checked(R"({"uniqueItems":false})"), "{}");
+  EXPECT_EQ(Checked(R"({"format":"regex"})"),
+            "grammar.json_schema at #/format: the format \"regex\" cannot be enforced");
+  EXPECT_EQ(Checked(R"({"type":"integer","format":"int32"})"), R"({"type":"integer"})");
+  const auto fails = [](const std::string& schema) {
+    return schema.find("(?=") == schema.npos ? std::string() : "no lookahead";
+  };
+  const std::string schema = R"x({"properties":{"a~/":{"pattern":"(?=x)"}}})x";
+  EXPECT_EQ(CheckSchema(schema, false, fails).status().message(),
+            "grammar.json_schema at #/properties/a~0~1/pattern: the pattern (no lookahead) cannot "
+            "be enforced");
+  EXPECT_EQ(*CheckSchema(schema, true, fails),
+            R"({"properties":{"a~/":{}},"additionalProperties":false})");
+}
+
+TEST(SchemaCheck, Reference_MustPointToASchemaHere) {
+  const std::string prefix = "grammar.json_schema at #/$ref: ";
+  EXPECT_EQ(Checked(R"({"$ref":"http://example.com/a"})"),
+            prefix + "must refer to this schema: #, or #/ and a path");
+  EXPECT_EQ(Checked(R"({"$ref":"#/$defs/a"})"), prefix + "there is no schema at #/$defs/a");
+  EXPECT_EQ(Checked(R"({"$ref":"#/enum/0","enum":[{}]})"),
+            prefix + "there is no schema at #/enum/0");
+  EXPECT_EQ(Checked(R"({"$ref":7})"), prefix + "must be a string");
+}
+
+struct Limit {
+  std::string most, more;  // schemas at the limit, and over it
+  const char* error;       // part of the refusal
+};
+
+TEST(SchemaCheck, Limits_AreExact) {
+  const auto nested = [](size_t depth) {
+    std::string schema;
+    for (size_t i = 1; i < depth; ++i) schema += R"({"items":)";
+    return schema + "{}" + std::string(depth - 1, '}');
+  };
+  const auto branches = [](size_t count) {
+    return absl::StrCat("{\"anyOf\":[", List(count, [](size_t) { return "{}"; }), "]}");
+  };
+  const auto values = [](size_t count) {
+    return absl::StrCat("{\"enum\":[", List(count, [](size_t i) { return absl::StrCat(i); }), "]}");
+  };
+  const auto value_bytes = [](size_t bytes) {  // with brackets and quotes
+    return absl::StrCat("{\"enum\":[\"", std::string(bytes - 4, 'x'), "\"]}");
+  };
+  const auto pattern = [](const std::string& text) {
+    return absl::StrCat("{\"pattern\":\"", text, "\"}");
+  };
+  const auto patterns = [](size_t count) {
+    return absl::StrCat(
+        "{\"$defs\":{",
+        List(count, [](size_t i) { return absl::StrCat("\"", i, "\":{\"pattern\":\"x\"}"); }),
+        "}}");
+  };
+  const auto pattern_properties = [](size_t count) {
+    return absl::StrCat("{\"patternProperties\":{",
+                        List(count, [](size_t i) { return absl::StrCat("\"^", i, "$\":{}"); }),
+                        "}}");
+  };
+  const auto nodes = [](size_t count) {  // with the root and 20 lists
+    std::string schema = "{\"properties\":{";
+    for (size_t i = 0, left = count - 1; left > 0; ++i) {
+      const size_t here = std::min<size_t>(left, 251);
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "\"", i, "\":{\"anyOf\":[",
+                      List(here - 1, [](size_t) { return "{}"; }), "]}");
+      left -= here;
+    }
+    return schema + "}}";
+  };
+  const auto multiples = [](const std::vector<std::string>& numbers) {
+    return absl::StrCat(
+        "{\"anyOf\":[",
+        List(numbers.size(),
+             [&](size_t i) { return absl::StrCat("{\"multipleOf\":", numbers[i], "}"); }),
+        "]}");
+  };
+  const auto keys = [](size_t count) {
+    return absl::StrCat("{\"x-other\":{",
+                        List(count, [](size_t i) { return absl::StrCat("\"", i, "\":0"); }), "}}");
+  };
+  const auto bytes = [](size_t count) {  // once checked
+    std::string schema = "{\"anyOf\":[";
+    const std::string part = absl::StrCat("{\"const\":\"", std::string(9'985, 'x'), "\"},");
+    while (schema.size() + part.size() < count) schema += part;
+    const std::string end = "{\"const\":\"\"}]}";
+    schema += "{\"const\":\"";
+    schema += std::string(count - schema.size() - 4, 'y') + "\"}]}";
+    return schema;
+  };
+  const Limit limits[] = {
+      {nested(64), nested(65), "#: must be at most 64 levels deep"},
+      {keys(1024), keys(1025), "#: an object must have at most 1024 keys"},
+      {Properties(0, 1000), Properties(0, 1001), "#/properties: must have at most 1000 properties"},
+      {Properties(400, 9), Properties(401, 9),
+       "must have at most 400 optional properties; got 401"},
+      {branches(256), branches(257), "#/anyOf: must have at most 256 schemas; got 257"},
+      {values(1000), values(1001), "#/enum: must have at most 1000 values; got 1001"},
+      {value_bytes(32768), value_bytes(32769), "#/enum: must have at most 32768 bytes; got 32769"},
+      {pattern(std::string(512, 'a')), pattern(std::string(513, 'a')),
+       "#/pattern: must have at most 512 bytes; got 513"},
+      {pattern("a{1,1000}b{7}"), pattern("b{7}a{1,1001}"),
+       "#/pattern: a repetition must be at most 1000; got 1001"},
+      {patterns(64), patterns(65), "#: must have at most 64 patterns; got 65"},
+      {pattern_properties(16), pattern_properties(17), "must have at most 16 patterns; got 17"},
+      {nodes(5000), nodes(5001), "#: must have at most 5000 schemas; got 5001"},
+      {multiples({"10000", "0.25", "9975"}), multiples({"10001"}),
+       "#/anyOf/0/multipleOf: must be at most 10000"},
+      {multiples({"1e-7"}), multiples({"10000", "0.26", "9975"}),
+       "all together must be at most 20000; got 20001"},
+      {bytes(65536), bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
+      {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},
+  };
+  for (const Limit& limit : limits) {
+    EXPECT_TRUE(CheckSchema(limit.most, false, NoError).ok())
+        << limit.error << ": " << Checked(limit.most);
+    EXPECT_THAT(Checked(limit.more), HasSubstr(limit.error));
+    EXPECT_THAT(Checked(limit.more, true), HasSubstr(limit.error)) << "lenient";
+  }
+  EXPECT_THAT(Checked("{\"description\":\"" + std::string(1 << 20, 'x') + "\"}"),
+              HasSubstr("must have at most 1048576 bytes"));
+  EXPECT_EQ(Checked("{\"description\":\"" + std::string(100'000, 'x') + "\"}"), "{}");
+}
+
+TEST(SchemaCheck, WrongForm_IsRefusedWithItsPath) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "objekt"})", "#/type: must be the name of a JSON type"},
+      {R"({"type": []})", "#/type: must be the name of a JSON type"},
+      {R"({"properties": []})", "#/properties: must be an object"},
+      {R"({"properties": {"a": 7}})", "#/properties/a: must be a schema"},
+      {R"({"anyOf": {}})", "#/anyOf: must be a list"},
+      {R"({"enum": 7})", "#/enum: must be a list"},
+      {R"({"required": [7]})", "#/required: must be a list of strings"},
+      {R"({"minimum": "7"})", "#/minimum: must be a number"},
+      {R"({"minLength": 1.5})", "#/minLength: must be a whole number of at least 0"},
+      {R"({"maxItems": -1})", "#/maxItems: must be a whole number of at least 0"},
+      {R"({"multipleOf": 0})", "#/multipleOf: must be above 0"},
+      {R"({"pattern": 7})", "#/pattern: must be a string"},
+      {R"({"format": 7})", "#/format: must be a string"},
+      {R"({"items": 7})", "#/items: must be a schema"},
+      {"7", "#: must be a schema"},
+      {"false", "#: must allow a value"},
+      {"{\"type\":", "#: is not valid JSON at byte 9"},
+      {"", "#: is not valid JSON"},
+      {"{\"a\": \"\xFF\"}", "#: is not valid JSON"}};
+  for (const auto& [schema, error] : cases) EXPECT_THAT(Checked(schema), HasSubstr(error));
+}
+
+TEST(SchemaCheck, FindError_DescendsToTheInnermost) {
+  const auto fails = [](const std::string& schema) {
+    return schema.find("oneOf") == schema.npos ? std::string() : "no oneOf";
+  };
+  EXPECT_EQ(FindError(R"({"properties":{"a":{},"b":{"items":{"oneOf":[{}]}}}})", "no oneOf", fails),
+            "#/properties/b/items");
+  EXPECT_EQ(FindError(R"({"oneOf":[{}]})", "no oneOf", fails), "#");
+}
+
+}  // namespace
+}  // namespace hearth

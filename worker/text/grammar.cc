@@ -1,0 +1,260 @@
+#include "worker/text/grammar.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/utf8.h"
+#include "worker/text/llguidance.h"
+#include "worker/text/schema_check.h"
+
+namespace hearth {
+namespace {
+
+// Canonical text, so that what a client sends back as history has the tokens that were generated.
+// A text without \u escapes has no control characters but those with an escape of their own.
+constexpr char kOptions[] =
+    R"("x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": ",)"
+    R"("json_allowed_escapes":"nrbtf\\\"")";
+
+// `schema`: an object.
+std::string WithOptions(const std::string& schema, bool lenient) {
+  return absl::StrCat("{", kOptions, lenient ? ",\"lenient\":true}" : "}",
+                      schema == "{}" ? "" : ",", schema.substr(1));
+}
+
+struct MatcherDeleter {
+  void operator()(LlgMatcher* matcher) const { llg_free_matcher(matcher); }
+};
+using MatcherPtr = std::unique_ptr<LlgMatcher, MatcherDeleter>;
+
+// Of one mask 10 ms at worst; no schema of a real client has met them.
+void SetLimits(LlgParserLimits* limits) {
+  limits->step_lexer_fuel = 20'000;
+  limits->max_lexer_states = 30'000;
+  limits->max_items_in_row = 2'000;
+  limits->verbose_errors = false;
+}
+
+size_t EncodeFor(const void* tokenizer, const uint8_t* bytes, size_t bytes_len,
+                 uint32_t* output_tokens, size_t output_tokens_len) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes), bytes_len);
+  if (bytes_len > kMaxTextBytes || FindInvalidUtf8(text).has_value()) return 0;
+  const std::vector<int32_t> ids = EncodePlain(*static_cast<const Tokenizer*>(tokenizer), text);
+  for (size_t i = 0; i < std::min(ids.size(), output_tokens_len); ++i) {
+    output_tokens[i] = static_cast<uint32_t>(ids[i]);
+  }
+  return ids.size();
+}
+
+uint64_t AllocatedBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+}  // namespace
+
+std::string GrammarLibraryVersion() { return kLlgVersion; }
+
+struct GrammarEngine::Tables {
+  Tables(const Tokenizer* text, LlgTokenizer* made, int32_t vocab_size)
+      : tokenizer(text), library(made), mask_words((static_cast<size_t>(vocab_size) + 31) / 32) {}
+  ~Tables() { llg_free_tokenizer(library); }
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
+  // Never null; the error of the matcher says whether it is of use.
+  MatcherPtr Match(const std::string& schema) const {
+    LlgConstraintInit init = {};
+    llg_constraint_init_set_defaults(&init, library);
+    init.log_stderr_level = 0;
+    SetLimits(&init.limits);
+    return MatcherPtr(llg_new_matcher(&init, "json_schema", schema.c_str()));
+  }
+
+  const Tokenizer* const tokenizer;
+  LlgTokenizer* const library;
+  const size_t mask_words;  // of the model's vocabulary
+};
+
+namespace {
+
+absl::Status ErrorOf(LlgMatcher* matcher) {
+  const char* const error = llg_matcher_get_error(matcher);
+  return absl::InvalidArgumentError(
+      absl::StrCat("grammar.json_schema: ", error == nullptr ? "unknown error" : error));
+}
+
+class LibraryState final : public GrammarState {
+ public:
+  LibraryState(MatcherPtr matcher, size_t mask_words, std::shared_ptr<const void> owner)
+      : owner_(std::move(owner)), matcher_(std::move(matcher)), mask_(mask_words) {}
+
+  absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
+    const size_t bytes = llg_matcher_get_mask_byte_size(matcher_.get());
+    if (llg_matcher_compute_mask_into(matcher_.get(), mask_.data(), bytes) != 0) {
+      return ErrorOf(matcher_.get());
+    }
+    return absl::MakeConstSpan(mask_);
+  }
+
+  absl::StatusOr<bool> Accept(int32_t token) override {
+    const auto id = static_cast<uint32_t>(token);
+    // Under the library's limits, a token that a mask allowed may be refused.
+    if (llg_matcher_consume_tokens(matcher_.get(), &id, 1) != 0) return ErrorOf(matcher_.get());
+    return true;
+  }
+
+  std::vector<int32_t> Forced(size_t most) override {
+    std::vector<uint32_t> ids(most);
+    const int32_t count = llg_matcher_compute_ff_tokens(matcher_.get(), ids.data(), most);
+    ids.resize(static_cast<size_t>(std::max(count, 0)));
+    return {ids.begin(), ids.end()};
+  }
+
+  size_t CountAllowed(absl::Span<const int32_t> tokens) override {
+    const std::vector<uint32_t> ids(tokens.begin(), tokens.end());
+    const int32_t count = llg_matcher_validate_tokens(matcher_.get(), ids.data(), ids.size());
+    return static_cast<size_t>(std::max(count, 0));
+  }
+
+  bool MustEnd() override { return llg_matcher_is_stopped(matcher_.get()); }
+
+ private:
+  const std::shared_ptr<const void> owner_;  // of the tables that the matcher uses
+  const MatcherPtr matcher_;
+  std::vector<uint32_t> mask_;
+};
+
+class LibraryGrammar final : public Grammar {
+ public:
+  LibraryGrammar(GrammarSpec spec, MatcherPtr matcher, size_t mask_words,
+                 const Tokenizer* tokenizer, std::shared_ptr<const void> tables)
+      : Grammar(std::move(spec)),
+        tables_(std::move(tables)),
+        tokenizer_(tokenizer),
+        mask_words_(mask_words),
+        matcher_(std::move(matcher)) {}
+
+  std::unique_ptr<GrammarState> NewState() const override {
+    auto state = std::make_unique<LibraryState>(MatcherPtr(llg_clone_matcher(matcher_.get())),
+                                                mask_words_, tables_);
+    if (spec()->triggers.empty()) return state;
+    return AfterTrigger(std::move(state), tokenizer_, spec());
+  }
+
+ private:
+  const std::shared_ptr<const void> tables_;
+  const Tokenizer* const tokenizer_;
+  const size_t mask_words_;
+  const MatcherPtr matcher_;  // at the beginning; its first mask is computed
+};
+
+absl::Status CheckTriggers(const std::vector<std::string>& triggers) {
+  if (triggers.size() > kMaxTriggers) {
+    return absl::InvalidArgumentError(absl::StrCat("grammar.triggers: must have at most ",
+                                                   kMaxTriggers, "; got ", triggers.size()));
+  }
+  for (const std::string& trigger : triggers) {
+    const bool fits = !trigger.empty() && trigger.size() <= kMaxTriggerBytes &&
+                      trigger.find('\n') == trigger.npos && trigger.front() != ' ' &&
+                      !FindInvalidUtf8(trigger).has_value();
+    if (fits) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "grammar.triggers: each must be one line of UTF-8 of 1 to ", kMaxTriggerBytes,
+        " bytes that does not begin with white space; got ", trigger.size(), " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+GrammarEngine::GrammarEngine(const Tokenizer* tokenizer, std::vector<int32_t> eos,
+                             int32_t vocab_size)
+    : tokenizer_(tokenizer), eos_(std::move(eos)), vocab_size_(vocab_size) {}
+
+void GrammarEngine::BuildTables() {
+  const uint64_t before = AllocatedBytes();
+  const int32_t size = std::min(tokenizer_->size(), vocab_size_);
+  std::vector<uint32_t> ends;
+  for (const int32_t id : eos_) {
+    if (id >= 0 && id < size) ends.push_back(static_cast<uint32_t>(id));
+  }
+  if (ends.empty()) {
+    built_status_ = absl::FailedPreconditionError(
+        "grammar: needs a model with an end token that its tokenizer has too");
+    return;
+  }
+  // Special tokens have no bytes, so that no text allows them.
+  std::vector<uint32_t> lengths(static_cast<size_t>(size));
+  std::string bytes;
+  for (int32_t id = 0; id < size; ++id) {
+    if (tokenizer_->IsSpecial(id) || std::count(ends.begin(), ends.end(), id) > 0) continue;
+    const std::string_view token = tokenizer_->TokenBytes(id);
+    lengths[static_cast<size_t>(id)] = static_cast<uint32_t>(token.size());
+    bytes += token;
+  }
+  LlgTokenizerInitV2 init = {};
+  init.struct_size = sizeof(init);
+  init.vocab_size = static_cast<uint32_t>(size);
+  init.tok_eos = ends.front();
+  init.tok_eos_extra = ends.data() + 1;
+  init.tok_eos_extra_count = static_cast<uint32_t>(ends.size() - 1);
+  init.token_lens = lengths.data();
+  init.token_bytes = reinterpret_cast<const uint8_t*>(bytes.data());
+  init.tokenize_assumes_string = true;
+  init.tokenize_fn = EncodeFor;
+  init.tokenize_user_data = tokenizer_;
+  char error[256] = "";
+  LlgTokenizer* const made = llg_new_tokenizer_v2(&init, error, sizeof(error));
+  if (made == nullptr) {
+    built_status_ = absl::FailedPreconditionError(absl::StrCat("grammar: ", error));
+    return;
+  }
+  tables_ = std::make_shared<const Tables>(tokenizer_, made, vocab_size_);
+  bytes_ = std::max(AllocatedBytes(), before) - before;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const GrammarSpec& spec) {
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = TryCompile(spec);
+  ++(grammar.ok() ? compiled_ : refused_);
+  return grammar;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const GrammarSpec& spec) {
+  if (absl::Status triggers = CheckTriggers(spec.triggers); !triggers.ok()) return triggers;
+  std::call_once(built_, [this] { BuildTables(); });
+  if (!built_status_.ok()) return built_status_;
+  const auto make = [&](const std::string& schema) {
+    return tables_->Match(WithOptions(schema, spec.lenient));
+  };
+  // An empty text: no error.
+  const auto error_of = [&](const std::string& schema) {
+    const MatcherPtr matcher = make(schema);
+    const char* const error = llg_matcher_get_error(matcher.get());
+    return std::string(error == nullptr ? "" : error);
+  };
+  absl::StatusOr<std::string> checked = CheckSchema(spec.json_schema, spec.lenient, error_of);
+  if (!checked.ok()) return checked.status();
+  MatcherPtr matcher = make(*checked);
+  if (llg_matcher_get_error(matcher.get()) != nullptr) {
+    const std::string error = llg_matcher_get_error(matcher.get());
+    return absl::InvalidArgumentError(
+        absl::StrCat("grammar.json_schema at ", FindError(*checked, error, error_of), ": ", error));
+  }
+  std::vector<uint32_t> mask(tables_->mask_words);
+  if (llg_matcher_compute_mask_into(matcher.get(), mask.data(),
+                                    llg_matcher_get_mask_byte_size(matcher.get())) != 0) {
+    return ErrorOf(matcher.get());
+  }
+  GrammarSpec kept = spec;
+  kept.json_schema = *std::move(checked);
+  return std::make_shared<LibraryGrammar>(std::move(kept), std::move(matcher), tables_->mask_words,
+                                          tokenizer_, tables_);
+}
+
+}  // namespace hearth

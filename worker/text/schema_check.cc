@@ -1,0 +1,467 @@
+#include "worker/text/schema_check.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ErrorOf = absl::FunctionRef<std::string(const std::string&)>;
+
+absl::Status Refuse(absl::string_view path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema at ", path, ": ", what));
+}
+
+absl::Status TooMany(absl::string_view path, absl::string_view what, size_t most, uint64_t count) {
+  return Refuse(path, absl::StrCat("must have at most ", most, " ", what, "; got ", count));
+}
+
+bool IsOneOf(absl::string_view name, std::initializer_list<absl::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// --- the JSON text ---
+
+// Counts a text's values and keys as it is parsed, and stops at the first limit.
+class TextCounter : public nlohmann::json_sax<Json> {
+ public:
+  const std::string& error() const { return error_; }
+
+  bool null() override { return Value(); }
+  bool boolean(bool /*value*/) override { return Value(); }
+  bool number_integer(number_integer_t /*value*/) override { return Value(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return Value(); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return std::isfinite(value) ? Value() : Stop("numbers must fit a double");
+  }
+  bool string(string_t& /*value*/) override { return Value(); }
+  bool binary(binary_t& /*value*/) override { return Value(); }
+  bool start_object(size_t /*count*/) override { return Open(); }
+  bool start_array(size_t /*count*/) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& /*name*/) override {
+    if (++keys_.back() <= SchemaLimits::kKeys) return true;
+    return Stop(absl::StrCat("an object must have at most ", SchemaLimits::kKeys, " keys"));
+  }
+  bool parse_error(size_t at, const std::string& /*token*/,
+                   const nlohmann::detail::exception& error) override {
+    return Stop(error.id == 406 ? "numbers must fit a double"
+                                : absl::StrCat("is not valid JSON at byte ", at));
+  }
+
+ private:
+  bool Value() {
+    if (++values_ <= SchemaLimits::kValues) return true;
+    return Stop(absl::StrCat("must have at most ", SchemaLimits::kValues, " JSON values"));
+  }
+  bool Open() {
+    keys_.push_back(0);
+    if (keys_.size() <= SchemaLimits::kDepth) return Value();
+    return Stop(absl::StrCat("must be at most ", SchemaLimits::kDepth, " levels deep"));
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+  bool Stop(std::string error) {
+    if (error_.empty()) error_ = std::move(error);
+    return false;
+  }
+
+  std::vector<size_t> keys_;  // of the open objects
+  size_t values_ = 0;
+  std::string error_;
+};
+
+absl::StatusOr<Json> ParseText(std::string_view text) {
+  if (text.size() > SchemaLimits::kTextBytes) {
+    return TooMany("#", "bytes", SchemaLimits::kTextBytes, text.size());
+  }
+  TextCounter counter;
+  if (!Json::sax_parse(text, &counter)) return Refuse("#", counter.error());
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// --- where schemas are in a schema ---
+
+constexpr std::initializer_list<absl::string_view> kOneSchema = {"items", "additionalItems",
+                                                                 "additionalProperties"};
+constexpr std::initializer_list<absl::string_view> kSchemaLists = {"anyOf", "oneOf", "allOf",
+                                                                   "prefixItems", "items"};
+constexpr std::initializer_list<absl::string_view> kSchemaMaps = {"properties", "patternProperties",
+                                                                  "$defs", "definitions"};
+
+std::string Below(absl::string_view path, absl::string_view key) {
+  return absl::StrCat(path, "/", absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}}));
+}
+
+// Calls `visit(path, schema)` for each schema directly in `schema`, until it returns false.
+template <typename Schema, typename Visit>
+bool VisitSchemas(const std::string& path, Schema& schema, const Visit& visit) {
+  if (!schema.is_object()) return true;
+  for (auto& [key, value] : schema.items()) {
+    const std::string at = Below(path, key);
+    if (value.is_array() && IsOneOf(key, kSchemaLists)) {
+      for (size_t i = 0; i < value.size(); ++i) {
+        if (!visit(absl::StrCat(at, "/", i), value[i])) return false;
+      }
+    } else if (value.is_object() && IsOneOf(key, kSchemaMaps)) {
+      for (auto& [name, one] : value.items()) {
+        if (!visit(Below(at, name), one)) return false;
+      }
+    } else if (IsOneOf(key, kOneSchema)) {
+      if (!visit(at, value)) return false;
+    }
+  }
+  return true;
+}
+
+// --- keywords ---
+
+// Keywords that restrict values and that llguidance does not enforce.
+constexpr std::initializer_list<absl::string_view> kNotEnforced = {
+    "not",           "if",
+    "then",          "else",
+    "contains",      "minContains",
+    "maxContains",   "propertyNames",
+    "dependencies",  "dependentRequired",
+    "uniqueItems",   "dependentSchemas",
+    "$dynamicRef",   "unevaluatedItems",
+    "$recursiveRef", "unevaluatedProperties"};
+constexpr std::initializer_list<absl::string_view> kFormats = {
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"};
+constexpr std::initializer_list<absl::string_view> kTypes = {
+    "null", "boolean", "integer", "number", "string", "array", "object"};
+constexpr std::initializer_list<absl::string_view> kCounts = {
+    "minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength"};
+constexpr std::initializer_list<absl::string_view> kBounds = {
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+
+// The digits of a number as one whole number: 25 for 2.5; UINT64_MAX if they are too many.
+uint64_t Digits(const Json& number) {
+  std::string text = number.dump();
+  text = text.substr(0, text.find('e'));
+  if (absl::StrContains(text, '.')) text.erase(text.find_last_not_of("0.") + 1);
+  text.erase(std::remove(text.begin(), text.end(), '.'), text.end());
+  uint64_t digits = 0;
+  return absl::SimpleAtoi(text, &digits) ? digits : UINT64_MAX;
+}
+
+// Of {n}, {n,} and {n,m} in a pattern: the greatest number.
+uint64_t GreatestRepetition(absl::string_view pattern) {
+  uint64_t greatest = 0;
+  for (size_t at = pattern.find('{'); at != pattern.npos; at = pattern.find('{', at + 1)) {
+    uint64_t number = 0;
+    for (size_t i = at + 1; i < pattern.size() && (std::isdigit(pattern[i]) || pattern[i] == ',');
+         ++i) {
+      number =
+          pattern[i] == ',' ? 0 : std::min(number * 10 + (pattern[i] - '0'), uint64_t{1} << 32);
+      greatest = std::max(greatest, number);
+    }
+  }
+  return greatest;
+}
+
+bool MayBeString(const Json& schema) {
+  const auto type = schema.find("type");
+  if (type == schema.end()) return true;
+  if (type->is_string()) return *type == "string";
+  return std::count(type->begin(), type->end(), "string") > 0;
+}
+
+class Checker {
+ public:
+  Checker(bool lenient, ErrorOf error_of) : lenient_(lenient), error_of_(error_of) {}
+
+  // Reduces *schema to what is enforced.
+  absl::Status Check(const std::string& path, Json* schema);
+  absl::Status CheckReferences() const;
+  // Whether objects may be closed, after all was checked.
+  bool may_close() const { return may_close_; }
+
+ private:
+  enum class Fate { kKeep, kDrop };
+  // Whether the keyword of `schema` stays.
+  absl::StatusOr<Fate> CheckKeyword(const std::string& at, const std::string& key,
+                                    const Json& value, const Json& schema);
+  absl::StatusOr<Fate> CheckObject(const std::string& at, const std::string& key, const Json& value,
+                                   const Json& schema);
+  absl::StatusOr<Fate> CheckList(const std::string& at, const std::string& key, const Json& value);
+  absl::StatusOr<Fate> CheckNumber(const std::string& at, const std::string& key,
+                                   const Json& value);
+  absl::StatusOr<Fate> CheckPattern(const std::string& at, const std::string& pattern);
+  absl::StatusOr<Fate> CheckFormat(const std::string& at, const Json& value, const Json& schema);
+  absl::StatusOr<Fate> NotEnforced(const std::string& at, absl::string_view what) const {
+    if (lenient_) return Fate::kDrop;
+    return Refuse(at, absl::StrCat(what, " cannot be enforced"));
+  }
+
+  const bool lenient_;
+  const ErrorOf error_of_;
+  bool may_close_ = true;
+  size_t nodes_ = 0, patterns_ = 0;
+  uint64_t multiples_ = 0;
+  std::set<std::string> paths_;                                  // of all schemas
+  std::vector<std::pair<std::string, std::string>> references_;  // where, and to which path
+};
+
+absl::Status Checker::Check(const std::string& path, Json* schema) {
+  if (++nodes_ > SchemaLimits::kNodes) {
+    return TooMany("#", "schemas", SchemaLimits::kNodes, nodes_);
+  }
+  paths_.insert(path);
+  if (schema->is_boolean()) return absl::OkStatus();
+  if (!schema->is_object()) return Refuse(path, "must be a schema: an object, true or false");
+  const bool combines = schema->contains("anyOf") || schema->contains("oneOf") ||
+                        schema->contains("$ref") || schema->contains("allOf");
+  may_close_ =
+      may_close_ && !schema->contains("allOf") && !(combines && schema->contains("properties"));
+  Json kept = Json::object();
+  for (auto& [key, value] : schema->items()) {
+    const absl::StatusOr<Fate> fate = CheckKeyword(Below(path, key), key, value, *schema);
+    if (!fate.ok()) return fate.status();
+    if (*fate == Fate::kKeep) kept[key] = std::move(value);
+  }
+  absl::Status status;
+  VisitSchemas(path, kept, [&](const std::string& at, Json& one) {
+    status = Check(at, &one);
+    return status.ok();
+  });
+  *schema = std::move(kept);
+  return status;
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckKeyword(const std::string& at, const std::string& key,
+                                                    const Json& value, const Json& schema) {
+  if (IsOneOf(key, kNotEnforced)) {
+    if (key == "uniqueItems" && value == false) return Fate::kDrop;
+    return NotEnforced(at, absl::StrCat("the keyword ", key));
+  }
+  if (IsOneOf(key, kSchemaMaps) || key == "required") return CheckObject(at, key, value, schema);
+  if (key == "items" && !value.is_array()) return Fate::kKeep;
+  if (IsOneOf(key, kSchemaLists) || key == "enum") return CheckList(at, key, value);
+  if (IsOneOf(key, kCounts) || IsOneOf(key, kBounds)) return CheckNumber(at, key, value);
+  if (key == "type") {
+    const auto is_type = [](const Json& one) {
+      return one.is_string() && IsOneOf(one.get_ref<const std::string&>(), kTypes);
+    };
+    const bool all =
+        value.is_array() ? std::all_of(value.begin(), value.end(), is_type) : is_type(value);
+    if (all && !value.empty()) return Fate::kKeep;
+    return Refuse(at, "must be the name of a JSON type, or a list of names");
+  }
+  if (key == "pattern") {
+    if (!value.is_string()) return Refuse(at, "must be a string");
+    return CheckPattern(at, value.get_ref<const std::string&>());
+  }
+  if (key == "format") return CheckFormat(at, value, schema);
+  if (key == "const") {
+    const size_t bytes = value.dump().size();
+    if (bytes <= SchemaLimits::kEnumBytes) return Fate::kKeep;
+    return TooMany(at, "bytes", SchemaLimits::kEnumBytes, bytes);
+  }
+  if (key == "$ref") {
+    if (!value.is_string()) return Refuse(at, "must be a string");
+    const std::string& to = value.get_ref<const std::string&>();
+    if (to != "#" && !absl::StartsWith(to, "#/")) {
+      return Refuse(at, "must refer to this schema: #, or #/ and a path");
+    }
+    references_.emplace_back(
+        at, absl::StrReplaceAll(to, {{"%25", "%"}, {"%22", "\""}, {"%20", " "}, {"%24", "$"}}));
+    return Fate::kKeep;
+  }
+  if (key == "$schema" && value.is_string()) {
+    const bool known =
+        absl::StrContains(value.get_ref<const std::string&>(), "json-schema.org/draft");
+    return known && at == "#/$schema" ? Fate::kKeep : Fate::kDrop;
+  }
+  return IsOneOf(key, kOneSchema) ? Fate::kKeep : Fate::kDrop;
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckObject(const std::string& at, const std::string& key,
+                                                   const Json& value, const Json& schema) {
+  if (key == "required") {
+    const auto is_string = [](const Json& one) { return one.is_string(); };
+    if (value.is_array() && std::all_of(value.begin(), value.end(), is_string)) {
+      if (value.size() <= SchemaLimits::kProperties) return Fate::kKeep;
+      return TooMany(at, "names", SchemaLimits::kProperties, value.size());
+    }
+    return Refuse(at, "must be a list of strings");
+  }
+  if (!value.is_object()) return Refuse(at, "must be an object");
+  if (key == "patternProperties") {
+    if (value.size() > SchemaLimits::kPatternProperties) {
+      return TooMany(at, "patterns", SchemaLimits::kPatternProperties, value.size());
+    }
+    Fate all = Fate::kKeep;
+    for (const auto& [pattern, one] : value.items()) {
+      const absl::StatusOr<Fate> fate = CheckPattern(Below(at, pattern), pattern);
+      if (!fate.ok()) return fate;
+      if (*fate == Fate::kDrop) all = Fate::kDrop;
+    }
+    return all;
+  }
+  if (key != "properties") return Fate::kKeep;
+  if (value.size() > SchemaLimits::kProperties) {
+    return TooMany(at, "properties", SchemaLimits::kProperties, value.size());
+  }
+  const auto required = schema.find("required");
+  std::set<std::string> names;
+  if (required != schema.end() && required->is_array()) {
+    for (const Json& name : *required) {
+      if (name.is_string()) names.insert(name.get<std::string>());
+    }
+  }
+  size_t optional = 0;
+  for (const auto& [name, one] : value.items()) optional += names.count(name) == 0 ? 1 : 0;
+  if (optional <= SchemaLimits::kOptional) return Fate::kKeep;
+  return TooMany(at, "optional properties", SchemaLimits::kOptional, optional);
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckList(const std::string& at, const std::string& key,
+                                                 const Json& value) {
+  if (!value.is_array()) return Refuse(at, "must be a list");
+  if (key != "enum") {
+    if (value.size() <= SchemaLimits::kBranches) return Fate::kKeep;
+    return TooMany(at, "schemas", SchemaLimits::kBranches, value.size());
+  }
+  if (value.size() > SchemaLimits::kEnumValues) {
+    return TooMany(at, "values", SchemaLimits::kEnumValues, value.size());
+  }
+  const size_t bytes = value.dump().size();
+  if (bytes <= SchemaLimits::kEnumBytes) return Fate::kKeep;
+  return TooMany(at, "bytes", SchemaLimits::kEnumBytes, bytes);
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckNumber(const std::string& at, const std::string& key,
+                                                   const Json& value) {
+  if (!value.is_number()) return Refuse(at, "must be a number");
+  if (IsOneOf(key, kCounts)) {
+    const double count = value.get<double>();
+    if (count >= 0 && count == std::floor(count)) return Fate::kKeep;
+    return Refuse(at, "must be a whole number of at least 0");
+  }
+  if (key != "multipleOf") return Fate::kKeep;
+  if (!(value.get<double>() > 0)) return Refuse(at, "must be above 0");
+  const uint64_t digits = Digits(value);
+  if (digits > SchemaLimits::kMultipleOf) {
+    return Refuse(at, absl::StrCat("must be at most ", SchemaLimits::kMultipleOf,
+                                   " without its decimal point; got ", value.dump()));
+  }
+  multiples_ += digits;
+  if (multiples_ <= SchemaLimits::kMultiplesOf) return Fate::kKeep;
+  return Refuse(at, absl::StrCat("all together must be at most ", SchemaLimits::kMultiplesOf,
+                                 "; got ", multiples_));
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckPattern(const std::string& at,
+                                                    const std::string& pattern) {
+  if (++patterns_ > SchemaLimits::kPatterns) {
+    return TooMany("#", "patterns", SchemaLimits::kPatterns, patterns_);
+  }
+  if (pattern.size() > SchemaLimits::kPatternBytes) {
+    return TooMany(at, "bytes", SchemaLimits::kPatternBytes, pattern.size());
+  }
+  const uint64_t repetition = GreatestRepetition(pattern);
+  if (repetition > SchemaLimits::kRepetition) {
+    return Refuse(at, absl::StrCat("a repetition must be at most ", SchemaLimits::kRepetition,
+                                   "; got ", repetition));
+  }
+  const std::string error = error_of_(Json{{"type", "string"}, {"pattern", pattern}}.dump());
+  if (error.empty()) return Fate::kKeep;
+  return NotEnforced(at, absl::StrCat("the pattern (", error, ")"));
+}
+
+absl::StatusOr<Checker::Fate> Checker::CheckFormat(const std::string& at, const Json& value,
+                                                   const Json& schema) {
+  if (!value.is_string()) return Refuse(at, "must be a string");
+  if (!MayBeString(schema)) return Fate::kDrop;  // formats are about strings
+  const std::string& format = value.get_ref<const std::string&>();
+  if (IsOneOf(format, kFormats)) return Fate::kKeep;
+  return NotEnforced(at, absl::StrCat("the format ", value.dump()));
+}
+
+absl::Status Checker::CheckReferences() const {
+  for (const auto& [at, to] : references_) {
+    if (paths_.count(to) == 0) return Refuse(at, absl::StrCat("there is no schema at ", to));
+  }
+  return absl::OkStatus();
+}
+
+// Objects that list properties have no others, unless they require others.
+void CloseObjects(Json* schema) {
+  if (schema->is_object() && schema->contains("properties") &&
+      !schema->contains("additionalProperties")) {
+    const Json& listed = (*schema)["properties"];
+    const Json required = schema->value("required", Json::array());
+    const auto is_listed = [&](const Json& name) { return listed.contains(name); };
+    if (std::all_of(required.begin(), required.end(), is_listed)) {
+      (*schema)["additionalProperties"] = false;
+    }
+  }
+  VisitSchemas("", *schema, [](const std::string& /*path*/, Json& one) {
+    CloseObjects(&one);
+    return true;
+  });
+}
+
+// The most compilations to find the place of an error.
+constexpr size_t kMaxTries = 200;
+
+}  // namespace
+
+absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient, ErrorOf error_of) {
+  absl::StatusOr<Json> schema = ParseText(text);
+  if (!schema.ok()) return schema.status();
+  Checker checker(lenient, error_of);
+  absl::Status status = checker.Check("#", &*schema);
+  if (status.ok()) status = checker.CheckReferences();
+  if (!status.ok()) return status;
+  if (*schema == false) return Refuse("#", "must allow a value; got false");
+  if (*schema == true) *schema = Json::object();
+  if (checker.may_close()) CloseObjects(&*schema);
+  std::string checked = schema->dump();
+  if (checked.size() > SchemaLimits::kBytes) {
+    return TooMany("#", "bytes without descriptions", SchemaLimits::kBytes, checked.size());
+  }
+  return checked;
+}
+
+std::string FindError(const std::string& checked, const std::string& error, ErrorOf error_of) {
+  const Json root = Json::parse(checked);
+  const Json* place = &root;
+  std::string path = "#";
+  size_t tries = 0;
+  bool found = true;
+  while (found) {
+    found = false;
+    VisitSchemas(path, *place, [&](const std::string& at, const Json& one) {
+      if (!one.is_object() || ++tries > kMaxTries) return tries <= kMaxTries;
+      Json alone = one;
+      for (const char* shared : {"$defs", "definitions", "$schema"}) {
+        if (root.contains(shared)) alone[shared] = root[shared];
+      }
+      if (error_of(alone.dump()) != error) return true;
+      place = &one;
+      path = at;
+      found = true;
+      return false;
+    });
+  }
+  return path;
+}
+
+}  // namespace hearth
