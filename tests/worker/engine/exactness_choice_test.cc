@@ -145,7 +145,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EXPECT_EQ(Engine::Create(options).status().code(), absl::StatusCode::kUnimplemented);
   options = Emulated();
   options.exactness = ExactnessChoice::kExact;
-  EXPECT_THAT(Refusal(options), HasSubstr("leave --exactness at auto"));
+  EXPECT_THAT(Refusal(options), HasSubstr("use --exactness auto"));
   options = Emulated();
   options.dtype = "bfloat16";
   EXPECT_THAT(Refusal(options), HasSubstr("computed in float32, and dtype is bfloat16"));
@@ -164,9 +164,9 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
     request.requested_kv.cache = cache;
     const absl::Status refused = worker->Complete(&request);
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(refused.message(), absl::StrCat("kv_cache: ", cache,
-                                              ": must be dynamic or static where device is "
-                                              "emulated"));
+    EXPECT_EQ(
+        refused.message(),
+        absl::StrCat("kv_cache: must be dynamic or static with device emulated; got ", cache));
   }
   EngineRequest request = Request(Prompt(20));
   request.requested_kv.cache = "static";
