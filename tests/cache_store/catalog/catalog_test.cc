@@ -36,7 +36,7 @@ TEST(ObjectTableTest, LastReleaseRemovesObject) {
   EXPECT_EQ(kit.objects.bytes(), 0u);
 }
 
-TEST(ObjectTableTest, GarbageIncludesUnfinishedWrites) {
+TEST(ObjectTableTest, UnfinishedDiskWriteBecomesGarbage) {
   CatalogKit kit({0, 10 * kBytes});
   StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
@@ -47,7 +47,7 @@ TEST(ObjectTableTest, GarbageIncludesUnfinishedWrites) {
   EXPECT_EQ(garbage.disk_bytes, 0u) << "the sums never knew of it";
 }
 
-TEST(ObjectTableTest, UnreadBytesCountOnRemoval) {
+TEST(ObjectTableTest, RemovingUnreadObjectCountsUnreadBytes) {
   CatalogKit kit({2 * kBytes, 0});
   for (const bool read : {true, false}) {
     StoredObject* object = kit.NewObject("a");
@@ -69,7 +69,7 @@ TEST(ObjectTableDeathTest, DoubleReleaseDies) {
   EXPECT_DEATH(kit.evictor.UnreserveHost(1), "host_reserved_");
 }
 
-TEST(CatalogTest, UsesMergeWithinASecond) {
+TEST(CatalogTest, UsesWithinOneSecondMerge) {
   CatalogKit kit({kBytes, kBytes});
   RestorePointEntry* point = kit.Add("a");
   kit.catalog.SetDurable(point, point->number, absl::InfiniteFuture());
@@ -82,7 +82,7 @@ TEST(CatalogTest, UsesMergeWithinASecond) {
   EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty());
 }
 
-TEST(ExpiryScheduleTest, SkipsPinnedAndRenewedPoints) {
+TEST(ExpiryScheduleTest, FirstExpiredSkipsPinnedAndRenewed) {
   const absl::Time now = absl::FromUnixSeconds(1700000000);
   RestorePointEntry early, late;
   early.number = 2;
@@ -106,7 +106,7 @@ TEST(ExpiryScheduleTest, SkipsPinnedAndRenewedPoints) {
   EXPECT_EQ(schedule.size(), 0u);
 }
 
-TEST(RetentionFeedTest, OffersLeastValuableEvictableFirst) {
+TEST(RetentionFeedTest, LeastRecentUnpinnedPointIsOffered) {
   CatalogKit kit({3 * kBytes, 0});
   RestorePointEntry* a = kit.Add("a");
   RestorePointEntry* b = kit.Add("b");
@@ -181,7 +181,7 @@ TEST(CatalogTest, TinyPointTakesUnderOneKilobyte) {
   EXPECT_EQ(catalog.cost_bytes(), 0u) << "what was added was taken away again";
 }
 
-TEST(EvictorTest, EvictionSkipsHeldAndPinned) {
+TEST(EvictorTest, HeldAndPinnedPointsAreNotEvicted) {
   CatalogKit kit({3 * kBytes, 0});
   RestorePointEntry* a = kit.Add("a");
   RestorePointEntry* b = kit.Add("b");
@@ -205,7 +205,7 @@ TEST(EvictorTest, OversizedReservationEvictsNothing) {
   kit.evictor.UnreserveHost(kBytes);
 }
 
-TEST(EvictorTest, DemotesOldestDurableCopyFirst) {
+TEST(EvictorTest, OldestRamCopyOnDiskIsDropped) {
   CatalogKit kit({4 * kBytes, 100 * kBytes});
   std::vector<StoredObject*> objects;
   for (const char* name : {"a", "b", "c", "d"}) {
@@ -227,7 +227,7 @@ TEST(EvictorTest, DemotesOldestDurableCopyFirst) {
 }
 
 // Even if the protected points exceed the limit.
-TEST(EvictorTest, LowerDiskLimitEvictsUnprotectedPoints) {
+TEST(EvictorTest, LoweringDiskLimitEvictsUnpinnedPoints) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;
   CatalogKit kit({10 * kBytes, 100 * kBytes}, quotas);
@@ -245,7 +245,7 @@ TEST(EvictorTest, LowerDiskLimitEvictsUnprotectedPoints) {
   EXPECT_THAT(kit.removed, ElementsAre("a", "b", "c"));
 }
 
-TEST(EvictorTest, TenantFloorsAndCeilingsHold) {
+TEST(EvictorTest, TenantGuaranteesAndQuotasHold) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;
   quotas.by_tenant["small"].max_bytes = kBytes;

@@ -52,7 +52,7 @@ TEST_F(ComputeClaimsTest, FindReturnsLongestPromisedBoundary) {
   EXPECT_EQ(claims_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
 }
 
-TEST_F(ComputeClaimsTest, BoundaryIsPromisedOnce) {
+TEST_F(ComputeClaimsTest, OnlyOneClaimPromisesBoundary) {
   const auto first = Grant({{16, Key("a")}}, "a");
   EXPECT_EQ(Grant({{16, Key("a")}}, "a"), 0u);
   const auto second = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
@@ -63,7 +63,7 @@ TEST_F(ComputeClaimsTest, BoundaryIsPromisedOnce) {
   EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
 }
 
-TEST_F(ComputeClaimsTest, PublishWakesOnlyItsWaiters) {
+TEST_F(ComputeClaimsTest, PublishWakesOnlyWaitersOfItsBoundary) {
   const auto claim = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
   Wait("a");
   Wait("a");
@@ -91,7 +91,7 @@ TEST_F(ComputeClaimsTest, ClaimExpiresAtItsDeadline) {
   EXPECT_EQ(claims_.SharedChunks(Chunks("a")), 0u);
 }
 
-TEST_F(ComputeClaimsTest, EndingExpiredClaimKeepsItsSuccessor) {
+TEST_F(ComputeClaimsTest, EndingExpiredClaimKeepsNewClaim) {
   const auto first = Grant({{16, Key("a")}}, "a");
   claims_.Expire(now_ + absl::Seconds(10), &wakes_);
   ASSERT_NE(Grant({{16, Key("a")}}, "a"), 0u);
@@ -112,7 +112,7 @@ TEST_F(ComputeClaimsTest, CancelledWaiterIsNotWoken) {
   EXPECT_EQ(claims_.waiters(), 0u);
 }
 
-TEST_F(ComputeClaimsTest, SharedChunksCountActiveClaims) {
+TEST_F(ComputeClaimsTest, SharedChunksIgnoreEndedClaims) {
   const auto first = Grant({{48, Key("c")}}, "abc");
   EXPECT_EQ(claims_.SharedChunks(Chunks("abx")), 2u);
   EXPECT_EQ(claims_.SharedChunks(Chunks("x")), 0u);
@@ -123,7 +123,7 @@ TEST_F(ComputeClaimsTest, SharedChunksCountActiveClaims) {
   EXPECT_EQ(claims_.SharedChunks(Chunks("abc")), 0u);
 }
 
-TEST_F(ComputeClaimsTest, ClaimsAndWaitersAreBounded) {
+TEST_F(ComputeClaimsTest, NumberOfClaimsAndWaitersIsLimited) {
   for (size_t i = 0; i < ComputeClaims::kMaxClaims; ++i) {
     ASSERT_NE(Grant({{16, Key(std::to_string(i))}}, ""), 0u);
   }
@@ -132,7 +132,7 @@ TEST_F(ComputeClaimsTest, ClaimsAndWaitersAreBounded) {
   EXPECT_EQ(Wait("0"), 0u);
 }
 
-TEST_F(ComputeClaimsTest, TotalClaimKeysAreBounded) {
+TEST_F(ComputeClaimsTest, TotalKeysOfClaimsAreLimited) {
   const std::vector<KeyedSegment> half(ComputeClaims::kMaxKeys / 2);
   const auto grant = [&](const std::string& key) {
     return claims_.Grant({{16, Key(key)}}, half, absl::InfiniteFuture());

@@ -76,7 +76,7 @@ class Backup : public ::testing::Test {
   Fingerprint model_ = KitModel().Make();
 };
 
-TEST_F(Backup, RestoreReturnsEqualBytesAndPins) {
+TEST_F(Backup, RestoredBackupHasEqualBytesAndPins) {
   {
     const auto store = Open(At("data"));
     Publish(store.get(), 1, 8);
@@ -98,7 +98,7 @@ TEST_F(Backup, RestoreReturnsEqualBytesAndPins) {
   EXPECT_EQ(Open(At("again"))->Stats().pinned_bytes, Open(At("data"))->Stats().pinned_bytes);
 }
 
-TEST_F(Backup, SecondBackupIsConsistentAndIncremental) {
+TEST_F(Backup, SecondBackupCopiesOnlyNewData) {
   const auto store = Open(At("data"));
   Publish(store.get(), 1, 9);
   const auto first = store->BackUp(At("backup"));
@@ -118,7 +118,7 @@ TEST_F(Backup, SecondBackupIsConsistentAndIncremental) {
   ExpectHolds(At("newest"), 12, 13, false);
 }
 
-TEST_F(Backup, BackupUsesBackgroundRateLimit) {
+TEST_F(Backup, BackupKeepsBackgroundRateLimit) {
   Publish(Open(At("data")).get(), 1, 4);
   std::unique_ptr<Database> db;
   DiskTierOptions options;
@@ -250,7 +250,7 @@ TEST_F(Backup, CorruptLogIsNotBackedUp) {
 }
 
 // Refused, because a new backup could displace older backups that still have the lost entries.
-TEST_F(Backup, DamagedStartBlocksBackupUntilRestart) {
+TEST_F(Backup, DamageFoundAtStartRefusesBackup) {
   Publish(Open(At("data")).get(), 1, 8);
   FlipABitOf(At("data/db/CURRENT"));
   {

@@ -83,7 +83,7 @@ class Damage : public SteppedStoreFixture, public ::testing::Test {
   const Fingerprint large_ = LargeModel();
 };
 
-TEST_F(Damage, InfoLogFileIsAbsent) {
+TEST_F(Damage, RocksDbWritesNoInfoLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   EXPECT_EQ(Only("LOG"), fs::path());
@@ -113,7 +113,7 @@ TEST_F(Damage, DamagedBlockHeaderIsDataLoss) {
 }
 
 // RocksDB parses a table's properties before it verifies them.
-TEST_F(Damage, DamagedTableEndIsAnError) {
+TEST_F(Damage, DamagedTableFooterIsAnError) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
   store_.reset();
@@ -192,7 +192,7 @@ TEST_F(Damage, LostTableCostsOnlyItsObjects) {
 
 // Without the objects family, no entry can be found; without the meta family, the writer's version
 // is unknown.
-TEST_F(Damage, LostRecordTableSetsDatabaseAside) {
+TEST_F(Damage, LostRecordTableStartsNewDatabase) {
   for (const char* family : {"objects", "meta"}) {
     SCOPED_TRACE(family);
     Open();
@@ -214,7 +214,7 @@ TEST_F(Damage, LostRecordTableSetsDatabaseAside) {
   }
 }
 
-TEST_F(Damage, SetAsideDatabaseExpires) {
+TEST_F(Damage, MovedDamagedDatabaseIsDeletedLater) {
   for (int nth = 0; nth < 2; ++nth) {
     Open();
     ASSERT_TRUE(Publish(1).ok());
@@ -239,7 +239,7 @@ TEST_F(Damage, SetAsideDatabaseExpires) {
 }
 
 // The child that repairs a database returns to an older state, which must not undo a drop.
-TEST_F(Damage, DamageRestoresNoDroppedPoint) {
+TEST_F(Damage, RepairDoesNotReviveDroppedPoints) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   Flush();
@@ -263,7 +263,7 @@ TEST_F(Damage, DamageRestoresNoDroppedPoint) {
   EXPECT_EQ(left.size(), 2u);
 }
 
-TEST_F(Damage, DamagedRecordBlockLosesItsRecords) {
+TEST_F(Damage, DamagedRecordBlockKeepsOtherRecords) {
   Open();
   for (uint64_t seed = 1; seed <= 60; ++seed) ASSERT_TRUE(Publish(seed).ok());
   Flush();
@@ -279,7 +279,7 @@ TEST_F(Damage, DamagedRecordBlockLosesItsRecords) {
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 60u - found);
 }
 
-TEST_F(Damage, UnreadableDatabaseManifestCountsLosses) {
+TEST_F(Damage, DamagedDatabaseManifestReportsLosses) {
   const auto damage = std::vector<std::pair<const char*, std::function<void()>>>{
       {"manifest cut", [&] { fs::resize_file(Only("MANIFEST-"), 40); }},
       {"manifest gone", [&] { fs::remove(Only("MANIFEST-")); }},
@@ -311,7 +311,7 @@ TEST_F(Damage, UnreadableDatabaseManifestCountsLosses) {
 }
 
 // Best-efforts recovery ignores the logs; the next opening replays them.
-TEST_F(Damage, BestEffortsRecoveryKeepsLog) {
+TEST_F(Damage, BestEffortsRecoveryReplaysLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Flush();
@@ -364,7 +364,7 @@ TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
 
 // A database with a smaller drop number than expected is from before a drop; a database with a
 // damaged drop number is not.
-TEST_F(Damage, DamagedDropNumberKeepsDatabase) {
+TEST_F(Damage, DamagedDropNumberDoesNotDiscardDatabase) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());
   ASSERT_TRUE(store_->Drop(store_->List("default").at(0).id, "default", true).ok());
@@ -386,7 +386,7 @@ TEST_F(Damage, DamagedDropNumberKeepsDatabase) {
   }
 }
 
-TEST_F(Damage, RestoreReportsDamagedSlice) {
+TEST_F(Damage, RestoredBackupReportsDamagedSlice) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   store_.reset();
@@ -401,7 +401,7 @@ TEST_F(Damage, RestoreReportsDamagedSlice) {
   EXPECT_EQ(verified.restore_points, 3u);
 }
 
-TEST(WarningLines, WarningKindsAreRateLimited) {
+TEST(WarningLines, WarningsAreRateLimitedPerKind) {
   std::vector<std::string> lines;
   Warnings warnings([&](const std::string& line) { lines.push_back(line); });
   for (int i = 0; i < 100; ++i) warnings.Say("damage", "again");

@@ -93,7 +93,7 @@ TEST_F(DiskTables, TablesSurviveReopening) {
 
 // After a start with a lost table, RocksDB runs with fewer checks and does not report a failed
 // flush as a database error; a caller must not wait for that flush forever.
-TEST_F(DiskTables, FlushFailureReturnsAfterLostTable) {
+TEST_F(DiskTables, FailedFlushReturnsAfterLostTable) {
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
     tier_.reset();
     const TestFolder folder;
@@ -122,7 +122,7 @@ TEST_F(DiskTables, FlushFailureReturnsAfterLostTable) {
 }
 
 // A failed start is retried; the database is only set aside if it is damaged.
-TEST_F(DiskTables, FailedStartReadLosesNothing) {
+TEST_F(DiskTables, ReadErrorAtStartLosesNoTable) {
   Open();
   WriteTable({1, 2});
   ASSERT_TRUE(tier_->SettleErases().ok());
@@ -141,7 +141,7 @@ TEST_F(DiskTables, FailedStartReadLosesNothing) {
   EXPECT_TRUE(Holds(1) && Holds(2));
 }
 
-TEST_F(DiskTables, DeadTableIsDeleted) {
+TEST_F(DiskTables, TableOfErasedObjectsIsDeleted) {
   Open();
   WriteTable({1, 2});
   WriteTable({3, 4});
@@ -154,7 +154,7 @@ TEST_F(DiskTables, DeadTableIsDeleted) {
   EXPECT_TRUE(Holds(3) && Holds(4));
 }
 
-TEST_F(DiskTables, SpaceShortageRewritesHalfDeadTable) {
+TEST_F(DiskTables, ReclaimRewritesHalfErasedTable) {
   Open();
   WriteTable({1, 2, 3, 4});
   const uint64_t full = tier_->FileBytes();
@@ -167,7 +167,7 @@ TEST_F(DiskTables, SpaceShortageRewritesHalfDeadTable) {
   EXPECT_FALSE(Holds(1) || Holds(3));
 }
 
-TEST_F(DiskTables, LiveTableInDeadRangeStays) {
+TEST_F(DiskTables, ReclaimKeepsLiveTableInErasedRange) {
   Open();
   WriteTable({5, 40});
   WriteTable({11, 12});
@@ -182,7 +182,7 @@ TEST_F(DiskTables, LiveTableInDeadRangeStays) {
   EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20));
 }
 
-TEST_F(DiskTables, RewrittenObjectIsReadable) {
+TEST_F(DiskTables, ObjectWrittenAfterEraseIsReadable) {
   Open();
   WriteTable({7, 8});
   ASSERT_TRUE(tier_->EraseObjects({{7, 8}}).ok());
@@ -229,7 +229,7 @@ TEST_F(DiskTables, TablesSurviveMachineCrash) {
 }
 
 // RocksDB asserts that it can read the ends of a table to link.
-TEST_F(DiskTables, FailedReadBackFailsWrite) {
+TEST_F(DiskTables, WriteFailsIfTableCannotBeRead) {
   for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
     for (int nth = 1; nth <= 8; ++nth) {
       Open();
@@ -306,7 +306,7 @@ TEST_F(DiskTables, SliceDamageIsDataLoss) {
   EXPECT_GT(lost, 0);
 }
 
-TEST_F(DiskTables, FailedReclaimIsRetried) {
+TEST_F(DiskTables, ReclaimSucceedsAfterFailedReclaim) {
   for (int nth = 1; nth <= 8; ++nth) {
     const auto object = static_cast<uint64_t>(nth);
     Open();
@@ -325,7 +325,7 @@ TEST_F(DiskTables, FailedReclaimIsRetried) {
 
 // If a compaction starts a table but writes no entry into it, RocksDB reads the first key, and
 // asserts that it exists even if the table could not be written.
-TEST_F(DiskTables, FailedReclaimRevivesNoObject) {
+TEST_F(DiskTables, FailedReclaimDoesNotReviveObjects) {
   int failed = 0;
   for (int nth = 4; nth <= 30; ++nth) {
     const uint64_t first = 10 * static_cast<uint64_t>(nth);
@@ -350,7 +350,7 @@ TEST_F(DiskTables, FailedReclaimRevivesNoObject) {
   EXPECT_GT(failed, 0);
 }
 
-TEST_F(DiskTables, HeldSliceOutlivesDatabase) {
+TEST_F(DiskTables, SliceIsReadableAfterDatabaseCloses) {
   Open();
   WriteTable({1});
   const std::vector<std::byte> small(8192, std::byte{2});
@@ -363,7 +363,7 @@ TEST_F(DiskTables, HeldSliceOutlivesDatabase) {
   EXPECT_EQ(small_view.bytes, absl::MakeConstSpan(small));
 }
 
-TEST_F(DiskTables, FailedReadAllowsErase) {
+TEST_F(DiskTables, EraseSucceedsDespiteReadError) {
   Open();
   WriteTable({1, 2});
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records
@@ -375,7 +375,7 @@ TEST_F(DiskTables, FailedReadAllowsErase) {
   EXPECT_FALSE(Holds(1) || Holds(2));
 }
 
-TEST_F(DiskTables, FallsBackToPageCache) {
+TEST_F(DiskTables, TableWritesWorkWithoutDirectIo) {
   std::mt19937_64 random(1);
   disk_.SetLacksDirect();
   Open();
@@ -390,7 +390,7 @@ TEST_F(DiskTables, FallsBackToPageCache) {
 
 // The object numbers of the lost table lie around an object of another table, and reads of the
 // other table fail.
-TEST_F(DiskTables, LostTableKeepsOtherTables) {
+TEST_F(DiskTables, LostTableCostsNoOtherTable) {
   Open();
   WriteTable({1, 3});
   WriteTable({2});
@@ -436,7 +436,7 @@ TEST_F(DiskTables, LostTableKeepsOtherTables) {
 
 // On a full disk, the last room is reserved for erases until a reclaim. A damaged block of records
 // must not block writes forever.
-TEST_F(DiskTables, DamagedRecordBlocksNoWrites) {
+TEST_F(DiskTables, DamagedRecordDoesNotStopWrites) {
   Open();
   WriteTable({1});
   WriteTable({2});

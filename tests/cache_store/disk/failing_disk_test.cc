@@ -119,7 +119,7 @@ class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
 
 // A write that fails halfway leaves part of a record in the log, and RocksDB writes the next
 // records after it.
-TEST_F(FailedWrites, TornLogIsNotDamage) {
+TEST_F(FailedWrites, TornLogAfterWriteErrorIsNotDamage) {
   std::vector<uint64_t> acknowledged;
   const auto publish = [&](uint64_t seed) {
     const absl::Status status = Publish(seed);
@@ -143,7 +143,7 @@ TEST_F(FailedWrites, TornLogIsNotDamage) {
 }
 
 // A kill -9 during a write leaves half a record.
-TEST_F(FailedWrites, UnfinishedRecordIsNotDamage) {
+TEST_F(FailedWrites, UnfinishedLogRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) {
     Open();
     ASSERT_TRUE(Publish(seed).ok());
@@ -209,7 +209,7 @@ class DamagedInUse : public FaultyDiskFixture, public ::testing::Test {
   }
 };
 
-TEST_F(DamagedInUse, RestartRepairsUnopenableDatabase) {
+TEST_F(DamagedInUse, RestartRepairsDatabaseDamagedInUse) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   std::filesystem::resize_file(Only("MANIFEST-"), 0);

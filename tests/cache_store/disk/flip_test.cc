@@ -288,13 +288,13 @@ class DamageAtRest : public ::testing::Test {
   std::unique_ptr<TestFolder> folder_;
 };
 
-TEST_F(DamageAtRest, FlippedBitLossIsReported) {
+TEST_F(DamageAtRest, LossByFlippedBitIsReported) {
   const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
   const uint64_t flips = NumberFrom("HEARTH_FLIPS", 500);
   EXPECT_FALSE(TryAll(first, first + flips, Flip).empty());
 }
 
-TEST_F(DamageAtRest, DamagedFileIsReported) {
+TEST_F(DamageAtRest, LossByDamagedFileIsReported) {
   EXPECT_FALSE(TryAll(0, 1000, CutEmptyOrRemove).empty());
 }
 

@@ -27,7 +27,7 @@ class FullDisk : public FaultyDiskFixture, public ::testing::TestWithParam<uint3
   }
 };
 
-TEST_P(FullDisk, PublishesResumeWhenRoomReturns) {
+TEST_P(FullDisk, PublishesResumeWhenSpaceIsFreed) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   for (int round = 0; round < 3; ++round) {
@@ -50,7 +50,7 @@ TEST_P(FullDisk, PublishesResumeWhenRoomReturns) {
   for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u);
 }
 
-TEST_P(FullDisk, ReopenKeepsAcknowledgedPoints) {
+TEST_P(FullDisk, RestartAfterFullDiskKeepsAcknowledgedPoints) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   disk_.SetFull(true);
@@ -82,7 +82,7 @@ TEST_P(FullDisk, PublishSucceedsAfterFailedWrite) {
 }
 
 // A machine crash loses everything that was not synced.
-TEST_P(FullDisk, StartReserveSurvivesMachineCrash) {
+TEST_P(FullDisk, ReserveFileSurvivesMachineCrash) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   Crash(/*machine=*/true);
@@ -104,7 +104,7 @@ TEST_P(FullDisk, SyncedPublishSurvivesTwoCrashes) {
   EXPECT_EQ(Fetch(2), 64u);
 }
 
-TEST_P(FullDisk, UsedReserveIsRestored) {
+TEST_P(FullDisk, UsedReserveFileIsCreatedAgain) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   store_.reset();
@@ -120,7 +120,7 @@ TEST_P(FullDisk, UsedReserveIsRestored) {
 
 // On a nearly full disk, the reserve neither takes room from small writes, nor do small writes
 // delay its restoration.
-TEST_P(FullDisk, ReserveWaitsForAmpleRoom) {
+TEST_P(FullDisk, ReserveFileWaitsForAmpleFreeSpace) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   const Digest id = store_->List("default").at(0).id;
@@ -141,7 +141,7 @@ TEST_P(FullDisk, ReserveWaitsForAmpleRoom) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-TEST_P(FullDisk, ReserveIsSyncedDespiteFailures) {
+TEST_P(FullDisk, ReserveFileIsSyncedAfterFailedSync) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
   for (int nth = 1; nth <= 12; ++nth) {
@@ -163,7 +163,7 @@ TEST_P(FullDisk, ReserveIsSyncedDespiteFailures) {
 }
 
 // After the erase of the manifest failed, its objects must not be erased before it.
-TEST_P(FullDisk, ManifestIsErasedBeforeObjects) {
+TEST_P(FullDisk, ManifestsAreErasedBeforeTheirObjects) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
   disk_.SetFull(true);
@@ -176,7 +176,7 @@ TEST_P(FullDisk, ManifestIsErasedBeforeObjects) {
   EXPECT_TRUE(store_->List("default").empty());
 }
 
-TEST_P(FullDisk, DropOnFullDiskHolds) {
+TEST_P(FullDisk, DropOnFullDiskSurvivesRestart) {
   for (const bool publishes_after : {true, false}) {
     Open();
     ASSERT_TRUE(Publish(1).ok());
@@ -194,7 +194,7 @@ TEST_P(FullDisk, DropOnFullDiskHolds) {
   }
 }
 
-TEST_P(FullDisk, RefusedPinSendsUnpinEvent) {
+TEST_P(FullDisk, FailedPinLeavesPointUnpinned) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   WatchFrom from;
@@ -214,7 +214,7 @@ TEST_P(FullDisk, RefusedPinSendsUnpinEvent) {
 }
 
 // There is room for a moment: the database is closed, and then cannot be opened.
-TEST_P(FullDisk, FailedReopenKeepsServingReads) {
+TEST_P(FullDisk, ReadsContinueAfterFailedReopen) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   disk_.SetFull(true);
@@ -240,7 +240,7 @@ TEST_P(FullDisk, FailedReopenKeepsServingReads) {
 }
 
 // Other programs also took the room reserved for a start.
-TEST_P(FullDisk, FullDiskStartServesReads) {
+TEST_P(FullDisk, StartOnFullDiskServesReads) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   store_.reset();

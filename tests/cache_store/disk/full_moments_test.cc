@@ -123,7 +123,7 @@ class Moment {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST(FullMoments, InjectedDiskKeepsAcknowledgedPoints) {
+TEST(FullMoments, RandomlyFullDiskKeepsAcknowledgedPoints) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
   const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76);
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
@@ -166,7 +166,7 @@ void WriteUnflushed(const std::string& path, int memtables, size_t memtable_byte
 
 class FullMounts : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(FullMounts, RealVolumeKeepsAcknowledgedPoints) {
+TEST_P(FullMounts, FullRealVolumeKeepsAcknowledgedPoints) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
   const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76) / 6;
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
@@ -177,7 +177,7 @@ TEST_P(FullMounts, RealVolumeKeepsAcknowledgedPoints) {
   }
 }
 
-TEST_P(FullMounts, StartWritesNoTable) {
+TEST_P(FullMounts, StartOnFullVolumeWritesNoTable) {
   MountedDisk disk(GetParam(), 160);
   if (!disk.why_not().empty()) GTEST_SKIP() << GetParam() << ": " << disk.why_not();
   const std::string db_path = disk.path() + "/db";

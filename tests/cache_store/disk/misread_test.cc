@@ -138,7 +138,7 @@ class Misread : public MisreadFixture, public ::testing::TestWithParam<BadMoment
   }
 };
 
-TEST_P(Misread, UseDuringErrorsLosesNothing) {
+TEST_P(Misread, ReadErrorsInUseLoseNoPoint) {
   for (const uint64_t host_bytes : {uint64_t{0}, 4 * kMiB}) {
     options_.host_bytes = host_bytes;
     Open();
@@ -155,7 +155,7 @@ TEST_P(Misread, UseDuringErrorsLosesNothing) {
   EXPECT_GT(disk_.struck(), 0);
 }
 
-TEST_P(Misread, StartDuringErrorsLosesNothing) {
+TEST_P(Misread, StartDuringReadErrorsLosesNoPoint) {
   Open();
   PublishSome();
   for (int round = 0; round < 5; ++round) {
@@ -190,7 +190,7 @@ class Misreads : public MisreadFixture, public ::testing::Test {
   }
 };
 
-TEST_F(Misreads, RealDamageQuarantinesOneObject) {
+TEST_F(Misreads, PermanentDamageQuarantinesOnlyItsObject) {
   Open();
   PublishSome();
   Break(DiskFault::kFlippedBit, 20, 8);
@@ -245,7 +245,7 @@ TEST_F(Misreads, ManyFailingObjectsAreKept) {
   ExpectAllServed();
 }
 
-TEST_F(Misreads, ScrubPausesDuringMisreads) {
+TEST_F(Misreads, ScrubWaitsWhileDiskMisreads) {
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
@@ -277,7 +277,7 @@ TEST_F(Misreads, ScrubPausesDuringMisreads) {
 
 // A fetch gives right bytes, an error, or a shorter hit that Explain explains. The point stays
 // listed in any case.
-TEST_F(Misreads, MisreadPointStaysListed) {
+TEST_F(Misreads, PointStaysListedAfterMisread) {
   options_.scrub.bytes_per_s = 0;
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
@@ -314,7 +314,7 @@ TEST_F(Misreads, MisreadPointStaysListed) {
   }
 }
 
-TEST_F(Misreads, VerifySeparatesMisreadsFromDamage) {
+TEST_F(Misreads, VerifyReportsMisreadsApartFromDamage) {
   Open();
   PublishSome();
   store_.reset();
@@ -374,7 +374,7 @@ TEST_F(Misreads, RamCopySurvivesDiskErrors) {
   ExpectAllServed();
 }
 
-TEST_F(Misreads, SingleStartErrorLosesNothing) {
+TEST_F(Misreads, OneReadErrorAtStartLosesNothing) {
   UseTables(false);
   Open();
   PublishSome();
@@ -394,7 +394,7 @@ TEST_F(Misreads, SingleStartErrorLosesNothing) {
 }
 
 // The disk may also start to misread after the database is open.
-TEST_F(Misreads, LateStartMisreadsLoseNothing) {
+TEST_F(Misreads, MisreadsLateInStartLoseNothing) {
   UseTables(false);
   Open();
   PublishSome();
@@ -485,7 +485,7 @@ class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<R
   }
 };
 
-TEST_P(MisreadRecovery, MisreadsCauseNoExtraLoss) {
+TEST_P(MisreadRecovery, MisreadsDuringRepairLoseNothingMore) {
   Open();
   PublishSome();
   store_.reset();
@@ -509,7 +509,7 @@ TEST_P(MisreadRecovery, MisreadsCauseNoExtraLoss) {
 INSTANTIATE_TEST_SUITE_P(Damage, MisreadRecovery, ::testing::ValuesIn(kRepairedDamage),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(RecoveryFiles, DifferingReadsStopWrites) {
+TEST(RecoveryFiles, DifferingReadsDuringRecoveryStopWrites) {
   const TestFolder folder;
   FaultyDisk disk;
   const std::string table = folder.File("1.sst"), other = folder.File("other");

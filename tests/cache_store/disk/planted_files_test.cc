@@ -74,7 +74,7 @@ TEST_F(PlantedFiles, SymlinkedFolderIsRefused) {
 }
 
 // The link points to the real database: an operator who follows the message must not lose it.
-TEST_F(PlantedFiles, LinkedDatabaseErrorSuggestsMoving) {
+TEST_F(PlantedFiles, LinkedDatabaseErrorAdvisesMovingTarget) {
   fs::rename(dir_ + "/db", folder_.File("elsewhere"));
   fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
   const std::string message(Start(dir_).message());
@@ -111,7 +111,7 @@ TEST_F(PlantedFiles, PipeInDataFolderIsRefused) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-TEST_F(PlantedFiles, SecretPipeIsRefused) {
+TEST_F(PlantedFiles, PipeAsSecretFileIsRefused) {
   const std::string path = dir_ + "/secret";
   fs::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -122,19 +122,19 @@ TEST_F(PlantedFiles, SecretPipeIsRefused) {
   ExpectNamed(TieredStore::Open(options).status(), path, "a pipe");
 }
 
-TEST_F(PlantedFiles, StartRemovesLinksNotTargets) {
+TEST_F(PlantedFiles, StartDeletesLinksButNotTheirTargets) {
   fs::create_directory_symlink(outside_, dir_ + "/tables.tmp/left");
   fs::create_symlink(outside_ + "/kept", dir_ + "/tables.tmp/try");
   EXPECT_TRUE(Start(dir_).ok());
   EXPECT_TRUE(fs::is_empty(dir_ + "/tables.tmp"));
 }
 
-TEST_F(PlantedFiles, DataFolderMayBeLink) {
+TEST_F(PlantedFiles, DataFolderMayBeSymbolicLink) {
   fs::create_directory_symlink(dir_, folder_.File("link"));
   EXPECT_TRUE(Start(folder_.File("link")).ok());
 }
 
-TEST_F(PlantedFiles, BackupThroughLinkIsRefused) {
+TEST_F(PlantedFiles, BackupIntoSymlinkIsRefused) {
   const std::string to = folder_.File("backup");
   ASSERT_TRUE(BackUpDataDir(dir_, to).ok());
   fs::rename(to + "/private", folder_.File("aside"));
@@ -155,7 +155,7 @@ TEST_F(PlantedFiles, PipeInBackupIsRefused) {
 }
 
 // For example, lost+found.
-TEST(CheckTree, UnlistableFoldersAreSkipped) {
+TEST(CheckTree, FoldersWithoutListPermissionAreSkipped) {
   const TestFolder folder;
   const std::string dir = folder.File("tree");
   ASSERT_EQ(::mkdir(dir.c_str(), 0755), 0);

@@ -69,7 +69,7 @@ TEST_F(PrivateFolder, StartMakesFoldersPrivate) {
   ExpectPrivate();
 }
 
-TEST_F(PrivateFolder, GroupKeepsItsRights) {
+TEST_F(PrivateFolder, SetgidFolderKeepsGroupAccess) {
   ASSERT_EQ(::mkdir(dir_.c_str(), 0700), 0);
   ASSERT_EQ(::chmod(dir_.c_str(), 02775), 0);
   Use();
@@ -77,7 +77,7 @@ TEST_F(PrivateFolder, GroupKeepsItsRights) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(PrivateFolder, ForeignReadableFolderWarns) {
+TEST_F(PrivateFolder, ReadableFolderOfOtherUserWarns) {
   ASSERT_EQ(::mkdir(dir_.c_str(), 0755), 0);
   if (::chown(dir_.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "may not give folders away";
   Use();

@@ -65,7 +65,7 @@ class FailingFiles : public rocksdb::FileSystemWrapper {
 [[noreturn]] void EndWell() { std::_Exit(0); }
 [[noreturn]] void EndWellBySignal(int) { EndWell(); }
 
-TEST(RecoveryChild, CrashRunsNoParentHandlers) {
+TEST(RecoveryChild, ChildCrashRunsNoParentSignalHandlers) {
   const std::function<void()> crashes[] = {[] { raise(SIGBUS); }, [] { raise(SIGSEGV); },
                                            [] { std::abort(); },
                                            [] { throw std::runtime_error("broken"); }};
@@ -89,7 +89,7 @@ TEST(RecoveryChild, CrashRunsNoParentHandlers) {
 }
 
 // RocksDB's reaction to a failed read must not look like damage.
-TEST(RecoveryChild, CrashAfterReadErrorAborts) {
+TEST(RecoveryChild, ChildCrashAfterReadErrorIsAborted) {
   const TestFolder folder;
   const int end = RunInChild([&] {
     rocksdb::DBOptions options;

@@ -33,7 +33,7 @@ class VolumeBudgetTest : public ::testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
-TEST_F(VolumeBudgetTest, LargeVolumeKeepsLimit) {
+TEST_F(VolumeBudgetTest, LargeVolumeKeepsRequestedLimit) {
   Begin(0, 100 * kGiB);
   EXPECT_EQ(budget_.limit_bytes(), 64 * kGiB);
   EXPECT_FALSE(budget_.is_limited());
@@ -52,14 +52,14 @@ TEST_F(VolumeBudgetTest, SmallVolumeKeepsTenthFree) {
   }
 }
 
-TEST_F(VolumeBudgetTest, OwnFilesCountAsRoom) {
+TEST_F(VolumeBudgetTest, GrowthOfOwnFilesKeepsLimit) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(200 * kMiB, 56 * kMiB, VolumeBudget::kPatience);
   EXPECT_EQ(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, LostRoomCountsAfterDelay) {
+TEST_F(VolumeBudgetTest, LostSpaceLowersLimitAfterDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
@@ -72,7 +72,7 @@ TEST_F(VolumeBudgetTest, LostRoomCountsAfterDelay) {
   EXPECT_EQ(budget_.files_bytes(), 67 * kMiB - 67 * kMiB / 10) << "the most room of that time";
 }
 
-TEST_F(VolumeBudgetTest, ReturningRoomResetsDelay) {
+TEST_F(VolumeBudgetTest, RegainedSpaceRestartsDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
@@ -82,7 +82,7 @@ TEST_F(VolumeBudgetTest, ReturningRoomResetsDelay) {
   }
 }
 
-TEST_F(VolumeBudgetTest, MoreRoomNeedsTwoMeasurements) {
+TEST_F(VolumeBudgetTest, RaisingBudgetNeedsTwoMeasurements) {
   Begin(0, 64 * kMiB);
   Update(0, 64 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
@@ -92,7 +92,7 @@ TEST_F(VolumeBudgetTest, MoreRoomNeedsTwoMeasurements) {
   EXPECT_GT(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, FullVolumeKeepsSavedBudget) {
+TEST_F(VolumeBudgetTest, SavedBudgetSurvivesFullVolume) {
   Begin(100 * kMiB, 0, 230 * kMiB);
   Update(100 * kMiB, 0);
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
@@ -100,12 +100,12 @@ TEST_F(VolumeBudgetTest, FullVolumeKeepsSavedBudget) {
 
 // Not only after a second measurement: the first limit decides what is evicted while the index is
 // read.
-TEST_F(VolumeBudgetTest, StartUsesExtraRoomImmediately) {
+TEST_F(VolumeBudgetTest, StartUsesGainedSpaceImmediately) {
   Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
 }
 
-TEST_F(VolumeBudgetTest, LargerLimitIsNotReduced) {
+TEST_F(VolumeBudgetTest, RaisedRequestedLimitIsMetInFull) {
   VolumeBudget before(10 * kGiB);
   before.Begin(0, DiskRoom{0, 2000 * kGiB});
   Begin(10 * kGiB, 1990 * kGiB, before.files_bytes());
@@ -113,7 +113,7 @@ TEST_F(VolumeBudgetTest, LargerLimitIsNotReduced) {
 }
 
 // As left by an older version that saved no budget.
-TEST_F(VolumeBudgetTest, FullVolumeWithoutNoteWaits) {
+TEST_F(VolumeBudgetTest, FullVolumeWithoutSavedBudgetWaits) {
   budget_.Begin(0, DiskRoom{60 * kMiB, 0, 256 * kMiB});
   for (int i = 0; i < 5; ++i) {
     EXPECT_FALSE(budget_.is_limited());
@@ -123,29 +123,29 @@ TEST_F(VolumeBudgetTest, FullVolumeWithoutNoteWaits) {
   EXPECT_TRUE(budget_.is_limited());
 }
 
-TEST_F(VolumeBudgetTest, SelfFilledVolumeLowersLimit) {
+TEST_F(VolumeBudgetTest, VolumeFullOfOwnFilesLowersBudget) {
   budget_.Begin(0, DiskRoom{250 * kMiB, 0, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 225 * kMiB);
 }
 
 // As after restoring a backup to a smaller volume: nothing has to be evicted for the new budget.
-TEST_F(VolumeBudgetTest, SmallerVolumeAppliesWithoutEviction) {
+TEST_F(VolumeBudgetTest, SmallerVolumeLowersBudgetAtOnce) {
   budget_.Begin(64 * kGiB, DiskRoom{100 * kMiB, 156 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
 }
 
-TEST_F(VolumeBudgetTest, PartlyFilledVolumeKeepsBudget) {
+TEST_F(VolumeBudgetTest, OtherProgramsFilesKeepSavedBudget) {
   budget_.Begin(230 * kMiB, DiskRoom{50 * kMiB, 60 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-TEST_F(VolumeBudgetTest, UnmeasuredStartKeepsBudget) {
+TEST_F(VolumeBudgetTest, UnmeasurableVolumeKeepsSavedBudget) {
   budget_.Begin(230 * kMiB, std::nullopt);
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
 // A snapshot of the volume keeps erased bytes, so erasing more frees nothing.
-TEST_F(VolumeBudgetTest, LoweringWithoutGainStops) {
+TEST_F(VolumeBudgetTest, LoweringStopsIfNoSpaceIsFreed) {
   Begin(150 * kMiB, 106 * kMiB);
   uint64_t own = 200 * kMiB;
   for (int minute = 0; minute < 600; ++minute) {
@@ -159,7 +159,7 @@ TEST_F(VolumeBudgetTest, LoweringWithoutGainStops) {
   EXPECT_FALSE(budget_.is_stuck());
 }
 
-TEST_F(VolumeBudgetTest, LoweringWithGainRepeats) {
+TEST_F(VolumeBudgetTest, LoweringRepeatsIfSpaceIsFreed) {
   Begin(150 * kMiB, 106 * kMiB);
   for (int minute = 0; minute < 7; ++minute) Update(200 * kMiB, 0, absl::Minutes(1));
   const uint64_t first = budget_.files_bytes();
@@ -168,7 +168,7 @@ TEST_F(VolumeBudgetTest, LoweringWithGainRepeats) {
   EXPECT_LT(budget_.files_bytes(), first);
 }
 
-TEST_F(VolumeBudgetTest, SqueezeLowersAndRelaxUndoes) {
+TEST_F(VolumeBudgetTest, SqueezeLowersLimitAndRelaxRestores) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   budget_.Squeeze(10 * kMiB);
@@ -179,7 +179,7 @@ TEST_F(VolumeBudgetTest, SqueezeLowersAndRelaxUndoes) {
   EXPECT_EQ(budget_.limit_bytes(), limit);
 }
 
-TEST_F(VolumeBudgetTest, BackwardClockRestartsDelay) {
+TEST_F(VolumeBudgetTest, ClockSetBackRestartsDelay) {
   Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(64 * kMiB, 0);
@@ -205,7 +205,7 @@ class DiskRoomTest : public ::testing::Test {
 };
 
 // For example `lost+found` at the root of an ext4 volume, which only root may read.
-TEST_F(DiskRoomTest, ForeignFolderIsSkipped) {
+TEST_F(DiskRoomTest, FolderOfOtherUserIsSkipped) {
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   MakeFiles("a", 3);
   MakeFiles("lost+found", 3);
@@ -221,7 +221,7 @@ TEST_F(DiskRoomTest, ForeignFolderIsSkipped) {
   ::chmod(folder_.File("lost+found").c_str(), 0755);
 }
 
-TEST_F(DiskRoomTest, UnreadableFolderHasNoMeasurement) {
+TEST_F(DiskRoomTest, UnreadableFolderPreventsMeasurement) {
   EXPECT_FALSE(Measure(folder_.File("nothing")).has_value());
 }
 

@@ -43,7 +43,7 @@ class DeviceTierTest : public testing::Test {
   DeviceTier tier_{device_, [this](const absl::Status& status) { lost_.push_back(status); }};
 };
 
-TEST_F(DeviceTierTest, CopyAppearsWhenMadeVisible) {
+TEST_F(DeviceTierTest, CopyIsFoundOnceMadeVisible) {
   const auto copy = tier_.CopyIn(Slices(7, 0xAB));
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(tier_.Find(7), nullptr);
@@ -56,7 +56,7 @@ TEST_F(DeviceTierTest, CopyAppearsWhenMadeVisible) {
   EXPECT_EQ(tier_.Find(8), nullptr);
 }
 
-TEST_F(DeviceTierTest, LeastRecentlyUsedIsEvicted) {
+TEST_F(DeviceTierTest, LeastRecentlyUsedCopyIsEvicted) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_NE(tier_.Find(1), nullptr);  // Find() counts as a use
   EXPECT_TRUE(tier_.Has(2));          // Has() does not
@@ -157,7 +157,7 @@ TEST_F(DeviceTierTest, LostDeviceDropsAllCopies) {
 
 // While bytes are being copied to another range, the copy is looked up and erased, and its range is
 // requested. The reader must still see the old bytes.
-TEST_F(DeviceTierTest, ReadRangeIsNotOverwritten) {
+TEST_F(DeviceTierTest, LeasedRangeErasedDuringCopyStays) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
   }
@@ -173,7 +173,7 @@ TEST_F(DeviceTierTest, ReadRangeIsNotOverwritten) {
   EXPECT_TRUE(tier_.Has(4));
 }
 
-TEST_F(DeviceTierTest, ConcurrentReadersSeeOwnBytes) {
+TEST_F(DeviceTierTest, ConcurrentReadersGetTheirObjectsBytes) {
   std::atomic<bool> done{false};
   std::atomic<uint64_t> read{0};
   std::vector<std::thread> readers;

@@ -52,7 +52,7 @@ TEST(HostArena, GrowthStopsAtAheadBytes) {
   EXPECT_EQ(arena->usage().used_bytes, 2 * kMiB);
 }
 
-TEST(HostArena, GrowsWhenHalfIsUsed) {
+TEST(HostArena, ArenaGrowsWhenHalfIsUsed) {
   absl::Notification goes_on;
   ArenaOptions options = Small(false);
   options.ahead_bytes = 4 * kMiB;
@@ -72,7 +72,7 @@ TEST(HostArena, GrowsWhenHalfIsUsed) {
   EXPECT_EQ(arena->usage().resident_bytes, 8 * kMiB);
 }
 
-TEST(HostArena, UnavailableSizeReturnsNull) {
+TEST(HostArena, AllocationWithoutFreeMemoryReturnsNull) {
   ArenaOptions options = Small(false);
   options.ahead_bytes = 0;
   auto arena = *HostArena::Create(options);
@@ -143,7 +143,7 @@ TEST(HostArena, ReusedRangeChangesGeneration) {
   EXPECT_NE(after->generation, before->generation);
 }
 
-TEST(HostArena, OnlySharedMemoryHasRanges) {
+TEST(HostArena, UnsharedArenaHasNoSegmentRange) {
   const auto arena = WholeArena(false);
   const auto memory = arena->Allocate(kMiB);
   EXPECT_FALSE(arena->RangeOf(memory.get(), kMiB).has_value());

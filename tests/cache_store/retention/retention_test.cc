@@ -68,7 +68,7 @@ TEST_P(RetentionContractTest, UnevictableUnitIsNotOffered) {
 }
 
 // Weights change which units owner 1 loses, but not how many.
-TEST_P(RetentionContractTest, WeightReordersWithinOwner) {
+TEST_P(RetentionContractTest, WeightReordersUnitsOfOneOwner) {
   const auto retention = Make();
   for (int i = 1; i <= 4; ++i) {
     Retention::Facts facts = PointOf(512);
@@ -90,7 +90,7 @@ TEST_P(RetentionContractTest, WeightReordersWithinOwner) {
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1, 2, 4, 3})) << "no weight is remembered";
 }
 
-TEST_P(RetentionContractTest, AdoptedUnitsLeaveOldestFirst) {
+TEST_P(RetentionContractTest, AdoptedUnitsAreOfferedOldestFirst) {
   const auto retention = Make();
   retention->Insert(9, PointOf(512), {1, 512, At(1000)});
   for (int i = 0; i < 4; ++i) {
@@ -117,7 +117,7 @@ TEST_P(RetentionContractTest, BackwardTimeIsIgnored) {
 
 // After random histories, each held unit that may be evicted is offered once, and the same history
 // gives the same order.
-TEST_P(RetentionContractTest, RandomHistoryOffersHeldUnits) {
+TEST_P(RetentionContractTest, EveryEvictableUnitIsOfferedOnce) {
   for (const auto depend : {Retention::Depend::kNothing, Retention::Depend::kOnParent}) {
     const auto retention = Make(depend), twin = Make(depend);
     std::mt19937 random(7);
@@ -180,7 +180,7 @@ TEST(LruRetentionTest, LeastRecentUnitIsFirst) {
   EXPECT_EQ(retention->remembered(), 0u);
 }
 
-TEST(LearningRetentionTest, ParentWaitsForItsChild) {
+TEST(LearningRetentionTest, ParentIsOfferedAfterItsChild) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kOnParent);
   Retention::Facts facts = PointOf(512);
   retention->Insert(1, facts, {1, 1024, At(0)});
@@ -192,7 +192,7 @@ TEST(LearningRetentionTest, ParentWaitsForItsChild) {
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
 }
 
-TEST(LearningRetentionTest, LinkedUnitsAreOfferedTogether) {
+TEST(LearningRetentionTest, JoinedUnitsAreOfferedTogether) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (int i = 0; i < 3; ++i) {
     retention->Insert(10 * i, PointOf(1024), {1u + i, 1536, At(i)});
@@ -216,7 +216,7 @@ TEST(LearningRetentionTest, LinkedUnitsAreOfferedTogether) {
 
 // While a longer restore point is held, evicting a point frees only its tail. It is weighted by the
 // tail's bytes, not by all its objects.
-TEST(LearningRetentionTest, ContinuedUnitWeighsItsTail) {
+TEST(LearningRetentionTest, UnitWithChildWeighsTailBytes) {
   const auto order = [](bool continued) {
     const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
     Retention::Facts small = PointOf(1024), large = PointOf(1024);
@@ -242,7 +242,7 @@ TEST(LearningRetentionTest, ContinuedUnitWeighsItsTail) {
   EXPECT_EQ(order(true), std::vector<Key>({2, 1}));
 }
 
-TEST(LearningRetentionTest, EvictionMemoryIsBounded) {
+TEST(LearningRetentionTest, NumberOfRememberedUnitsIsLimited) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < Retention::kRememberedMax + 1000; ++i) {
     retention->Insert(i, PointOf(512), {i + 1, 512, At(i)});
@@ -258,7 +258,7 @@ TEST(LearningRetentionTest, EvictionMemoryIsBounded) {
 
 // Long prompts return and short prompts do not. The trace is otherwise equal for both, so LRU
 // cannot tell them apart.
-TEST(LearningRetentionTest, LearnsWhichPromptsReturn) {
+TEST(LearningRetentionTest, ReturningPromptsAreEvictedLast) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < 2000; ++i) {
     const bool is_long = i % 2 == 0;

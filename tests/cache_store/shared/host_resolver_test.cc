@@ -42,7 +42,7 @@ namespace {
 
 using Addresses = absl::StatusOr<HostResolver::Addresses>;
 
-TEST(HostResolverTest, LookupsAreBoundedAndMerged) {
+TEST(HostResolverTest, ConcurrentLookupsAreLimitedAndMerged) {
   constexpr uint16_t kPort = 6379;
   EventLoop loop;
   HostResolver resolver(&loop);

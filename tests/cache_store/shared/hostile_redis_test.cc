@@ -115,7 +115,7 @@ TEST(HostileRedis, ErrorReplySetsStatusCode) {
   }
 }
 
-TEST(HostileRedis, ReconnectsAfterPartialReply) {
+TEST(HostileRedis, PartialReplyCausesReconnect) {
   std::atomic<bool> hangs_up{true};
   FakeRedis redis([&](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
@@ -131,7 +131,7 @@ TEST(HostileRedis, ReconnectsAfterPartialReply) {
 }
 
 // A read neither waits for the answer of a write nor is refused because of it.
-TEST(HostileRedis, UnansweredWriteBlocksNoReads) {
+TEST(HostileRedis, ReadsContinueDuringUnansweredWrite) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
     if (words[0] == "SET" && words[2].size() > 1000) return {""};
@@ -153,7 +153,7 @@ TEST(HostileRedis, UnansweredWriteBlocksNoReads) {
   EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
 }
 
-TEST(HostileRedis, UnansweredReadBlocksNoProbes) {
+TEST(HostileRedis, ProbesContinueDuringUnansweredRead) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
     return {words[0] == "EXISTS" ? ":1\r\n" : ""};
@@ -278,7 +278,7 @@ TEST_F(HostileRedisNode, RedirectLoopFailsItsKeys) {
   EXPECT_LE(maps_, 2 + (absl::Now() - start) / absl::Milliseconds(200));
 }
 
-TEST_F(HostileRedisNode, RedirectToNowhereFailsKeys) {
+TEST_F(HostileRedisNode, RedirectToMissingNodeFailsItsKeys) {
   Answers({"-MOVED 1 127.0.0.1:1\r\n"});
   const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
@@ -288,7 +288,7 @@ TEST_F(HostileRedisNode, RedirectToNowhereFailsKeys) {
 }
 
 // Each redirection names another host.
-TEST_F(HostileRedisNode, ManyRedirectTargetsAreBounded) {
+TEST_F(HostileRedisNode, NumberOfRedirectTargetsIsLimited) {
   std::atomic<int> places{0};
   FakeRedis redis([&](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return Honest(words);
@@ -348,7 +348,7 @@ TEST(HostileRedis, InvalidSlotMapIsRefused) {
   }
 }
 
-TEST(HostileRedis, SingleServerChoiceIsSticky) {
+TEST(HostileRedis, SameSingleServerIsKeptInUse) {
   std::atomic<int> maps{0};
   const auto named = [&](const std::string& name) {
     return [&maps, name](const Words& words) -> Answer {
@@ -369,7 +369,7 @@ TEST(HostileRedis, SingleServerChoiceIsSticky) {
   }
 }
 
-TEST(HostileRedis, InvalidServerIsReplaced) {
+TEST(HostileRedis, ServerWithInvalidRepliesIsReplaced) {
   FakeRedis liar([](const Words&) -> Answer { return {"*0\r\n"}; });
   FakeRedis honest(Always("$5\r\nvalue\r\n"));
   const auto engine = OpenAt({liar.address(), honest.address()});

@@ -63,7 +63,7 @@ TEST_F(ObjectMapTest, BoundariesFollowRestoreRule) {
   EXPECT_GT(gaps, 500);
 }
 
-TEST_F(ObjectMapTest, NeededBytesSumObjects) {
+TEST_F(ObjectMapTest, NeededBytesEqualSumOfObjects) {
   for (int round = 0; round < 200; ++round) {
     const KvLayout layout = DrawLayout();
     const uint32_t boundary = 1 + Draw(300);

@@ -82,7 +82,7 @@ TEST_P(RedisClusterTest, GetReturnsWrittenValues) {
   EXPECT_GT(stats.sent_bytes, 1048512u);
 }
 
-TEST_P(RedisClusterTest, PipelinedGetsReturnOwnValues) {
+TEST_P(RedisClusterTest, PipelinedGetsReturnTheirKeysValues) {
   std::vector<std::string> keys, contents;
   std::vector<SharedValue> values;
   for (int i = 0; i < 40; ++i) {
@@ -104,7 +104,7 @@ TEST_P(RedisClusterTest, PipelinedGetsReturnOwnValues) {
   }
 }
 
-TEST_P(RedisClusterTest, IfAbsentKeepsFirstValue) {
+TEST_P(RedisClusterTest, SetIfAbsentKeepsFirstValue) {
   const std::vector<std::string> key = {"once"};
   EXPECT_TRUE(engine_->Set({{key[0], "first", absl::InfiniteDuration(), true}}, Soon())[0].value());
   EXPECT_FALSE(
@@ -114,7 +114,7 @@ TEST_P(RedisClusterTest, IfAbsentKeepsFirstValue) {
   EXPECT_EQ(engine_->Get(key, 100, Soon())[0].value(), "other");
 }
 
-TEST_P(RedisClusterTest, ExtendNeverShortensLife) {
+TEST_P(RedisClusterTest, ExtendExpiryNeverShortensTtl) {
   const auto life_s = [this](const std::string& key) {
     return std::stoi(OwnerOf(key).Ask({"TTL", key}));
   };
@@ -184,7 +184,7 @@ TEST_P(RedisClusterTest, ServesConcurrentThreads) {
   EXPECT_EQ(firsts, 20);
 }
 
-TEST_P(RedisClusterTest, LargeBatchIsSplit) {
+TEST_P(RedisClusterTest, LargeBatchIsSentInPieces) {
   std::vector<std::string> keys;
   std::vector<SharedValue> values;
   const std::string content(1000000, 'z');

@@ -13,7 +13,7 @@ using Words = FakeRedis::Words;
 
 absl::Time Shortly() { return absl::Now() + absl::Milliseconds(100); }
 
-TEST(RedisOrder, EraseFollowsAbandonedWrite) {
+TEST(RedisOrder, EraseFollowsWriteWithPassedDeadline) {
   for (const size_t bytes : {size_t{100}, size_t{100'000}}) {
     FakeRedis redis([](const Words& words) -> Answer {
       if (words[0] == "CLUSTER") return {kNoCluster};

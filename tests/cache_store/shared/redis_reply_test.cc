@@ -120,7 +120,7 @@ TEST(ReplyReader, OversizedReplyIsRefused) {
   EXPECT_FALSE(FirstError("-" + std::string(1100, 'x') + "\r\n", {}).ok());
 }
 
-TEST(ReplyReader, LongTextsReuseMemory) {
+TEST(ReplyReader, LongReplyTextsReuseMemory) {
   TextPool texts;
   const std::string first(20000, 'a'), second(19000, 'b');
   std::vector<RedisReply> replies = ReadAll(Text(first), 4099, kWide, &texts);
@@ -131,7 +131,7 @@ TEST(ReplyReader, LongTextsReuseMemory) {
   EXPECT_TRUE(replies[0].text == second);
 }
 
-TEST(TextPool, KeptTextsAreBounded) {
+TEST(TextPool, PooledTextMemoryIsLimited) {
   TextPool texts;
   constexpr size_t kLong = TextPool::kLongestBytes;
   for (int i = 0; i < 50; ++i) texts.Give(std::string(kLong, 'x'));
@@ -147,7 +147,7 @@ TEST(ReplyReader, UnterminatedTextIsRefused) {
   EXPECT_FALSE(FirstError("$20000\r\n" + std::string(20002, 'x'), kWide).ok());
 }
 
-TEST(SlotMap, UsesPrimariesAndSenderHost) {
+TEST(SlotMap, MapTakesPrimariesAndSenderHost) {
   const std::string replica = "*3\r\n$7\r\nreplica\r\n:9\r\n$2\r\nid\r\n";
   const std::string bytes = "*4\r\n*4\r\n:0\r\n:99\r\n*3\r\n$1\r\na\r\n:7000\r\n$2\r\nid\r\n" +
                             replica +

@@ -107,7 +107,7 @@ TEST_F(RedisTrust, ClientCertificateIsSent) {
   EXPECT_TRUE(Try(known.get()).ok()) << Try(known.get());
 }
 
-TEST_F(RedisTrust, DocumentedRightsSuffice) {
+TEST_F(RedisTrust, UserWithDocumentedRightsSuffices) {
   RedisProcess redis(folder_.path(), {});
   ASSERT_EQ(redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+exists", "+getrange",
                        "+set", "+pexpire", "+unlink", "+asking", "+ping", "+client|setname",
@@ -156,7 +156,7 @@ TEST_F(RedisTrust, ChangedPasswordIsReloaded) {
 }
 
 // A file may be written in two steps: the previous content stays in use until the second.
-TEST_F(RedisTrust, UnusableFileKeepsPreviousOne) {
+TEST_F(RedisTrust, UnusableFileKeepsPreviousContent) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+@all"});
   RedisOptions options = Tls("127.0.0.1", redis.tls_port());

@@ -40,7 +40,7 @@ TEST_F(SharedClockTest, DropAllIgnoresClockChanges) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
 }
 
-TEST_F(SharedClockTest, ForwardClockCausesNoRereads) {
+TEST_F(SharedClockTest, ForwardClockDoesNotRereadNumbers) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const int before = one.engine->gets();

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
 // Data that a lookup read before the drop must not stay in the store.
-TEST_F(SharedDropsTest, DropAllStopsOwnLoads) {
+TEST_F(SharedDropsTest, DropAllDuringOwnLoadCausesMiss) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   bool done = false;
@@ -36,7 +36,7 @@ TEST_F(SharedDropsTest, DropAllStopsOwnLoads) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "and again";
 }
 
-TEST_F(SharedDropsTest, DropAllStopsRemoteLoads) {
+TEST_F(SharedDropsTest, RemoteDropAllDuringLoadCausesMiss) {
   kit_.shared_options.generation_age = absl::Milliseconds(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -59,7 +59,7 @@ TEST_F(SharedDropsTest, DropAllStopsRemoteLoads) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "hours after every store heard of the drop";
 }
 
-TEST_F(SharedDropsTest, LocalPinsRefuseDropAll) {
+TEST_F(SharedDropsTest, PinnedPointsRefuseDropAll) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -79,7 +79,7 @@ TEST_F(SharedDropsTest, LocalPinsRefuseDropAll) {
   EXPECT_TRUE(one.store->List("default").empty());
 }
 
-TEST_F(SharedDropsTest, ForcedDropAllIgnoresPins) {
+TEST_F(SharedDropsTest, ForcedDropAllRemovesPinnedPoints) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -101,7 +101,7 @@ TEST_F(SharedDropsTest, ForcedDropAllIgnoresPins) {
   EXPECT_EQ(other.store->List("default").size(), 1u);
 }
 
-TEST_F(SharedDropsTest, ForcedDropErasesSharedPoint) {
+TEST_F(SharedDropsTest, ForcedDropErasesPointFromEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -139,7 +139,7 @@ TEST_F(SharedDropsTest, DropAllCancelsActivePublish) {
   }
 }
 
-TEST_F(SharedDropsTest, ExplainNamesDropAll) {
+TEST_F(SharedDropsTest, ExplainNamesDropAllAsReason) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -149,7 +149,7 @@ TEST_F(SharedDropsTest, ExplainNamesDropAll) {
   EXPECT_EQ(report->boundaries.at(0).reason, "not stored since everything was dropped, 3m ago");
 }
 
-TEST_F(SharedDropsTest, DropRemovesPointBeingWritten) {
+TEST_F(SharedDropsTest, DropRemovesPointBeingWrittenToEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
   ASSERT_TRUE(result.ok());
@@ -193,7 +193,7 @@ TEST_F(SharedDropsTest, DropErasesLateWrites) {
   }
 }
 
-TEST_F(SharedDropsTest, SlowEngineAppliesDropAfterAnswer) {
+TEST_F(SharedDropsTest, SlowEngineAnswerAppliesDropAll) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -207,7 +207,7 @@ TEST_F(SharedDropsTest, SlowEngineAppliesDropAfterAnswer) {
 }
 
 // Once the engine's delay is known, local hits wait for its answer.
-TEST_F(SharedDropsTest, SlowEngineBlocksStaleAnswers) {
+TEST_F(SharedDropsTest, LocalHitsWaitForSlowEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&other, Prompt(1), {64});
@@ -220,7 +220,7 @@ TEST_F(SharedDropsTest, SlowEngineBlocksStaleAnswers) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 
-TEST_F(SharedDropsTest, DropAllBypassesQueuedWrites) {
+TEST_F(SharedDropsTest, DropAllCheckBypassesQueuedWrites) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -300,7 +300,7 @@ class StartDropsTest : public StoreStart {
   std::unique_ptr<SharedStore> shared_;
 };
 
-TEST_F(StartDropsTest, StartAppliesMissedDropAll) {
+TEST_F(StartDropsTest, StartAppliesDropAllMissedWhileDown) {
   Start();
   const std::vector<RestorePoint> points = shared_->List("default");
   EXPECT_EQ(Served(), kPrompts);
@@ -323,7 +323,7 @@ TEST_F(StartDropsTest, StartAppliesMissedDropAll) {
   EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
 }
 
-TEST_F(StartDropsTest, ExplainAndLookupAgree) {
+TEST_F(StartDropsTest, ExplainAfterStartAppliesMissedDropAll) {
   PrefixQuery theirs = KitQuery(model_, Prompt(5));
   theirs.public_tenant = std::exchange(theirs.tenant, "another");
   DropThere();
@@ -349,7 +349,7 @@ TEST_F(StartDropsTest, DropAllSurvivesRestart) {
   EXPECT_EQ(Served(), 1u);
 }
 
-TEST_F(StartDropsTest, RestartRepeatsNoDropAll) {
+TEST_F(StartDropsTest, DropAllIsNotRepeatedAfterRestart) {
   Start();
   EXPECT_EQ(Served(), kPrompts);
   DropThere();

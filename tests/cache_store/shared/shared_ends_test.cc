@@ -26,7 +26,7 @@ class SharedEndsTest : public SharedStoreTest {
   }
 };
 
-TEST_F(SharedEndsTest, UseExtendsValueLife) {
+TEST_F(SharedEndsTest, UseExtendsValueExpiry) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -47,7 +47,7 @@ TEST_F(SharedEndsTest, UseExtendsValueLife) {
   EXPECT_EQ(one.engine->round_trips(), after);
 }
 
-TEST_F(SharedEndsTest, TtlHoldsInAllStores) {
+TEST_F(SharedEndsTest, RestorePointExpiresInAllStores) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishSpec spec = KitSpec(model_, Prompt(1), {64});
   spec.ttl = absl::Minutes(10);
@@ -105,7 +105,7 @@ TEST_F(SharedEndsTest, DropAllReachesEveryStore) {
   }
 }
 
-TEST_F(SharedEndsTest, DropAllReachesLocalHits) {
+TEST_F(SharedEndsTest, DropAllRemovesOtherStoresLocalEntries) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -116,7 +116,7 @@ TEST_F(SharedEndsTest, DropAllReachesLocalHits) {
 
 // The store's own copies are from before the drop, and it would write them under the new
 // generation.
-TEST_F(SharedEndsTest, DropAllReachesUnknownTenant) {
+TEST_F(SharedEndsTest, DropAllAppliesToUnreadTenant) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   other.engine->SetUnreachable(true);
   Publish(&other, Prompt(1), {64});
@@ -130,7 +130,7 @@ TEST_F(SharedEndsTest, DropAllReachesUnknownTenant) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
-TEST_F(SharedEndsTest, DropAllReachesConcurrentLookup) {
+TEST_F(SharedEndsTest, ConcurrentLookupAppliesDropAll) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -163,7 +163,7 @@ TEST_F(SharedEndsTest, ConcurrentDropAllsBothApply) {
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
 }
 
-TEST_F(SharedEndsTest, OlderDropNumberIsOverwritten) {
+TEST_F(SharedEndsTest, SmallerDropNumberIsOverwritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -183,7 +183,7 @@ TEST_F(SharedEndsTest, OlderDropNumberIsOverwritten) {
 }
 
 // If the shard with the number is lost, the engine no longer knows which values were dropped.
-TEST_F(SharedEndsTest, LostDropNumberRevivesNothing) {
+TEST_F(SharedEndsTest, LostDropNumberRevivesNoEntries) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -200,7 +200,7 @@ TEST_F(SharedEndsTest, LostDropNumberRevivesNothing) {
   EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number());
 }
 
-TEST_F(SharedEndsTest, OnlyRecentReaderRestoresNumber) {
+TEST_F(SharedEndsTest, OnlyRecentReaderRestoresLostGeneration) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");
@@ -223,7 +223,7 @@ TEST_F(SharedEndsTest, OnlyRecentReaderRestoresNumber) {
   EXPECT_EQ(Fetch(&fresh, Prompt(2)), 64);
 }
 
-TEST_F(SharedEndsTest, UnansweredGenerationIsTrustedBriefly) {
+TEST_F(SharedEndsTest, UnansweredReadKeepsGenerationBriefly) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -260,7 +260,7 @@ TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
 }
 
 // A client that can write to the engine can only cause misses.
-TEST_F(SharedEndsTest, UnsealedNumbersDropNothing) {
+TEST_F(SharedEndsTest, UnsealedDropNumberDropsNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");

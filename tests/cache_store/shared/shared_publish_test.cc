@@ -13,7 +13,7 @@ namespace {
 
 using SharedPublishTest = SharedStoreTest;
 
-TEST_F(SharedPublishTest, OnlySharedDurabilityAwaitsEngine) {
+TEST_F(SharedPublishTest, OnlySharedDurabilityWaitsForEngine) {
   SharedNode one = kit_.Node();
   auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
   ASSERT_TRUE(result.ok());
@@ -62,7 +62,7 @@ TEST_F(SharedPublishTest, AsyncCommitBlocksNoThread) {
   EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
 }
 
-TEST_F(SharedPublishTest, MissingSharedTierIsNoted) {
+TEST_F(SharedPublishTest, PublishNotesMissingSharedTier) {
   StoreOptions options;
   options.data_dir = kit_.folder.path() + "/alone";
   ManualExecutor* jobs = nullptr;
@@ -73,7 +73,7 @@ TEST_F(SharedPublishTest, MissingSharedTierIsNoted) {
   EXPECT_EQ(result->notes, std::vector<std::string>{"no shared tier: kept in this store only"});
 }
 
-TEST_F(SharedPublishTest, FullQueueSkipsWrite) {
+TEST_F(SharedPublishTest, FullQueueSkipsEngineWrite) {
   SharedNode one = kit_.Node();
   one.writes->SetFull(true);
   Publish(&one, Prompt(1), {64});

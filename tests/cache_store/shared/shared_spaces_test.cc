@@ -35,7 +35,7 @@ class SharedSpacesTest : public SharedStoreTest {
   SharedNode store_;
 };
 
-TEST_F(SharedSpacesTest, ForgottenTenantRepeatsNoDrop) {
+TEST_F(SharedSpacesTest, DropIsNotRepeatedForForgottenTenant) {
   SharedNode other = kit_.Node();
   SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
   Publish(&store_, Prompt(1), {64});
@@ -57,7 +57,7 @@ TEST_F(SharedSpacesTest, ForgottenTenantRepeatsNoDrop) {
   EXPECT_EQ(Points(), 0u);
 }
 
-TEST_F(SharedSpacesTest, ConcurrentLookupAppliesDrop) {
+TEST_F(SharedSpacesTest, LookupDuringReadAppliesDrop) {
   SharedNode other = kit_.Node();
   SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
   Publish(&store_, Prompt(1), {64});
@@ -77,7 +77,7 @@ TEST_F(SharedSpacesTest, ConcurrentLookupAppliesDrop) {
 }
 
 // For a tenant without entries, the engine is also asked only once a second.
-TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
+TEST_F(SharedSpacesTest, EngineReadsForUnknownTenantAreLimited) {
   SharedSpaces spaces = Spaces(&store_);
   for (int i = 0; i < 3; ++i) spaces.CheckForDrops("nobody", Soon());
   EXPECT_EQ(store_.engine->gets(), 1);
@@ -87,7 +87,7 @@ TEST_F(SharedSpacesTest, UnknownTenantReadsAreLimited) {
 }
 
 // The engine lost a drop number that was created by a clock ahead of this one.
-TEST_F(SharedSpacesTest, DropNumberExceedsKnownOnes) {
+TEST_F(SharedSpacesTest, DropNumberExceedsStoresLargerNumber) {
   SharedSpaces spaces = Spaces(&store_);
   const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));
   ASSERT_TRUE(store_.behind->RaiseDropNumber("default", ahead, false).ok());
@@ -96,7 +96,7 @@ TEST_F(SharedSpacesTest, DropNumberExceedsKnownOnes) {
   EXPECT_EQ(store_.behind->DropNumber("default"), ahead + 1);
 }
 
-TEST_F(SharedSpacesTest, ForgottenTenantIsReread) {
+TEST_F(SharedSpacesTest, NumbersOfForgottenTenantAreReread) {
   SharedSpaces spaces = Spaces(&store_);
   const auto first = spaces.Begin("first", Soon());
   ASSERT_TRUE(first.ok());

@@ -93,7 +93,7 @@ TEST_F(SharedStoreTest, LongestRestorableBoundaryIsFound) {
   EXPECT_GT(lower, 5);
 }
 
-TEST_F(SharedStoreTest, VanishedPartShortensNextHit) {
+TEST_F(SharedStoreTest, NextHitIsShorterAfterVanishedPart) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KitPrompt prompt = Prompt(1, 129);
@@ -250,7 +250,7 @@ TEST_F(SharedStoreTest, OversizedPointIsNotLoaded) {
   EXPECT_EQ(Fetch(&small, Prompt(2)), 16);
 }
 
-TEST_F(SharedStoreTest, HangingEngineCostsOneBudget) {
+TEST_F(SharedStoreTest, HangingEngineDelaysOneLookup) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   other.engine->SetDelay(absl::InfiniteDuration());
@@ -279,7 +279,7 @@ TEST_F(SharedStoreTest, HangingEngineCostsOneBudget) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
 }
 
-TEST_F(SharedStoreTest, HangingEngineBarelyDelaysHits) {
+TEST_F(SharedStoreTest, HangingEngineDelaysLocalHitsBriefly) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   kit_.clock.Advance(2 * kit_.shared_options.generation_age);
@@ -359,7 +359,7 @@ TEST_F(SharedStoreTest, PublicNamespaceIsSearched) {
   EXPECT_TRUE(session->plan().from_public);
 }
 
-TEST_F(SharedStoreTest, MatchedTokensCountAcrossStores) {
+TEST_F(SharedStoreTest, MatchedTokensIncludeOtherStoresEntries) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {128});
   KitPrompt branch = Prompt(1, 80);

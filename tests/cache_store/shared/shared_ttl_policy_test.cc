@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kChunk = 16;
 constexpr uint32_t kLongest = 12;  // in blocks
 
-TEST(SharedTtlPolicy, CloseUsesExtendOnce) {
+TEST(SharedTtlPolicy, CloseUsesExtendExpiryOnce) {
   SharedTtlPolicy lives(absl::Hours(24));
   const absl::Time start = absl::FromUnixSeconds(1'700'000'000);
   EXPECT_TRUE(lives.ExtendsExpiry(1, start));

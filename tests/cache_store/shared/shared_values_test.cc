@@ -95,7 +95,7 @@ uint64_t Allocated(uint64_t bytes) {
   return (bytes + power / 4 - 1) / (power / 4) * (power / 4);
 }
 
-TEST(SharedValues, PartSizesFitAllocator) {
+TEST(SharedValues, PartSizesFitAllocatorSizeClasses) {
   for (uint64_t slice_bytes = 64 << 10; slice_bytes < (5 << 20); slice_bytes += 65'536 / 4) {
     const SharedShape shape = Shape(slice_bytes);
     uint64_t allocated = 0, text_bytes = 0;
@@ -205,7 +205,7 @@ TEST(SharedValues, TamperedValuesAreRejected) {
   for (const Written& one : written) ASSERT_TRUE(space.Open(one.name, one.value).ok());
 }
 
-TEST(SharedValues, ForeignHeadIsRejected) {
+TEST(SharedValues, HeadOfOtherObjectIsRejected) {
   const SharedShape shape = Shape(64);
   const std::string text = shape.TextOf(0, Facts(), Slices(shape));
   ASSERT_TRUE(shape.ParseHead(text).ok());

@@ -58,7 +58,7 @@ const Published3 kPublished[] = {
 
 class PublishedTraceTest : public ::testing::TestWithParam<Published3> {};
 
-TEST_P(PublishedTraceTest, LruAndOptimumMatchPublished) {
+TEST_P(PublishedTraceTest, LruAndOptimumMatchPublishedHitRates) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 5; ++i) {
     EXPECT_DOUBLE_EQ(Rounded(HitRate(trace, nullptr, kLru, kSizes[i])), GetParam().lru[i])
@@ -68,7 +68,7 @@ TEST_P(PublishedTraceTest, LruAndOptimumMatchPublished) {
   }
 }
 
-TEST_P(PublishedTraceTest, DefaultPolicyMeetsDenseTargets) {
+TEST_P(PublishedTraceTest, DefaultPolicyMeetsBlockCacheTargets) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 5; ++i) {
     const double rate = HitRate(trace, nullptr, kDefault, kSizes[i]);
@@ -78,7 +78,7 @@ TEST_P(PublishedTraceTest, DefaultPolicyMeetsDenseTargets) {
   }
 }
 
-TEST_P(PublishedTraceTest, DefaultPolicyMeetsPointTargets) {
+TEST_P(PublishedTraceTest, DefaultPolicyMeetsRestorePointTargets) {
   const Trace& trace = Published(GetParam().trace);
   for (int i = 0; i < 4; ++i) {
     const double rate = HitRate(trace, Gemma4b(), kDefault, kSizes[i]);
@@ -191,7 +191,7 @@ Trace Conversations(double continues, double think_ms) {
   return make.Finish();
 }
 
-TEST(SimulateTest, DefaultPolicyNeverBelowLru) {
+TEST(SimulateTest, DefaultPolicyHitRateReachesLru) {
   const std::pair<const char*, Trace> traces[] = {
       {"uniform", Uniform()},
       {"scan", Scan()},
@@ -213,7 +213,7 @@ TEST(SimulateTest, DefaultPolicyNeverBelowLru) {
   }
 }
 
-TEST(SimulateTest, FullSizeReachesOptimum) {
+TEST(SimulateTest, UnlimitedCacheReachesOptimum) {
   const Trace trace = Loop();
   const double optimum = HitRate(trace, nullptr, kOptimum, 1);
   EXPECT_GT(optimum, 0.8);
@@ -221,7 +221,7 @@ TEST(SimulateTest, FullSizeReachesOptimum) {
   EXPECT_DOUBLE_EQ(HitRate(trace, nullptr, kLru, 1), optimum);
 }
 
-TEST(SimulateTest, EqualInputGivesEqualRates) {
+TEST(SimulateTest, EqualTracesGiveEqualHitRates) {
   EXPECT_DOUBLE_EQ(HitRate(Scan(), Gemma4b(), kDefault, 0.05),
                    HitRate(Scan(), Gemma4b(), kDefault, 0.05));
 }
@@ -287,7 +287,7 @@ TEST(FleetTest, SharedEngineMatchesLruCache) {
   EXPECT_LT(SimulateFleet(trace, fleet).found, rates.found);
 }
 
-TEST(FleetTest, AffinityRaisesHitRate) {
+TEST(FleetTest, RequestAffinityRaisesHitRate) {
   const Trace& trace = Published("synthetic");
   FleetShape fleet;
   fleet.nodes = 10;

@@ -86,7 +86,7 @@ TEST(EventHub, UnknownSequenceDoesNotResume) {
   EXPECT_TRUE(ahead.missed.empty());
 }
 
-TEST(EventHub, OverflowSendsOneLostEvent) {
+TEST(EventHub, QueueOverflowSendsOneLostEvent) {
   Counters counters;
   EventHub hub(&counters);
   absl::Notification go;

@@ -59,7 +59,7 @@ TEST_F(Scrub, DamagedSliceIsQuarantined) {
   EXPECT_TRUE(VerifyDataDir(folder_.path()).value().ok());
 }
 
-TEST_F(Scrub, KeepsItsRate) {
+TEST_F(Scrub, ScrubKeepsItsRateLimit) {
   Open();
   Publish(1);
   Publish(2);
@@ -93,7 +93,7 @@ TEST_F(Scrub, RestartContinuesScrubPass) {
   EXPECT_EQ(Counted("scrubbed_bytes"), all);
 }
 
-TEST_F(Scrub, DroppedObjectsAreSkipped) {
+TEST_F(Scrub, ScrubSkipsDroppedObjects) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) Publish(seed);
   clock_.Advance(Step());
@@ -136,7 +136,7 @@ TEST_F(Scrub, DisabledScrubReadsNothing) {
   EXPECT_EQ(Counted("scrubbed_bytes"), 0u);
 }
 
-TEST_F(Scrub, CloseInterruptsScrubPause) {
+TEST_F(Scrub, ClosingStoreInterruptsScrubPause) {
   options_.scrub.bytes_per_s = 1;
   store_ = OpenStore(options_, StoreSeams{}).value();
   Publish(1);

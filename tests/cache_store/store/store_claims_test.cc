@@ -79,7 +79,7 @@ TEST_F(StoreClaimsTest, OthersWaitForFirstPublisher) {
   EXPECT_EQ(Count("lease_waits_hit"), 7u);
 }
 
-TEST_F(StoreClaimsTest, FollowerReplacesLeavingHolder) {
+TEST_F(StoreClaimsTest, WaiterTakesOverCancelledClaim) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision first = Take(prompt_), second = Take(prompt_);
   holder.ticket.reset();
@@ -92,7 +92,7 @@ TEST_F(StoreClaimsTest, FollowerReplacesLeavingHolder) {
   EXPECT_EQ(Count("lease_waits"), 2u) << "a wait that goes on is counted once";
 }
 
-TEST_F(StoreClaimsTest, FollowerReplacesExpiredHolder) {
+TEST_F(StoreClaimsTest, WaiterTakesOverExpiredClaim) {
   ClaimRequest hasty = Ask();
   hasty.compute_time = absl::Seconds(2);
   const ClaimDecision holder = Take(prompt_, hasty);
@@ -103,7 +103,7 @@ TEST_F(StoreClaimsTest, FollowerReplacesExpiredHolder) {
   EXPECT_EQ(Count("lease_takeovers"), 1u);
 }
 
-TEST_F(StoreClaimsTest, TimedOutFollowerComputes) {
+TEST_F(StoreClaimsTest, TimedOutWaiterComputes) {
   const ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   clock_.Advance(absl::Seconds(5));
@@ -113,7 +113,7 @@ TEST_F(StoreClaimsTest, TimedOutFollowerComputes) {
   EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
 }
 
-TEST_F(StoreClaimsTest, NoBudgetMeansNoWait) {
+TEST_F(StoreClaimsTest, ZeroWaitTimeMeansNoWait) {
   ClaimRequest reader = Ask();
   reader.compute_time = absl::ZeroDuration();
   EXPECT_EQ(Take(prompt_, reader).role, ClaimRole::kNone);
@@ -125,7 +125,7 @@ TEST_F(StoreClaimsTest, NoBudgetMeansNoWait) {
   EXPECT_EQ(Take(prompt_, hurried).role, ClaimRole::kNone);
 }
 
-TEST_F(StoreClaimsTest, SmallGainIsNotAwaited) {
+TEST_F(StoreClaimsTest, CallerDoesNotWaitForSmallGain) {
   ClaimRequest ask = Ask();
   ask.above_tokens = 48;
   ask.min_tokens = 17;
@@ -145,7 +145,7 @@ TEST_F(StoreClaimsTest, TenantsHaveSeparateClaims) {
   EXPECT_EQ(turn.matched_tokens, 0u);
 }
 
-TEST_F(StoreClaimsTest, BranchesShareCommonPrefix) {
+TEST_F(StoreClaimsTest, BranchingPromptsShareCommonPrefix) {
   // 70 common tokens, then 40 own tokens each. The first caller promises only its own end. The
   // second learns that another caller computes the common part, and keeps a tail there. All others
   // wait for that tail.
@@ -176,7 +176,7 @@ TEST_F(StoreClaimsTest, DeclaredBreakpointIsPromised) {
   EXPECT_EQ(follower.role, ClaimRole::kCompute) << "what comes after it";
 }
 
-TEST_F(StoreClaimsTest, DepartedFollowerIsNotWoken) {
+TEST_F(StoreClaimsTest, CancelledCallerIsNotWoken) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   follower.ticket.reset();
@@ -184,7 +184,7 @@ TEST_F(StoreClaimsTest, DepartedFollowerIsNotWoken) {
   EXPECT_EQ(woken_, 0);
 }
 
-TEST_F(StoreClaimsTest, UnknownFingerprintGetsNoClaim) {
+TEST_F(StoreClaimsTest, UnobservedFingerprintGetsNoClaim) {
   KitModel other;
   other.weights = "w1";
   EXPECT_EQ(store_->Claim(KitQuery(other.Make(), prompt_), Ask())->role, ClaimRole::kNone);

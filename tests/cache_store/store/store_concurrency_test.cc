@@ -78,7 +78,7 @@ void Hammer(const StoreOptions& options) {
   EXPECT_EQ(stats.counters.at("tier_errors"), 0u);
 }
 
-TEST(StoreConcurrency, ManyThreadsUseRamOnly) {
+TEST(StoreConcurrency, ManyThreadsShareRamOnlyStore) {
   StoreOptions options;
   options.host_bytes = 30000;
   options.count_points = false;

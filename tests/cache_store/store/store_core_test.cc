@@ -62,7 +62,7 @@ class StoreCoreTest : public testing::Test {
   ManualExecutor* executor_ = nullptr;
 };
 
-TEST_F(StoreCoreTest, YieldAdmitsWaitingThread) {
+TEST_F(StoreCoreTest, YieldLetsWaitingThreadRun) {
   bool had_it = false;
   std::thread other;
   {
@@ -79,7 +79,7 @@ TEST_F(StoreCoreTest, YieldAdmitsWaitingThread) {
   other.join();
 }
 
-TEST_F(StoreCoreTest, YieldAdmitsReadyClaimant) {
+TEST_F(StoreCoreTest, YieldLetsReadyClaimantRun) {
   const std::vector<Digest> keys = {Digest{}};
   bool asked = false, had_it = false;
   StoreLock lock(core_.get());
@@ -118,7 +118,7 @@ TEST_F(StoreCoreTest, MutualYieldsDoNotDeadlock) {
   EXPECT_EQ(core_->waiting(), 0u);
 }
 
-TEST_F(StoreCoreTest, UnlockFreesReleasedMemory) {
+TEST_F(StoreCoreTest, UnlockFreesRemovedRamCopies) {
   StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
@@ -134,7 +134,7 @@ TEST_F(StoreCoreTest, UnlockFreesReleasedMemory) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST_F(StoreCoreTest, NoDiskNeedsNoErase) {
+TEST_F(StoreCoreTest, StoreWithoutDiskSchedulesNoErase) {
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
     core_->objects.Release(MakeObject());
@@ -144,7 +144,7 @@ TEST_F(StoreCoreTest, NoDiskNeedsNoErase) {
   EXPECT_EQ(Counted(Counter::kTierErrors), 0u);
 }
 
-TEST_F(StoreCoreTest, PromotionClaimsAreBounded) {
+TEST_F(StoreCoreTest, MemoryOfPromotionsIsLimited) {
   Promoter promoter(core_.get(), nullptr);
   StoredObject *first = nullptr, *second = nullptr;
   {
@@ -193,7 +193,7 @@ TEST_F(StoreCoreTest, SecondFetchCopiesToDevice) {
   core_->objects.Release(kept);
 }
 
-TEST_F(StoreCoreTest, AbandonedWriteBecomesGarbage) {
+TEST_F(StoreCoreTest, AbandonedDiskWriteIsErased) {
   DiskWriter writer(core_.get());
   StoreLock lock(core_.get());
   Persisting work;

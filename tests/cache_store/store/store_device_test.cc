@@ -116,7 +116,7 @@ TEST_F(StoreDeviceTest, ListAndExplainNameTier) {
   EXPECT_EQ(report.boundaries.back().slowest_tier, Tier::kGpu);
 }
 
-TEST_F(StoreDeviceTest, UnreadFetchPromotesNothing) {
+TEST_F(StoreDeviceTest, FetchWithoutReadsPromotesNothing) {
   Open();
   Publish(1);
   for (int i = 0; i < 5; ++i) Fetch(1);
@@ -124,7 +124,7 @@ TEST_F(StoreDeviceTest, UnreadFetchPromotesNothing) {
   EXPECT_EQ(Gpu().objects, 0u);
 }
 
-TEST_F(StoreDeviceTest, MixedReadCountsSlowestTier) {
+TEST_F(StoreDeviceTest, HitCountsForSlowestTierRead) {
   Open();
   Promote(1);
   const uint64_t before = store_->Stats().tiers.at(0).hit_tokens;
@@ -138,7 +138,7 @@ TEST_F(StoreDeviceTest, MixedReadCountsSlowestTier) {
   EXPECT_EQ(Gpu().hit_tokens, 0u);
 }
 
-TEST_F(StoreDeviceTest, FullQueueDropsPromotion) {
+TEST_F(StoreDeviceTest, FullQueueSkipsDevicePromotion) {
   Open();
   Publish(1);
   executor_->SetFull(true);
@@ -151,7 +151,7 @@ TEST_F(StoreDeviceTest, FullQueueDropsPromotion) {
   EXPECT_TRUE(OnDevice(1)) << "the next fetch asks again";
 }
 
-TEST_F(StoreDeviceTest, ObjectIsQueuedOnce) {
+TEST_F(StoreDeviceTest, ObjectIsQueuedOnceForDevice) {
   Open();
   Publish(1);
   for (int i = 0; i < 5; ++i) Read(1);
@@ -160,7 +160,7 @@ TEST_F(StoreDeviceTest, ObjectIsQueuedOnce) {
   EXPECT_EQ(Count("gpu_promotions_dropped"), 0u);
 }
 
-TEST_F(StoreDeviceTest, FullDeviceDropsPromotions) {
+TEST_F(StoreDeviceTest, FullDeviceSkipsPromotions) {
   Open(/*device_bytes=*/4096);
   Publish(1);
   Read(1);
@@ -245,7 +245,7 @@ TEST_F(StoreDeviceTest, FailedDeviceCopyIsCounted) {
   EXPECT_TRUE(ReadFromDevice(Fetch(1).get(), 1));
 }
 
-TEST_F(StoreDeviceTest, LostDeviceLosesOnlyTier) {
+TEST_F(StoreDeviceTest, LostDeviceDisablesOnlyGpuTier) {
   Open();
   Promote(1);
   Publish(2);
@@ -265,7 +265,7 @@ TEST_F(StoreDeviceTest, LostDeviceLosesOnlyTier) {
   EXPECT_EQ(Gpu().capacity_bytes, 0u);
 }
 
-TEST_F(StoreDeviceTest, DeviceReadDemotesNothing) {
+TEST_F(StoreDeviceTest, ReadFromDeviceDemotesNothing) {
   const uint64_t point_bytes = 6 * 256;
   Open(1 << 20, 2 * point_bytes, /*disk=*/true);
   Promote(1);
@@ -278,7 +278,7 @@ TEST_F(StoreDeviceTest, DeviceReadDemotesNothing) {
   EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
 }
 
-TEST_F(StoreDeviceTest, EvictedObjectIsNotCopied) {
+TEST_F(StoreDeviceTest, EvictedObjectIsNotCopiedToDevice) {
   Open();
   Publish(1);
   Read(1);
@@ -290,7 +290,7 @@ TEST_F(StoreDeviceTest, EvictedObjectIsNotCopied) {
 }
 
 // The point is dropped while its bytes are being copied.
-TEST_F(StoreDeviceTest, DropDuringCopyHidesObject) {
+TEST_F(StoreDeviceTest, DropDuringDeviceCopyHidesObject) {
   Open();
   Publish(1);
   Read(1);

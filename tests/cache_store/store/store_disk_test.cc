@@ -61,7 +61,7 @@ TEST_F(DiskStore, AcknowledgedPublishSurvivesReopening) {
   EXPECT_EQ(tier, Tier::kHost) << "promoted as a whole by the first fetch";
 }
 
-TEST_F(DiskStore, OversizedPointReadsFromDisk) {
+TEST_F(DiskStore, PointLargerThanRamIsReadable) {
   const auto store = Open(1000);
   ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
   Tier tier = Tier::kNone;
@@ -150,7 +150,7 @@ TEST_F(DiskStore, ManifestWithoutObjectsIsDropped) {
 
 // If there are two logs, the older may lose its end while the newer loses nothing: a manifest then
 // lacks its objects.
-TEST_F(DiskStore, RebootExcusesUnsyncedLoss) {
+TEST_F(DiskStore, UnsyncedLossAfterRebootIsNoDamage) {
   const auto open = [this](BootId boot) {
     StoreSeams seams;
     seams.disk.boot = boot;
@@ -247,7 +247,7 @@ TEST_F(DiskStore, OtherSecretIsRefused) {
               HasSubstr("another secret"));
 }
 
-TEST_F(DiskStore, PinnedFullDiskRefusesPublish) {
+TEST_F(DiskStore, DiskFullOfPinsRefusesPublish) {
   StoreOptions options = DiskOptions(folder_, 0);
   options.disk_bytes = 40000;
   options.max_pinned_fraction = 1.0;

@@ -60,7 +60,7 @@ TEST_F(StoreExplain, NeverStoredPointIsExplained) {
   EXPECT_EQ(At(prompt_, 32).miss, MissReason::kNone);
 }
 
-TEST_F(StoreExplain, BoundaryBytesMatchFetch) {
+TEST_F(StoreExplain, ReportedBoundaryBytesMatchFetch) {
   Open(1 << 20, 1 << 20);
   KitPrompt prompt{KitTokens(7, 150), {53}};
   Publish(prompt, {32, 53, 96, 144});
@@ -78,7 +78,7 @@ TEST_F(StoreExplain, BoundaryBytesMatchFetch) {
 
 // The age of the oldest remembered removal depends on all tenants, so showing it would reveal other
 // tenants' activity.
-TEST_F(StoreExplain, UnknownPromptReasonIsConstant) {
+TEST_F(StoreExplain, ReasonForUnknownPromptIsConstant) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
   Open(1 << 20, 1 << 20);
@@ -119,7 +119,7 @@ TEST_F(StoreExplain, DropIsExplained) {
   EXPECT_EQ(At(prompt_, 64).reason, "dropped 0 ago on request");
 }
 
-TEST_F(StoreExplain, LastRemovalIsExplained) {
+TEST_F(StoreExplain, LatestRemovalReasonIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {64});
   Drop(64);
@@ -144,7 +144,7 @@ TEST_F(StoreExplain, QuarantineIsExplained) {
   EXPECT_THAT(report.reason, HasSubstr("its bytes failed verification"));
 }
 
-TEST_F(StoreExplain, MissingTailIsExplained) {
+TEST_F(StoreExplain, MissingLocalTailIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {64});
   const BoundaryReport report = At(prompt_, 32);
@@ -153,7 +153,7 @@ TEST_F(StoreExplain, MissingTailIsExplained) {
   EXPECT_THAT(report.reason, HasSubstr("tail missing: the last 23 tokens"));
 }
 
-TEST_F(StoreExplain, RemovedTailIsExplained) {
+TEST_F(StoreExplain, RemovedLocalTailIsExplained) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32, 64});
   Drop(32);
@@ -166,7 +166,7 @@ TEST_F(StoreExplain, RemovedTailIsExplained) {
   }
 }
 
-TEST_F(StoreExplain, MissingGlobalsAreExplained) {
+TEST_F(StoreExplain, MissingGlobalObjectsAreExplained) {
   Open(0, 1 << 20);
   Publish(prompt_, {64});
   const auto reading = store_->FetchById(store_->List("default").at(0).id, "default").value();
@@ -187,7 +187,7 @@ TEST_F(StoreExplain, MissingGlobalsAreExplained) {
   EXPECT_THAT(report.reason, HasSubstr("global objects before it are missing; quarantined"));
 }
 
-TEST_F(StoreExplain, OtherCutsAreExplained) {
+TEST_F(StoreExplain, DifferentCutsAreExplained) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   const BoundaryReport report = At(prompt_, 64);
@@ -196,7 +196,7 @@ TEST_F(StoreExplain, OtherCutsAreExplained) {
 }
 
 // A hit that could have been longer is explained like a miss.
-TEST_F(StoreExplain, LongerOtherPointsAreExplained) {
+TEST_F(StoreExplain, HitExplainsLongerUnusablePoints) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   Publish(prompt_, {16});
@@ -223,7 +223,7 @@ TEST_F(StoreExplain, LongerOtherPointsAreExplained) {
   EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
 }
 
-TEST_F(StoreExplain, StoredPromptNamesNoCuts) {
+TEST_F(StoreExplain, FullHitDoesNotMentionCuts) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {48, 64});
   const ExplainReport report = Explain({KitTokens(1, 64), {}});
@@ -281,7 +281,7 @@ TEST_F(StoreExplain, ExplainHidesOtherTenants) {
   EXPECT_EQ(At(prompt_, 64).miss, MissReason::kNeverStored);
 }
 
-TEST_F(StoreExplain, OtherTenantsDropIsHidden) {
+TEST_F(StoreExplain, ExplainHidesOtherTenantsDrop) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
   theirs.tenant = "acme";
@@ -291,7 +291,7 @@ TEST_F(StoreExplain, OtherTenantsDropIsHidden) {
   EXPECT_EQ(At(prompt_, 64).reason, kNeverStored);
 }
 
-TEST(RemovalText, EveryRemovalHasText) {
+TEST(RemovalText, EveryRemovalReasonHasText) {
   Evictor::Limits limits;
   limits.host_bytes = uint64_t{4} << 30;
   limits.disk_bytes = uint64_t{64} << 30;
@@ -306,7 +306,7 @@ TEST(RemovalText, EveryRemovalHasText) {
   EXPECT_EQ(text(Removal::kQuarantined), "quarantined 1h1m ago: its bytes failed verification");
 }
 
-TEST(History, OldestEntryIsForgotten) {
+TEST(History, OldestHistoryEntryIsForgotten) {
   History history;
   const auto key = [](size_t i) {
     Digest digest{};

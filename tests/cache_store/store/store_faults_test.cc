@@ -22,7 +22,7 @@ class StoreFaults : public FaultyTierFixture, public ::testing::Test {
   void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 };
 
-TEST_F(StoreFaults, CorruptObjectIsQuarantinedAlone) {
+TEST_F(StoreFaults, OnlyCorruptObjectIsQuarantined) {
   for (const Fault fault : {Fault::kBitFlip, Fault::kTruncation}) {
     Open(0);
     ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -80,7 +80,7 @@ TEST_F(StoreFaults, ReadErrorIsUnavailable) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, ShortDiskErrorLosesNothing) {
+TEST_F(StoreFaults, BriefReadErrorLosesNoPoint) {
   for (const Fault fault : {Fault::kBitFlip, Fault::kTruncation, Fault::kReadError}) {
     Open(0);
     ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -127,7 +127,7 @@ TEST_F(StoreFaults, PersistentReadErrorQuarantinesObject) {
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, ResourceErrorsDoNotQuarantine) {
+TEST_F(StoreFaults, LackOfResourcesQuarantinesNothing) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadExhausted, 5);
@@ -137,7 +137,7 @@ TEST_F(StoreFaults, ResourceErrorsDoNotQuarantine) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, LostWriteBecomesMiss) {
+TEST_F(StoreFaults, LostDiskWriteBecomesMiss) {
   Open(0);
   disk_faults_.Arm(Fault::kLostWrite, 1);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -173,7 +173,7 @@ TEST_F(StoreFaults, MemoryPublishBecomesDurable) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, SkippedWriteKeepsRamCopy) {
+TEST_F(StoreFaults, SkippedDiskWriteKeepsRamCopy) {
   Open(1 << 20);
   executor_->SetFull(true);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kMemory).ok());
@@ -188,7 +188,7 @@ TEST_F(StoreFaults, SkippedWriteKeepsRamCopy) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreFaults, FailedBackgroundWriteServesRam) {
+TEST_F(StoreFaults, RamServesAfterFailedBackgroundWrite) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kMemory).ok());
   disk_faults_.Arm(Fault::kFull, 1);
@@ -217,7 +217,7 @@ TEST_F(StoreFaults, ImplicitHitCreatesPoint) {
   EXPECT_EQ(store_->List("default").size(), 4u);
 }
 
-TEST_F(StoreFaults, ExplainNamesAgeAndTier) {
+TEST_F(StoreFaults, ExplainReportsAgeAndTier) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   ASSERT_TRUE(store_->SetPinned(store_->List("default").at(0).id, "default", true).ok());
@@ -231,7 +231,7 @@ TEST_F(StoreFaults, ExplainNamesAgeAndTier) {
   EXPECT_THAT(report.boundaries.at(0).reason, HasSubstr("tail missing"));
 }
 
-TEST_F(StoreFaults, ExplainNamesDifferingField) {
+TEST_F(StoreFaults, ExplainNamesDifferingFingerprintField) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   KitModel changed;

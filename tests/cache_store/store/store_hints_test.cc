@@ -42,7 +42,7 @@ class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<R
   }
 };
 
-TEST_P(StoreHints, KeptPointIsEvictedLast) {
+TEST_P(StoreHints, PointWithKeepHintIsEvictedLast) {
   Open();
   Publish(1, {60, 0});
   Publish(2, {});
@@ -54,7 +54,7 @@ TEST_P(StoreHints, KeptPointIsEvictedLast) {
   EXPECT_FALSE(Has(1));
 }
 
-TEST_P(StoreHints, OnlyKeptPointsEvictOldest) {
+TEST_P(StoreHints, OldestKeptPointIsEvictedIfNecessary) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) Publish(seed, {3600, 0});
   EXPECT_TRUE(Has(40));

@@ -70,7 +70,7 @@ class StoreLongPrompts : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreLongPrompts, LongCallsYieldBetweenPoints) {
+TEST_F(StoreLongPrompts, LongCallsReleaseLockBetweenPoints) {
   EXPECT_EQ(YieldsOf([&] {
               EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
               EXPECT_EQ(store_->Explain(query_)->usable_tokens, kLong);
@@ -110,7 +110,7 @@ TEST_F(StoreLongPrompts, LongerPromptKeepsFirst8192Chunks) {
   CheckInvariants(store());
 }
 
-TEST_F(StoreLongPrompts, ExplainLooksUpChunksTwice) {
+TEST_F(StoreLongPrompts, ExplainLooksUpEachChunkTwice) {
   const uint64_t before = IndexFinds(store());
   ASSERT_TRUE(store_->Explain(query_).ok());
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
@@ -146,7 +146,7 @@ TEST_F(StoreLongPrompts, ConcurrentDropCausesMiss) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreLongPrompts, PinDuringDropAllHolds) {
+TEST_F(StoreLongPrompts, PinDuringDropAllKeepsPoint) {
   Publish({KitTokens(2, kLong + 1), {}}, kLong);
   StoreCore& core = *store()->core();
   bool is_first = true;
@@ -165,7 +165,7 @@ TEST_F(StoreLongPrompts, PinDuringDropAllHolds) {
 }
 
 // The erases of a drop are recorded by the next thread that holds the lock.
-TEST_F(StoreLongPrompts, FullQueueDelaysNoErase) {
+TEST_F(StoreLongPrompts, DropErasesDespiteFullQueue) {
   Open(64 * kMiB);
   Publish({KitTokens(2, 17), {}, "other"}, 16);
   StoreCore& core = *store()->core();
@@ -197,7 +197,7 @@ class HookedTier : public FaultyTier {
   const std::function<void()>* const on_write_;
 };
 
-TEST(StorePublishRaces, ConcurrentLookupWritesOneManifest) {
+TEST(StorePublishRaces, ImplicitPointDuringPublishHasOneManifest) {
   const TestFolder folder;
   KitModel kit;
   kit.window = 1000;  // the longer point uses all objects of the shorter one

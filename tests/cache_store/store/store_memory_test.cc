@@ -30,7 +30,7 @@ TEST(MemoryStore, EmptyStoreExplainsMiss) {
   EXPECT_EQ(store->Stats().counters.at("misses_unknown_fingerprint"), 1u);
 }
 
-TEST(MemoryStore, SavedTimeCountsTokensOnce) {
+TEST(MemoryStore, RepeatedLookupCountsSavedTimeOnce) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
@@ -104,7 +104,7 @@ TEST(MemoryStore, FetchReturnsPublishedBytes) {
   }
 }
 
-TEST(MemoryStore, SecondPublishSendsNothing) {
+TEST(MemoryStore, RepeatedPublishSendsNoSlices) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 64), {}};
@@ -132,7 +132,7 @@ TEST(MemoryStore, UncommittedPublishIsInvisible) {
   EXPECT_EQ(store->Stats().tiers[0].bytes, 0u);
 }
 
-TEST(MemoryStore, DifferingBytesAreRefused) {
+TEST(MemoryStore, PublishOfDifferingBytesIsRefused) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 33), {}};
@@ -154,7 +154,7 @@ Fingerprint Invariant() {
   return Fingerprint::Create(std::move(fields)).value();
 }
 
-TEST(MemoryStore, InvariantClassIgnoresCuts) {
+TEST(MemoryStore, InvariantModelIgnoresCuts) {
   const auto store = MemoryStore();
   const Fingerprint model = Invariant();
   const KitPrompt published{KitTokens(1, 60), {7, 30, 55}};
@@ -172,7 +172,7 @@ TEST(MemoryStore, InvariantClassIgnoresCuts) {
 }
 
 // A caller that uses another exactness class learns this from Explain.
-TEST(MemoryStore, ExplainNamesDifferingClass) {
+TEST(MemoryStore, ExplainNamesDifferingExactnessClass) {
   const auto store = MemoryStore();
   const Fingerprint stored = KitModel().Make(), asked = Invariant();
   const KitPrompt prompt{KitTokens(1, 33), {}};
@@ -205,7 +205,7 @@ TEST(MemoryStore, PortablePublishKeepsFirstBytes) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 48u);
 }
 
-TEST(MemoryStore, IncompleteBoundaryIsLeftOut) {
+TEST(MemoryStore, BoundaryWithMissingObjectsIsLeftOut) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 97), {}};
@@ -252,7 +252,7 @@ TEST(MemoryStore, MatchedTokensReachDivergingChunk) {
   EXPECT_EQ(session->plan().usable_tokens, 0u);
 }
 
-TEST(MemoryStore, CutSeparatesOnlyExactPrompts) {
+TEST(MemoryStore, CutsMatterOnlyInExactClass) {
   for (const bool exact : {true, false}) {
     KitModel geometry;
     geometry.exact = exact;
@@ -265,7 +265,7 @@ TEST(MemoryStore, CutSeparatesOnlyExactPrompts) {
   }
 }
 
-TEST(MemoryStore, SystemPromptIsAlwaysReusable) {
+TEST(MemoryStore, SystemPromptServesOtherQuestions) {
   for (const uint32_t chunk : {16u, 64u, 128u, 512u, 1024u}) {
     for (const uint32_t window : {8u, 100u, 512u, 600u}) {
       KitModel geometry;
@@ -281,7 +281,7 @@ TEST(MemoryStore, SystemPromptIsAlwaysReusable) {
   }
 }
 
-TEST(MemoryStore, EvictionSparesUsedAndPinned) {
+TEST(MemoryStore, UsedAndPinnedPointsAreNotEvicted) {
   const Fingerprint model = KitModel().Make();
   // 32 tokens: two global and four local slices of 256 bytes each.
   const uint64_t point_bytes = 6 * 256;

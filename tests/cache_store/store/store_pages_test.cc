@@ -57,7 +57,7 @@ TEST_F(StorePages, PagesSurviveRestart) {
   EXPECT_EQ(verified->restore_points, 1u);
 }
 
-TEST_F(StorePages, SplitPageBoundaryIsRefused) {
+TEST_F(StorePages, BoundaryInsidePageIsRefused) {
   const auto refused = store_->Publish(KitSpec(engine_, prompt_, {90}));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.status().message(),
@@ -104,7 +104,7 @@ TEST_F(StorePages, ExplainNamesEngineDifferences) {
 }
 
 // A folder written by a later release.
-TEST_F(StorePages, NewerLayoutIsNamed) {
+TEST_F(StorePages, ErrorNamesNewerObjectLayout) {
   ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
   store_.reset();
   std::vector<FingerprintField> fields(engine_.fields().begin(), engine_.fields().end());

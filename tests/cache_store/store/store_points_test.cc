@@ -105,7 +105,7 @@ TEST_F(StorePointsTest, OversizedPublishEvictsNothing) {
   ExpectWithinHostBytes();
 }
 
-TEST_F(StorePointsTest, PublishCountsNodesOnce) {
+TEST_F(StorePointsTest, PublishCountsSharedNodesOnce) {
   Open(256 << 10);
   const auto finds_of = [&](uint64_t seed) {
     const uint64_t before = IndexFinds(store_.get());
@@ -121,7 +121,7 @@ TEST_F(StorePointsTest, PublishCountsNodesOnce) {
   EXPECT_GE(with_evictions, with_room + kLongChunks) << "only an eviction makes it count again";
 }
 
-TEST_F(StorePointsTest, StartKeepsTooManyPoints) {
+TEST_F(StorePointsTest, StartKeepsPointsAboveLimit) {
   Open(8 * kMiB);
   for (uint64_t seed = 0; seed < 200; ++seed) ASSERT_EQ(Publish(seed), absl::OkStatus());
   EXPECT_THAT(said_, IsEmpty());
@@ -147,7 +147,7 @@ TEST_F(StorePointsTest, StartKeepsTooManyPoints) {
   CheckInvariants(store_.get());
 }
 
-TEST_F(StorePointsTest, LimitFollowsDiskWithoutRam) {
+TEST_F(StorePointsTest, PointLimitWithoutRamFollowsDisk) {
   Open(0);
   for (uint64_t seed = 0; seed < 20; ++seed) ASSERT_EQ(Publish(seed), absl::OkStatus());
   const StoreStats stats = store_->Stats();

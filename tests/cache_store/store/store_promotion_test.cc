@@ -55,7 +55,7 @@ class StorePromotion : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-TEST_F(StorePromotion, PartialFetchPromotesReadObjects) {
+TEST_F(StorePromotion, PartialFetchPromotesOnlyWholeObjects) {
   Open(4 * kPointBytes);
   for (uint64_t seed = 1; seed <= 5; ++seed) Publish(seed);
   ASSERT_EQ(Counted("demoted_objects"), kPointObjects);
@@ -80,7 +80,7 @@ TEST_F(StorePromotion, PartialFetchPromotesReadObjects) {
   EXPECT_EQ(Counted("promotions_skipped"), 0u);
 }
 
-TEST_F(StorePromotion, UnreadFetchEvictsNothing) {
+TEST_F(StorePromotion, FetchWithoutReadsEvictsNothing) {
   Open(kPointBytes);
   Publish(1);
   Publish(2);
@@ -95,7 +95,7 @@ TEST_F(StorePromotion, UnreadFetchEvictsNothing) {
   EXPECT_EQ(ObjectsInRam(1), kPointObjects) << "nothing was left claimed";
 }
 
-TEST_F(StorePromotion, PartlyPromotedPointIsDemoted) {
+TEST_F(StorePromotion, PartlyPromotedPointCanBeDemoted) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadObjects(Fetch(1).get(), 2);
@@ -123,7 +123,7 @@ TEST_F(StorePromotion, PromotionKeepsRamOnlyPoints) {
   EXPECT_EQ(ObjectsInRam(3), kPointObjects);
 }
 
-TEST_F(StorePromotion, FailedReservationSkipsPromotion) {
+TEST_F(StorePromotion, RamFullOfHeldObjectsSkipsPromotion) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadAll(1);
@@ -134,7 +134,7 @@ TEST_F(StorePromotion, FailedReservationSkipsPromotion) {
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
 }
 
-TEST_F(StorePromotion, WaitingPromotionsAreBounded) {
+TEST_F(StorePromotion, QueuedPromotionsAreLimited) {
   Open(4 * kPointBytes, 2 * 256);
   Publish(1);
   Open(4 * kPointBytes, 2 * 256);
@@ -189,7 +189,7 @@ TEST_F(StorePromotion, ConcurrentReadersPromoteOnce) {
   EXPECT_EQ(Counted("promoted_objects"), kPointObjects);
 }
 
-TEST_F(StorePromotion, CloseFinishesPromotions) {
+TEST_F(StorePromotion, ClosingStoreFinishesQueuedPromotions) {
   StoreOptions options;
   options.data_dir = folder_.path();
   options.host_bytes = options.disk_bytes = 1 << 20;

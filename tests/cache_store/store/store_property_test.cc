@@ -212,7 +212,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
 };
 
-TEST_P(StoreProperty, HoldsAfterEveryOperation) {
+TEST_P(StoreProperty, RandomOperationsMatchModel) {
   Open();
   for (int step = 0; step < 200 && !HasFatalFailure(); ++step) {
     clock_.Advance(absl::Seconds(1));

@@ -85,7 +85,7 @@ TEST_F(StoreQuarantine, QuarantineSurvivesRestart) {
 }
 
 // The digests of a quarantined object are right, so a start that found the object would serve it.
-TEST(StoreQuarantineCrash, QuarantineSurvivesCrash) {
+TEST(StoreQuarantineCrash, QuarantinedObjectStaysGoneAfterCrash) {
   for (const bool machine : {false, true}) {
     SCOPED_TRACE(machine ? "the machine" : "the process");
     const TestFolder folder;
@@ -133,7 +133,7 @@ TEST(StoreQuarantineCrash, FailedDiskEraseIsReported) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u) << "until a crash it is gone";
 }
 
-TEST_F(StoreQuarantine, ForeignObjectsAreRefused) {
+TEST_F(StoreQuarantine, QuarantineOfUnknownObjectIsRefused) {
   PublishAs("worker-1", prompt_, 96);
   const auto past = store_->Quarantine(KitQuery(model_, prompt_), {{96, 16, LayerGroup::kGlobal}});
   EXPECT_EQ(past.status().code(), absl::StatusCode::kInvalidArgument);

@@ -61,7 +61,7 @@ class QuotaTest : public testing::Test {
   TenantUsage unit_;
 };
 
-TEST_F(QuotaTest, CeilingEvictsTenantsOldest) {
+TEST_F(QuotaTest, QuotaEvictsTenantsOldestPoint) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("a", 1).ok());
   for (uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish("b", seed).ok());
@@ -73,7 +73,7 @@ TEST_F(QuotaTest, CeilingEvictsTenantsOldest) {
   EXPECT_EQ(store_->Stats().removed.at("quota"), 1u);
 }
 
-TEST_F(QuotaTest, ObjectCountIsLimited) {
+TEST_F(QuotaTest, QuotaLimitsNumberOfObjects) {
   TenantQuota quota;
   quota.max_objects = unit_.objects;
   OpenFor("b", quota);
@@ -105,7 +105,7 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
 
 // The longer prompt adds few objects, but also uses objects that the evicted shorter point leaves
 // behind.
-TEST_F(QuotaTest, EvictedPrefixStaysCounted) {
+TEST_F(QuotaTest, ObjectsOfEvictedPrefixStayCounted) {
   OpenFor("b", {3 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   ASSERT_TRUE(Publish("b", 2).ok());
@@ -118,7 +118,7 @@ TEST_F(QuotaTest, EvictedPrefixStaysCounted) {
 
 // A reader may still hold the objects of a point that was evicted for its quota. A lookup that
 // finds them complete creates the point again, which must fit into the quota like any other.
-TEST_F(QuotaTest, HeldPointReturnsWithinQuota) {
+TEST_F(QuotaTest, RecreatedPointMustFitQuota) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   KitPrompt longer = Prompt("b", 1);
@@ -145,7 +145,7 @@ TEST_F(QuotaTest, SharedObjectsCountOnce) {
   EXPECT_EQ(Usage("b"), unit_);
 }
 
-TEST_F(QuotaTest, PinShareIgnoresOtherTenants) {
+TEST_F(QuotaTest, OwnPinLimitIgnoresOtherTenants) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_pinned_bytes = 2 * unit_.bytes;
   quotas.by_tenant["floored"].floor_bytes = unit_.bytes;
@@ -170,7 +170,7 @@ TEST_F(QuotaTest, PinShareIgnoresOtherTenants) {
   EXPECT_TRUE(pin("floored", 1).ok());
 }
 
-TEST_F(QuotaTest, PinSharesMustFitTogether) {
+TEST_F(QuotaTest, SumOfPinLimitsMustFit) {
   TenantQuotas quotas;
   quotas.by_tenant["a"].max_pinned_bytes = quotas.by_tenant["b"].max_pinned_bytes = 300;
   EXPECT_TRUE(ValidatePins(PinRoomOf(quotas, 1200, 0.5)).ok());
@@ -198,7 +198,7 @@ TEST_F(QuotaTest, PinsAreLimitedPerTenant) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_pinned_bytes"));
 }
 
-TEST_F(QuotaTest, FloorSurvivesOthersPressure) {
+TEST_F(QuotaTest, GuaranteedBytesSurviveOtherTenants) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;
   OpenFor("b", quota, 3 * unit_.bytes);
@@ -219,7 +219,7 @@ TEST_F(QuotaTest, FloorSurvivesOthersPressure) {
 }
 
 // The bytes of b above its floor would suffice, but b has no point small enough to evict.
-TEST_F(QuotaTest, FloorRefusesOversizedPublish) {
+TEST_F(QuotaTest, GuaranteesOfOthersRefuseOversizedPublish) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
   OpenFor("b", quota, 4 * unit_.bytes);
@@ -235,7 +235,7 @@ TEST_F(QuotaTest, FloorRefusesOversizedPublish) {
 }
 
 // A point between two others shares all its objects with them.
-TEST_F(QuotaTest, EverythingUnprotectedIsEvicted) {
+TEST_F(QuotaTest, PublishEvictsAllUnprotectedPoints) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;
   OpenFor("b", quota, 3 * unit_.bytes);
@@ -249,7 +249,7 @@ TEST_F(QuotaTest, EverythingUnprotectedIsEvicted) {
   EXPECT_TRUE(Has("b", 1));
 }
 
-TEST_F(QuotaTest, FloorsMustFitStore) {
+TEST_F(QuotaTest, SumOfGuaranteesMustFitStore) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].floor_bytes = 100;
   EXPECT_TRUE(quotas.Validate(100).ok());

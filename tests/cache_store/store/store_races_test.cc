@@ -117,7 +117,7 @@ TEST_F(StoreRaces, FirstPortablePublishWins) {
   }
 }
 
-TEST_F(StoreRaces, EraseBlocksNoOtherCall) {
+TEST_F(StoreRaces, DropAndPublishRunDuringErase) {
   Open();
   for (const uint64_t seed : {2, 3}) {
     ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {64}, Durability::kDisk).ok());
@@ -150,7 +150,7 @@ TEST_F(StoreRaces, FailedWriteAfterDropLeavesNothing) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
-TEST_F(StoreRaces, PinReachesDiskWithPoint) {
+TEST_F(StoreRaces, PinOfRamPointReachesDisk) {
   for (const bool pinned_while_written : {false, true}) {
     Open();
     ASSERT_TRUE(Publish(Durability::kMemory).ok());
@@ -188,7 +188,7 @@ TEST_F(StoreRaces, DropDuringPublishIsNoted) {
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), 96u);
 }
 
-TEST_F(StoreRaces, StaleFetchKeepsLaterPoint) {
+TEST_F(StoreRaces, EndOfOldFetchKeepsNewPoint) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
@@ -204,7 +204,7 @@ TEST_F(StoreRaces, StaleFetchKeepsLaterPoint) {
 }
 
 // Otherwise a lookup would create the restore point again, and it would stay.
-TEST_F(StoreRaces, DroppedPointIsNotRevived) {
+TEST_F(StoreRaces, LookupDoesNotReviveDroppedPoint) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
@@ -222,7 +222,7 @@ TEST_F(StoreRaces, DroppedPointIsNotRevived) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
 }
 
-TEST_F(StoreRaces, ExcessFingerprintsLoseNothing) {
+TEST_F(StoreRaces, ManyFingerprintsLoseNoPoint) {
   Open();
   std::vector<Fingerprint> models;
   for (size_t i = 0; i < FingerprintBook::kMaxPerTenant + 8; ++i) {

@@ -65,7 +65,7 @@ TEST_P(StoreRetention, DefaultPolicyKeepsReturningPrompts) {
   }
 }
 
-TEST_P(StoreRetention, NeighbouringBoundariesAreEvictedTogether) {
+TEST_P(StoreRetention, EndAndPreviousBoundaryAreEvictedTogether) {
   Open(40 * 256);
   for (uint64_t i = 0; i < 40; ++i) Ask(Turn(i, 1));
   size_t alone = 0;
@@ -113,7 +113,7 @@ TEST_P(StoreRetention, RestartEvictsOldestFirst) {
 }
 
 // Bytes and uses are equal; only the cost of computing a token differs.
-TEST_P(StoreRetention, CostlierModelIsKept) {
+TEST_P(StoreRetention, PointsOfCostlierModelAreKept) {
   Open(24 * 256 * 4);
   KitModel small, large;
   small.hidden_size = 64;
@@ -135,7 +135,7 @@ TEST_P(StoreRetention, CostlierModelIsKept) {
   }
 }
 
-TEST(ComputeCostTest, CostComesFromModelFields) {
+TEST(ComputeCostTest, ComputeCostComesFromModelFields) {
   const auto steps = [](const Fingerprint& model) {
     return CostStepsOf(MultiplyAddsPerToken(model, model.Layout().value()));
   };
@@ -184,7 +184,7 @@ TEST_P(StoreRetention, RestartRemembersLastUse) {
   CheckInvariants(store_.get());
 }
 
-TEST_P(StoreRetention, KillForgetsRecentUsesOnly) {
+TEST_P(StoreRetention, KillForgetsOnlyLatestUses) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);

@@ -54,7 +54,7 @@ uint64_t MostFileBytes(uint64_t disk_bytes) {
   return disk_bytes + disk_bytes / 8 + disk_bytes / 16 + disk_bytes / 16 + kMiB;
 }
 
-TEST_F(StoreSpace, FullDiskEvictsAndReclaims) {
+TEST_F(StoreSpace, PublishesBeyondLimitEvictAndReclaim) {
   Open(32 * kMiB);
   for (uint64_t seed = 0; seed < 100; ++seed) Publish(seed);
   EXPECT_GT(store_->Stats().counters.at("evicted_restore_points"), 70u);
@@ -64,7 +64,7 @@ TEST_F(StoreSpace, FullDiskEvictsAndReclaims) {
   EXPECT_LT(FileBytes(), MostFileBytes(32 * kMiB));
 }
 
-TEST_F(StoreSpace, LivePointsBlockNoReclaim) {
+TEST_F(StoreSpace, ReclaimMovesLivePoints) {
   Open(32 * kMiB);
   // Eight prompts are used again and again, so every file holds live bytes.
   std::vector<uint64_t> used;
@@ -143,7 +143,7 @@ TEST_F(StoreSpace, RestartReclaimsErasedSpace) {
   EXPECT_LT(FileBytes(), kMiB);
 }
 
-TEST_F(StoreSpace, StoppedTierReclaimsNothing) {
+TEST_F(StoreSpace, StoppedDiskTierReclaimsNothing) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   EXPECT_TRUE(tier->ReclaimSpace(0).ok());
   tier->StopReclaiming();
@@ -151,7 +151,7 @@ TEST_F(StoreSpace, StoppedTierReclaimsNothing) {
   EXPECT_TRUE(absl::IsCancelled(tier->ReclaimSpace(0)));
 }
 
-TEST_F(StoreSpace, StopEndsRunningReclaim) {
+TEST_F(StoreSpace, StopReclaimingEndsRunningReclaim) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
   for (uint64_t object = 1; object <= 40; ++object) {
@@ -170,7 +170,7 @@ TEST_F(StoreSpace, StopEndsRunningReclaim) {
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
-TEST_F(StoreSpace, EvictedRamIsFreedFirst) {
+TEST_F(StoreSpace, EvictedRamCopiesAreFreedImmediately) {
   Open(64 * kMiB, 2 * kMiB);
   Publish(3);
   Open(64 * kMiB, store_->List("default").at(0).bytes);  // room for one

@@ -88,7 +88,7 @@ TEST_F(StagingTest, AllocatedSliceCountsOnce) {
   EXPECT_TRUE(session->Commit().ok());
 }
 
-TEST_F(StagingTest, WrongCallerDigestIsRefused) {
+TEST_F(StagingTest, WrongDigestFromCallerIsRefused) {
   Open(2 * WholeBytes());
   const KitPrompt prompt{KitTokens(1, kStagedTokens), {}};
   const PublishSpec spec = Spec(1);
@@ -109,7 +109,7 @@ TEST_F(StagingTest, WrongCallerDigestIsRefused) {
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), kStagedTokens);
 }
 
-TEST_F(StagingTest, QuotaIsCheckedBeforeTransfer) {
+TEST_F(StagingTest, QuotaIsCheckedBeforeSlicesArrive) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_bytes = WholeBytes() - 1;
   Open(1 << 20, quotas);
@@ -138,7 +138,7 @@ TEST_F(StagingTest, StagedBytesRespectQuota) {
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).value()->AllocateSlice(SliceBytes()).ok());
 }
 
-TEST_F(StagingTest, AnnouncementCountsAsStaged) {
+TEST_F(StagingTest, LargeAnnouncementCountsAsStaged) {
   Open(kMiB);
   const auto announce = [&](uint64_t seed) {
     return store_->Publish(KitSpec(model_, {KitTokens(seed, 16000), {}}, {16000}));

@@ -35,7 +35,7 @@ TEST_F(StoreStart, NewerManifestReplacesOlder) {
 }
 
 // Whichever read of the records fails.
-TEST_F(StoreStart, FailedReadLosesNothing) {
+TEST_F(StoreStart, FailedRecordReadLosesNothing) {
   Fill();
   { RawDatabase flushes(folder_); }
   int read_later = 0;
@@ -61,7 +61,7 @@ TEST_F(StoreStart, FailedReadLosesNothing) {
   EXPECT_GT(read_later, 0);
 }
 
-TEST_F(StoreStart, SmallerLimitEvictsAtStart) {
+TEST_F(StoreStart, SmallerDiskLimitEvictsAtStart) {
   Fill();
   Open(nullptr, 100'000);
   const TierUsage disk = store_->Stats().tiers.at(1);
@@ -72,7 +72,7 @@ TEST_F(StoreStart, SmallerLimitEvictsAtStart) {
 }
 
 // Expired points are adopted too, and must not hide points that share their objects.
-TEST_F(StoreStart, ExpiredPointHidesNoBoundary) {
+TEST_F(StoreStart, ExpiredPointHidesNoLivePoint) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
   KitPrompt other = asked;
@@ -97,7 +97,7 @@ TEST_F(StoreStart, ExpiredPointHidesNoBoundary) {
 
 // In a damaged folder, the last object of the longest point is lost; the shorter point is still
 // found.
-TEST_F(StoreStart, BrokenManifestHidesNoBoundary) {
+TEST_F(StoreStart, DamagedPointHidesNoShorterPoint) {
   const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};
   KitPrompt asked = longest;  // ends before both points

@@ -51,7 +51,7 @@ class StoreStatsTest : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreStatsTest, ReadsCountTheirActualTier) {
+TEST_F(StoreStatsTest, ReadsCountForTierActuallyRead) {
   Open(1 << 20);
   Publish(1);
   Read(1);
@@ -67,7 +67,7 @@ TEST_F(StoreStatsTest, ReadsCountTheirActualTier) {
   EXPECT_EQ(store_->Stats().counters.at("lookup_tokens"), 2 * 65u);
 }
 
-TEST_F(StoreStatsTest, UnreadFetchCountsNoTokens) {
+TEST_F(StoreStatsTest, FetchWithoutReadsCountsNoTokens) {
   Open(1 << 20);
   Publish(1);
   { auto session = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value(); }
@@ -91,7 +91,7 @@ void StoreStatsTest::Export(uint64_t seed) {
   FAIL() << "not stored";
 }
 
-TEST_F(StoreStatsTest, ExportIsNoHit) {
+TEST_F(StoreStatsTest, ExportDoesNotCountAsHit) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
@@ -106,7 +106,7 @@ TEST_F(StoreStatsTest, ExportIsNoHit) {
   EXPECT_EQ(store_->Hottest(1).at(0).hits, 0u);
 }
 
-TEST_F(StoreStatsTest, ExportChangesNoPlacement) {
+TEST_F(StoreStatsTest, ExportChangesNoTier) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
@@ -128,7 +128,7 @@ TEST_F(StoreStatsTest, ExportChangesNoPlacement) {
   EXPECT_EQ(store_->Stats().counters.at("promoted_objects"), 0u);
 }
 
-TEST_F(StoreStatsTest, UnreadBytesCountWhenRemoved) {
+TEST_F(StoreStatsTest, RemovedUnreadBytesAreCounted) {
   Open(kStatsPointBytes);
   Publish(1);
   Read(1);

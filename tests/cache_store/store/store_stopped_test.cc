@@ -49,7 +49,7 @@ TEST_F(CancelledCalls, LookupStopsWhenCancelled) {
   EXPECT_EQ(store_->Explain(query).status().code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(CancelledCalls, UncancelledLookupAnswers) {
+TEST_F(CancelledCalls, LookupThatIsNotCancelledAnswers) {
   PrefixQuery query = KitQuery(model_, prompt_);
   query.stopped = [this] { return ++asked_ < 0; };
   const auto session = store_->Fetch(query, 0, 0);

@@ -85,7 +85,7 @@ TEST_F(StoreTenants, PublicReadStoresNothing) {
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
 }
 
-TEST_F(StoreTenants, ExplainNamesNamespace) {
+TEST_F(StoreTenants, ExplainNamesPublicNamespace) {
   Publish("public", 1, kPointTokens);
   Publish("a", 1, 32);
   const ExplainReport report = store_->Explain(QueryOfA(1, kPointTokens + 9)).value();
@@ -152,7 +152,7 @@ TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
   EXPECT_GT(IndexFinds(store_) - before, finds_of(1000, "").first);
 }
 
-TEST_F(StoreTenants, ForgottenTenantsAreServed) {
+TEST_F(StoreTenants, ForgottenTenantsEntriesAreServed) {
   Publish("first", 1, kPointTokens);
   for (size_t i = 0; i < FingerprintBook::kMaxTenants + 10; ++i) {
     store_->Observe(model_, "visitor-" + std::to_string(i));
@@ -179,7 +179,7 @@ TEST_F(StoreTenants, TooManyBoundariesAreRefused) {
   EXPECT_THAT(std::string(store_->Publish(spec).status().message()), HasSubstr("not announced"));
 }
 
-TEST(FingerprintBookTest, OldestIdleTenantIsForgotten) {
+TEST(FingerprintBookTest, OldestTenantWithoutEntriesIsForgotten) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();
   const auto in_use = book.Learn(model, "0");

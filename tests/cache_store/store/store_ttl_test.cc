@@ -139,7 +139,7 @@ TEST_F(StoreTtl, RepublishNeverShortensTtl) {
   EXPECT_EQ(Expired(), 0u);
 }
 
-TEST_F(StoreTtl, PendingRenewalSkipsNoWrite) {
+TEST_F(StoreTtl, DurablePublishWritesDespitePendingRenewal) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   Publish(prompt, {64}, absl::Minutes(1), Durability::kDisk);
@@ -192,7 +192,7 @@ TEST_F(StoreTtl, PinDelaysExpiry) {
   EXPECT_EQ(Usable(shorter), 0u) << "and so is what was made of it meanwhile";
 }
 
-TEST_F(StoreTtl, ExpiryKeepsSharedObjects) {
+TEST_F(StoreTtl, ExpiredPointLeavesSharedObjects) {
   Open();
   const KitPrompt longer = Prompt(1, 129);
   Publish(longer, {128}, absl::ZeroDuration());
@@ -223,7 +223,7 @@ TEST_F(StoreTtl, ImplicitPointInheritsExpiry) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreTtl, PublishedPointKeepsOwnTtl) {
+TEST_F(StoreTtl, FirstPublishSetsImplicitPointsTtl) {
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
   const auto expires_in = [&] {
@@ -253,7 +253,7 @@ TEST_F(StoreTtl, PublishedPointKeepsOwnTtl) {
   }
 }
 
-TEST_F(StoreTtl, PublishedPointOutlivesItsParts) {
+TEST_F(StoreTtl, PublishedPointOutlivesPointsSharingObjects) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
@@ -267,7 +267,7 @@ TEST_F(StoreTtl, PublishedPointOutlivesItsParts) {
 }
 
 // A point created by a lookup: its first publisher sets the expiry, before or after a restart.
-TEST_F(StoreTtl, RestartKeepsPointUnpublished) {
+TEST_F(StoreTtl, ImplicitPointStaysImplicitAfterRestart) {
   uint64_t seed = 1;
   for (const bool restarts : {false, true}) {
     for (const absl::Duration ttl_of_parts :
@@ -302,7 +302,7 @@ TEST_F(StoreTtl, RestartKeepsPointUnpublished) {
   }
 }
 
-TEST_F(StoreTtl, ActivePublishKeepsExpiringObjects) {
+TEST_F(StoreTtl, RunningPublishKeepsExpiringObjects) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   Publish(prompt, {64}, absl::Minutes(1));
@@ -322,7 +322,7 @@ TEST_F(StoreTtl, ActivePublishKeepsExpiringObjects) {
   EXPECT_EQ(Usable(prompt), 64u);
 }
 
-TEST_F(StoreTtl, TenantTtlLimitsApply) {
+TEST_F(StoreTtl, TtlLimitsOfTenantApply) {
   options_.default_ttl = absl::Hours(1);
   options_.quotas.by_tenant["bounded"].max_ttl_s = 60;
   options_.quotas.by_tenant["brief"].default_ttl_s = 10;
@@ -348,7 +348,7 @@ TEST_F(StoreTtl, TenantTtlLimitsApply) {
 
 // As after a machine crash between writing a manifest with a later expiry and erasing the earlier
 // one.
-TEST_F(StoreTtl, ExpiredDuplicateCountsNoLoss) {
+TEST_F(StoreTtl, ExpiredOlderManifestCountsNoLoss) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));
   store_.reset();

@@ -88,7 +88,7 @@ TEST_P(StoreVolume, SmallVolumeLowersLimit) {
   EXPECT_THAT(lines_, Contains(HasSubstr("the limit is")));
 }
 
-TEST_P(StoreVolume, PublishesKeepTenthFree) {
+TEST_P(StoreVolume, PublishesKeepTenthOfVolumeFree) {
   Open();
   const uint64_t bytes = 3 * kVolumeBytes;
   uint64_t published = 0;
@@ -103,7 +103,7 @@ TEST_P(StoreVolume, PublishesKeepTenthFree) {
   CheckInvariants(store_.get());
 }
 
-TEST_P(StoreVolume, ForeignFilesEvictNothing) {
+TEST_P(StoreVolume, OtherProgramsFilesEvictNothing) {
   Open();
   Fill(0.6);
   for (const bool restarts : {false, true}) {
@@ -124,7 +124,7 @@ TEST_P(StoreVolume, ForeignFilesEvictNothing) {
 }
 
 // At the limit each publish evicts others, but not if it is refused anyway.
-TEST_P(StoreVolume, RefusedPublishesEvictNothing) {
+TEST_P(StoreVolume, PublishesRefusedForSpaceEvictNothing) {
   Open();
   Fill(0.97);
   disk_.SetRoom(0);
@@ -138,7 +138,7 @@ TEST_P(StoreVolume, RefusedPublishesEvictNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), evicted);
 }
 
-TEST_P(StoreVolume, LongShortageLowersLimit) {
+TEST_P(StoreVolume, LongSpaceShortageLowersLimit) {
   Open();
   Fill(0.9);
   const uint64_t limit = Limit();
@@ -183,7 +183,7 @@ TEST_P(StoreVolume, FailedEraseStopsEviction) {
 }
 
 // The first start of a version that measures the volume.
-TEST_P(StoreVolume, UnknownFullVolumeEvictsNothing) {
+TEST_P(StoreVolume, FullVolumeAtFirstStartEvictsNothing) {
   Open();
   Fill(0.4);
   ASSERT_TRUE(stepped()->core()->tiers.disk->WriteNote("volume", "").ok());
@@ -201,7 +201,7 @@ TEST_P(StoreVolume, UnknownFullVolumeEvictsNothing) {
 }
 
 // Room that returned between two short shortages is remembered.
-TEST_P(StoreVolume, BriefShortagesEvictNothing) {
+TEST_P(StoreVolume, BriefSpaceShortagesEvictNothing) {
   options_.disk_bytes = 8 * kMiB;
   disk_.SetRoom(FaultyDisk::kAmple);
   Open();
@@ -217,7 +217,7 @@ TEST_P(StoreVolume, BriefShortagesEvictNothing) {
 }
 
 // A tenth of the volume is free by design: a larger publish still evicts.
-TEST_P(StoreVolume, LargePublishStillEvicts) {
+TEST_P(StoreVolume, LargePublishEvictsOnFullVolume) {
   Open();
   Fill(0.97);
   stepped()->core()->lacks_room.store(true);
@@ -225,7 +225,7 @@ TEST_P(StoreVolume, LargePublishStillEvicts) {
   EXPECT_FALSE(stepped()->core()->lacks_room.load());
 }
 
-TEST_P(StoreVolume, ReturningRoomIsReported) {
+TEST_P(StoreVolume, RegainedSpaceIsReported) {
   Open();
   lines_.clear();
   disk_.SetRoom(FaultyDisk::kAmple);
@@ -239,7 +239,7 @@ TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {
   EXPECT_EQ(VolumeWatch::PauseAfter(absl::Minutes(5)), absl::Minutes(30));
 }
 
-TEST_P(StoreVolume, SelfFilledVolumePublishesSoon) {
+TEST_P(StoreVolume, VolumeFullOfEntriesPublishesSoon) {
   OpenFull(40 * kMiB);
   // More than fits into the reserve.
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
@@ -253,7 +253,7 @@ TEST_P(StoreVolume, SelfFilledVolumePublishesSoon) {
 
 // RocksDB's log holds all records, and writing them to a table needs room: erases free nothing
 // until few records are left.
-TEST_P(StoreVolume, LogFilledVolumePublishesSoon) {
+TEST_P(StoreVolume, VolumeFullOfLogPublishesSoon) {
   volume_bytes_ = 24 * kMiB;
   OpenFull(20 * kMiB);
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
@@ -262,7 +262,7 @@ TEST_P(StoreVolume, LogFilledVolumePublishesSoon) {
 }
 
 // If a publish took the last room, no erase could be written.
-TEST_P(StoreVolume, ReserveIsOnlyForErases) {
+TEST_P(StoreVolume, ReserveSpaceIsOnlyForErases) {
   Open();
   Fill(0.5);
   DiskTier* disk = stepped()->core()->tiers.disk.get();
@@ -277,7 +277,7 @@ TEST_P(StoreVolume, ReserveIsOnlyForErases) {
 }
 
 // The reserve was released, and the reclaim kept failing until there was room anyway.
-TEST_P(StoreVolume, FailedReclaimIsRepeated) {
+TEST_P(StoreVolume, FailedReclaimIsRepeatedUntilSuccess) {
   options_.disk_bytes = 48 * kMiB;
   OpenFull(40 * kMiB);
   DiskTier* disk = stepped()->core()->tiers.disk.get();
