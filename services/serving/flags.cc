@@ -28,11 +28,11 @@
 namespace hearth {
 namespace {
 
-// 2^53: every value up to it is exact in a double.
+// The largest size is 2^53 bytes: up to it, every whole number is exact in a double.
 constexpr double kMaxByteSize = 9007199254740992.0;
 
-// Returns the bytes of a unit in lower case: "" and "b", "k" and "kib", "kb", and so on up to "t";
-// 0 if the unit is unknown.
+// Returns the number of bytes of a unit in lower case: "" and "b", "k" and "kib", "kb", and so on
+// up to "t". Returns 0 if the unit is unknown.
 double BytesOf(absl::string_view unit) {
   if (unit.empty() || unit == "b") return 1;
   const size_t power = absl::string_view("kmgt").find(unit[0]);
@@ -42,7 +42,7 @@ double BytesOf(absl::string_view unit) {
   return rest.empty() || rest == "ib" ? std::pow(1024.0, power + 1) : 0;
 }
 
-// Adds a flag that `parse` reads; its error becomes CLI11's error.
+// Adds a flag whose text `parse` converts. An error of `parse` becomes CLI11's error.
 template <typename Value>
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, Value* value,
                        absl::StatusOr<Value> (*parse)(absl::string_view), const std::string& help) {
@@ -102,7 +102,8 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
             return std::string(CheckIsRegular(path).message());  // reading a pipe would wait
           },
           "", "");
-  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag must not be ignored
+  // a misspelt flag in the file is an error
+  app_->allow_config_extras(CLI::config_extras_mode::error);
   app_->footer(examples);
   AddPageFlags("8", app_.get(), &page_);
   app_->get_formatter()->column_width(44);
@@ -278,7 +279,7 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
     }
     return true;
   } catch (const CLI::ParseError& error) {
-    // Help, version and pages have exit code 0. CLI11 prints the first two.
+    // Help, version and pages exit with code 0. CLI11 itself prints the help and the version.
     if (error.get_exit_code() == 0) {
       std::fputs(page_.c_str(), stdout);
       *exit_code = page_.empty() ? app_->exit(error) : 0;

@@ -1,5 +1,5 @@
-// FlagSet: the flags of both servers, from the command line, the environment and a file. The
-// command line overrides the environment, and the environment overrides the file.
+// FlagSet: reads the flags of hearth-store or hearth-worker from the command line, the environment
+// and a file. The command line overrides the environment, and the environment overrides the file.
 //
 // Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment
 // and some-name = "..." in the TOML or INI file of --config. Thread safety: none; used by main
@@ -31,20 +31,20 @@ namespace hearth {
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(uint64_t bytes);
 
-// How a server authenticates itself and its callers (server_access.h).
+// Flags for TLS and for the authentication of callers (server_access.h).
 struct AccessFlags {
   std::string tls_cert, tls_key, tls_client_ca;
   std::string identities_file;
   bool plaintext_tokens = false;
 };
 
-// The flags of both servers.
+// The flags that hearth-store and hearth-worker have in common.
 struct ServerFlags {
   std::string listen;
   std::string address_file;
   std::string metrics_listen;
   std::string metrics_address_file;
-  std::string metrics_hosts;  // comma-separated
+  std::string metrics_hosts;  // comma-separated host names
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   absl::Duration drain_timeout = absl::Seconds(60);
@@ -57,35 +57,39 @@ struct ServerFlags {
 
 class FlagSet {
  public:
-  // `program`: "hearth-store"; `environment`: "HEARTH_STORE_"; `examples` ends the help.
+  // `program`: its name, "hearth-store". `environment`: prefix of the variables, "HEARTH_STORE_".
+  // `examples`: text at the end of the help.
   FlagSet(const std::string& program, const std::string& environment, const std::string& about,
           const std::string& examples);
   ~FlagSet();
 
   void AddText(const std::string& name, std::string* value, const std::string& help);
-  // A flag that must be given.
+  // Adds a flag without which Parse fails.
   void AddRequired(const std::string& name, std::string* value, const std::string& help);
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
-  // NAME=TEXT, repeatable or separated by commas; each name once.
+  // Adds a flag with values NAME=TEXT, repeated or separated by commas. Each name may occur once.
   void AddNamed(const std::string& name, std::map<std::string, std::string>* value,
                 const std::string& help);
   void AddUint(const std::string& name, uint32_t* value, const std::string& help);
-  // A number from 0 to 1.
+  // Adds a flag whose value is a number from 0 to 1.
   void AddShare(const std::string& name, double* value, const std::string& help);
-  // One of `names`; the enum's values are their indexes, from 0.
+  // Adds a flag whose value is one of `names`. Stores the index of the name in *value as an enum
+  // value.
   template <typename Enum>
   void AddChoice(const std::string& name, Enum* value, const std::vector<std::string>& names,
                  const std::string& help) {
     AddIndex(name, static_cast<size_t>(*value), names, help,
              [value](size_t index) { *value = static_cast<Enum>(index); });
   }
-  // Adds the flags of ServerFlags; `listen` has the default address. Parse sets mistyped_variables.
+  // Adds the flags of ServerFlags. flags->listen has the default address. Parse sets
+  // flags->mistyped_variables.
   void AddServerFlags(ServerFlags* flags);
 
-  // Reads command line, environment and file; also knows --man and --reference. Returns true if the
-  // program should continue. Returns false if it should exit with *exit_code: help, the version, or
-  // one line that names the wrong flag was printed.
+  // Reads the flags from the command line, the environment and the file of --config. Also handles
+  // --man and --reference. Returns true if the program should continue. Returns false if the
+  // program should exit with *exit_code: the help, the version, or one line that names the wrong
+  // flag was printed.
   bool Parse(int argc, const char* const* argv, int* exit_code);
 
  private:
@@ -97,7 +101,7 @@ class FlagSet {
 
   const std::string environment_;
   const std::unique_ptr<CLI::App> app_;
-  std::string page_;  // page of --man or --reference to print
+  std::string page_;  // text of the page to print for --man or --reference
   std::vector<std::string>* mistyped_ = nullptr;
 };
 

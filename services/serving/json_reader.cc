@@ -19,7 +19,7 @@
 namespace hearth {
 namespace {
 
-// Whether a path can contain `key` without quotes.
+// Whether the path of a value can contain `key` without quotes.
 bool IsPlainKey(absl::string_view key) {
   return !key.empty() && key.size() <= 64 && std::all_of(key.begin(), key.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -32,9 +32,9 @@ std::string NumberText(double number) {
   return absl::StrCat(absl::StripSuffix(text, ".0"));
 }
 
-// Large blocks are mapped, so that the system gets their memory back when they are freed. malloc
-// would keep it: servers configure malloc so (KeepFreedMemory), and malloc_trim frees only the
-// first heap's end.
+// Blocks of at least this size are mapped, so that the system gets their memory back when they are
+// freed. malloc would keep it: servers configure malloc so (KeepFreedMemory), and malloc_trim frees
+// only the end of the first heap.
 constexpr size_t kMappedBytes = size_t{1} << 20;
 
 template <typename T>
@@ -70,8 +70,8 @@ struct JsonNodes {
     kNull,
     kFalse,
     kTrue,
-    kInteger,   // negative
-    kUnsigned,  // 0 or more
+    kInteger,   // a negative integer
+    kUnsigned,  // an integer of at least 0
     kFloat,
     kString,
     kList,
@@ -79,19 +79,21 @@ struct JsonNodes {
   };
   struct Node {
     Type type = Type::kNull;
-    uint32_t size = 0;  // a string's bytes, a list's elements, an object's keys
+    uint32_t size = 0;  // bytes of a string, elements of a list, or keys of an object
     union {
       int64_t integer;
       uint64_t number;
       double real;
       uint64_t text;  // offset of a string in `text`
-      uint64_t end;   // container: the node after its last one; UINT32_MAX while it is open
+      // list or object: index of the node after its last node; UINT32_MAX while it is open
+      uint64_t end;
     };
   };
   static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
 
   MappedVector<Node> nodes;
-  MappedVector<char> text;  // a vector reserves exactly; a string may double
+  // a vector and not a string, because a string may reserve twice its size
+  MappedVector<char> text;
   std::string name;
 
   bool is_container(uint32_t at) const {
@@ -108,8 +110,9 @@ struct JsonNodes {
   void WriteTo(uint32_t at, std::string* out) const;
 };
 
-// Walks down from the root, because only errors need a path. Containers may still be open. The path
-// is cut soon after kMaxQuotedBytes, because its keys are the caller's text.
+// Walks down from the root: only errors need a path, so nodes have no link to their parent. Lists
+// and objects may still be open. Ends the path soon after kMaxQuotedBytes, because its keys are the
+// caller's text.
 std::string JsonNodes::PathOf(uint32_t at) const {
   std::string path;
   for (uint32_t outer = 0; outer != at;) {
@@ -133,7 +136,7 @@ std::string JsonNodes::PathOf(uint32_t at) const {
   return path;
 }
 
-// Stops soon after kMaxQuotedBytes.
+// Appends a value as JSON text. Stops soon after kMaxQuotedBytes.
 void JsonNodes::WriteTo(uint32_t at, std::string* out) const {
   const Node& node = nodes[at];
   switch (node.type) {
@@ -205,8 +208,8 @@ class CountedBytes {
   const char** reached_;
 };
 
-// Builds the nodes from nlohmann's parse events. If a method returns false, parsing ends: see
-// status().
+// Builds the nodes from nlohmann's parse events. If a method returns false, parsing ends and
+// status() has the error.
 class NodeBuilder {
  public:
   NodeBuilder(absl::string_view text, const JsonLimits& limits, JsonNodes* made)
@@ -232,7 +235,8 @@ class NodeBuilder {
     return true;
   }
   bool string(const Text& value) { return AddValue(NodeType::kString) && AddText(value); }
-  bool binary(const nlohmann::json::binary_t& /*value*/) { return false; }  // JSON text has none
+  // JSON text has no binary values
+  bool binary(const nlohmann::json::binary_t& /*value*/) { return false; }
   bool start_object(size_t /*size*/) { return Open(NodeType::kObject); }
   bool start_array(size_t /*size*/) { return Open(NodeType::kList); }
   bool key(const Text& value);
@@ -252,7 +256,7 @@ class NodeBuilder {
         absl::StrCat(made_->name, ": the server has no memory left for it now; try again later"));
     return false;
   }
-  // Sets the error "PATH: `why`, at byte N" for the innermost open container.
+  // Sets the error "PATH: `why`, at byte N", with the path of the innermost open list or object.
   bool Fail(absl::string_view why) {
     const std::string path = open_.empty() ? "" : made_->PathOf(open_.back());
     status_ = absl::InvalidArgumentError(absl::StrCat(path.empty() ? made_->name : path, ": ", why,
@@ -285,7 +289,8 @@ class NodeBuilder {
   absl::Status status_;
 };
 
-// Grows the nodes by at least half, at most to one node for every two bytes of the remaining text.
+// Before a node is added, grows the nodes by at least half, at most to one node for every two bytes
+// of the remaining text.
 bool NodeBuilder::AddNode(NodeType type) {
   MappedVector<Node>& nodes = made_->nodes;
   if (nodes.size() == nodes.capacity()) {
@@ -300,7 +305,7 @@ bool NodeBuilder::AddNode(NodeType type) {
   return true;
 }
 
-// A string is never longer than its text in JSON.
+// Limits the reserved bytes by the remaining text: a string is never longer than its JSON text.
 bool NodeBuilder::AddText(const Text& value) {
   MappedVector<char>& text = made_->text;
   if (text.size() + value.size() > text.capacity()) {
@@ -351,8 +356,8 @@ bool NodeBuilder::HasUniqueKeys() {
 bool NodeBuilder::parse_error(size_t /*position*/, const Text& /*last_token*/,
                               const nlohmann::detail::exception& error) {
   constexpr int kNumberOverflow = 406;
-  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
-  // value - invalid literal; last read: '...'". The token may have megabytes.
+  // The message is "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error
+  // while parsing value - invalid literal; last read: '...'". The quoted text may have megabytes.
   absl::string_view why = error.what();
   constexpr absl::string_view kBegin = "syntax error while parsing ";
   if (const size_t at = why.find(kBegin); at != why.npos) why.remove_prefix(at + kBegin.size());
@@ -430,7 +435,7 @@ absl::StatusOr<uint64_t> JsonValue::Count(uint64_t least, uint64_t most) const {
   const Node& node = nodes_->nodes[at_];
   std::optional<uint64_t> count;
   if (node.type == NodeType::kUnsigned) count = node.number;
-  // A double represents all whole numbers up to 2^53.
+  // Every whole number up to 2^53 is exact in a double.
   if (node.type == NodeType::kFloat && node.real >= 0 && node.real <= 0x1p53 &&
       std::floor(node.real) == node.real) {
     count = static_cast<uint64_t>(node.real);

@@ -26,13 +26,14 @@
 
 namespace hearth {
 
-inline constexpr size_t kMaxJsonKeys = 1024;             // of one object, in a request
-inline constexpr size_t kMaxFileKeys = size_t{1} << 20;  // the same in a file of 16 MiB
+inline constexpr size_t kMaxJsonKeys = 1024;  // most keys of one object in a request
+// most keys of one object in a file (16 MiB)
+inline constexpr size_t kMaxFileKeys = size_t{1} << 20;
 
 inline constexpr uint64_t kAllIds = uint64_t{1} << 32;
 
 struct JsonLimits {
-  size_t depth = 64;  // lists and objects inside each other
+  size_t depth = 64;  // most nested lists and objects
   size_t keys = kMaxJsonKeys;
   // Called with a number of bytes before they are allocated. Returns false if there is no room for
   // them. Null: only the length of the text limits the memory.
@@ -48,7 +49,7 @@ class JsonValue {
   bool is_number() const;
   bool is_list() const;
   bool is_object() const;
-  // Whether the value is the string `text`, or equals `value`.
+  // Whether the value is the string `text`.
   bool Is(absl::string_view text) const;
   bool IsBool(bool value) const;
   bool IsNumber(double value) const { return AsDouble() == value; }
@@ -57,11 +58,11 @@ class JsonValue {
 
   absl::StatusOr<bool> Bool() const;
   absl::StatusOr<absl::string_view> Text() const;
-  // A whole number in [least, most]; 2.0 counts as 2.
+  // Returns a whole number in [least, most]; 2.0 counts as 2.
   absl::StatusOr<uint64_t> Count(uint64_t least, uint64_t most) const;
   absl::StatusOr<double> Number(double least, double most) const;
-  // Reads token ids below `below` from a list: `count` of them, starting at index `first`. The
-  // other elements are not checked.
+  // Returns `count` token ids from a list, starting at index `first`. Each id must be below
+  // `below`. The other elements of the list are not checked.
   absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = kAllIds, size_t first = 0,
                                             size_t count = SIZE_MAX) const;
   absl::Status CheckObject() const;
@@ -71,11 +72,12 @@ class JsonValue {
 
   class Range;
   Range elements() const;  // empty unless the value is a list
-  Range fields() const;    // the values of an object, each with its name; empty for any other value
-  // REQUIRES: the value comes from fields() or Find.
+  // Values of an object, each with its name; empty for any other value.
+  Range fields() const;
+  // Returns the name of the field. REQUIRES: the value comes from fields() or Find.
   absl::string_view name() const;
 
-  // "messages[0].role"; empty for the root.
+  // Returns the path from the root, such as "messages[0].role"; empty for the root.
   std::string Path() const;
   // Returns the value as JSON text, shortened like Quoted.
   std::string Quote() const;
@@ -88,7 +90,7 @@ class JsonValue {
   friend class JsonDocument;
   JsonValue(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
   uint32_t End() const;     // the node after the last one of this value
-  double AsDouble() const;  // NaN: not a number
+  double AsDouble() const;  // NaN if the value is not a number
 
   const JsonNodes* nodes_;
   uint32_t at_;  // index of the node; a field's key is the node before it
@@ -110,14 +112,14 @@ class JsonValue::Range {
     Iterator(JsonValue at, uint32_t keys) : at_(at), keys_(keys) {}
 
     JsonValue at_;
-    uint32_t keys_;  // nodes before each value: 1 in an object
+    uint32_t keys_;  // key nodes before each value: 1 in an object, 0 in a list
   };
   Iterator begin() const { return begin_; }
   Iterator end() const { return end_; }
 
  private:
   friend class JsonValue;
-  // The values from node `begin` to node `end`.
+  // The range of the values from node `begin` to node `end`.
   Range(const JsonNodes* nodes, uint32_t begin, uint32_t end, uint32_t keys)
       : begin_({nodes, begin + keys}, keys), end_({nodes, end + keys}, keys) {}
 
@@ -143,31 +145,31 @@ class JsonDocument {
   std::unique_ptr<const JsonNodes> nodes_;
 };
 
-// JsonFields: reads optional fields of one object and keeps the first error. A field that is absent
-// or null leaves its variable as it is.
+// JsonFields: reads optional fields of one object and stores the first error. If a field is absent
+// or null, its variable does not change.
 //
 // Thread safety: none.
 class JsonFields {
  public:
-  // Returns whether a value counts as absent. `place`: the caller's number of the field's object.
+  // Whether a value counts as absent. `place`: the number that the JsonFields got for its object.
   using IsAbsent = bool (*)(uint16_t place, absl::string_view name, JsonValue value);
 
   explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint16_t place = 0)
       : object_(object), is_absent_(is_absent), place_(place), status_(object.CheckObject()) {}
 
-  // Return true if the field is present and valid.
+  // Reads a field into *to. Returns true if the field is present and valid.
   bool Bool(absl::string_view name, bool* to);
   bool Text(absl::string_view name, std::string* to, size_t most_bytes = SIZE_MAX);
   bool Count(absl::string_view name, uint64_t least, uint64_t most, uint64_t* to);
   bool Number(absl::string_view name, double least, double most, float* to);
-  // Returns nullopt also after an error.
+  // Returns a field; nullopt if it is absent, and after any error.
   std::optional<JsonValue> Find(absl::string_view name) const;
-  // Keeps an error that the caller found.
+  // Stores an error that the user of this class found.
   void Add(const absl::Status& status) { status_.Update(status); }
   const absl::Status& status() const { return status_; }
 
  private:
-  // Stores the value in *to, or keeps the error.
+  // Stores the value in *to, or stores the error.
   template <typename Value, typename To>
   bool Take(const absl::StatusOr<Value>& value, To* to) {
     status_ = value.status();

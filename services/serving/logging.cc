@@ -32,20 +32,21 @@ std::string TimeNow() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
 }
 
-// Quotes a value that a person, or a program that splits at spaces, would misread.
+// Returns the text of a value, with quotes if a person, or a program that splits at spaces, would
+// misread it.
 std::string TextValue(const std::string& value) {
   const bool plain = !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
-// Returns the number in a field's text; null if JSON cannot represent it.
+// Returns the number in a field's text as JSON; null if JSON cannot represent it.
 Json NumberOf(const std::string& text) {
   const Json number = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return number.is_discarded() ? Json() : number;
 }
 
-// gRPC's own lines name sockets and source files; only its errors help to debug Hearth. But a
-// failed handshake is reported nowhere else.
+// gRPC's own log lines name sockets and source files, so only its errors are logged at debug. But a
+// failed TLS handshake is reported nowhere else.
 void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
   const std::string failure = HandshakeFailure(line->file, line->message);
@@ -57,7 +58,7 @@ void LogGrpc(gpr_log_func_args* line) {
   Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
 }
 
-// Protobuf usually logs invalid messages from callers; there may be any number of them.
+// Protobuf logs messages that it cannot parse. A caller may send any number of them.
 void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line,
                  const std::string& message) {
   static LogRate& rate = *new LogRate();
@@ -77,7 +78,8 @@ void SetUpLogging(LogLevel level, LogFormat format) {
 }
 
 std::string HandshakeFailure(absl::string_view file, absl::string_view message) {
-  // gRPC writes the first text if TLS has a reason, and the second also if the peer just closes.
+  // gRPC writes the first text if TLS has a reason, and the second text also if the client just
+  // closes.
   for (const auto& [where, what] :
        {std::pair<const char*, const char*>{"ssl_transport_security.cc",
                                             "Handshake failed with fatal error "},
@@ -122,7 +124,7 @@ void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& f
           ? FormatJson(TimeNow(), LevelName(level), event, fields)
           : absl::StrCat(TimeNow(), " ", LevelName(level), " ", FormatText(event, fields));
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stderr);  // unbuffered: one write
+  std::fwrite(line.data(), 1, line.size(), stderr);  // stderr is unbuffered, so this is one write
 }
 
 std::optional<uint64_t> LogRate::Take(absl::Time now) {

@@ -37,7 +37,7 @@ struct LogField {
 
 void SetUpLogging(LogLevel level, LogFormat format);
 void Log(LogLevel level, absl::string_view event, const std::vector<LogField>& fields = {});
-bool Logs(LogLevel level);  // whether a line of this level is written
+bool Logs(LogLevel level);  // whether lines of this level are written
 // Logs one warning for each event, without fields.
 void LogWarnings(const std::vector<std::string>& events);
 
@@ -54,13 +54,14 @@ std::string FormatJson(absl::string_view time, absl::string_view level, absl::st
 // Thread safety: all methods from any thread.
 class LogRate {
  public:
-  // Allows `at_once` lines at once, and one more per `every`.
+  // Allows `at_once` lines without a pause, and one more line per `every`.
   explicit LogRate(absl::Duration every = absl::Seconds(10), int at_once = 5)
       : every_(every), at_once_(at_once) {
     assert(every > absl::ZeroDuration() && at_once >= 1);
   }
 
-  // Returns nullopt if nothing may be logged now, else the number of lines omitted before.
+  // Returns nullopt if no line may be logged now; else the number of lines that were omitted since
+  // the last line.
   std::optional<uint64_t> Take(absl::Time now);
 
  private:
@@ -72,7 +73,8 @@ class LogRate {
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Logs if the rate allows it, with `left_out`, the number of omitted lines. False: not logged.
+// Logs a line if `rate` allows it, with the number of omitted lines as `left_out`. Returns false if
+// the line was omitted.
 bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::vector<LogField> fields);
 

@@ -19,10 +19,10 @@ namespace {
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300};
 
-// Pages are about 100 KiB.
+// Memory for all connections of the metrics port. A page is about 100 KiB.
 constexpr uint64_t kBudgetBytes = uint64_t{8} << 20;
 
-// Limits for scrapers and a few people, who are not slow and send no body.
+// Limits for Prometheus and a few people: their requests arrive fast and have no body.
 HttpLimits PageLimits() {
   HttpLimits limits;
   limits.connections = 64;
@@ -76,7 +76,7 @@ struct Metrics::Rep {
   prometheus::Family<prometheus::Histogram>* calls = nullptr;
   prometheus::Family<prometheus::Histogram>* generations = nullptr;
   std::map<std::string, HttpPage> pages;
-  std::unique_ptr<HttpServer> server;  // last member: its thread reads the others
+  std::unique_ptr<HttpServer> server;  // last member: its thread reads the other members
 };
 
 Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
@@ -144,7 +144,7 @@ void Metrics::Stop() { rep_->server.reset(); }
 
 std::string Metrics::Render() const {
   std::map<std::string, prometheus::MetricFamily>
-      by_name;  // the text format groups metrics by name
+      by_name;  // the text format needs the samples of one name together
   for (const MetricSource& source : rep_->sources) {
     for (const MetricSample& sample : source()) {
       if (sample.is_counter) {

@@ -22,7 +22,7 @@ namespace hearth {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// One number under one name. Names of counters end in _total.
+// One value of a metric, with labels. Names of counters end in _total.
 struct MetricSample {
   static MetricSample Gauge(std::string name, std::string help, double value,
                             MetricLabels labels = {}) {
@@ -39,8 +39,8 @@ struct MetricSample {
   MetricLabels labels;
   double value = 0;
 };
-// One histogram: counts[i] observations are above bounds[i-1] and at most bounds[i]; the last count
-// is above all bounds.
+// One histogram. counts[i]: number of observations above bounds[i-1] and at most bounds[i]. The
+// last count is of observations above all bounds.
 struct HistogramSample {
   std::string name;
   std::string help;
@@ -59,26 +59,27 @@ struct HttpPage {
 
 class Metrics {
  public:
-  // `prefix` begins the histograms' names: "hearth_store" or "hearth_worker".
+  // `prefix`: beginning of the histograms' names, "hearth_store" or "hearth_worker".
   explicit Metrics(const std::string& prefix);
   ~Metrics();
 
-  // REQUIRES: before Serve.
+  // REQUIRES: Serve was not called yet.
   void AddSource(MetricSource source);
   void AddHistograms(HistogramSource source);
-  // Adds a page in addition to /metrics. REQUIRES: before Serve.
+  // Adds a page in addition to /metrics. REQUIRES: Serve was not called yet.
   void AddPage(const std::string& path, HttpPage page);
   void RecordCall(const char* method, absl::StatusCode code, double seconds);
-  // `part`: "queue", "fetch", "prefill", "ttft" or "total".
+  // Adds an observation to the histogram of durations. `part`: "queue", "fetch", "prefill", "ttft"
+  // or "total".
   void RecordGeneration(const std::string& part, double seconds);
 
-  // Serves /metrics and the pages on "host:port"; with port 0 the system chooses the port. `hosts`:
-  // additional names that a request's Host may have (HostRule). Returns "host:port". kUnavailable
-  // names the address if it cannot be bound.
+  // Serves /metrics and the pages on `address`, "host:port"; with port 0 the system chooses the
+  // port. `hosts`: host names that a request may name in addition to the server's own (HostRule).
+  // Returns "host:port" with the actual port. kUnavailable names the address if listening fails.
   absl::StatusOr<std::string> Serve(const std::string& address,
                                     std::vector<std::string> hosts = {});
-  // Ends Serve. When Stop returns, no source is being read, and their data may be destroyed. May be
-  // called without Serve, and repeatedly.
+  // Ends Serve. When Stop returns, no source or page is being read, and the data that they use may
+  // be destroyed. May be called without Serve, and repeatedly.
   void Stop();
   // Returns the text of /metrics.
   std::string Render() const;

@@ -27,13 +27,13 @@
 namespace hearth {
 namespace {
 
-// The largest threshold that glibc accepts on 64-bit systems. An object of the 27B model with
-// chunks of 128 tokens is larger and is mapped separately.
+// The largest threshold that glibc accepts on 64-bit systems. Larger blocks, such as an object of
+// the 27B model with chunks of 128 tokens, are mapped separately.
 constexpr int kMmapThresholdBytes = 32 << 20;
 constexpr int kTrimThresholdBytes = 1 << 30;
-// By default glibc makes a heap for each of the first eight threads per core. Freed memory in one
-// heap is useless to threads of another: a publish would touch fresh memory until every thread has
-// served one. Each thread caches small blocks anyway.
+// By default glibc makes a heap for each new thread, up to eight heaps per core. Memory freed in
+// one heap is useless to threads of another heap: a publish would touch fresh memory until each
+// thread has served one publish. Each thread caches small blocks anyway.
 constexpr int kMaxHeaps = 2;
 
 sigset_t StopSignals() {
@@ -73,13 +73,13 @@ void TakeStopSignals() {
   }
 }
 
-// State of the start guard. Its texts are made while there is memory. Written by one thread before
-// others start, and by EndStartGuard; read by signal handlers.
+// State of the start guard. Its texts are made at the start, while there is memory. Written by one
+// thread before other threads start, and by EndStartGuard; read by signal handlers.
 struct StartGuard {
   char program[128];
   char advice[2048];
-  std::vector<int> signals;  // signals that OnEndOfLibrary handles
-  bool is_limited;           // address space or threads have a limit
+  std::vector<int> signals;  // signals for which OnEndOfLibrary is the handler
+  bool is_limited;           // whether address space or threads have a limit
   std::terminate_handler terminate_before;
   std::atomic<bool> is_on{false};
   std::atomic<pid_t> ending_thread{0};
@@ -94,30 +94,32 @@ rlim_t LimitOf(__rlimit_resource resource) {
   return getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// Whether an operator lowered the limit: the kernel's own limit for a user is half of all threads.
+// Whether an operator lowered the limit of threads. The kernel's own limit for a user is half of
+// all threads.
 bool AreThreadsLimited() {
   rlim_t all = 0;
   std::ifstream("/proc/sys/kernel/threads-max") >> all;
   return LimitOf(RLIMIT_NPROC) < all / 2;
 }
 
-// Returns the limit in `ulimit`'s format.
+// Returns a resource limit in `ulimit`'s format.
 std::string LimitText(__rlimit_resource resource, uint64_t unit) {
   const rlim_t limit = LimitOf(resource);
   return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit / unit);
 }
 
-// Returns false if the guard is off. If another thread ends the start, waits for the process's end.
+// Returns false if the guard is off. If another thread is ending the start, waits until the process
+// ends.
 bool MayEndStart() {
   if (!Guard().is_on.load()) return false;
   pid_t ending = 0;
   if (Guard().ending_thread.compare_exchange_strong(ending, gettid())) return true;
-  if (ending == gettid()) _exit(1);  // this thread failed again while writing the line
+  if (ending == gettid()) _exit(1);  // this thread failed again while it wrote the line
   for (;;) pause();
 }
 
-// Ends the start with a line. Allocates nothing and takes no lock. `is_refusal`: memory or a thread
-// was certainly refused. `what`: text of an exception or name of a signal.
+// Ends the start with one line on stderr. Allocates nothing and takes no lock. `is_refusal`: memory
+// or a thread was certainly refused. `what`: text of the exception or name of the signal.
 [[noreturn]] void EndStart(bool is_refusal, const char* what) {
   const auto say = [](const char* text) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) _exit(1);
@@ -140,12 +142,14 @@ void OnEndOfLibrary(int signal) {
   raise(signal);
 }
 
-// Ends the start if the uncaught exception is a sign of refused memory or threads; else returns.
+// Ends the start if the uncaught exception is a sign of refused memory or threads. Otherwise
+// returns.
 void EndStartByException() {
   const bool is_limited = Guard().is_limited;
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
-    // No current exception: the exception of a refused thread unwound past running std::threads.
+    // There is no current exception: it may be that of a refused thread, which unwound past running
+    // std::threads.
     if (is_limited && MayEndStart()) EndStart(false, "std::terminate");
   } catch (const std::bad_alloc& error) {
     if (MayEndStart()) EndStart(true, error.what());
@@ -177,8 +181,8 @@ void GuardStart(const std::string& program, const std::vector<std::string>& aske
   std::snprintf(guard.advice, sizeof(guard.advice), "%s", advice.c_str());
   const bool is_memory_limited = LimitOf(RLIMIT_AS) != RLIM_INFINITY;
   guard.is_limited = is_memory_limited || AreThreadsLimited();
-  // If memory is refused, a library may abort or use a null pointer; if a thread is refused, it
-  // aborts. Without a limit, a crash has another cause, and its core file is useful.
+  // If memory is refused, a library may abort or use a null pointer; if a thread is refused, a
+  // library aborts. Without a limit, a crash has another cause, and its core file is useful.
   if (guard.is_limited) guard.signals = {SIGABRT};
   if (is_memory_limited) guard.signals = {SIGABRT, SIGSEGV, SIGBUS};
   guard.is_on.store(true);
@@ -198,7 +202,7 @@ void HandleStopSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (!IsSignalBlocked(SIGUSR1)) std::signal(SIGUSR1, SIG_IGN);
   std::signal(SIGUSR2, SIG_IGN);
-  // If a caller leaves during a write, the write must fail, not the process.
+  // Ignore SIGPIPE: if a caller leaves during a write, the write must fail, not the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::thread(&TakeStopSignals).detach();
 }
@@ -226,7 +230,7 @@ void RaiseOpenFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);  // on failure the present limit stays
+  setrlimit(RLIMIT_NOFILE, &limit);  // if this fails, the present limit stays
 }
 
 int FailToStart(const std::string& program, const absl::Status& status) {

@@ -1,7 +1,7 @@
-// The set-up of a server process: stop signals, the allocator, open files, the error of a failed
-// start.
+// Sets up a server process: stop signals, the allocator, the limit of open files, and the message
+// of a failed start.
 //
-// Thread safety: called from main.
+// Thread safety: call from main.
 #ifndef HEARTH_SERVICES_SERVING_PROCESS_H_
 #define HEARTH_SERVICES_SERVING_PROCESS_H_
 
@@ -12,29 +12,29 @@
 
 namespace hearth {
 
-// Until EndStartGuard: if the system refuses memory or a thread, the start ends with one line on
-// stderr and exit code 1, whichever thread or library was refused. The line names the flags that
-// ask for memory, with their values, and the limits. Without a limit of address space (ulimit -v)
-// or of threads (ulimit -u, below the kernel's own limit), this covers only std::bad_alloc and a
-// refused std::thread. With such a limit it also covers other uncaught exceptions and aborts, and
-// the line says that the cause is not certain. `asked`: "--host-bytes=4GiB" and the like. REQUIRES:
-// before any other thread starts.
+// From now until EndStartGuard: if the system refuses memory or a thread, the process ends with one
+// line on stderr and exit code 1. The line names the flags that ask for memory, with their values,
+// and the limits. Without a limit of address space (ulimit -v) or of threads (ulimit -u, below the
+// kernel's own limit), this covers only std::bad_alloc and a refused std::thread. With such a limit
+// it also covers other uncaught exceptions and aborts, and the line says that the cause is not
+// certain. `asked`: flags that ask for memory, such as "--host-bytes=4GiB". REQUIRES: no other
+// thread was started.
 void GuardStart(const std::string& program, const std::vector<std::string>& asked);
-// Ends the guard: afterwards a crash ends the process as usual, because a core file is more useful.
+// Ends the guard. Afterwards a crash ends the process as usual, because a core file is more useful.
 void EndStartGuard();
 
-// Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own receives, and SIGHUP, which a
+// Blocks SIGTERM, SIGINT and SIGQUIT, which a thread started here receives, and SIGHUP, which a
 // SignalThread receives. Ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
 // Until KeepStopSignal, a stop signal ends the process at once with exit code 0, because a start
-// may take minutes. REQUIRES: before any other thread starts; threads inherit the mask.
+// may take minutes. REQUIRES: no other thread was started, because threads inherit the signal mask.
 void HandleStopSignals();
-// From now on WaitForStopSignal gets the first stop signal; a second one ends the process with code
-// 1.
+// From now on, the first stop signal is stored for WaitForStopSignal. A second one ends the process
+// with exit code 1.
 void KeepStopSignal();
-// Waits for a stop signal and returns its name.
+// Waits for a stop signal and returns the signal's name.
 std::string WaitForStopSignal();
 
-// Makes malloc keep freed memory instead of returning it to the system: every request allocates and
+// Makes malloc keep freed memory instead of returning it to the system. Every request allocates and
 // frees buffers of megabytes, and touching fresh memory costs more than copying into it.
 void KeepFreedMemory();
 

@@ -16,13 +16,15 @@ namespace hearth {
 
 class Reachability {
  public:
-  // `what` begins the log lines: "store"; `address` must not contain secrets.
+  // `what`: name of the other server in log lines, such as "store". `address` must not contain
+  // secrets.
   Reachability(absl::string_view what, std::string address,
                absl::Duration log_every = absl::Seconds(10))
       : what_(what), address_(std::move(address)), rate_(log_every) {}
 
-  // Logs nothing if the server is reachable from the start. If the log rate omits a change, a later
-  // call logs it, unless it was reverted by then.
+  // Stores whether the server is reached, and logs a change. A server that is reachable from the
+  // start is not logged. If the log rate omits a change, a later call logs it, unless the change
+  // was reverted by then.
   void Note(bool is_reached, absl::string_view reason) {
     is_reached_ = is_reached;
     absl::MutexLock lock(&mutex_);

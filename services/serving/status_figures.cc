@@ -4,7 +4,7 @@
 
 namespace hearth {
 
-extern const char kStatusPage[];  // status_page.html: shows /status.json
+extern const char kStatusPage[];  // text of status_page.html, which shows /status.json
 
 StatusFigures::StatusFigures(std::string program, std::string version, Source source, Clock* clock)
     : program_(std::move(program)),

@@ -1,9 +1,9 @@
 // StatusFigures: the JSON of a program's status page: program, version, and the growth of its
-// counters in each of the last steps of ten seconds.
+// counters in each of the last kSteps steps of ten seconds.
 //
-// A text is reused for one second, so that frequent calls cost little. Thread safety: all methods
-// from any thread; the source is called by one thread at a time. Ownership: the data that the
-// source reads must outlive it.
+// The JSON text is reused for one second, so that frequent calls cost little. Thread safety: all
+// methods from any thread; the source is called by one thread at a time. Ownership: the data that
+// the source reads must outlive the StatusFigures.
 #ifndef HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
 #define HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
 
@@ -28,23 +28,23 @@ namespace hearth {
 class StatusFigures {
  public:
   static constexpr absl::Duration kStep = absl::Seconds(10);
-  static constexpr size_t kSteps = 60;  // ten minutes
+  static constexpr size_t kSteps = 60;  // steps on the page: ten minutes
 
-  // Counters since the start; always the same counters in the same order.
+  // Counter values since the start, by name; always the same names in the same order.
   using Totals = std::vector<std::pair<const char*, uint64_t>>;
   struct Source {
     std::function<Totals()> totals;
-    std::function<void(Json*)> add;  // all other fields
+    std::function<void(Json*)> add;  // adds all other fields of the page
   };
 
-  // `clock` null: the system's.
+  // `clock`: null for the system clock.
   StatusFigures(std::string program, std::string version, Source source, Clock* clock = nullptr);
 
   // Adds the status page and /status.json. REQUIRES: this outlives the server of `metrics`.
   void AddPages(Metrics* metrics);
-  // Samples every kStep from now on.
+  // From now on, calls Sample every kStep.
   void Start();
-  // Stops sampling; afterwards the source's data may be destroyed.
+  // Stops sampling. Afterwards the data that the source reads may be destroyed.
   void Stop() { sampler_.reset(); }
   // Adds a step: the growth of the counters since the last step.
   void Sample() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -61,10 +61,10 @@ class StatusFigures {
   const absl::Time start_;
   absl::Mutex mutex_;
   Totals last_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Json> steps_ ABSL_GUARDED_BY(mutex_);  // oldest first
+  std::deque<Json> steps_ ABSL_GUARDED_BY(mutex_);  // the oldest step first
   std::string made_ ABSL_GUARDED_BY(mutex_);
   absl::Time made_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  std::unique_ptr<RepeatingThread> sampler_;  // last member: its thread uses the others
+  std::unique_ptr<RepeatingThread> sampler_;  // last member: its thread uses the other members
 };
 
 }  // namespace hearth

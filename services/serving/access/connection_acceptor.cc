@@ -22,14 +22,14 @@
 namespace hearth {
 namespace {
 
-// Period of the checks. Between two checks the limits may be exceeded, by 40 MB at 2 GB/s.
+// Period of the checks. Between two checks a sender at 2 GB/s can exceed the limits by 40 MB.
 constexpr int kCheckMs = 20;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kTrimPause = absl::Seconds(5);
 
 // First byte of a TLS connection (a ClientHello). Clear-text HTTP/2 begins with "PRI *".
 constexpr unsigned char kTlsHandshake = 0x16;
-// The fatal alert protocol_version, which a TLS client understands.
+// A fatal TLS alert, protocol_version, which every TLS client understands.
 constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
 // Answer to a client without TLS: an empty SETTINGS frame, which a client must receive first, and a
 // GOAWAY frame with INADEQUATE_SECURITY and a text for people.
@@ -59,7 +59,8 @@ std::string PeerName(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
 }
 
-// Bytes that the kernel received and sent on the socket; zeros if it is not a TCP socket.
+// Returns the bytes that the kernel received and sent on the socket; zeros if it is not a TCP
+// socket.
 ConnectionTracker::KernelBytes KernelBytesOf(int fd) {
   tcp_info info;
   std::memset(&info, 0, sizeof(info));
@@ -68,16 +69,16 @@ ConnectionTracker::KernelBytes KernelBytesOf(int fd) {
   return {info.tcpi_bytes_received, info.tcpi_bytes_acked};
 }
 
-// Shuts down both directions and discards unread bytes. The holder of a duplicate descriptor sees
-// the end of the connection.
+// Shuts down both directions of the socket and discards unread bytes. A process or thread that
+// holds a duplicate descriptor sees the end of the connection.
 void CutSocket(int fd) {
   shutdown(fd, SHUT_RDWR);
   while (recv(fd, nullptr, size_t{1} << 20, MSG_DONTWAIT | MSG_TRUNC) > 0) {
   }
 }
 
-// Returns true if an error of accept concerns one connection, or if none was waiting; accept may
-// then be called again at once. For other errors, the process or the machine has no free
+// Returns true if an error of accept concerns only one connection, or if no connection was waiting:
+// accept may be called again at once. For any other error, the process or the machine lacks
 // descriptors or memory, and the listener stays ready.
 bool IsPerConnectionError(int error) {
   return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
@@ -108,7 +109,7 @@ ConnectionAcceptor::~ConnectionAcceptor() {
     eventfd_write(wake_, 1);
     thread_.join();
   }
-  // gRPC ends the connections that were handed over; it has duplicates of their descriptors.
+  // Close only the acceptor's descriptors: gRPC has duplicates, and ends these connections itself.
   for (const auto& [fd, entry] : entries_) {
     if (entry.connection != nullptr) options_.tracker->Remove(entry.connection);
     close(fd);
@@ -165,14 +166,15 @@ void ConnectionAcceptor::Accept(int listener) {
   const uint32_t number = ++last_number_;
   std::string peer;
   if (listeners_.is_local()) {
-    peer = absl::StrCat("unix:#", number);  // gRPC gives all unix connections the name "unix:"
+    // gRPC gives all unix connections the same name, "unix:"
+    peer = absl::StrCat("unix:#", number);
   } else {
     SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
     peer = PeerName(address);
   }
   const std::shared_ptr<Connection> newcomer = options_.tracker->Add(peer, fd, now);
   const bool is_new = entries_.emplace(fd, Entry{newcomer, listener, number, now}).second;
-  assert(is_new);  // Close erases a connection's entry
+  assert(is_new);  // Close erases an entry with its descriptor
   if (options_.tracker->connections() > options_.tracker->limits().connections) {
     const std::shared_ptr<Connection> goes = options_.tracker->FindReplaceable(*newcomer, now);
     const std::string why =
@@ -189,7 +191,7 @@ void ConnectionAcceptor::Accept(int listener) {
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForErrno(fd);
 }
 
-// If there is no free descriptor or memory, new connections wait in the kernel until the next
+// Called if descriptors or memory are missing: new connections wait in the kernel until the next
 // check. The listeners stay ready, so they are not watched until then.
 void ConnectionAcceptor::PauseAccepting() {
   options_.on_refused("", absl::StrCat("accept failed: ", std::strerror(errno)));
@@ -206,7 +208,8 @@ void ConnectionAcceptor::Close(int fd) {
   const auto it = entries_.find(fd);
   if (it == entries_.end()) return;
   options_.tracker->Remove(it->second.connection);
-  // While a call runs, gRPC's duplicate keeps the socket open, and epoll would repeat the event.
+  // Stop watching: while a call runs, gRPC's duplicate keeps the socket open, and epoll would
+  // report its end again and again.
   epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
   entries_.erase(it);
@@ -218,9 +221,9 @@ void ConnectionAcceptor::CloseForErrno(int fd) {
 
 void ConnectionAcceptor::OnReady(int fd, uint32_t number, uint32_t events) {
   const auto it = entries_.find(fd);
-  // The descriptor may belong to another connection since the events were taken.
+  // Since epoll reported the event, the descriptor may have been given to another connection.
   if (it == entries_.end() || it->second.number != number) return;
-  // Both directions are shut down: gRPC has ended the connection, or the peer is gone.
+  // Both directions are shut down: gRPC has ended the connection, or the client is gone.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
   if (it->second.is_closing) return Drain(fd);
   if (it->second.awaits_first_byte) OnFirstByte(fd, &it->second);
@@ -238,7 +241,7 @@ void ConnectionAcceptor::HandOver(int fd, Entry* entry) {
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (handed < 0) return CloseForErrno(fd);
   if (!Watch(fd, 0, false,
-             entry->number)) {  // only the end of the connection is reported from now on
+             entry->number)) {  // from now on, epoll reports only the end of the connection
     CloseForErrno(fd);
     close(handed);
     return;
@@ -252,7 +255,7 @@ void ConnectionAcceptor::HandOver(int fd, Entry* entry) {
   options_.take(entry->listener, handed);
 }
 
-// One end uses TLS and the other does not: answers in the client's protocol, then closes.
+// Called if only one of client and server uses TLS. Answers in the client's protocol, then closes.
 void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
   const absl::string_view answer = options_.speaks_tls
                                        ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
@@ -262,8 +265,8 @@ void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
                                           : "the client uses TLS; this server does not");
   send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
-  // If a socket is closed over unread bytes, the kernel discards the answer. So the bytes are read
-  // until the client closes, or until its time is up.
+  // If a socket is closed over unread bytes, the kernel discards the answer. So the acceptor reads
+  // until the client closes the connection, or until its time is up.
   entry->is_closing = true;
   Drain(fd);
 }
@@ -285,7 +288,7 @@ void ConnectionAcceptor::CheckConnections(absl::Time now) {
   for (const int fd : silent) Close(fd);
   const auto excessive = options_.tracker->FindExcessive(now, [this](const Connection& asked) {
     const auto it = entries_.find(asked.fd());
-    // gRPC has no bytes of a connection before its first byte.
+    // Before its first byte, a connection was not handed to gRPC, which can hold no bytes of it.
     if (it == entries_.end() || it->second.awaits_first_byte)
       return ConnectionTracker::KernelBytes();
     return KernelBytesOf(asked.fd());
@@ -295,11 +298,11 @@ void ConnectionAcceptor::CheckConnections(absl::Time now) {
     CutSocket(excess.connection->fd());
     closed_some_ = true;
   }
-  // After kTrimPause gRPC has freed the memory of the closed connections; malloc would keep it.
+  // After kTrimPause gRPC has freed the memory of the closed connections, but malloc keeps it.
   if (!excessive.empty()) trimmed_ = now;
   if (closed_some_ && now - trimmed_ > kTrimPause) {
     closed_some_ = false;
-    // Runs on another thread: trimming 150 MiB takes 50 to 120 ms on a busy machine.
+    // On another thread, because trimming 150 MiB takes 50 to 120 ms on a busy machine.
     trimmer_.TrySchedule(
         0, options_.trim != nullptr ? options_.trim : [] { malloc_trim(0); });
   }

@@ -1,11 +1,11 @@
 // ConnectionAcceptor: accepts a server's connections. Hands a bounded number of them to gRPC, each
-// after its first byte, and closes those that the tracker finds over a limit. Connections of a unix
-// socket are counted too, and must send a first byte; but the kernel counts no bytes for them, and
-// gRPC has one name for all of them, so the tracker never closes one for its bytes.
+// after its first byte, and closes the connections that the tracker finds over a limit. Connections
+// of a unix socket are counted too, and must send a first byte. But the kernel counts no bytes for
+// them, and gRPC has one name for all of them, so the tracker never closes one for its bytes.
 //
 // Thread safety: made, started and destroyed by one thread; works on a thread of its own.
-// Ownership: the tracker must outlive it. After the handover gRPC owns the connection's descriptor;
-// the acceptor keeps a duplicate, to see the end of the connection and to close it.
+// Ownership: the tracker must outlive the acceptor. After the handover gRPC owns the connection's
+// descriptor; the acceptor keeps a duplicate, to see the end of the connection and to close it.
 #ifndef HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
 #define HEARTH_SERVICES_SERVING_ACCESS_CONNECTION_ACCEPTOR_H_
 
@@ -33,7 +33,8 @@ class ConnectionAcceptor {
     ConnectionTracker* tracker = nullptr;
     // A connection that sends no byte for this long is closed and never reaches gRPC.
     absl::Duration first_byte = absl::Seconds(10);
-    Clock* clock = nullptr;  // null: a SteadyClock. The tracker gets its times from it too
+    // Clock for all timeouts, also the tracker's. Null: a SteadyClock.
+    Clock* clock = nullptr;
     // Called on the acceptor's thread for each connection that is refused or closed.
     std::function<void(const std::string& peer, const std::string& why)> on_refused;
     // Takes over an accepted connection and its descriptor. Called on the acceptor's thread.
@@ -59,7 +60,7 @@ class ConnectionAcceptor {
     uint32_t number = 0;
     absl::Time since;
     bool awaits_first_byte = true;
-    bool is_closing = false;  // an answer was sent; waits for the client to close
+    bool is_closing = false;  // an answer was sent, and the client must now close
   };
 
   explicit ConnectionAcceptor(Options options);
@@ -72,7 +73,7 @@ class ConnectionAcceptor {
   void RejectTlsMismatch(int fd, Entry* entry);
   void Drain(int fd);
   void Close(int fd);
-  void CloseForErrno(int fd);  // errno has the reason
+  void CloseForErrno(int fd);  // with errno as the reason
   void Refuse(int fd, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void CheckConnections(absl::Time now);
@@ -82,7 +83,8 @@ class ConnectionAcceptor {
   Clock* const clock_;
   int poll_ = -1, wake_ = -1;
   Listeners listeners_;
-  absl::flat_hash_map<int, Entry> entries_;  // by the acceptor's own descriptor
+  // keyed by the acceptor's descriptor, which gRPC duplicates
+  absl::flat_hash_map<int, Entry> entries_;
   uint32_t last_number_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;

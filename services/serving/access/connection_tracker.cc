@@ -31,7 +31,7 @@ std::shared_ptr<Connection> ConnectionTracker::Add(const std::string& peer, int 
 void ConnectionTracker::Remove(const std::shared_ptr<Connection>& connection) {
   absl::MutexLock lock(&mutex_);
   const auto it = open_.find(connection->peer());
-  // If the peer's port was used again, the entry belongs to another connection.
+  // If the peer's port was reused, the entry belongs to a newer connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
 }
 
@@ -58,9 +58,9 @@ void ConnectionTracker::Enter(Connection* connection, const KernelBytes& counted
   }
   const uint64_t sent = std::max(counted.sent, connection->seen_sent_);
   consumed += (sent - connection->seen_sent_) / limits_.sent_share;
-  // A remainder below `sent_share` bytes is counted at the next check.
+  // The remainder of the division by `sent_share` is counted at the next check.
   connection->seen_sent_ = sent - (sent - connection->seen_sent_) % limits_.sent_share;
-  // At most what was received: a surplus must not count for later bytes.
+  // Never more than was received: an overreport must not count for later bytes.
   connection->consumed_ = std::min(connection->consumed_ + consumed, connection->received_);
   connection->looked_ = now;
   if (connection->mark_time_ == absl::InfinitePast() ||
@@ -94,11 +94,11 @@ std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Ti
     }
   }
   for (auto& [connection, counted] : all)
-    counted = count(*connection);  // without the lock: calls may begin
+    counted = count(*connection);  // count without the lock, because calls begin and end in between
   std::vector<Excess> excessive;
-  // Close unauthenticated connections first, then those with the most unconsumed bytes. An
-  // unauthenticated connection with at most `slack_bytes` ranks like the others: closing it gains
-  // nothing, and its first call may be on the way.
+  // Close unauthenticated connections first, then the connections with the most unconsumed bytes.
+  // But an unauthenticated connection with at most `slack_bytes` is not preferred: closing it gains
+  // nothing, and its first call may be about to arrive.
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   absl::MutexLock lock(&mutex_);
   unconsumed_bytes_ = 0;

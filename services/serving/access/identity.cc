@@ -21,7 +21,7 @@ namespace hearth {
 
 namespace {
 
-// `error`, with the name of the file in front.
+// Returns `error` with the name of the file in front.
 absl::Status In(const std::string& file, const absl::Status& error) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", error.message()));
 }
@@ -233,10 +233,11 @@ absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& opti
 absl::Status Identities::Load() {
   loading_.AssertHeld();
   if (options_.file.empty()) return absl::OkStatus();
-  stamp_ = FileStampOf(options_.file);  // also of an invalid file, so that it is read only once
+  // Store the stamp of an invalid file too, so that the file is read only once.
+  stamp_ = FileStampOf(options_.file);
   const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
   if (!text.ok()) {
-    stamp_.clear();  // the file may be readable at the next attempt, without a change
+    stamp_.clear();  // read again at the next check: the file may become readable without a change
     return text.status();
   }
   absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
@@ -316,7 +317,7 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<IdentityEnt
     const std::vector<std::string>& names = credentials.certificate_names;
     if (entry.certificate.empty()) continue;
     if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;
-    if (found != nullptr) return Unauthenticated();  // two entries match: accept neither
+    if (found != nullptr) return Unauthenticated();  // two entries match: accept neither of them
     found = &entry;
   }
   if (found != nullptr) return found->identity;

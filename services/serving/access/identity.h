@@ -39,8 +39,8 @@ inline constexpr char kDefaultTenant[] = "default";
 enum class Role {
   kAnonymous,  // callers are not authenticated
   kTenant,     // sees and names its own tenant only
-  kWorker,     // names the tenant that it authenticated itself
-  kAdmin,      // any tenant
+  kWorker,     // may name any tenant whose caller it has authenticated
+  kAdmin,      // may name any tenant
 };
 
 struct Identity {
@@ -51,16 +51,17 @@ struct Identity {
   std::string public_tenant;
   bool publishes_public = false;  // may also publish as `public_tenant`
 
-  // Returns the tenant of a request that names `asserted`; empty: the caller's own tenant.
-  // kPermissionDenied if the caller may not name it, kInvalidArgument if it is invalid.
+  // Returns the tenant of a request that names the tenant `asserted`; empty: the caller's own
+  // tenant. kPermissionDenied if the caller may not name it, kInvalidArgument if the name is
+  // invalid.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
   // Whether the caller may read the tokens of the tenant `named`. Administrators manage other
   // tenants' data without reading it.
   bool ReadsPromptsOf(const std::string& named) const {
     return role != Role::kAdmin || named == tenant;
   }
-  // Name under which the caller's jobs share pools: the tenant. A worker or administrator has one
-  // share, whatever tenants it names.
+  // Returns the name by which the caller takes turns in pools: its tenant. For a worker or an
+  // administrator it is the caller's name, whatever tenants the caller names.
   const std::string& ShareName() const { return sees_all() ? name : tenant; }
   // Whether the caller may see statistics and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
@@ -70,14 +71,15 @@ struct Identity {
   }
 };
 
-// kInvalidArgument for an invalid name.
+// kInvalidArgument if `tenant` is not a valid tenant name.
 absl::Status CheckTenantName(const std::string& tenant);
 
-// An entry of the identities file, with the digest of a token, the name of a certificate, or both.
+// An entry of the identities file. It has the digest of a token, the name in a certificate, or
+// both.
 struct IdentityEntry {
   Identity identity;
   std::optional<Digest> token_digest;
-  std::string certificate;  // empty: none
+  std::string certificate;  // name in the client certificate; empty: none
 };
 
 // Parses the text of --identities-file (docs/security.md has the format). kInvalidArgument names
@@ -85,26 +87,29 @@ struct IdentityEntry {
 absl::StatusOr<std::vector<IdentityEntry>> ParseIdentities(const std::string& file,
                                                            const std::string& text);
 
-// The token of "authorization: Bearer TOKEN"; empty for any other scheme.
+// Returns the token of the header "authorization: Bearer TOKEN"; empty for any other scheme.
 std::string BearerToken(absl::string_view header);
 
-// The credentials of a call.
+// The credentials that a call carries.
 struct Credentials {
-  std::vector<std::string> certificate_names;  // common name and alternative names; verified
-  std::optional<std::string> token;  // empty: a header without a token, which never matches
+  // common name and alternative names of the verified certificate
+  std::vector<std::string> certificate_names;
+  // nullopt: no header; empty: a header without a token, which never matches
+  std::optional<std::string> token;
 };
 
 class Identities {
  public:
   struct Options {
-    std::string file;           // empty: none
-    bool certificates = false;  // without a file, a client certificate's name is its tenant
+    std::string file;  // identities file; empty: none
+    // accept client certificates; without a file, the name is the tenant
+    bool certificates = false;
     absl::Duration recheck =
         absl::Seconds(1);  // period of the checks for a changed file; 0: at each call
   };
 
-  // If `options` have neither a file nor certificates, all callers are Role::kAnonymous. An error
-  // names the file, the entry and what to do.
+  // Reads the identities file. If `options` have neither a file nor certificates, all callers get
+  // Role::kAnonymous. An error names the file, the entry and what to do.
   static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
 
   // Returns the caller's identity. kUnauthenticated does not say which credential was wrong.
@@ -112,11 +117,11 @@ class Identities {
   bool has_tokens() const;
   // Whether all callers are Role::kAnonymous.
   bool accepts_anyone() const { return options_.file.empty() && !options_.certificates; }
-  // Reads the file again, changed or not.
+  // Reads the file again, even if it has not changed.
   void Reload() ABSL_LOCKS_EXCLUDED(loading_, mutex_);
-  // Checks that `credentials` still belong to the identity `was`. kUnauthenticated if no entry has
-  // them any more, kPermissionDenied if the entry has changed or another one has them. Call again
-  // whenever generation(), the number of times that the file was loaded, has changed.
+  // Checks that `credentials` still have the identity `was`. kUnauthenticated if no entry has the
+  // credentials any more; kPermissionDenied if the entry has changed or another entry has them.
+  // Call again whenever generation(), the number of times that the file was loaded, has changed.
   absl::Status CheckStillIs(const Credentials& credentials, const Identity& was);
   uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_);
   static Credentials CredentialsOf(const grpc::ServerContextBase& context);
@@ -134,15 +139,14 @@ class Identities {
                                          const Credentials& credentials) const;
 
   const Options options_;
-  // Held while the file is read, so that two threads do not read at once. Lock order: before
-  // mutex_.
+  // Held while the file is read, so that only one thread reads it. Lock order: before mutex_.
   absl::Mutex loading_;
-  std::string stamp_ ABSL_GUARDED_BY(loading_);  // of the latest file
-  absl::Status last_ ABSL_GUARDED_BY(loading_);  // of the latest load
+  std::string stamp_ ABSL_GUARDED_BY(loading_);  // stamp of the file that was read last
+  absl::Status last_ ABSL_GUARDED_BY(loading_);  // result of the last load
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<RepeatingThread> refresher_;  // last member: its thread uses the others
+  std::unique_ptr<RepeatingThread> refresher_;  // last member: its thread uses the other members
 };
 
 }  // namespace hearth

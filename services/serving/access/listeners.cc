@@ -99,7 +99,7 @@ absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port
   if (int number = 0; !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
     return Fail(absl::StrCat("\"", port, "\" is not a port"));
   }
-  // Any address: IPv6 and IPv4, if the machine has both.
+  // An empty host listens on every address: IPv6 and IPv4, if the machine has both.
   const bool is_any = host.empty() || host == "0.0.0.0" || host == "::";
   addrinfo hints;
   std::memset(&hints, 0, sizeof(hints));
@@ -126,7 +126,8 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   sockaddr_storage storage;
   std::memset(&storage, 0, sizeof(storage));
   std::memcpy(&storage, address, std::min(address_bytes, sizeof(storage)));
-  // If a name has several addresses, the free port of the first is used for all of them.
+  // If a host name has several addresses and the port is 0, the free port of the first address is
+  // used for all of them.
   auto& at_port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
                                      : reinterpret_cast<sockaddr_in&>(storage).sin_port;
   if (at_port == 0) at_port = htons(static_cast<uint16_t>(port_));

@@ -1,4 +1,5 @@
-// Listeners: the listening sockets of a server: all addresses of a HOST:PORT, or a unix socket.
+// Listeners: the listening sockets of a server: one for each address of a HOST:PORT, or a unix
+// socket.
 //
 // Thread safety: one thread at a time. Ownership: the destructor closes the sockets, and removes a
 // unix socket's file unless another server has put its own file there. Errors name the address.
@@ -15,7 +16,8 @@
 
 namespace hearth {
 
-// Returns kUnavailable. `hint`: what to check, or "".
+// Returns the error for an address on which a server cannot listen, kUnavailable. `hint`: advice
+// for the operator, or "".
 absl::Status CannotListen(const std::string& listen, const std::string& hint,
                           const std::string& why);
 
@@ -23,21 +25,23 @@ void SetOn(int fd, int level, int option);
 
 class Listeners {
  public:
-  // "HOST:PORT", or "unix:PATH".
+  // `listen`: "HOST:PORT", or "unix:PATH".
   explicit Listeners(std::string listen) : listen_(std::move(listen)) {}
   ~Listeners();
   Listeners(const Listeners&) = delete;
   Listeners& operator=(const Listeners&) = delete;
 
-  // Listens. kUnavailable if it cannot. Replaces the socket file of a dead server. Call once.
+  // Starts to listen; kUnavailable if that fails. Replaces the socket file of a dead server. Call
+  // once.
   absl::Status Open();
-  // Instead of Open: returns kUnavailable if the port is in use, without listening. Skips port 0
-  // and unix sockets.
+  // Returns kUnavailable if the port is in use, and listens on nothing. Ignores port 0 and unix
+  // sockets. Call instead of Open.
   absl::Status Check();
 
   const std::vector<int>& fds() const { return fds_; }
-  int port() const { return port_; }  // 0: a unix socket
-  // Whether this is a unix socket: only this host can connect, and the kernel counts no bytes.
+  int port() const { return port_; }  // 0 for a unix socket
+  // Whether this is a unix socket: only processes of this host can connect, and the kernel counts
+  // no bytes.
   bool is_local() const { return !path_.empty(); }
 
  private:
@@ -50,8 +54,8 @@ class Listeners {
   bool only_checks_ = false;
   std::vector<int> fds_;
   int port_ = 0;
-  std::string path_;  // of a unix socket
-  dev_t device_ = 0;  // identity of the socket's file when it was made
+  std::string path_;  // path of the unix socket; empty: TCP
+  dev_t device_ = 0;  // device of the socket's file, remembered when the file was made
   ino_t inode_ = 0;
 };
 

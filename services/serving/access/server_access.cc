@@ -9,8 +9,9 @@
 namespace hearth {
 namespace {
 
-// Callers without a certificate pass the handshake: health checks are answered, and the other
-// services refuse the caller unless it sends a token. Returns null if TLS is off.
+// Returns the certificates, or null if TLS is off. Clients without a certificate pass the
+// handshake, so that health checks are answered; the other services refuse a caller that sends no
+// token either.
 absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessFlags& flags) {
   if (flags.tls_cert.empty() != flags.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");

@@ -19,16 +19,16 @@ namespace hearth {
 
 struct ServerAccess {
   std::unique_ptr<ServerCertificates> certificates;      // null: no TLS
-  std::shared_ptr<grpc::ServerCredentials> credentials;  // of `certificates`; null: no TLS
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // made from `certificates`; null: no TLS
   std::unique_ptr<Identities> identities;
 
-  // Reads all files again; an invalid file is logged and changes nothing. From any thread.
+  // Reads all files again. An invalid file is logged and changes nothing. From any thread.
   void Reload() const;
 };
 
-// An error names the flag and what to do: one flag of a pair is missing, a file is unreadable or of
-// the wrong kind, or tokens would cross a network in clear text. `http_listen`: address on which
-// HTTP callers send tokens; empty: none.
+// Reads the files that the flags name. `http_listen`: address on which HTTP callers send tokens;
+// empty: none. An error names the flag and what to do: one flag of a pair is missing, a file is
+// unreadable or invalid, or tokens would cross a network in clear text.
 absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen,
                                         const std::string& http_listen = "");
 

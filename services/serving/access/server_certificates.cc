@@ -15,8 +15,8 @@ namespace {
 
 constexpr absl::Duration kWarnEvery = absl::Hours(24);
 
-// gRPC's C++ credentials keep the files that they were made with. The credentials of gRPC's core
-// ask for the current files at each handshake, so they are wrapped here.
+// gRPC's C++ credentials keep the files that they were made with. gRPC's core credentials ask for
+// the current files at each handshake, so this class wraps them.
 class AskingCredentials final : public grpc::ServerCredentials {
  public:
   AskingCredentials(bool asks_clients, grpc_ssl_server_certificate_config_callback ask, void* self)
@@ -28,7 +28,7 @@ class AskingCredentials final : public grpc::ServerCredentials {
   ~AskingCredentials() override { grpc_server_credentials_release(credentials_); }
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
-    assert(false);  // Identities authenticates callers
+    assert(false);  // not used, because Identities authenticates callers
   }
 
  private:
@@ -74,7 +74,7 @@ grpc_ssl_certificate_config_reload_status ServerCertificates::Fetch(
   }
   const TlsTexts& texts = *certificates->texts_;
   const grpc_ssl_pem_key_cert_pair pair = {texts.key.c_str(), texts.certificate.c_str()};
-  // gRPC requires root certificates. Without client certificates they are unused.
+  // gRPC requires root certificates, but uses them only to verify client certificates.
   const std::string& roots = texts.authority.empty() ? texts.certificate : texts.authority;
   *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

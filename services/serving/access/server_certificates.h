@@ -27,10 +27,10 @@ class ServerCertificates {
   // soon will, now and once a day. Without an authority, clients are not asked for certificates.
   static absl::StatusOr<std::unique_ptr<ServerCertificates>> Open(const TlsFiles& files);
 
-  // Reads the same files again; later handshakes use them.
+  // Reads the files that Open has read again. Later handshakes use them.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<grpc::ServerCredentials> credentials();
-  // Returns the same pointer until the files are read again.
+  // Returns the current texts. The pointer changes only when the files are read again.
   std::shared_ptr<const TlsTexts> texts() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return texts_;
@@ -45,8 +45,8 @@ class ServerCertificates {
   const TlsFiles files_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
-  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has not taken texts_ yet
-  std::unique_ptr<RepeatingThread> warner_;      // last member: its thread uses the others
+  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has not fetched texts_ yet
+  std::unique_ptr<RepeatingThread> warner_;      // last member: its thread uses the other members
 };
 
 }  // namespace hearth

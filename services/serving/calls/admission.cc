@@ -14,7 +14,7 @@ namespace {
 
 // Period of the checks of paces and identities.
 constexpr absl::Duration kCheckPeriod = absl::Milliseconds(250);
-// Time for the message that is being written when a call is over.
+// When the server asks a call to end, a message that is being written gets this long.
 constexpr absl::Duration kFinalWriteTime = absl::Seconds(1);
 
 }  // namespace
@@ -206,7 +206,8 @@ absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials creden
                                           const std::string& request_id,
                                           std::unique_ptr<Call>* call, const std::string& peer,
                                           uint64_t bytes, bool is_upload) {
-  // Read before the credentials are compared, so that a file loaded meanwhile is noticed.
+  // Read the generation before the credentials are compared, so that a file that is loaded during
+  // the comparison is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
       identities_ == nullptr ? default_identity_ : identities_->Identify(credentials);

@@ -9,15 +9,15 @@
 
 namespace hearth {
 
-// Slower calls are logged as warnings. For Watch and Lease, which last by design, the time to the
-// first answer counts. Generate and Prefill get extra time for each prompt token that was not
-// restored and for each generated token, enough for a slow and busy machine.
+// Calls that take longer are logged as warnings. For Watch and Lease, which last by design, the
+// time to the first answer counts. Generate and Prefill get extra time for each prompt token that
+// was not restored and for each generated token, enough for a slow and busy machine.
 inline constexpr double kSlowCallSeconds = 10;
 inline constexpr double kSlowPromptTokenSeconds = 0.02;
 inline constexpr double kSlowNewTokenSeconds = 0.5;
 bool IsSlow(const CallRecord& record);
 
-// Returns a recorder for an Admission: writes each call to the metrics and the log.
+// Returns a recorder for an Admission, which writes each call to the metrics and to the log.
 Admission::Recorder RecordCalls(Metrics* metrics);
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ FairPool::~FairPool() {
   }
   for (std::thread& thread : threads_) thread.join();
   absl::MutexLock lock(&mutex_);
-  assert(tenants_.empty() && waiting_ == 0 && bytes_ == 0);  // all accepted jobs ran
+  assert(tenants_.empty() && waiting_ == 0 && bytes_ == 0);  // every accepted job has run
 }
 
 absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) const {
@@ -36,7 +36,7 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
   if (!IsFairShare(own, 1, waiting_, options_.max_waiting)) {
     return refuse("tenant \"", tenant, "\" has ", own, " waiting requests, its share");
   }
-  // A job above the limit by itself is accepted if no other job holds bytes.
+  // A job that exceeds the limit alone is accepted if no other job holds bytes.
   if (bytes_ > 0 && bytes_ + bytes > options_.max_bytes) {
     return refuse("requests of ", bytes_, " bytes wait; the limit is ", options_.max_bytes);
   }
@@ -75,8 +75,9 @@ size_t FairPool::waiting() const {
   return waiting_;
 }
 
-// Returns the tenant that runs next: among the tenants whose share allows one more job, the tenant
-// with the fewest running jobs; among equals, the one whose last turn is longest ago.
+// Returns the tenant whose job runs next. Candidates are tenants whose share allows one more
+// running job. The tenant with the fewest running jobs is chosen; if several have the fewest, the
+// tenant that has not run a job for longest.
 FairPool::Tenants::iterator FairPool::Next() {
   mutex_.AssertHeld();
   auto next = tenants_.end();
@@ -112,7 +113,7 @@ void FairPool::Work() {
       tenant.last_turn = ++turns_;
     }
     turn.job();
-    turn.job = nullptr;  // free what the job holds before its place
+    turn.job = nullptr;  // free the job's memory before its bytes leave the count
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);
     assert(it != tenants_.end() && it->second.running > 0);

@@ -4,9 +4,9 @@
 // millisecond runs here. Tenants have equal shares of the threads, of the queue and of the bytes
 // (fair_share.h). The tenant with the fewest running jobs is next.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
-// Invariants: (1) an accepted job runs once; (2) Submit accepts a job only while fewer than
-// max_waiting jobs wait, and while waiting and running jobs keep at most max_bytes alive; a single
-// job may keep more; Continue accepts every job.
+// Invariants: (1) an accepted job runs once; (2) Submit accepts a job only if fewer than
+// max_waiting jobs wait, and if waiting and running jobs then keep at most max_bytes alive; only a
+// job that is alone may keep more; Continue accepts every job.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 
@@ -26,9 +26,10 @@
 namespace hearth {
 
 struct FairPoolOptions {
-  int threads = 6;  // at least 2; a single tenant gets half
+  int threads = 6;  // at least 2; a lone tenant gets half of them
   size_t max_waiting = 256;
-  // A message of 3 MiB takes up to 12 MiB once it is parsed.
+  // Most bytes that waiting and running jobs keep alive. A message of 3 MiB takes up to 12 MiB when
+  // it is parsed.
   uint64_t max_bytes = uint64_t{128} << 20;
 };
 
@@ -36,19 +37,21 @@ class FairPool {
  public:
   using Job = std::function<void()>;
 
-  // `kind` names the work in errors: "prompts".
+  // `kind` names the work in errors, for example "prompts".
   explicit FairPool(std::string kind, const FairPoolOptions& options = {});
-  ~FairPool();  // runs all accepted jobs
+  ~FairPool();  // waits until all accepted jobs have run
   FairPool(const FairPool&) = delete;
   FairPool& operator=(const FairPool&) = delete;
 
-  // `bytes`: memory that the job keeps alive. kResourceExhausted, with the limit, if refused.
+  // `bytes`: memory that the job keeps alive. kResourceExhausted, with the limit, if the job is
+  // refused.
   absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for work on a request of `bytes`. If `bytes` is 0 the job runs at once: many calls may
-  // end before their message is complete, and would take the places of others.
+  // Submits a job for a request of `bytes`. If `bytes` is 0, runs the job at once on the calling
+  // thread: such calls ended before their message was complete, and must not fill the queue.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
-  // Continues a call whose earlier job was accepted: never refused, and the tenant's next.
+  // Submits a job that continues a call whose earlier job was accepted. The job is never refused,
+  // and is the tenant's next.
   void Continue(const std::string& tenant, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -59,7 +62,7 @@ class FairPool {
   };
   struct Tenant {
     std::deque<Waiting> waiting;
-    uint64_t bytes = 0;  // of waiting and running jobs
+    uint64_t bytes = 0;  // sum over the tenant's waiting and running jobs
     int running = 0;
     uint64_t last_turn = 0;
   };

@@ -1,7 +1,7 @@
 // LateAnswer: a unary call that is answered later, by the thread that did its work.
 //
-// Thread safety: Finish once, from any thread. Ownership: shared by all who may answer; the call's
-// request and response live until then.
+// Thread safety: call Finish once, from any thread. Ownership: shared by all threads that may
+// answer; gRPC keeps the call's request and response until Finish.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
 
@@ -23,7 +23,7 @@ namespace hearth {
 
 class LateAnswer {
  public:
-  // `call` is null when the server drains.
+  // `call` is null if the server drains.
   LateAnswer(grpc::CallbackServerContext* context, std::unique_ptr<Admission::Call> call)
       : context_(context), reactor_(context->DefaultReactor()), call_(std::move(call)) {}
   LateAnswer(const LateAnswer&) = delete;
@@ -49,8 +49,8 @@ class LateAnswer {
 };
 
 // Begins a unary call with a request of `bytes`. Calls `begin` at once, unless the server drains or
-// the caller is not authenticated. `begin` answers, or keeps the LateAnswer for later; if it
-// returns an error, the error is the answer. `method` must be a literal.
+// the caller is not authenticated. `begin` calls Finish, or keeps the LateAnswer for a later
+// Finish. If `begin` returns an error, the call ends with the error. `method` must be a literal.
 inline grpc::ServerUnaryReactor* AnswerLater(
     Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
@@ -64,9 +64,9 @@ inline grpc::ServerUnaryReactor* AnswerLater(
   return reactor;
 }
 
-// A unary call that `work` answers from the parsed request, on a pool, in the caller's turn; if the
-// caller has left by then, `work` does not run. `admit` is called at once and submits the job; if
-// it returns an error, the error is the answer.
+// Answers a unary call on a pool, in the tenant's turn: `work` gets the parsed request and makes
+// the response. If the caller has left by then, `work` does not run. `admit` is called at once and
+// submits the job to the pool. If `admit` returns an error, the call ends with the error.
 template <typename Request, typename Response, typename Admit, typename Work>
 grpc::ServerUnaryReactor* AnswerOnPool(Admission* admission, const char* method,
                                        grpc::CallbackServerContext* context,

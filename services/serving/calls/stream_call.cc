@@ -48,9 +48,9 @@ void StreamCall::OnWriteDone(bool ok) {
 }
 
 void StreamCall::OnDone() {
-  kept_.clear();  // destroying a handle waits for callbacks in progress
+  kept_.clear();  // the destructor of a handle waits for its callbacks in progress
   call_.reset();
-  // This may be the last reference: do not touch the object afterwards.
+  // This may be the last reference: do not use the object afterwards.
   const std::shared_ptr<StreamCall> last = std::move(self_);
 }
 
@@ -134,7 +134,7 @@ void StreamCall::WriteNext() {
     return;
   }
   if (!ended() || holds_ > 0) return;
-  assert(ready_.empty());  // all messages were written or dropped
+  assert(ready_.empty());  // every message was written or dropped
   state_ = State::kFinished;
   current_.Clear();
   BeforeFinish();

@@ -1,7 +1,9 @@
-// StreamCall: a server's call that answers with a stream: one write at a time, then Finish once.
+// StreamCall: a server's call that answers with a stream: one write at a time, and in the end one
+// Finish.
 //
-// Messages wait in a queue. OnGone is called when the caller leaves (by cancelling, or during a
-// write), and when the caller does not read: Admission then cancels the call (admission.h).
+// Messages wait in a queue. OnGone is called when the caller leaves (it cancels, or is lost during
+// a write). Admission cancels the call of a caller that does not read (admission.h), which also
+// calls OnGone.
 // Thread safety: gRPC calls the reactor from its threads, senders from their own; mutex_ guards the
 // shared fields.
 // Ownership: made by make_shared; keeps itself, and the handles given to KeepUntilDone, from Enter
@@ -43,7 +45,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
   // Ends the call with `status` once all ready messages are written. Later calls do nothing.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null when the server drains.
+  // Null if the server drains.
   Admission::Call* call() const { return call_.get(); }
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,19 +53,20 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() final;
 
  protected:
-  // Called when the caller has left, possibly twice. The call is not done meanwhile.
+  // Called when the caller has left, possibly twice. OnDone comes only after OnGone has returned.
   virtual void OnGone() { Abort(CallerGone()); }
-  // Called when the server drains: a long call must end.
+  // Called when the server drains. A call that lasts by design must end.
   virtual void OnDrain(const absl::Status&) {}
   // Takes the next ready message: the first of the queue. Returns false if there is none.
   virtual bool TakeNext(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Releases everything that must be freed before the caller learns of the end.
+  // Releases everything that must be freed before the caller sees the end of the call.
   virtual void BeforeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
-  // Like End, but drops the queue, also if the call has ended already.
+  // Ends the call with `status` and drops the queued messages, even if End was called before.
   void Abort(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(grpc::ByteBuffer message) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same without WriteNext. REQUIRES: call WriteNext before releasing the mutex.
+  // As End, Abort and Push, but for a thread that holds the mutex. REQUIRES: the thread calls
+  // WriteNext before it releases the mutex.
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,7 +74,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Holds the call, then calls `submit`, which hands work to a pool. The job must call Release. If
   // `submit` returns an error, the call ends with it.
   void Delegate(absl::FunctionRef<absl::Status()> submit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until Release was called as often as Hold, the call and its context stay valid.
+  // The call and its context stay valid until each Hold is matched by a Release.
   void Hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++holds_; }
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kOpen; }
@@ -79,7 +82,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   size_t ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_.size(); }
   uint64_t ready_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_bytes_; }
 
-  // Keeps the handle until OnDone. REQUIRES: the service's handler has not returned yet.
+  // Keeps `handle` alive until OnDone. REQUIRES: the service's handler has not returned yet.
   void KeepUntilDone(std::shared_ptr<void> handle) {
     assert(self_ != nullptr);
     kept_.push_back(std::move(handle));
@@ -101,16 +104,16 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void OnEndRequested(EndReason reason, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  std::shared_ptr<StreamCall> self_;  // held for gRPC
+  std::shared_ptr<StreamCall> self_;  // keeps this object alive for gRPC until OnDone
   std::unique_ptr<Admission::Call> call_;
   std::vector<std::shared_ptr<void>> kept_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   int holds_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // to finish with
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // the status to pass to Finish
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  grpc::ByteBuffer current_;  // read by gRPC while writing_
+  grpc::ByteBuffer current_;  // the message that gRPC reads while writing_ is true
 };
 
 }  // namespace hearth

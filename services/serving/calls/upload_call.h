@@ -35,7 +35,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     {
       absl::MutexLock lock(&mutex_);
       if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead)
-        return;  // the call was given up
+        return;  // GiveUp has ended the call
     }
     call_->SetWaitingForCaller(false);
     if (ok) {
@@ -45,17 +45,18 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     const absl::Status status = ok ? OnMessage() : GivenUpOr(OnUploadEnd());
     if (!status.ok()) End(status);
   }
-  // The read, write or work in progress fails, and that ends the call.
+  // Nothing to do: a cancel fails the read, write or work in progress, and this failure ends the
+  // call.
   void OnCancel() final {}
   void OnDone() final {
     call_.reset();
-    const std::shared_ptr<UploadCall> last = std::move(self_);  // may be the last reference
+    const std::shared_ptr<UploadCall> last = std::move(self_);  // possibly the last reference
   }
 
  protected:
   enum class Waits { kNothing, kRead, kWrite };
 
-  // Returns the caller, with a place taken, or the error to pass to End.
+  // Returns the caller, for whom a slot was taken, or the error to pass to End.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, const Limit& limit) {
     self_ = this->shared_from_this();
     const absl::StatusOr<Identity> caller =
@@ -69,11 +70,13 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     });
     return caller;
   }
-  // Called when message_ has arrived. Starts the next operation, or returns the error to end with.
+  // Called when message_ has arrived. Starts the next operation, or returns the error to pass to
+  // End.
   virtual absl::Status OnMessage() = 0;
-  // The same, when the caller has ended its side or has left.
+  // Called when the caller has sent its last message, or has left. Starts the next operation, or
+  // returns the error to pass to End.
   virtual absl::Status OnUploadEnd() = 0;
-  // Releases everything that must be freed before the caller learns of the end.
+  // Releases everything that must be freed before the caller sees the end of the call.
   virtual void BeforeFinish() = 0;
 
   void Read() {
@@ -85,7 +88,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     {
       absl::MutexLock lock(&mutex_);
       given_up = given_up_;
-      // Started under the lock: a thread that sees the read may end the call and free it.
+      // Start under the lock: a thread that sees waits_for_ may end the call and free it.
       if (given_up.ok()) {
         waits_for_ = waits;
         call_->SetWaitingForCaller(true);
@@ -109,14 +112,14 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
     this->Finish(ToGrpcStatus(noted, context_));
   }
-  // Returns the reason for giving up, or `other` if the call was not given up.
+  // Returns the reason for giving up the call; `other` if the call was not given up.
   absl::Status GivenUpOr(absl::Status other) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return given_up_.ok() ? other : given_up_;
   }
 
   grpc::CallbackServerContext* const context_;
-  std::unique_ptr<Admission::Call> call_;  // null when the server drains
+  std::unique_ptr<Admission::Call> call_;  // null if the server drains
   grpc::ByteBuffer message_;
 
  private:
@@ -125,7 +128,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       absl::MutexLock lock(&mutex_);
       if (ended_ || !given_up_.ok()) return;
       given_up_ = why;
-      // Only a cancel ends a write that the caller does not read. End waits for this lock.
+      // If the caller does not read, only a cancel ends the write. End waits for this lock.
       if (waits_for_ == Waits::kWrite) context_->TryCancel();
       if (waits_for_ != Waits::kRead) return;  // the call ends before its next read
       waits_for_ = Waits::kNothing;
@@ -133,9 +136,9 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     End(why);  // the read in progress fails
   }
 
-  std::shared_ptr<UploadCall> self_;  // held for gRPC
+  std::shared_ptr<UploadCall> self_;  // keeps this object alive for gRPC until OnDone
   absl::Mutex mutex_;
-  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);  // set once
+  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);  // why the call was given up; set at most once
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Waits waits_for_ ABSL_GUARDED_BY(mutex_) = Waits::kNothing;
 };

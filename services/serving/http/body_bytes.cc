@@ -14,7 +14,7 @@ size_t BodyBytes::CapacityFor(size_t bytes, size_t most) {
 void BodyBytes::Reserve(size_t capacity) {
   capacity = std::min(capacity, kBlockBytes);
   if (capacity <= first_.capacity()) return;
-  std::string grown;  // growing `first_` in place would at least double it
+  std::string grown;  // growing first_ in place would at least double its capacity
   grown.reserve(capacity);
   first_.swap(grown.append(first_));
 }

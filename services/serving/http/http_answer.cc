@@ -15,10 +15,10 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// Small parts of a stream that wait together are sent together.
+// Parts of a stream that wait to be sent are joined to pieces of at most this size.
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
-// "Not Found".
+// Returns the reason phrase of a status: "Not Found" for 404.
 const char* Reason(int status) {
   return http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status))).data();
 }
@@ -96,7 +96,7 @@ void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, 
     if (ended_ || gone_) return;
     begun_ = true;
     assert(held_ >= held);
-    held_ -= held;  // counted for the piece from now on
+    held_ -= held;  // these bytes are counted for the piece from now on
   }
   std::string head = Head(status, headers, static_cast<int64_t>(body.size()));
   uint64_t counted = head.size() + std::max<uint64_t>(held, is_head_ ? 0 : body.size());
@@ -126,7 +126,7 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
   }
   account_->SetStreaming(true);
   Put(Head(status, headers, -1), Part::kHead);
-  // Set after the head: the connection's thread writes `when_silent_` at its checks.
+  // Set after Put: before the head is there, the connection's thread must not send `when_silent_`.
   absl::MutexLock lock(&mutex_);
   when_silent_ = when_silent;
 }
@@ -168,7 +168,7 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
     begun_ = !waits_;
     is_first = !waits_ && !std::exchange(is_poked_, true);
   }
-  // During a write a poke does nothing, except for an answer that lost its memory.
+  // While a write is in progress, poke_ does nothing, unless the answer has lost its memory.
   if (is_first || !fits) poke_();
   return fits;
 }
@@ -188,7 +188,7 @@ void HttpAnswer::Fail() {
     }
     return;
   } catch (...) {
-    // Missing memory may be the cause, and then there is none for the 500 either.
+    // If memory is missing, it is missing for the 500 answer too.
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -216,7 +216,7 @@ bool HttpAnswer::Hold(uint64_t bytes) {
 
 void HttpAnswer::Release(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
-  if (ended_) return;  // everything was released
+  if (ended_) return;  // EndLocked has released all held bytes
   assert(held_ >= bytes);
   held_ -= bytes;
   account_->Shrink(bytes);

@@ -1,12 +1,13 @@
 // HttpAnswer: the answer to one HttpRequest.
 //
 //   handler's threads --> HttpAnswer <-- HttpConnection, on the server's thread
-// The maker adds pieces and calls `poke`; the connection then takes the pieces.
+// The maker (a handler, or a thread that the handler gave the answer to) adds pieces and calls
+// `poke`; the connection then takes the pieces.
 // Thread safety: all methods from any thread, except where only the connection calls them.
 // Ownership: shared by the maker and the connection; the last of the two frees it.
 // Invariants: (1) after `ended_` nothing is added to `ready_`; (2) after `gone_` nothing is ready;
-// (3) `held_` and the counted pieces are counted in `account_`; (4) `request_` is empty after
-// either.
+// (3) `held_` and the counted pieces are counted in `account_`; (4) after `ended_` or `gone_`,
+// `request_` is empty.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 
@@ -33,20 +34,19 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method, path, query;
   BodyBytes body_bytes;
-  HttpHeaders headers;  // names in lower case; no trailers
-  std::string peer;     // its address and port
+  HttpHeaders headers;  // names in lower case, without trailers
+  std::string peer;     // address and port of the caller
 
-  // Null: the request has no such header.
+  // Returns the value of a header; null if the request does not have the header.
   const std::string* Header(absl::string_view name) const;
   absl::string_view body() const { return body_bytes.view(); }
 };
 
-// The answer to one request: whole, or a stream.
+// The answer to one request: a whole body, or a stream.
 class HttpAnswer {
  public:
-  // `headers`: sent in addition to the maker's headers. `held`: bytes of `account` that the request
-  // holds; they stay counted until the answer ends or Release. `poke` notifies the connection, on
-  // any thread.
+  // `headers`: sent in addition to the maker's headers. `held`: bytes of the request that `account`
+  // counts until the answer ends or Release. `poke`: notifies the connection, from any thread.
   HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers, uint64_t held,
              std::shared_ptr<HttpBudget::Account> account, std::function<void()> poke)
       : is_head_(is_head),
@@ -59,46 +59,48 @@ class HttpAnswer {
   ~HttpAnswer();
   HttpAnswer(const HttpAnswer&) = delete;
   HttpAnswer& operator=(const HttpAnswer&) = delete;
-  // Returns the maker's reference. If it is released before the end, the caller gets 500, or a cut
-  // stream.
+  // Returns the reference that the maker gets. If the maker drops it before the answer's end, the
+  // caller gets status 500, or a stream that is cut off.
   static std::shared_ptr<HttpAnswer> ForMaker(std::shared_ptr<HttpAnswer> answer);
 
   // Sends a whole answer. Adds length, date, connection and, for 429 and 503, the time to retry to
   // `headers`. If the server's budget has no room for the answer, 503 is sent instead. `held`:
-  // bytes counted by Hold that belong to `body`; they stay counted until the body is sent.
+  // bytes of `body` that Hold has counted; they stay counted until the body is sent.
   void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Begins a stream; a second call does nothing. The head is sent with the first part.
-  // `when_silent` is sent whenever nothing was sent for HttpLimits::silence, also as the first
-  // part; empty: nothing.
+  // Begins a stream; a second call does nothing. The head is sent with the first part of the body.
+  // `when_silent` is sent whenever nothing was sent for HttpLimits::silence, even before the first
+  // part; empty: nothing is sent.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "")
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Cancels a stream whose head was not sent yet; Send must follow. False: it was sent.
+  // Cancels a stream. Returns true if its head was not sent yet: Send must follow. Returns false if
+  // the head was sent.
   bool TakeBack() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns false if the caller is gone, or if the server's budget has no room; in this case the
-  // connection is closed and nothing more is sent.
+  // Sends a part of a stream. Returns false if the caller is gone, or if the server's budget has no
+  // room; without room, the connection is closed and nothing more is sent.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
-  // the answer ends. Returns false if the server's budget has no room: answer 503.
+  // Counts `bytes` that the maker holds (parsed JSON, collected log probabilities) until the answer
+  // ends. Returns false if the server's budget has no room: the maker should answer 503.
   bool Hold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Stops counting `bytes` of Hold, because the maker has freed them.
+  // Stops counting `bytes` of Hold: the maker has freed them.
   void Release(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `gone` once if the caller hangs up before the end, or if the server takes back the
-  // answer's memory; at once if that has happened already.
+  // Calls `gone` once if the caller hangs up before the end, or if the budget evicts the answer. If
+  // that has happened already, calls it at once.
   void OnGone(std::function<void()> gone) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends an answer that the maker cannot complete: 500, or a stream that breaks off.
+  // Ends an answer that the maker cannot complete: status 500, or a stream that breaks off.
   void Fail() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps the request for the handler's job, until the job begins.
+  // Stores the request until the handler's job takes it.
   void KeepRequest(HttpRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns nullopt if the caller gets no answer any more.
+  // Returns the stored request; nullopt if the caller gets no answer any more.
   std::optional<HttpRequest> TakeRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the answer: nothing of it is sent any more. Returns the OnGone function to call, or null.
+  // Drops the answer; nothing more of it is sent. Returns the function of OnGone, to be called; or
+  // null.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -109,14 +111,15 @@ class HttpAnswer {
     size_t counted = 0;
   };
 
-  // The first line and the headers; `length` below 0: a stream.
+  // Returns the status line and the headers. `length` below 0: a stream.
   std::string Head(int status, const HttpHeaders& headers, int64_t length) const;
   enum class Part { kHead, kNext, kLast };
-  // Sends a part of a stream, or keeps its head. Returns false if the caller is gone.
+  // Adds a part of a stream to the bytes to send. The head waits for the next part. Returns false
+  // if the caller is gone or the budget has no room.
   bool Put(std::string bytes, Part part) ABSL_LOCKS_EXCLUDED(mutex_);
   void Append(Piece piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes the connection close at once. Allocates nothing.
+  // Makes the connection close at once, without allocating memory.
   void Lose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -127,20 +130,24 @@ class HttpAnswer {
   absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stream_ ABSL_GUARDED_BY(mutex_) = false;
-  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // a stream's head is ready but must not be sent yet
+  // a stream's head waits for the first part of the body
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;       // nothing of it is sent any more
-  bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;    // close at once: no memory for the answer
-  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;  // close once all that is ready is sent
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // no more bytes of the answer are sent
+  // the connection must close at once: no memory for the answer
+  bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  // the connection must close when all ready pieces are sent
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_poked_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<HttpRequest> request_ ABSL_GUARDED_BY(mutex_);  // until its handler begins
   std::deque<Piece> ready_ ABSL_GUARDED_BY(mutex_);
-  uint64_t held_ ABSL_GUARDED_BY(mutex_);  // counted for request and maker, until the end
+  // bytes counted for the request and the maker until the end
+  uint64_t held_ ABSL_GUARDED_BY(mutex_);
   std::string when_silent_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_gone_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Bytes that an answer's maker holds for a shorter time than the answer lasts. Thread safety: none.
+// HttpHold: counts bytes that an answer's maker frees before the answer ends. Thread safety: none.
 // Ownership: the answer must outlive the hold.
 class HttpHold {
  public:
@@ -149,20 +156,22 @@ class HttpHold {
   HttpHold(const HttpHold&) = delete;
   HttpHold& operator=(const HttpHold&) = delete;
 
-  bool Add(uint64_t bytes);  // as HttpAnswer::Hold
+  bool Add(uint64_t bytes);  // calls HttpAnswer::Hold
 
  private:
   HttpAnswer* const answer_;
   uint64_t bytes_ = 0;
 };
 
-// The message of a 503 for lack of memory.
+// Message of a 503 answer for lack of memory.
 inline constexpr char kNoHttpMemory[] =
     "the server has no memory left for this request or its answer; try again later or send less";
-// If `code` is empty, the status decides: 401 and 429 have a code.
+// Returns the JSON body of an error answer. If `code` is empty, it follows from the status: 401 and
+// 429 have a code.
 std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "",
                           absl::string_view code = "");
-// Headers of a page that must not be framed or cached, and loads nothing from other sites.
+// Returns the headers of a page that must not be framed or cached, and loads nothing from other
+// sites.
 HttpHeaders PageHeaders(const std::string& content_type);
 
 }  // namespace hearth

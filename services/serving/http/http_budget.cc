@@ -23,7 +23,7 @@ uint64_t HttpBudget::TakePeakBytes() {
 
 HttpBudget::Account* HttpBudget::FindVictim(Account* grows, uint64_t bytes) {
   mutex_.AssertHeld();
-  // Nothing overflows: a caller counts bytes that it has, or is about to allocate.
+  // The sums cannot overflow: only bytes that exist or are about to be allocated are counted.
   const auto sum_of = [&](const Caller& caller) {
     return caller.bytes + (&caller == grows->caller_ ? bytes : 0);
   };
@@ -77,7 +77,7 @@ bool HttpBudget::Account::Grow(uint64_t bytes) {
     absl::MutexLock lock(&budget_->mutex_);
     if (evicted_) return false;
     assert(budget_->held_bytes_ <= budget_->limit_bytes_);
-    // Ends, because each turn evicts an account that holds bytes.
+    // The loop ends, because each pass evicts an account that holds bytes.
     for (;;) {
       fits = bytes <= budget_->limit_bytes_ - budget_->held_bytes_;
       if (fits) break;

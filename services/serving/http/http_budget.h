@@ -33,16 +33,16 @@ class HttpBudget {
   explicit HttpBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   uint64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The most that was held since the last call, or since the start.
+  // Returns the most bytes that were held at once since the last call, or since the start.
   uint64_t TakePeakBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Caller {
-    uint64_t bytes = 0;  // of all its accounts
+    uint64_t bytes = 0;  // sum of the caller's accounts
     absl::flat_hash_set<Account*> accounts;
   };
 
-  // Returns the account to evict for `bytes` more of `grows`; it may be `grows` itself.
+  // Returns the account to evict, so that `grows` can hold `bytes` more; it may be `grows` itself.
   Account* FindVictim(Account* grows, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict(Account* account, std::vector<std::function<void()>>* on_evict)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -50,24 +50,25 @@ class HttpBudget {
   const uint64_t limit_bytes_;
   mutable absl::Mutex mutex_;
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // since TakePeakBytes
+  // most bytes held at once since the last TakePeakBytes
+  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Caller>> callers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The bytes of one connection and of its request.
 class HttpBudget::Account {
  public:
-  // `caller`: the owner of the account. `on_evict` is called once if the account is evicted, by the
-  // thread whose bytes did not fit. It may run after the account's end. It must not call the
-  // budget.
+  // `caller`: name of the account's owner. `on_evict`: called once if the account is evicted, by
+  // the thread whose bytes did not fit, possibly after the account was destroyed. It must not call
+  // the budget.
   Account(std::shared_ptr<HttpBudget> budget, std::string caller, std::function<void()> on_evict);
   ~Account();
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // Counts `bytes` more. If the budget has no room, the largest account of the caller with the most
-  // bytes (these included) is evicted. Returns false and counts nothing if that is this account, or
-  // if this account was evicted before.
+  // Counts `bytes` more. If the budget has no room, the caller with the most bytes (these included)
+  // loses its largest account. Returns false and counts nothing if that is this account, or if this
+  // account was evicted before.
   bool Grow(uint64_t bytes);
   // REQUIRES: `bytes` were counted. Does nothing after an eviction.
   void Shrink(uint64_t bytes);
@@ -78,8 +79,8 @@ class HttpBudget::Account {
   friend class HttpBudget;
 
   const std::shared_ptr<HttpBudget> budget_;
-  const std::string name_;  // the caller's
-  // Used by the budget under its mutex.
+  const std::string name_;  // name of the caller
+  // Used by the budget, under its mutex.
   Caller* caller_ = nullptr;
   std::function<void()> on_evict_;
   uint64_t bytes_ = 0;

@@ -19,28 +19,32 @@ using asio::ip::tcp;
 using ErrorCode = HttpConnection::ErrorCode;
 using Clock = HttpConnection::Clock;
 
-// Size of a read: while a body is received, while headers are received, and otherwise, when only a
-// hang-up is expected. Idle connections are many.
+// Bytes of one read: kBodyRead while a body is received, kHeaderRead while headers are received,
+// and kWatchRead otherwise. kWatchRead is small, because it only waits for a hang-up, on many idle
+// connections.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
-// A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
-// and then four, an assertion fails and ends the process.
+// The shortest end of a chunked body is "0\r
+// \r
+// ". If Beast 1.74's parser gets three of these bytes and later the other four, an assertion fails
+// and ends the process.
 constexpr size_t kLastChunkBytes = 5;
-// OpenSSL and Asio hold this much for a connection: two records each, and the session.
+// Memory that OpenSSL and Asio together hold for one TLS connection.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
-// Dropped bytes above the size of a body are read at the rate of one read for each CheckTimeouts: a
-// caller may send its whole body before it reads why the body was refused, but a flood must not
-// occupy the thread.
+// After a refusal, a caller may still send its whole body before it reads the answer. These bytes
+// are read and dropped. Above the size limit of a body and this slack, the server reads only once
+// for each CheckTimeouts, so that a flood does not occupy the thread.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
-// A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
+// Memory of one header field in Beast's parser and in HttpRequest, in addition to its text in each.
 constexpr uint64_t kFieldBytes = 200;
 
-// Error for too many header fields. Beast has no such limit, nor this error when parsing.
+// Error code for too many header fields. Beast has no such limit, and its parser does not use this
+// code.
 constexpr auto kTooManyFields = http::error::buffer_overflow;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr char kHealth[] = "/health";
 
-// Headers that a request may have only once: with two of them, a proxy might use the other one.
+// Headers that a request may have only once: of two, a proxy might use the other one.
 constexpr std::array<absl::string_view, 8> kSingle = {
     "host",         "authorization", "x-api-key", "content-length",
     "content-type", "origin",        "expect",    "transfer-encoding"};
@@ -53,7 +57,7 @@ HttpRefusal Refusal(int status, absl::string_view why) {
   return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
 }
 
-// Returns why the headers are ambiguous; empty: they are not.
+// Returns why the request's headers are ambiguous; empty if they are not.
 std::string FaultOf(const HttpRequest& request, bool is_http11) {
   for (const absl::string_view name : kSingle) {
     const auto names = [name](const auto& header) { return header.first == name; };
@@ -76,7 +80,7 @@ std::string FaultOf(const HttpRequest& request, bool is_http11) {
   return "";
 }
 
-// Calls a handler. An exception ends the handler's answer, not the process.
+// Calls a handler. If the handler throws, only its answer fails.
 void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpRequest request,
                  const std::shared_ptr<HttpAnswer>& answer) {
   const std::string what =
@@ -97,8 +101,9 @@ void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpReques
 std::unique_ptr<FairPool> MakeLane(const HttpLimits& limits, const char* kind) {
   if (limits.body_bytes == 0) return nullptr;
   FairPoolOptions options;
-  // Two threads, one for each of two addresses. Each connection has at most one request, and the
-  // budget counts the bytes of requests: one address may have a request on every connection.
+  // Two threads, so that two addresses are served at the same time. A connection has at most one
+  // request, and the budget limits the bytes of requests, so one address may have a request on
+  // every connection.
   options.threads = 2;
   options.max_waiting = 2 * limits.connections + 1;
   return std::make_unique<FairPool>(kind, options);
@@ -181,7 +186,7 @@ void HttpConnection::CheckTimeouts(Clock::time_point now) {
   if (!writing_ && now - written_ > absl::ToChronoNanoseconds(limits.silence)) Probe();
 }
 
-// Called when the time of the stage is over.
+// Called when the time of the current stage is over.
 void HttpConnection::OnLate() {
   const HttpLimits& limits = server_->options.limits;
   const bool has_begun = header_bytes_ > 0 || !pending_.empty();
@@ -196,7 +201,8 @@ void HttpConnection::OnLate() {
   Close();
 }
 
-// Sends something that the caller ignores. If the caller is gone, its system answers with a reset.
+// Sends bytes that the caller ignores. If the caller's process is gone, its kernel answers with a
+// reset.
 void HttpConnection::Probe() {
   if (writing_ || stage_ != Stage::kAnswer) return;
   std::string due;
@@ -207,7 +213,7 @@ void HttpConnection::Probe() {
     ended = answer_->ended_;
     if (!ended) due = answer_->when_silent_;
   }
-  if (ended) return Poke();  // the poke at its end may have failed
+  if (ended) return Poke();  // Poke may have failed when the answer ended
   if (!due.empty()) {
     answer_->Write(due);
   } else if (input_ended_ && is_http11_ && !begun && !has_sent_some_) {
@@ -224,7 +230,8 @@ void HttpConnection::Close() {
   server_->open.erase(this);
   ErrorCode ignored;
   socket_.close(ignored);
-  // The connection frees the memory when its operations have ended.
+  // Stop counting the bytes now. The memory is freed when the connection's pending operations have
+  // ended.
   if (account_ == nullptr) return;  // Open has failed
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
                    std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
@@ -254,15 +261,15 @@ void HttpConnection::Read() {
   if (stage_ == Stage::kBody || dropped_bytes_ > 0) bytes = kBodyRead;
   if (incoming_.capacity() > bytes) {
     std::vector<char>(bytes).swap(incoming_);
-    CountBuffers();  // less than before
+    CountBuffers();  // the count shrinks, so it cannot fail
   }
   incoming_.resize(bytes);
   StartRead(asio::buffer(incoming_));
 }
 
 void HttpConnection::StartRead(asio::mutable_buffer into) {
-  // The request of a new connection has often arrived already: read it before other connections'
-  // turns.
+  // The request of a new connection has often arrived already: read it now, before other
+  // connections get their turns.
   if (std::exchange(is_new_, false) && !tls_.has_value()) {
     ErrorCode error;
     socket_.non_blocking(true, error);
@@ -294,7 +301,7 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   pending_.append(incoming_.data(), bytes);
   if (!CountBuffers()) {
     if (stage_ != Stage::kAnswer) return OnEvicted();
-    DropPending();  // if the account itself was evicted, OnEvicted follows
+    DropPending();  // if this connection's account was evicted, OnEvicted is called later
     CountBuffers();
     return Read();
   }
@@ -307,7 +314,7 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
 // The caller has closed its sending half: it may wait for its answer, or it may be gone.
 void HttpConnection::OnInputEnd() {
   input_ended_ = true;
-  // A TLS caller that ends cannot receive anything any more.
+  // With TLS, a caller that closed its sending half can receive nothing either.
   if (stage_ != Stage::kAnswer || tls_.has_value()) return Close();
   socket_.async_wait(tcp::socket::wait_error,
                      [this, self = shared_from_this()](ErrorCode) { Guarded([&] { Close(); }); });
@@ -357,14 +364,15 @@ ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
   };
   const absl::string_view head = bytes.substr(0, bytes.find("\r\n\r\n"));
   const size_t lines = header_lines_ + lines_of(head) + (head.size() < bytes.size() ? 1 : 0);
-  if (lines > limits.header_fields + 1) return kTooManyFields;  // 1: the request line
+  // the extra line is the request line
+  if (lines > limits.header_fields + 1) return kTooManyFields;
   if (!ReserveHeader(lines, header_bytes_ + head.size())) {
     OnEvicted();
     return {};
   }
   ErrorCode error;
   *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
-  // Beast takes whole headers only, each with all of its lines.
+  // Beast parses only complete headers, each with all of its lines.
   const absl::string_view text = bytes.substr(0, *taken);
   is_folded_ = is_folded_ || absl::StrContains(text, "\r\n ") || absl::StrContains(text, "\r\n\t");
   header_bytes_ += *taken;
@@ -373,7 +381,8 @@ ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
   return error;
 }
 
-// Counts the fields in the parser and their copies in the request.
+// Counts the header fields in the budget, in the parser and as copies in the request. Returns false
+// if the budget has no room.
 bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
   const uint64_t wanted = lines * kFieldBytes + 2 * bytes;
   if (wanted <= counted_header_) return true;
@@ -382,7 +391,8 @@ bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
   return true;
 }
 
-// Limits unparsed bytes: the rest of a header or of a chunk's header, or later requests.
+// Limits the bytes that are not parsed yet: the rest of a header or of a chunk's header, or later
+// requests.
 void HttpConnection::CheckPending() {
   const HttpLimits& limits = server_->options.limits;
   const std::string over = absl::StrCat(" must be at most ", limits.header_bytes, " bytes");
@@ -397,7 +407,8 @@ void HttpConnection::CheckPending() {
   }
 }
 
-// Drops later requests; from now on only the caller's end matters.
+// Drops the buffered later requests, and all bytes that still arrive. The connection closes after
+// the current answer.
 void HttpConnection::DropPending() {
   drops_input_ = true;
   keeps_alive_ = false;
@@ -408,7 +419,8 @@ bool HttpConnection::ReserveBody(size_t more) {
   BodyBytes& body = parser_->get().body();
   const uint64_t wanted = body.size() + more;
   if (wanted <= counted_body_) return true;
-  // A chunked body doubles up to one block, so that its first byte does not take a whole block.
+  // The buffer of a chunked body doubles up to one block, so that its first byte does not take a
+  // whole block.
   const uint64_t most = parser_->content_length().value_or(2 * counted_body_);
   const uint64_t to = BodyBytes::CapacityFor(wanted, most);
   if (to <= counted_body_) return true;
@@ -429,7 +441,7 @@ bool HttpConnection::CountBuffers() {
   return true;
 }
 
-// Fills request_ with the headers that the parser has.
+// Copies the headers from the parser to request_.
 void HttpConnection::TakeHead() {
   auto& message = parser_->get();
   request_.method = std::string(message.method_string());
@@ -442,7 +454,7 @@ void HttpConnection::TakeHead() {
     request_.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
                                   std::string(field.value()));
   }
-  message.clear();  // the parser keeps the encoding of the body
+  message.clear();  // frees the fields; the parser itself knows the body's encoding
   request_.peer = caller_.peer;
   if (server_->options.answer_headers) answer_headers_ = server_->options.answer_headers(request_);
 }
@@ -471,7 +483,8 @@ void HttpConnection::OnHead() {
   }
 }
 
-// Returns the refusal of a request that its handler must not see, or nullopt.
+// Returns the refusal of a request that must not reach its handler; nullopt: the request is
+// accepted.
 std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   const HttpServer::Options& options = server_->options;
   if (caller_.is_extra && request_.path != kHealth) {
@@ -511,11 +524,12 @@ void HttpConnection::Handle() {
   const uint64_t counted = counted_header_ + counted_body_;
   BeginAnswer(is_head, is_http11_);
   Dispatch(std::exchange(request_, {}), counted);
-  // If the answer is ready already, send it now, before the turns of all other connections.
+  // If the answer is ready already, send it now, before other connections get their turns.
   Poke();
 }
 
-// `counted`: bytes counted for the request, until its handler returns.
+// Gives the request to its handler. `counted`: bytes counted for the request until the handler
+// returns.
 void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   const std::shared_ptr<HttpAnswer> answer = HttpAnswer::ForMaker(answer_);
   if (request.body_bytes.empty()) {
@@ -575,7 +589,8 @@ void HttpConnection::ForgetRequest() {
   account_->Shrink(std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
 }
 
-// The budget has evicted this connection: answers 503, unless a part of the answer was sent.
+// Called when the budget has evicted this connection: answers 503, unless a part of the answer was
+// sent.
 void HttpConnection::OnEvicted() {
   if (stage_ == Stage::kAnswer && !has_sent_some_) {
     if (const std::function<void()> gone = answer_->Abandon()) gone();
@@ -607,7 +622,7 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
       std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 
-// Called when the answer has a piece ready, or has ended.
+// Called when the answer has a piece to send, or has ended.
 void HttpConnection::Poke() {
   if (stage_ != Stage::kAnswer) return;
   bool is_done = false, is_broken = false, is_lost = false;

@@ -37,7 +37,8 @@
 
 namespace hearth {
 
-// A body that grows as its bytes arrive; Beast's own would allocate Content-Length at once.
+// Body type for Beast. Its memory grows as bytes arrive; Beast's own body types would allocate
+// Content-Length bytes at once.
 struct HttpBody {
   using value_type = BodyBytes;
   class reader {
@@ -67,7 +68,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Clock = std::chrono::steady_clock;
   using ErrorCode = boost::system::error_code;
 
-  // Shared by the connections of a server.
+  // State that all connections of a server share.
   struct Server {
     explicit Server(HttpServer::Options options, HttpServer::Handler handler);
 
@@ -77,37 +78,40 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::shared_ptr<HttpBudget> budget;
     LogRate faults;
     LogRate unknown_hosts{absl::Hours(1), /*at_once=*/3};
-    const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
+    const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: requests may have no body
     bool draining = false;
-    std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
-    // Open connections that may be closed to make room, by address; no entry if there are none.
+    // the open connections; this map owns them
+    std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;
+    // Connections that may be closed to make room, by address. An address without any has no entry.
     std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
-    size_t extras = 0;  // of `open`
+    size_t extras = 0;  // number of extra connections in `open`
   };
   struct Caller {
-    std::string peer;     // address and port
-    std::string address;  // CallerOfAddress
-    std::string share;  // name under which memory and threads are shared: the address; for a proxy,
-                        // the peer
+    std::string peer;     // address and port of the caller
+    std::string address;  // CallerOfAddress of the caller's IP address
+    // name under which the caller shares memory and threads: `address`; for a proxy `peer`
+    std::string share;
     bool is_trusted = false;
-    bool is_extra = false;  // only /health is answered
+    bool is_extra = false;  // connection over the limit: only /health is answered
   };
 
-  // `context`: null for no TLS. `io` lives as long as any connection.
+  // `context`: null for no TLS. Each connection keeps `io` alive.
   HttpConnection(boost::asio::ip::tcp::socket socket,
                  std::shared_ptr<boost::asio::ssl::context> context,
                  std::shared_ptr<boost::asio::io_context> io, Server* server, Caller caller);
 
-  // Begins to read. REQUIRES: Server::open has it.
+  // Starts to read. REQUIRES: Server::open has this connection.
   void Open();
-  // Closes the connection if it is too slow; sends `when_silent` if it is due.
+  // Closes the connection if it is over a time limit. Sends `when_silent` of its answer if it is
+  // due.
   void CheckTimeouts(Clock::time_point now);
   void Close();
 
   const Caller& caller() const { return caller_; }
   bool is_idle() const { return stage_ == Stage::kIdle; }
   bool is_answering() const { return stage_ == Stage::kAnswer; }
-  // Whether it may be closed to make room; closing an extra connection would make none.
+  // Whether the server may close this connection to make room. Closing an extra connection makes
+  // none.
   bool gives_way() const { return !caller_.is_trusted && !is_authenticated_ && !caller_.is_extra; }
   // Whether the caller has taken no byte of its answer for HttpLimits::stall_time.
   bool is_stalled(Clock::time_point now) const;
@@ -115,7 +119,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point deadline() const { return deadline_; }
 
  private:
-  // Runs one step. If the step throws, the fault is logged and the connection closed.
+  // Runs one step of the connection. If the step throws, the fault is logged and the connection
+  // closed.
   template <typename Step>
   void Guarded(const Step& step) {
     try {
@@ -166,47 +171,45 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void ForgetRequest();
 
   const std::shared_ptr<boost::asio::io_context> io_;
-  Server* const server_;  // gone after Close
+  Server* const server_;  // not used after Close
   const Caller caller_;
   const std::shared_ptr<boost::asio::ssl::context> context_;
   boost::asio::ip::tcp::socket socket_;
-  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;  // over socket_
+  // TLS over socket_; nullopt: no TLS
+  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   const Clock::time_point since_ = Clock::now();
   std::shared_ptr<HttpBudget::Account> account_;  // set by Open
   Stage stage_ = Stage::kHeader;
-  Clock::time_point deadline_;    // of the stage
-  Clock::time_point linger_end_;  // end of kLinger, even if bytes still arrive
+  Clock::time_point deadline_;    // time at which the current stage must end
+  Clock::time_point linger_end_;  // time at which kLinger must end, even if bytes still arrive
   bool is_authenticated_ = false;
   bool is_in_share_ = false;
 
-  // Input.
-  std::vector<char> incoming_;  // of the read in progress
-  std::string pending_;         // not parsed yet
+  std::vector<char> incoming_;  // buffer of the read in progress
+  std::string pending_;         // received bytes that are not parsed yet
   uint64_t counted_tls_ = 0, counted_buffers_ = 0;
   uint64_t counted_header_ = 0, counted_body_ = 0;
   bool is_new_ = true;  // nothing was read yet
   bool reading_ = false, input_ended_ = false;
-  bool drops_input_ = false;  // no request follows
+  bool drops_input_ = false;  // received bytes are dropped: no request follows
   uint64_t dropped_bytes_ = 0;
 
-  // The request.
   std::optional<Parser> parser_;
   HttpRequest request_;
   size_t header_bytes_ = 0, header_lines_ = 0;
-  uint64_t overhead_bytes_ = 0;  // of chunks
-  bool is_folded_ = false;       // a header has several lines
+  uint64_t overhead_bytes_ = 0;  // bytes of chunk headers and trailers
+  bool is_folded_ = false;       // a header field spans several lines
   bool is_http11_ = true, keeps_alive_ = true;
 
-  // The answer.
-  HttpHeaders answer_headers_;  // of all answers to the request
+  HttpHeaders answer_headers_;  // headers added to each answer to the request
   std::shared_ptr<HttpAnswer> answer_;
-  std::deque<HttpAnswer::Piece> out_;  // being written, from sent_ on
+  std::deque<HttpAnswer::Piece> out_;  // pieces being written; sent_ bytes of the first were sent
   size_t sent_ = 0;
   bool writing_ = false;
-  bool has_sent_some_ = false;  // of the answer
-  Clock::time_point written_;   // when the caller last took a byte
+  bool has_sent_some_ = false;  // a part of the current answer was sent
+  Clock::time_point written_;   // time at which the caller last took a byte
   Clock::time_point window_start_;
-  uint64_t window_bytes_ = 0;  // taken since window_start_
+  uint64_t window_bytes_ = 0;  // bytes that the caller took since window_start_
 };
 
 }  // namespace hearth

@@ -27,14 +27,14 @@ bool IsMapped(const AddressBytes& bytes) {
 }
 
 std::optional<AddressBytes> ParseAddress(absl::string_view text, bool* is_v4) {
-  const std::string address(text.substr(0, text.find('%')));  // without the interface
+  const std::string address(text.substr(0, text.find('%')));  // without the IPv6 interface name
   AddressBytes bytes = kMapped;
   *is_v4 = inet_pton(AF_INET, address.c_str(), bytes.data() + kMappedBits / 8) == 1;
   if (*is_v4 || inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) return bytes;
   return std::nullopt;
 }
 
-// DNS cannot redirect an IP address.
+// Whether `host` is an IP address. DNS rebinding cannot redirect an IP address.
 bool IsAddress(const std::string& host) {
   return (!host.empty() && host.find_first_not_of("0123456789.") == std::string::npos) ||
          host.find(':') != std::string::npos;

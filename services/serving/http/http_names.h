@@ -16,16 +16,17 @@ namespace hearth {
 // A block of IP addresses.
 class Cidr {
  public:
-  // "10.0.0.0/8", "fd00::/8", "192.0.2.7". kInvalidArgument says what is valid.
+  // Parses "10.0.0.0/8", "fd00::/8" or "192.0.2.7". kInvalidArgument names valid forms.
   static absl::StatusOr<Cidr> Parse(absl::string_view text);
-  // Comma-separated blocks; "" is none.
+  // Parses comma-separated blocks; "" gives an empty list.
   static absl::StatusOr<std::vector<Cidr>> ParseList(absl::string_view text);
 
-  // `address` has no port. Returns false if it is no address.
+  // Whether the block contains `address`, an IP address without a port. False if it is no IP
+  // address.
   bool Contains(absl::string_view address) const;
 
  private:
-  std::array<uint8_t, 16> bytes_ = {};  // an IPv4 address as ::ffff:a.b.c.d
+  std::array<uint8_t, 16> bytes_ = {};  // IPv4 addresses are stored as ::ffff:a.b.c.d
   int bits_ = 128;
 };
 
@@ -33,16 +34,17 @@ class Cidr {
 // 64 bits, because one host can use all of its addresses.
 std::string CallerOfAddress(absl::string_view address);
 
-// "localhost:8000" without its port; "[::1]:80" without port and brackets; in lower case.
+// Returns the host of "localhost:8000" or "[::1]:80", without port and brackets, in lower case.
 std::string HostOf(absl::string_view authority);
 
-// Which Host a request may name. A page of another site whose name was pointed at this server (DNS
-// rebinding) sends the name of its own site.
+// HostRule: which hosts a request's Host header may name. It protects against DNS rebinding: a page
+// of another site, whose name was pointed at this server, sends the name of that site.
 class HostRule {
  public:
-  // `listen`: HOST:PORT of the server. `hosts`: more names; "*": all.
+  // `listen`: HOST:PORT of the server. `hosts`: additional names; "*" allows all names.
   HostRule(absl::string_view listen, std::vector<std::string> hosts);
-  // Allows localhost, every IP address, the host of `listen`, and `hosts`.
+  // Whether Host may be `authority`: localhost, any IP address, the host of `listen`, or one of
+  // `hosts`.
   bool Allows(absl::string_view authority) const;
 
  private:

@@ -29,13 +29,14 @@ using std::chrono::steady_clock;
 constexpr auto kCheckPeriod = std::chrono::milliseconds(250);
 // Period of the checks while an ending server waits for its last answers.
 constexpr auto kDrainCheckPeriod = std::chrono::milliseconds(10);
-// When the server is destroyed, answers in progress have this long to reach their callers.
+// When the server is destroyed, answers in progress get this long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
 constexpr int kAcceptsAtOnce = 64;
 constexpr auto kTrimPause = std::chrono::seconds(5);
 constexpr uint64_t kTrimBytes = uint64_t{32} << 20;
-// TCP keepalive finds callers whose host is gone, or that hung up after they closed their sending
-// half: after 3 probes, or when the caller's system has forgotten the connection (60 s on Linux).
+// TCP keepalive finds callers whose machine is gone, and callers that hung up after they closed
+// their sending half: after 3 probes, or when the caller's kernel has forgotten the connection (60
+// s on Linux).
 constexpr int kKeepAliveS = 5, kKeepAliveProbes = 3;
 
 absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& texts) {
@@ -62,17 +63,18 @@ void SetSocketOptions(tcp::socket* socket) {
   set(TCP_KEEPCNT, kKeepAliveProbes);
 }
 
-// Returns true if an error of accept concerns one connection. For other errors the process or the
-// machine has no free descriptors or memory, and the next accept would fail at once.
+// Returns true if an error of accept concerns only one connection. Otherwise the process or the
+// machine lacks descriptors or memory, and the next accept would fail at once.
 bool IsPerConnectionError(ErrorCode error) {
   return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
          error == asio::error::interrupted || error.value() == EPROTO;
 }
 
-// Returns the connection to close for a newcomer of `address`, or null. Only connections of callers
-// that are not authenticated are closed: those of the address with the most connections; among them
-// first those that take no byte, then those without an answer in progress (the one whose time ends
-// first), then the oldest. An answer in progress is not ended for a newcomer of the same address.
+// Returns the connection to close for a new connection from `address`, or null. Candidates are the
+// connections of the address with the most unauthenticated connections. Closed first: a connection
+// whose caller takes no byte of its answer; next, one without an answer in progress, the earliest
+// deadline first; last, the oldest. An answer in progress is not ended for a new connection from
+// the same address.
 HttpConnection* FindVictim(const HttpConnection::Server& server, const std::string& address,
                            steady_clock::time_point now) {
   size_t most = 0;
@@ -167,7 +169,7 @@ class HttpServer::Rep {
                  {{"error", why}});
   }
 
-  // Loads a changed certificate; an invalid one is not used.
+  // Loads the TLS certificate if it has changed. An invalid certificate is not used.
   absl::Status RefreshContext() {
     const std::shared_ptr<const TlsTexts> texts = server_.options.tls();
     if (texts == texts_) return absl::OkStatus();
@@ -178,21 +180,21 @@ class HttpServer::Rep {
     return absl::OkStatus();
   }
 
-  // Each busy connection has a turn between two waits. If callers connect faster than that, a
-  // newcomer would wait for all of them; so several connections are accepted at once.
+  // Accepts several connections at once. Between two waits of the event loop each busy connection
+  // has a turn, so a new connection would otherwise wait for all of them.
   void Accept(tcp::acceptor* acceptor) {
     acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
       if (cancelled || finished_ || is_accept_paused_) return;
-      Accept(acceptor);  // first, so that a fault below leaves it
+      Accept(acceptor);  // first, so that accepting continues if the code below throws
       for (int i = 0; i < kAcceptsAtOnce; ++i) {
         tcp::socket socket(*io_);
         ErrorCode error;
         acceptor->accept(socket, error);
         if (error == asio::error::would_block) return;
         if (!error) {
-          // Posted, not called here: a connection accepted by this loop may have been answered
-          // already, but would count as busy, because the end of its write waits for the end of
-          // this loop.
+          // Post Take instead of calling it. A connection that this loop accepted may have been
+          // answered already, but it counts as busy until the end of its write runs, after this
+          // loop.
           asio::post(*io_, [this, socket = std::move(socket)]() mutable {
             if (!finished_) Take(std::move(socket));
           });
@@ -203,7 +205,7 @@ class HttpServer::Rep {
     });
   }
 
-  // If there is no free descriptor or memory, new connections wait until the next check.
+  // Called if descriptors or memory are missing: new connections wait until the next check.
   void PauseAccepting(ErrorCode error) {
     LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
                  {{"error", error.message()}});
@@ -214,7 +216,7 @@ class HttpServer::Rep {
   void Take(tcp::socket socket) {
     ErrorCode error;
     const tcp::endpoint from = socket.remote_endpoint(error);
-    if (error) return;  // it is gone
+    if (error) return;  // the connection is closed already
     SetSocketOptions(&socket);
     const std::string address = from.address().to_string();
     HttpConnection::Caller caller;
@@ -232,7 +234,8 @@ class HttpServer::Rep {
     connection->Open();
   }
 
-  // Makes room for a new connection, or marks it as extra. Returns false if there is no room.
+  // Makes room for a new connection, or marks it as extra. Returns false if there is no room for
+  // it.
   bool MakeRoom(HttpConnection::Caller* caller) {
     const HttpLimits& limits = server_.options.limits;
     caller->is_extra = server_.draining;
@@ -255,7 +258,7 @@ class HttpServer::Rep {
     return goes != nullptr;
   }
 
-  // Ends the server once no answer is in progress, or at finish_by_. Extra connections do not
+  // Ends the server when no answer is in progress, or at finish_by_. Extra connections do not
   // count: callers that reconnect again and again would delay the end for ever.
   void Finish() {
     const auto answers = [](const auto& entry) {
@@ -278,7 +281,7 @@ class HttpServer::Rep {
                                                                              : kDrainCheckPeriod);
     check_timer_.async_wait([this](ErrorCode error) {
       if (error) return;
-      CheckConnections();  // first, so that a fault below leaves it
+      CheckConnections();  // first, so that checking continues if the code below throws
       if (finished_) return;
       if (std::exchange(is_accept_paused_, false)) {
         for (tcp::acceptor& acceptor : acceptors_) Accept(&acceptor);
@@ -290,8 +293,8 @@ class HttpServer::Rep {
     });
   }
 
-  // Returns freed memory to the system after much of the budget was in use; the allocator would
-  // keep it. Runs on the pool: trimming 150 MiB takes 50 to 120 ms on a busy machine.
+  // If much of the budget was in use, returns freed memory to the system; malloc would keep it.
+  // Runs on the pool, because trimming 150 MiB takes 50 to 120 ms on a busy machine.
   void Trim(steady_clock::time_point now) {
     const uint64_t held = held_bytes();
     peak_bytes_ = std::max(peak_bytes_, server_.budget->TakePeakBytes());
@@ -304,14 +307,14 @@ class HttpServer::Rep {
 
   Listeners listeners_;
   const std::shared_ptr<asio::io_context> io_;
-  // Used by the server's thread.
+  // Used only by the server's thread.
   HttpConnection::Server server_;
   std::list<tcp::acceptor> acceptors_;
   asio::steady_timer check_timer_{*io_};
   LogRate accept_failures_;
   steady_clock::time_point finish_by_ = steady_clock::time_point::max();
   steady_clock::time_point trimmed_;
-  uint64_t peak_bytes_ = 0;  // of the budget, since trimmed_
+  uint64_t peak_bytes_ = 0;  // most bytes that the budget counted since trimmed_
   bool finished_ = false;
   bool is_accept_paused_ = false;  // new connections wait until the next check
   std::shared_ptr<const TlsTexts> texts_;

@@ -22,10 +22,10 @@
 namespace hearth {
 namespace {
 
-// After the drain, calls that still run get this long to notice that they are cancelled.
+// After the drain timeout, running calls are cancelled and have this long to end.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
-// A unix socket's connection without a call for this long is ended; the client connects again
-// later.
+// The server closes a unix-socket connection that has had no call for this long. The client
+// connects again for its next call.
 constexpr int kLocalIdleMs = 10 * 60 * 1000;
 
 std::string DialAddress(const std::string& listen, int port) {
@@ -33,7 +33,7 @@ std::string DialAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
-// Returns the options of an acceptor whose connections go to `builder`'s server.
+// Returns the options of an acceptor that hands its connections to the server of `builder`.
 ConnectionAcceptor::Options AcceptorOptionsOf(
     const std::string& listen, bool speaks_tls, const ConnectionLimits& limits,
     Admission* admission, grpc::ServerBuilder* builder,
@@ -61,9 +61,10 @@ ConnectionAcceptor::Options AcceptorOptionsOf(
   return options;
 }
 
-// Keeps a server without a port for the life of the process. gRPC 1.51 ends its callback queue with
-// the last server and channel that have callbacks, and sometimes aborts then ("ref_counted.h:
-// assertion failed: prior > 0"): one stop in some hundreds on a loaded machine.
+// Keeps a server without a port until the process ends. gRPC 1.51 ends its callback queue together
+// with the last server or channel that has callbacks, and sometimes aborts when it does
+// ("ref_counted.h: assertion failed: prior > 0"): about one stop in some hundreds on a loaded
+// machine.
 void KeepCallbackQueue() {
   static const grpc::Server* const kept = [] {
     grpc::ServerBuilder builder;
@@ -84,7 +85,8 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   grpc::ServerBuilder builder;
   TuneServerTransport(&builder, limits.all_bytes);
   if (absl::StartsWith(listen, "unix:")) {
-    // The acceptor does not know which of these connections have calls.
+    // gRPC closes idle connections of a unix socket: the acceptor does not know which of them have
+    // calls.
     builder.AddChannelArgument("grpc.max_connection_idle_ms", kLocalIdleMs);
   }
   const bool speaks_tls = credentials != nullptr;
@@ -138,7 +140,7 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
   admission_->Close();
   const bool is_idle = admission_->WaitIdle(absl::Now() + drain_timeout);
   const int cut_off = is_idle ? 0 : admission_->running();
-  // The flush waits for publishes, and would also wait for the calls that are cut off.
+  // Cancel the calls that still run before the flush, because the flush would wait for them.
   if (cut_off > 0) server_->Shutdown(absl::ToChronoTime(absl::Now()));
   if (flush) flush(absl::Now() + kFlushTimeout);
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
@@ -148,7 +150,8 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
 absl::Status WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   const std::string line = text + "\n";
-  // Creates a new file: other users may write to the folder, and link to a file of this user.
+  // Unlink first, so that a new file is created: in a folder that other users may write to, the
+  // name may be their link to a file of this user.
   unlink(temporary.c_str());
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file >= 0) {

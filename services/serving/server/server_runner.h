@@ -1,7 +1,7 @@
 // ServerRunner: runs one gRPC server: listening, health, reflection, address file, drain.
 //
 // Health is answered for the whole server ("") and for each service by name.
-// Thread safety: Start and Drain from one thread, the main one.
+// Thread safety: call Start and Drain from the main thread.
 // Ownership: services and admission must outlive the runner.
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
 #define HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
@@ -22,30 +22,31 @@
 
 namespace hearth {
 
-// Time for publishes of finished requests to reach the store.
+// Time limit of Drain's `flush`, in which the last publishes reach the store.
 inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
 
 struct NamedService {
-  std::string name;  // "hearth.v1.CacheStore"
+  std::string name;  // for example "hearth.v1.CacheStore"
   grpc::Service* service = nullptr;
 };
 
 class ServerRunner {
  public:
-  // Serves when it returns. kUnavailable names the address if listening fails. `credentials` null:
-  // no TLS. `limits`: limits of connections; for a unix socket only their number applies.
+  // Starts the server; it accepts calls when Start returns. kUnavailable names the address if
+  // listening fails. `credentials` null: no TLS. `limits`: limits of connections; for a unix socket
+  // only the number of connections is limited.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
       const std::string& listen, const std::vector<NamedService>& services, Admission* admission,
       std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
       const ConnectionLimits& limits = ConnectionLimits());
   ~ServerRunner();
 
-  // The address for clients:
+  // Returns the address to which clients connect.
   const std::string& address() const { return address_; }
 
   // Reports NOT_SERVING to health checks, and refuses new calls. Running calls may finish until
-  // `drain_timeout` and are then cancelled. `flush` is called when no call runs, and may take
-  // kFlushTimeout. Returns the number of cancelled calls.
+  // `drain_timeout` and are then cancelled. Then calls `flush`, which may take kFlushTimeout.
+  // Returns the number of cancelled calls.
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
@@ -60,7 +61,7 @@ class ServerRunner {
   Admission* const admission_;
 };
 
-// Writes `text` and a newline atomically: a reader sees the old file or all of the new one.
+// Replaces the file by `text` and a newline, atomically: a reader sees the old or the new content.
 absl::Status WriteFileWhole(const std::string& path, const std::string& text);
 
 }  // namespace hearth

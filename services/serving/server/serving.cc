@@ -36,7 +36,7 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
 }  // namespace
 
 void SetUpServer(const ServerFlags& flags) {
-  SetUpLogging(flags.log_level, flags.log_format);  // first, because a stop signal is logged
+  SetUpLogging(flags.log_level, flags.log_format);  // first: the functions below may log
   HandleStopSignals();
   KeepFreedMemory();
   RaiseOpenFileLimit();

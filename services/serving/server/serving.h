@@ -1,7 +1,7 @@
-// The part of main that both servers share: listens, reports the address, waits for a stop signal,
-// drains. On SIGHUP the files of `access` are read again.
+// The part of main that hearth-store and hearth-worker share: listens, reports the address, waits
+// for a stop signal, drains. On SIGHUP the files of `access` are read again.
 //
-// Thread safety: called from main, which it blocks.
+// Thread safety: call from main. Serve blocks main until the server stops.
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 #define HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 
@@ -21,7 +21,7 @@
 
 namespace hearth {
 
-// StoppedLine: the last line of the log, written when a server has released everything.
+// StoppedLine: writes the last line of the log, when a server has released everything.
 //
 // Must be the first local variable of a server's main, so that its destructor runs last.
 // Thread safety: none.
@@ -38,7 +38,7 @@ class StoppedLine {
   StoppedLine(const StoppedLine&) = delete;
   StoppedLine& operator=(const StoppedLine&) = delete;
 
-  // Call when the last call has ended; closing the store or the model follows.
+  // Call when no call runs any more, before the store or the model is closed.
   void SetDrained(absl::Duration took, int cut_off_calls) {
     drained_ = took;
     cut_off_calls_ = cut_off_calls;
@@ -51,19 +51,19 @@ class StoppedLine {
   absl::Time closing_since_;
 };
 
-// Sets up signals, allocator, open files and log. REQUIRES: after BlockSignal, before other
-// threads.
+// Sets up stop signals, the allocator, the limit of open files, and the log. REQUIRES: BlockSignal
+// was called, and no other thread was started.
 void SetUpServer(const ServerFlags& flags);
 
-// Checks that the fixed ports of a server's addresses are free, before a model is loaded or a store
-// is opened. kUnavailable names the flag and the address.
+// Checks that the ports in the listen flags are free, before a model is loaded or a store is
+// opened. Port 0 is always free. kUnavailable names the flag and the address.
 absl::Status CheckPorts(const ServerFlags& flags);
-// `prefix`: part of the flag's name before "listen".
+// Checks the address `listen`. `prefix`: the part of its flag's name before "listen".
 absl::Status CheckPort(const char* prefix, const std::string& listen);
 
 // Serves until a stop signal. Returns OK after a drain, or the reason why the server could not
-// start. `drain` is called when the drain begins (null: nothing else drains), `flush` when no call
-// runs any more. `stopped` logs the stop when main ends.
+// start. `drain`: called when the drain begins; null: nothing. `flush`: called when no call runs
+// any more. `stopped` logs the stop when main ends.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped,
