@@ -14,8 +14,8 @@
 namespace hearth {
 namespace {
 
-// Returns the options of a command and of the groups in it; with `commands`, also those of the
-// commands below it.
+// Returns the options of a command and of its option groups. If `commands` is true, also returns
+// the options of its subcommands.
 std::vector<const CLI::Option*> OptionsOf(const CLI::App& app, bool commands) {
   std::vector<const CLI::Option*> options = app.get_options();
   for (const CLI::App* below : app.get_subcommands(nullptr)) {
@@ -53,7 +53,7 @@ void AddDuration(CLI::App* command, const std::string& name,
   command->add_option_function<std::string>(name, take, help)->option_text("DURATION");
 }
 
-// CLI11's own transformer would print the numbers in the help.
+// CLI11's own CheckedTransformer would print the enum's numbers in the help.
 CLI::Option* AddChoice(CLI::App* command, const std::string& name,
                        const std::map<std::string, int>& choices,
                        const std::function<void(int)>& choose, const std::string& help) {
@@ -131,10 +131,10 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
     return kExitUsage;
   }
   try {
-    std::reverse(words.begin(), words.end());  // CLI11 takes the words in reverse order
+    std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse order
     app_->parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    // CLI11 also throws for --help and --version, with the code 0.
+    // CLI11 also throws for --help and --version; the exception then has exit code 0.
     if (error.get_exit_code() == 0) {
       console.out << page_ << std::flush;
       if (page_.empty()) app_->exit(error, console.out, console.err);
@@ -145,7 +145,8 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
   return std::nullopt;
 }
 
-// Reports unknown flags first, then unknown words: other errors may follow from these.
+// Reports unknown flags first, then unknown words, because an unknown word may cause the other
+// parser errors.
 std::string CommandLine::DescribeError(const std::string& parser_message) const {
   const CLI::App* command = app_.get();
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();

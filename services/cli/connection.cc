@@ -28,9 +28,11 @@ namespace {
 const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
 
 constexpr char kWorkerVariable[] = "HEARTHCTL_WORKER";
-constexpr char kTooLarge[] = "Sent message larger than max";  // gRPC's error text
+// the text of gRPC's error for a message over the size limit
+constexpr char kTooLarge[] = "Sent message larger than max";
 
-// Limit of one connection attempt. A busy server may answer late; a refusal returns at once.
+// Time limit of one connection attempt. A busy server may take seconds to answer, but a refused
+// connection fails at once.
 constexpr absl::Duration kAttempt = absl::Seconds(10);
 
 // Returns an error if `text` is not an address, else "".
@@ -46,7 +48,8 @@ std::string CheckAddress(const std::string& text) {
   return "";
 }
 
-// Returns gRPC's reason why a channel does not connect. Tries once more, for at most a second.
+// Returns gRPC's reason why the channel cannot connect. Attempts to connect once more, for at most
+// one second.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
@@ -61,7 +64,7 @@ std::string UnknownHost(const std::string& address) {
   if (absl::StartsWith(host, "[")) {
     host = host.substr(1, host.size() - 2);
   } else if (absl::StrContains(host, ":")) {
-    return "";  // a URI scheme of gRPC
+    return "";  // more than one colon: a URI with a scheme that gRPC knows, such as dns:
   }
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
@@ -177,7 +180,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
 
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
   const absl::Status converted = FromGrpcStatus(status);
-  // gRPC itself answers UNIMPLEMENTED without a text: the server does not have this service.
+  // If the server does not have this service, gRPC answers UNIMPLEMENTED without a message.
   if (absl::IsUnimplemented(converted) && converted.message().empty()) {
     const bool worker = peer.kind == PeerKind::kWorker;
     return absl::UnimplementedError(
@@ -191,7 +194,8 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         absl::StrCat("the request is too large: a ", KindName(peer.kind), " takes at most ",
                      kMaxMessageBytes >> 20, " MiB; ", converted.message()));
   }
-  // A client without TLS notices a TLS server only when the first call fails.
+  // A client without TLS cannot tell at connection time that the server uses TLS: the first call
+  // fails.
   const std::string tls =
       absl::IsUnavailable(converted) ? TlsMismatch(converted.message(), *peer.access) : "";
   const std::string name = absl::StrCat(KindName(peer.kind), " at ", peer.address);

@@ -1,6 +1,6 @@
-// Connects to a worker or a store and calls it. Errors name the server and what to do.
+// Connects to a worker or a store, and calls it. Error messages name the server and say what to do.
 //
-// Thread safety: pure functions. Ownership: the channel keeps the connection.
+// Thread safety: pure functions. Ownership: the returned channel owns the connection.
 #ifndef HEARTH_SERVICES_CLI_CONNECTION_H_
 #define HEARTH_SERVICES_CLI_CONNECTION_H_
 
@@ -34,16 +34,18 @@ struct PeerFlags {
   PeerKind kind = PeerKind::kWorker;
   std::string address;
   absl::Duration wait;
-  std::string tenant;  // stores only; empty: the caller's own tenant
-  // A command with two peers gives both the same access.
+  // tenant to act for, for stores only; empty: the tenant of the caller's token
+  std::string tenant;
+  // TLS files and token. Shared, because a command that calls two servers uses the same for each.
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
   // Declares --worker or --store, --wait, and the flags for TLS and tokens.
   void Declare(CLI::App* command);
-  // The same for several workers: --worker may be repeated and sets `addresses`; `address` stays
-  // unset.
+  // Declares the flags of Declare for several workers: --worker may be repeated and fills
+  // `addresses`; the member `address` stays unset.
   void DeclareSeveral(CLI::App* command, std::vector<std::string>* addresses);
-  // Declares --worker or --store as optional: without the flag `address` does not change.
+  // Declares --worker or --store as an optional flag. If the flag is not given, `address` does not
+  // change.
   CLI::Option* DeclareOptional(CLI::App* command, const std::string& why);
 
  private:
@@ -51,19 +53,20 @@ struct PeerFlags {
   void DeclareAccess(CLI::App* command);
 };
 
-// Silences log lines of gRPC and protobuf, which name internal files; programs report errors in one
-// line themselves. Has no effect on gRPC if GRPC_VERBOSITY is set.
+// Silences the log lines of gRPC and protobuf, which name source files of these libraries: each
+// program reports an error itself, in one line. Has no effect on gRPC if GRPC_VERBOSITY is set.
 void KeepLibrariesQuiet();
 
-// Returns once connected, so that measurements do not include connecting. kUnavailable: no server
-// answered within `wait`; if `wait` is 0, the first attempt was refused.
+// Returns the channel after the connection is established, so that measurements do not include the
+// time to connect. kUnavailable: no server answered within `wait`, or, if `wait` is 0, the first
+// attempt failed.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
-// Returns the error of an RPC, with the peer's kind and address before the message.
+// Returns the error of an RPC. The message begins with the kind and address of the server.
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer);
 
-// Makes one call and returns the answer: Call(stub, &v1::Inference::Stub::Tokenize, request,
-// worker).
+// Makes one RPC and returns its response. Example: Call(stub, &v1::Inference::Stub::Tokenize,
+// request, worker).
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Call(Stub* stub,
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -76,7 +79,7 @@ absl::StatusOr<Response> Call(Stub* stub,
   return response;
 }
 
-// Connects, then makes one call.
+// Connects to the server, makes one RPC and returns its response.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Ask(const PeerFlags& peer,
                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,

@@ -18,7 +18,7 @@ namespace hearth {
 namespace {
 
 size_t LengthOf(uint8_t lead) {
-  if (lead < 0xc0) return 1;  // also for a byte that cannot start a character
+  if (lead < 0xc0) return 1;  // ASCII, or a byte that cannot start a UTF-8 character
   if (lead < 0xe0) return 2;
   return lead < 0xf0 ? 3 : 4;
 }
@@ -31,7 +31,7 @@ bool IsControl(uint32_t code) {
 
 constexpr char kNotReached[] = "hearth.NotReached";
 
-// "CODE_NAME: message", on one line.
+// Returns "CODE_NAME: message", with line ends replaced.
 std::string OneLine(const absl::Status& status) {
   std::string line = absl::StatusCodeToString(status.code());
   line += ": ";
@@ -40,7 +40,7 @@ std::string OneLine(const absl::Status& status) {
   return line;
 }
 
-// Whether the environment variable equals `value`; "" also matches an unset variable.
+// Returns whether the environment variable has this value. An unset variable counts as "".
 bool Says(const char* variable, const char* value) {
   const char* const text = std::getenv(variable);
   return std::strcmp(text == nullptr ? "" : text, value) == 0;
@@ -76,7 +76,8 @@ int RunSafely(Console& outside, const std::function<int(Console&)>& run) {
 void SafeStream::Buffer::Show(absl::string_view text, std::string* shown) {
   for (const char c : text) {
     const bool goes_on = (static_cast<uint8_t>(c) & 0xc0) == 0x80;
-    if (!held.empty() && !goes_on) *shown += std::exchange(held, "");  // it was not a character
+    // the bytes in `held` were not a UTF-8 character
+    if (!held.empty() && !goes_on) *shown += std::exchange(held, "");
     held += c;
     if (held.size() < LengthOf(static_cast<uint8_t>(held[0]))) continue;
     const uint32_t code =

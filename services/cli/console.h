@@ -1,8 +1,8 @@
-// Console: the streams that a command reads and writes, and the exit codes.
+// Console: the streams that a command reads and writes, and the exit codes of the programs.
 //
-// Exit codes: 0 success; 1 failure; 2 wrong command line or wrong value in it; 3 the server was not
-// reached (a server that answers UNAVAILABLE was reached); 130 interrupted. Each code but 0 comes
-// with one line on `err`: what failed, where, and what to do.
+// Exit codes: 0 success; 1 failure; 2 wrong command line, or a wrong value in it; 3 no connection
+// to the server (not for a server that answers UNAVAILABLE); 130 interrupted. For each exit code
+// except 0, `err` gets one line that says what failed, where, and what to do.
 // While a command runs, `out` and `err` are SafeStreams.
 // Thread safety: none. Ownership: borrows the streams.
 #ifndef HEARTH_SERVICES_CLI_CONSOLE_H_
@@ -24,10 +24,10 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitUnreachable = 3;
 inline constexpr int kExitInterrupted = 130;  // as in shells: 128 + SIGINT
 
-// A stream that writes to another and escapes control characters ("\x1b"), so that text from a
-// server, a model or a file cannot control a terminal. Escapes C0 except newline and tab, DEL, C1,
-// and the marks of bidirectional text. If a character arrives in pieces, it is written once
-// complete.
+// An output stream that writes to another stream and escapes control characters ("\x1b"), so that
+// text from a server, a model or a file cannot control the terminal. Escapes C0 characters except
+// newline and tab, DEL, C1 characters, and marks of bidirectional text. If the bytes of a UTF-8
+// character arrive in pieces, writes the character once it is complete.
 class SafeStream final : public std::ostream {
  public:
   explicit SafeStream(std::ostream* to) : std::ostream(nullptr), buffer_(to->rdbuf()) {
@@ -47,7 +47,7 @@ class SafeStream final : public std::ostream {
     explicit Buffer(std::streambuf* to) : to_(to) {}
     bool Write(absl::string_view text);
 
-    std::string held;  // bytes of an incomplete character
+    std::string held;  // the first bytes of an incomplete UTF-8 character
     int error = 0;
 
    protected:
@@ -66,7 +66,8 @@ class SafeStream final : public std::ostream {
   Buffer buffer_;
 };
 
-// Text that SafeStream does not escape: our own control sequences, and output for programs.
+// Text that SafeStream writes without escapes: control sequences of this program, and output for
+// other programs.
 struct Raw {
   absl::string_view text;
 };
@@ -77,33 +78,35 @@ struct Console {
   std::ostream& out;
   std::ostream& err;
   const char* program = "hearthctl";
-  bool terminal = false;  // `in` and `out` are a terminal that understands escape sequences
-  bool color = false;     // the same for `out` alone, and NO_COLOR is unset
-  bool progress = false;  // `err` is a terminal that understands escape sequences
-  bool shown = false;     // `out` is a terminal, of any kind
+  bool terminal = false;  // whether `in` and `out` are a terminal that understands escape sequences
+  // whether `out` is a terminal that understands escape sequences, and NO_COLOR is unset
+  bool color = false;
+  bool progress = false;  // whether `err` is a terminal that understands escape sequences
+  bool shown = false;     // whether `out` is a terminal, with or without escape sequences
 };
 
 // Returns this process's console, and ignores SIGPIPE: if the reader of the output goes away
 // (`hearthctl ls | head`), writes fail but the process continues.
 Console ProcessConsole(const char* program);
 
-// Runs a program with SafeStreams. If output was lost, returns a failure and prints why; prints
-// nothing if the reader closed the pipe.
+// Runs a program with SafeStreams. If writing the output failed, prints the reason and returns
+// kExitFailed. Prints no reason if the reader of a pipe closed it.
 int RunSafely(Console& outside, const std::function<int(Console&)>& run);
 
-// Returns the error with `subject` before its message.
+// Returns the error with `subject` and a colon before its message.
 absl::Status About(const std::string& subject, const absl::Status& status);
 
-// Returns kUnavailable, marked as "could not connect to the server".
+// Returns a kUnavailable error that Fail maps to exit code 3: no connection to the server.
 absl::Status NotReached(const std::string& message);
 
-// Prints the error in one line. Returns kExitUsage for kInvalidArgument, kExitUnreachable for
-// NotReached, else kExitFailed. If output was lost, prints nothing, because RunSafely reports it.
+// Prints the error in one line. Returns kExitUsage for kInvalidArgument, kExitUnreachable for an
+// error of NotReached, else kExitFailed. If writing the output failed, prints nothing, because
+// RunSafely reports it.
 int Fail(Console& console, const absl::Status& status);
 int FailUsage(Console& console, const std::string& message);
 
-// Prints text of a model; files and pipes get it without escapes. Returns false if writing failed:
-// the caller should stop generating.
+// Prints text of a model: escaped for a terminal, unchanged for a file or a pipe. Returns false if
+// writing failed; the caller should then stop generating.
 bool PrintAnswer(absl::string_view text, Console& console);
 
 }  // namespace hearth

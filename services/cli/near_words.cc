@@ -14,10 +14,11 @@ namespace hearth {
 namespace {
 
 constexpr size_t kMostSuggested = 3;
-// Largest edit distance for variables with another prefix.
+// Largest edit distance at which a variable that has another prefix is reported as mistyped.
 constexpr size_t kNearVariable = 2;
 
-// Number of letters to insert, delete or change.
+// Returns the Levenshtein distance: the least number of letters to insert, delete or replace to
+// turn one word into the other.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -32,8 +33,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
-// Kubernetes sets such variables for each service that a pod sees: HEARTH_STORE_SERVICE_HOST,
-// HEARTH_STORE_PORT_7080_TCP_ADDR.
+// Returns whether Kubernetes sets a variable of this form for each service that a pod can see, such
+// as HEARTH_STORE_SERVICE_HOST or HEARTH_STORE_PORT_7080_TCP_ADDR.
 bool IsKubernetesVariable(const std::string& name) {
   if (absl::EndsWith(name, "_SERVICE_HOST") || absl::EndsWith(name, "_PORT")) return true;
   if (absl::StrContains(name, "_SERVICE_PORT")) return true;

@@ -27,7 +27,8 @@ FlagText DescribeFlag(const CLI::Option& option) {
   return flag;
 }
 
-// Adds the flags of the app and of its groups. A group is a subcommand without a name.
+// Adds the flags of `app` and of its option groups. CLI11 represents an option group as a
+// subcommand without a name.
 void AddFlags(const CLI::App& app, std::vector<FlagText>* flags) {
   for (const CLI::Option* option : app.get_options()) flags->push_back(DescribeFlag(*option));
   for (const CLI::App* group : app.get_subcommands(nullptr)) {
@@ -42,7 +43,8 @@ void AddCommands(const CLI::App& app, const std::string& before,
     const std::string name = before + below->get_name();
     const size_t count = commands->size();
     AddCommands(*below, name + " ", commands);
-    if (commands->size() > count) continue;  // it is only the parent of the commands just added
+    // this command only groups the commands that were just added
+    if (commands->size() > count) continue;
     CommandText& command = commands->emplace_back();
     command.name = name;
     command.what = below->get_description();
@@ -106,7 +108,7 @@ std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
   return names;
 }
 
-// Choices of positional arguments.
+// Returns the allowed words of all positional arguments.
 std::string LooseWords(const std::vector<FlagText>& flags) {
   std::vector<std::string> words;
   for (const FlagText& flag : flags) {
@@ -115,7 +117,7 @@ std::string LooseWords(const std::vector<FlagText>& flags) {
   return absl::StrJoin(words, " ");
 }
 
-// Returns, for each first word of a command, its second words.
+// For commands of two words such as "state save": returns the second words by first word.
 std::map<std::string, std::vector<std::string>> Words(const ProgramText& program) {
   std::map<std::string, std::vector<std::string>> words;
   for (const CommandText& command : program.commands) {
@@ -132,8 +134,8 @@ std::string FirstWords(const ProgramText& program) {
                        [](std::string* out, const auto& word) { *out += word.first; });
 }
 
-// The cases of one command: after a flag with choices the choices, after a dash the flags. If
-// nothing is offered, bash completes file names.
+// Returns the cases of bash's `case` statement for one command: after a flag with choices, offers
+// the choices; after a dash, offers the flags. If neither matches, bash completes file names.
 std::string BashFlags(const std::vector<FlagText>& flags) {
   std::string cases;
   for (const FlagText& flag : flags) {

@@ -13,17 +13,17 @@ class App;
 namespace hearth {
 
 struct FlagText {
-  // With dashes; a positional argument has its plain name.
+  // A flag's names, with dashes; or the plain name of a positional argument.
   std::vector<std::string> names;
-  std::string value;                 // such as FILE or UINT; empty: the flag takes no value
-  std::vector<std::string> choices;  // if the value must be one of these words
+  std::string value;  // type of the value, such as FILE or UINT; empty: the flag takes no value
+  std::vector<std::string> choices;  // the allowed values; empty: any value
   std::string help, fallback, variable;
 
   bool is_positional() const { return names[0][0] != '-'; }
 };
 
 struct CommandText {
-  std::string name;  // one or two words; empty: the program itself
+  std::string name;  // one or two words; empty: the entry describes the program itself
   std::string what, footer;
   std::vector<FlagText> flags;
 };
@@ -34,16 +34,18 @@ struct ProgramText {
   std::vector<CommandText> commands;
 };
 
-// `app`: the whole program.
+// Describes a whole program: `app` is the root command.
 ProgramText DescribeProgram(const CLI::App& app);
 
 // Returns the manual page in troff; `section`: "1" or "8".
 std::string ManPage(const ProgramText& program, const std::string& section);
-// Returns the program's part of docs/reference/reference.md.
+// Returns the section for this program in docs/reference/reference.md.
 std::string ReferencePage(const ProgramText& program);
-// Adds --man and --reference. Either flag sets `*page` and ends parsing with the code 0.
+// Adds the flags --man and --reference. Parsing one of them stores the page in `*page` and ends
+// with exit code 0.
 void AddPageFlags(const std::string& section, CLI::App* app, std::string* page);
-// Return scripts that complete commands, flags and choices when a shell sources them.
+// BashCompletion and ZshCompletion return a script that completes commands, flags and choices in the
+// shell that sources it.
 std::string BashCompletion(const ProgramText& program);
 std::string ZshCompletion(const ProgramText& program);
 

@@ -1,7 +1,7 @@
-// SignalThread: calls a function on its own thread each time the process gets a signal.
+// SignalThread: calls a function on a dedicated thread each time the process receives a signal.
 //
-// REQUIRES: the signal is blocked in all threads: call BlockSignal, or create a BlockedSignal,
-// before any other thread starts. The destructor waits for a running call.
+// REQUIRES: the signal is blocked in all threads. So call BlockSignal, or create a BlockedSignal,
+// before any other thread starts. The destructor waits for a running call of the function.
 #ifndef HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
 #define HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
 
@@ -18,20 +18,21 @@
 namespace hearth {
 
 inline void BlockSignal(int signal) {
-  std::signal(signal, SIG_DFL);  // an ignored signal would be dropped instead of kept pending
+  std::signal(signal, SIG_DFL);  // the kernel drops an ignored signal instead of keeping it pending
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-// In the calling thread.
+// Returns whether the calling thread blocks the signal.
 inline bool IsSignalBlocked(int signal) {
   sigset_t blocked;
   return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, signal) == 1;
 }
 
-// Blocks a signal while the object lives, in the creating thread and in threads that it starts.
+// Blocks a signal during its lifetime, in the creating thread and in threads which that thread
+// starts.
 class BlockedSignal {
  public:
   explicit BlockedSignal(int signal) {
@@ -68,7 +69,7 @@ class SignalThread {
   const int signal_;
   const std::function<void()> call_;
   std::atomic<bool> stopping_{false};
-  std::thread thread_;  // last: the thread uses the members above
+  std::thread thread_;  // declared last: the thread uses the members above
 };
 
 }  // namespace hearth

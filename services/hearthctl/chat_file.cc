@@ -28,7 +28,7 @@ absl::Status Bad(const std::string& where, const std::string& why) {
 }
 
 absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
-  // the root is the list of messages
+  // the root of the JSON document is the list of messages
   const std::string where = absl::StrCat("messages", json.Path());
   if (!json.is_object()) return Bad(where, "must be an object with text");
   bool has_text = false;
@@ -39,7 +39,8 @@ absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
     } else if (const auto is_on = value.Bool(); value.name() == "cache_breakpoint" && is_on.ok()) {
       part->set_cache_breakpoint(*is_on);
     } else if (value.name() == "type" && value.Is("text")) {
-      // Other chat programs write the type; only text is supported.
+      // Other chat programs write a "type" for each part of a message; only the type "text" is
+      // supported.
     } else {
       return Bad(where,
                  absl::StrCat("has the unknown or wrongly typed field ", Quoted(value.name()),
@@ -97,7 +98,8 @@ absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessa
   return absl::OkStatus();
 }
 
-// Reads to the end, or until one byte over the limit, because a device may be endless.
+// Reads the stream to its end, or until one byte over the size limit, because a device such as
+// /dev/zero has no end.
 absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
   std::string text;
   std::array<char, 64 << 10> block;
@@ -105,7 +107,7 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
     in.read(block.data(), std::min(block.size(), kMaxPromptFileBytes + 1 - text.size()));
     text.append(block.data(), static_cast<size_t>(in.gcount()));
   }
-  // std::cin reads through stdio, so only ferror reports its errors.
+  // std::cin reads through C stdio, so only ferror(stdin) reports a read error.
   if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   }
@@ -131,9 +133,10 @@ std::string ChatText(const v1::Chat& chat) {
     }
     const bool is_plain = parts.size() == 1 && !has_breakpoint;
     json["content"] = is_plain ? parts[0]["text"] : parts;
-    // Token ids of an answer, so that a later turn finds the cached prefix.
+    // Saves the token ids of the answer: if they are sent with the next turn, the prompt has the
+    // same tokens as the cached prefix.
     for (const uint32_t id : message.token_ids()) json["token_ids"].push_back(id);
-    // JsonLine also accepts an answer that ends inside a UTF-8 character.
+    // JsonLine also accepts an answer that ends in the middle of a UTF-8 character.
     absl::StrAppend(&text, text.size() > 1 ? ",\n " : "", JsonLine(json));
   }
   return text + "]\n";
@@ -173,7 +176,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   const std::string name = path == "-" ? "standard input" : path;
   std::ifstream file;
   if (path != "-") {
-    // Opening a folder succeeds and only reading fails, so check first.
+    // Opening a folder as a file succeeds and only reading it fails, so check first.
     std::error_code error;
     if (std::filesystem::is_directory(path, error)) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file of text"));

@@ -39,7 +39,7 @@ server was not reached; 130 interrupted. On failure one line on stderr says what
 and what to do.
 )";
 
-// Removed commands and their replacements.
+// Removed commands, each with the command that replaces it.
 constexpr std::pair<const char*, const char*> kMoved[] = {
     {"simulate", "hearth-simulate"},
     {"events", "python -m hearth_cache.events"},
@@ -60,7 +60,7 @@ int FailUnknown(Console& console, const std::vector<std::string>& commands,
 }
 
 int RunCommand(std::vector<std::string> words, Console& console) {
-  // Also accept `help`, `help COMMAND` and `version`.
+  // Accept the words `help`, `help COMMAND` and `version` in addition to the flags.
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
     words.push_back("--help");

@@ -1,5 +1,5 @@
-// The commands of hearthctl. Each function adds the commands of one file in commands/, with flags,
-// help, examples and the functions that run them.
+// The commands of hearthctl. Each function adds the commands of one file in commands/: their flags,
+// help, examples, and the functions that run them.
 //
 // Thread safety: none; used by main's thread.
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMANDS_H_
@@ -22,14 +22,14 @@ void AddWarmCommand(CommandLine* line);
 void AddExplainCommand(CommandLine* line);
 void AddStatsCommand(CommandLine* line);
 void AddDoctorCommand(CommandLine* line);
-void AddRestorePointCommands(CommandLine* line);  // ls, pin, unpin, drop
+void AddRestorePointCommands(CommandLine* line);  // adds the commands ls, pin, unpin and drop
 void AddWatchCommand(CommandLine* line);
-void AddTransferCommands(CommandLine* line);  // export, import
+void AddTransferCommands(CommandLine* line);  // adds the commands export and import
 
 void AddVerifyCommand(CommandLine* line);
 void AddDiffCommand(CommandLine* line);
 void AddBackupCommands(CommandLine* line);
-void AddSelfCommands(CommandLine* line);  // completion, man, reference
+void AddSelfCommands(CommandLine* line);  // adds the commands completion, man and reference
 
 }  // namespace hearth
 

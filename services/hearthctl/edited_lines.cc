@@ -23,7 +23,8 @@ namespace hearth {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// Turn bracketed paste on and off: the terminal then marks the start and end of pasted text.
+// Control sequences that turn bracketed paste on and off. While it is on, the terminal marks the
+// start and end of pasted text.
 constexpr char kMarkPastes[] = "\x1b[?2004h";
 constexpr char kMarkNoPastes[] = "\x1b[?2004l";
 constexpr absl::string_view kPasteEnd = "\x1b[201~";
@@ -33,7 +34,7 @@ void Send(const char* sequence) {
   std::fflush(stdout);
 }
 
-// Returns the text to insert for a paste.
+// Returns the text to insert into the line for a paste.
 std::string Insertion(std::string paste, bool is_too_long) {
   if (is_too_long) {
     return absl::StrCat("[a paste of more than ", EditedLines::kMaxPasteBytes >> 20,
@@ -41,7 +42,7 @@ std::string Insertion(std::string paste, bool is_too_long) {
   }
   if (!CheckUtf8(paste, "").ok()) return "[a paste that is not UTF-8 was ignored]";
   paste.erase(std::remove(paste.begin(), paste.end(), '\0'), paste.end());
-  // Terminals send the byte of the Return key for a line end.
+  // In a paste, terminals send a carriage return for a line end, like the Return key.
   return absl::StrReplaceAll(paste, {{"\r\n", "\n"}, {"\r", "\n"}});
 }
 
@@ -60,15 +61,15 @@ struct EditedLines::Editor {
     return static_cast<Editor*>(self);
   }
   static char* Prompt(EditLine* line) { return Of(line)->prompt.data(); }
-  // Waits until a byte can be read. Returns false if Ctrl-C came first.
+  // Waits until standard input has a byte. Returns false if Ctrl-C was pressed first.
   bool Wait() const {
     pollfd files[] = {{STDIN_FILENO, POLLIN, 0}, {stopped, POLLIN, 0}};
     while (::poll(files, 2, -1) < 0 && errno == EINTR) {
     }
     return files[1].revents == 0;
   }
-  // Waits for input, then calls libedit's own reader. Bracketed paste is turned on here, at the
-  // first key, because libedit has set its terminal mode by then: keys typed later are edited.
+  // Reads a key: waits for input, then calls libedit's reader. Turns bracketed paste on at the
+  // first key, because libedit has set the terminal's mode by that time.
   static int GetKey(EditLine* line, wchar_t* key) {
     Editor* const self = Of(line);
     if (!std::exchange(self->marks_pastes, true)) Send(kMarkPastes);
@@ -78,7 +79,8 @@ struct EditedLines::Editor {
     el_set(line, EL_GETCFN, &Editor::GetKey);
     return count;
   }
-  // Called when the terminal marks the start of a paste: inserts the paste into the line.
+  // Inserts pasted text into the line. libedit calls it when the terminal marks the start of a
+  // paste.
   static unsigned char TakePaste(EditLine* line, int /*key*/) {
     std::string paste;
     bool is_too_long = false;
@@ -100,7 +102,7 @@ struct EditedLines::Editor {
 EditedLines::EditedLines(const std::string& prompt, Interrupt* interrupt)
     : interrupt_(interrupt), editor_(std::make_unique<Editor>()) {
   assert(editor_->stopped >= 0);
-  // Texts are UTF-8, whatever locale the environment names.
+  // Input is UTF-8, whatever locale the environment variables name.
   if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) std::setlocale(LC_CTYPE, "");
   editor_->prompt = prompt;
   editor_->history = history_init();
@@ -115,7 +117,7 @@ EditedLines::EditedLines(const std::string& prompt, Interrupt* interrupt)
   el_set(editor_->line, EL_HIST, history, editor_->history);
   el_set(editor_->line, EL_GETCFN, &Editor::GetKey);
   el_set(editor_->line, EL_ADDFN, "take-paste", "Inserts what is pasted", &Editor::TakePaste);
-  // Bind keys that other line editors have, in addition to libedit's own.
+  // Bind keys that other line editors have and libedit does not.
   for (const auto& [keys, command] : {std::pair{"^R", "em-inc-search-prev"},
                                       {"\\e[1;5C", "em-next-word"},
                                       {"\\e[1;5D", "ed-prev-word"},

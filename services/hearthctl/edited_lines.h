@@ -1,9 +1,9 @@
-// EditedLines: reads lines from a terminal, with libedit's editing keys and history.
+// EditedLines: reads lines from a terminal, with the editing keys and history of libedit.
 //
-// A pasted text becomes part of the line, including its line ends. A paste over kMaxPasteBytes is
-// dropped, and a note in the line says so. Ctrl-C, and Ctrl-D on an empty line, end the input.
-// Thread safety: none; at most one object per process. Ownership: borrows the interrupt, and sets
-// its action while it waits for a line.
+// Pasted text becomes part of the line, including its line ends. A paste of more than
+// kMaxPasteBytes is dropped, and a note is inserted instead. Ctrl-C, and Ctrl-D on an empty line,
+// end the input. Thread safety: none; at most one object per process. Ownership: borrows the
+// Interrupt, and sets its action while waiting for a line.
 #ifndef HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
 #define HEARTH_SERVICES_HEARTHCTL_EDITED_LINES_H_
 
@@ -18,7 +18,7 @@ namespace hearth {
 
 class EditedLines {
  public:
-  // A context of 128K tokens holds about half of this.
+  // The text of a full context of 128K tokens is about half as long.
   static constexpr size_t kMaxPasteBytes = size_t{1} << 20;
 
   EditedLines(const std::string& prompt, Interrupt* interrupt);
@@ -27,7 +27,7 @@ class EditedLines {
   std::optional<std::string> Next();
 
  private:
-  struct Editor;  // libedit's
+  struct Editor;  // wraps the state of libedit
   Interrupt* const interrupt_;
   const std::unique_ptr<Editor> editor_;
 };

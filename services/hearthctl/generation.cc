@@ -26,7 +26,7 @@ const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEF
                                                   {"sync", v1::DURABILITY_SYNC},
                                                   {"shared", v1::DURABILITY_SHARED}};
 
-// More than any worker sends; larger sample numbers are ignored.
+// Limit for sample numbers in answers; larger numbers are ignored. No worker sends as many samples.
 constexpr uint32_t kMaxSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {
@@ -45,7 +45,7 @@ void AddLogitsDigest(const v1::SampleEnd& end, Json* json) {
   if (!end.logits_sha256().empty()) (*json)["logits_sha256"] = HexText(end.logits_sha256());
 }
 
-// Parses "5=-1.5". Throws CLI11's error if the value is wrong.
+// Parses a logit bias such as "5=-1.5". Throws CLI11's error if the text is wrong.
 std::pair<uint32_t, float> BiasFrom(const std::string& text) {
   const size_t equals = text.find('=');
   std::pair<uint32_t, float> bias;
@@ -57,7 +57,7 @@ std::pair<uint32_t, float> BiasFrom(const std::string& text) {
   return bias;
 }
 
-// Adds a flag that passes its value, or each of its values, to `set`.
+// Adds a flag. Parsing passes its value, or each of its values, to `set`.
 template <typename Message, typename T>
 CLI::Option* AddField(CLI::App* command, const char* name, Message* message,
                       void (Message::*set)(T), const char* help) {
@@ -229,8 +229,8 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
 Json GenerationResult::ToJson() const {
   Json json{
       {"request_id", request_id}, {"token_ids", samples[0].token_ids}, {"text", samples[0].text}};
-  // Single-valued fields keep their names. The worker's times go under "server", because ttft_ms
-  // and total_ms below are measured by this process.
+  // Copy fields that are not lists or messages, with their names. The times that the worker
+  // measured go into the object "server", because this process measures ttft_ms and total_ms below.
   const auto add_fields = [&json](const google::protobuf::Message& message) {
     const Json fields = MessageJson(message);
     for (const auto& [name, value] : fields.items()) {

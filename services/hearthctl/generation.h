@@ -1,7 +1,7 @@
-// Makes one Generate call, from request to result; used by generate and chat.
+// Makes one Generate call, from the request to the result. Used by the commands generate and chat.
 //
-// Thread safety: none; another thread may cancel the context during the call.
-// Ownership: borrows the stub and the context.
+// Thread safety: none, but another thread may cancel the context during the call. Ownership:
+// borrows the stub and the context.
 #ifndef HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
 #define HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
 
@@ -26,13 +26,13 @@ class App;
 
 namespace hearth {
 
-// Flags for all fields of a Generate request except the prompt.
+// The flags for all fields of a Generate request except the prompt.
 class GenerationFlags {
  public:
   void Declare(CLI::App* command, uint32_t default_max_new_tokens);
-  // Declares only the flags that limit the answer's length.
+  // Declares only the flags that limit the length of the answer.
   void DeclareEnd(CLI::App* command, uint32_t default_max_new_tokens);
-  // Sets the fields of all given flags.
+  // Copies the values of the given flags into the request.
   void Apply(v1::GenerateRequest* request) const;
 
  private:
@@ -46,35 +46,40 @@ class GenerationFlags {
 struct GeneratedSample {
   std::vector<uint32_t> token_ids;
   std::string text;
-  std::vector<v1::TokenLogprob> logprobs;  // one per token id, if requested
+  // one entry per token id, if log probabilities were requested
+  std::vector<v1::TokenLogprob> logprobs;
 };
 
 struct GenerationResult {
   v1::Started started;
   v1::Finished finished;
   std::optional<v1::Published> published;
-  std::string request_id;                       // the id in the logs of worker and store
-  std::vector<GeneratedSample> samples = {{}};  // at least one
-  double ttft_ms = 0;   // from the start of the RPC to the first token, by this process's clock
-  double total_ms = 0;  // from the start of the RPC to the end of the answer
+  std::string request_id;  // id of this request in the logs of the worker and the store
+  std::vector<GeneratedSample> samples = {{}};  // the answers; at least one
+  // milliseconds from the start of the RPC to the first token, measured by this process
+  double ttft_ms = 0;
+  double total_ms = 0;  // milliseconds from the start of the RPC to the end of the answer
   grpc::Status status;
 
-  // The fields are part of the public interface. Each single-valued field of Started and Finished
-  // is included, so a new field of these messages appears here.
+  // Returns the result as JSON. The names of its fields are part of the public interface. Every
+  // field of Started and Finished that is not a list or a message is included, so a new field of
+  // these messages appears too.
   Json ToJson() const;
 };
 
 struct GenerationEvents {
   std::function<void(const v1::Started&)> started;
-  std::function<bool(const v1::GeneratedToken&)> token;  // return false to cancel the call
+  // called for each message with tokens; returns false to cancel the call
+  std::function<bool(const v1::GeneratedToken&)> token;
 };
 
-// Shows progress of the prompt on `progress`, if it is visible; null: no progress.
+// Makes the call and waits for its end. Shows the progress of the prompt on `progress`, unless it
+// is null or the console has no terminal.
 GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request,
                           grpc::ClientContext* context, const GenerationEvents& events,
                           ProgressLine* progress = nullptr);
 
-// Returns "2048 of 2112 prompt tokens cached (disk), first token after 61.2 ms".
+// Returns a sentence such as "2048 of 2112 prompt tokens cached (disk), first token after 61.2 ms".
 std::string CacheSentence(const GenerationResult& generation);
 
 }  // namespace hearth

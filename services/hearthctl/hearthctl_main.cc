@@ -7,8 +7,8 @@
 
 namespace {
 
-// If Ctrl-C stops an answer in mid-line, ends the line, so that the shell's prompt starts a new
-// line. Then dies by the signal, as shells and scripts expect.
+// If Ctrl-C stopped an answer in the middle of a line, ends the line, so that the shell's prompt
+// starts a new line. Ends the process by the signal, as shells and scripts expect.
 void EndLineAndRaise(int signal) {
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     if (isatty(stream) == 1 && write(stream, "\n", 1) == 1) break;

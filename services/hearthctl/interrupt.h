@@ -21,8 +21,8 @@ namespace hearth {
 
 class Interrupt {
  public:
-  // Sets the action for the next Ctrl-C; empty: end the program. Returns after a running earlier
-  // action has ended.
+  // Sets the function that the next Ctrl-C calls; empty: Ctrl-C ends the program. If an earlier
+  // function is running, waits for its end before returning.
   void SetAction(std::function<void()> action) {
     std::lock_guard<std::mutex> lock(mutex_);
     action_ = std::move(action);
@@ -32,8 +32,8 @@ class Interrupt {
   void Take() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (action_) return action_();
-    // The main thread is blocked in a read of standard input that cannot be interrupted. No call is
-    // in flight, so exit at once.
+    // The main thread is blocked in an uninterruptible read of standard input, and no RPC is
+    // running, so exit at once.
     std::fputc('\n', stdout);
     std::fflush(stdout);
     std::_Exit(kExitInterrupted);
@@ -42,7 +42,7 @@ class Interrupt {
   std::mutex mutex_;
   std::function<void()> action_;
   const BlockedSignal blocked_{SIGINT};
-  // last: the thread uses the members above
+  // Declared last: the thread uses the members above.
   const SignalThread thread_{SIGINT, [this] { Take(); }};
 };
 

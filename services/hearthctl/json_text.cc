@@ -19,7 +19,7 @@ std::string Fixed(double value, const char* unit) {
   return absl::StrFormat("%.*f %s", value < 10 ? 2 : 1, value, unit);
 }
 
-// Returns a field's value; of a repeated field, the value at index `at`.
+// Returns the value of a field as JSON; for a repeated field, the value at index `at`.
 Json ValueJson(const google::protobuf::Message& message,
                const google::protobuf::FieldDescriptor* field, int at) {
   const google::protobuf::Reflection& values = *message.GetReflection();
@@ -92,7 +92,7 @@ std::string EnumText(const google::protobuf::EnumDescriptor& type, int number) {
 std::string TierText(v1::Tier tier) { return EnumText(*v1::Tier_descriptor(), tier); }
 
 std::string DurabilityText(v1::Durability durability) {
-  // No level was reached, because nothing was stored.
+  // The default stands for "nothing was stored", so no durability was reached.
   if (durability == v1::DURABILITY_DEFAULT) return "none";
   const auto known = FromProto(durability);
   return known.ok() ? DurabilityName(*known) : "unknown";
@@ -109,7 +109,7 @@ Json MessageJson(const google::protobuf::Message& message) {
     const google::protobuf::FieldDescriptor* const field = type.field(i);
     const bool is_message = field->cpp_type() == field->CPPTYPE_MESSAGE;
     if (!field->is_repeated() && is_message && !values.HasField(message, field)) continue;
-    // Tables and arguments call this field "id".
+    // In tables and command arguments this field is called "id".
     Json& place = json[field->name() == "restore_point_id" ? "id" : field->name()];
     if (field->is_map()) {
       std::map<std::string, Json> sorted;

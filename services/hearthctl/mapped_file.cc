@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-// Returns why a file cannot be mapped; "" if it can.
+// Returns why a file of this kind and size cannot be mapped; "" if it can be mapped.
 std::string WhyNot(const struct stat& info) {
   if (!S_ISREG(info.st_mode)) return absl::StrCat(" is ", FileKind(info.st_mode), ", not a file");
   return info.st_size == 0 ? " is empty" : "";
@@ -22,7 +22,7 @@ std::string WhyNot(const struct stat& info) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a pipe would otherwise block until a writer opens it.
+  // O_NONBLOCK: without it, opening a pipe would block until another process opens it for writing.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));

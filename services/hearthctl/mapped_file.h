@@ -1,7 +1,7 @@
-// MappedFile: a file mapped read-only into memory.
+// MappedFile: a file that is mapped read-only into memory.
 //
-// Thread safety: const after Open. Ownership: bytes() is valid while the object lives; the file
-// must not shrink meanwhile.
+// Thread safety: const after Open. Ownership: bytes() is valid during the object's lifetime, in
+// which the file must not be truncated.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MAPPED_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_MAPPED_FILE_H_
 
@@ -16,8 +16,8 @@ namespace hearth {
 
 class MappedFile {
  public:
-  // Never blocks. kNotFound, kPermissionDenied and kInvalidArgument (the file is empty, or a
-  // folder, a pipe, ...) name the path.
+  // Maps the file. Never blocks. kNotFound, kPermissionDenied and kInvalidArgument (empty file,
+  // folder, pipe and so on) name the path.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -17,11 +17,12 @@ namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
 
-// Prints GetModel's answer as text or as one JSON object. Returns the exit code.
+// Prints the worker's answer to GetModel, as text or as one JSON object. Returns the exit code.
 int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 
-// Returns {"chunk_tokens": 128, ...}.
+// Prints each field of the fingerprint as a line of text.
 void PrintFields(const Fingerprint& fingerprint, Console& console);
+// Returns the fields of the fingerprint as JSON, such as {"chunk_tokens": 128, ...}.
 Json FingerprintFieldsJson(const Fingerprint& fingerprint);
 
 }  // namespace hearth

@@ -49,8 +49,9 @@ absl::Status NewFile::WriteAt(uint64_t offset, absl::string_view data) {
 }
 
 absl::Status NewFile::Commit(mode_t mode) {
-  assert(!temporary_.empty());  // called once
-  // link() fails if another process created the path meanwhile, instead of replacing that file.
+  assert(!temporary_.empty());  // Commit is called only once
+  // link() fails if another process has created a file at this path; rename() would replace that
+  // file.
   const bool named = ::fchmod(file_, mode) == 0 && ::fsync(file_) == 0 &&
                      (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
                                 : ::link(temporary_.c_str(), path_.c_str())) == 0;

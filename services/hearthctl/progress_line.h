@@ -21,20 +21,21 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Whether the line is visible; only then request progress messages.
+  // Returns whether the line is visible. If it is not, do not request progress messages.
   bool is_seen() const { return console_.progress; }
   // Shows that `ready_tokens` of the prompt's tokens are restored or computed.
   void Show(uint32_t ready_tokens, uint32_t prompt_tokens, absl::Time now = absl::Now());
-  // Removes the line. Call it before printing anything else.
+  // Removes the line. Call this before printing anything else.
   void Clear();
 
  private:
-  // Returns ", about 12 s left"; "" while there is no estimate.
+  // Returns the estimated remaining time, such as ", about 12 s left"; "" if there is no estimate
+  // yet.
   std::string TimeLeft(uint32_t ready_tokens, uint32_t prompt_tokens, absl::Time now) const;
 
   Console& console_;
   bool shown_ = false;
-  uint32_t first_ready_ = 0;  // ready tokens and time at the first Show:
+  uint32_t first_ready_ = 0;  // number of ready tokens at the first call of Show
   absl::Time first_at_;
 };
 

@@ -1,4 +1,4 @@
-// PromptFlags: the flags for a prompt on the command line, and the prompt's message.
+// PromptFlags: the command-line flags for a prompt, from which it builds the prompt message.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_
@@ -20,23 +20,23 @@ class Option;
 
 namespace hearth {
 
-// Parses "2,3,4", ids separated by spaces or line ends, or a JSON list. kInvalidArgument names the
-// bad item.
+// Parses token ids: "2,3,4", ids separated by spaces or line ends, or a JSON list. kInvalidArgument
+// names the invalid id.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 
-// Declares --adapter, the adapter for the prompt.
+// Declares --adapter, the LoRA adapter that the prompt is computed with.
 CLI::Option* DeclareAdapter(CLI::App* command, std::string* adapter);
 
-// Declares --keep and --priority, hints for the store about the entries that a call keeps.
+// Declares --keep and --priority: hints for the store about the restore points of this call.
 void DeclareHint(CLI::App* command, KeepHint* hint);
 
 class PromptFlags {
  public:
-  // Declares --prompt, --prompt-file, --chat, --token-ids and --token-ids-file, of which exactly
-  // one is required. `takes_word`: an argument without a flag is also a prompt.
+  // Declares --prompt, --prompt-file, --chat, --token-ids and --token-ids-file; the user must give
+  // exactly one of them. If `takes_word` is true, an argument without a flag is also a prompt.
   void Declare(CLI::App* command, bool takes_word = true);
-  // Returns the prompt; reads the named files. kInvalidArgument and kNotFound name the flag or file
-  // and the mistake.
+  // Returns the prompt message; reads the files that the flags name. kInvalidArgument and kNotFound
+  // name the flag or the file, and what is wrong.
   absl::StatusOr<v1::PromptInput> Build() const;
 
  private:

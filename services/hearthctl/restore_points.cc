@@ -51,7 +51,7 @@ absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlag
         absl::StrCat("\"", text, "\" is not the id of a restore point: give ", kMinIdDigits, " to ",
                      kIdDigits, " hexadecimal digits of an id that hearthctl ls prints"));
   }
-  // A full id is not looked up: the restore point may be stored or not.
+  // A full id needs no lookup in the store.
   if (wanted.size() == kIdDigits) return absl::HexStringToBytes(wanted);
   const auto points = ListRestorePoints(stub, store);
   if (!points.ok()) return points.status();

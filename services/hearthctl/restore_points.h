@@ -1,4 +1,4 @@
-// Lists a store's restore points, and resolves shortened ids.
+// Lists the restore points of a store, and completes shortened restore point ids.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_
@@ -13,20 +13,20 @@
 
 namespace hearth {
 
-// Shorter prefixes are refused, because they could match many ids.
+// Least number of hexadecimal digits of a shortened id: fewer digits could match many ids.
 inline constexpr size_t kMinIdDigits = 6;
 
-// Declares the argument "id" for ResolveId.
+// Declares the positional argument "id", a restore point id that the command passes to ResolveId.
 CLI::Option* AddPoint(CLI::App* command, std::string* id);
 
-// Lists the restore points. If the caller is an administrator and `tenant` is not null, sets
-// `tenant` to the tenant whose points are listed.
+// Lists the restore points of a store. If the caller is an administrator and `tenant` is not null,
+// stores in `*tenant` the tenant whose restore points are listed.
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store,
                                                                     std::string* tenant = nullptr);
 
-// Returns the 32 bytes of an id: `text` is 64 hexadecimal digits, or the first digits of exactly
-// one stored restore point. Errors: kInvalidArgument, kNotFound.
+// Returns the 32 bytes of a restore point id. `text` is 64 hexadecimal digits, or the first digits
+// of exactly one stored restore point's id. Errors: kInvalidArgument, kNotFound.
 absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
                                       const std::string& text);
 

@@ -20,7 +20,8 @@ absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Create(
   auto file = NewFile::Create(path, replaces);
   if (!file.ok()) return file.status();
   std::unique_ptr<SnapshotWriter> writer(new SnapshotWriter(*std::move(file), *std::move(header)));
-  // Reserves the full size now: a full disk is noticed before the transfer, and gaps are zeros.
+  // Reserves the full size now, so that a full disk is noticed before the transfer. The padding
+  // between slices reads as zeros.
   const int error =
       ::posix_fallocate(writer->file_->descriptor(), 0, static_cast<off_t>(writer->file_bytes()));
   if (error != 0) {

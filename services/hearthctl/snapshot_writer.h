@@ -1,8 +1,7 @@
-// SnapshotWriter: writes a snapshot file from pieces of slices in any order. The file appears only
-// when complete.
+// SnapshotWriter: writes a snapshot file from pieces of slices that arrive in any order.
 //
-// Uses a NewFile. Commit verifies every byte first; without Commit no file remains.
-// Thread safety: none.
+// Writes a temporary file (NewFile). Commit verifies every byte and renames the file; without
+// Commit no file remains. Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
 #define HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
 
@@ -19,14 +18,15 @@ namespace hearth {
 
 class SnapshotWriter {
  public:
-  // `replaces`: see NewFile::Create.
+  // `replaces`: whether Commit overwrites an existing file; see NewFile::Create.
   static absl::StatusOr<std::unique_ptr<SnapshotWriter>> Create(const std::string& path,
                                                                 const Fingerprint& fingerprint,
                                                                 const Manifest& manifest,
                                                                 bool replaces);
 
-  // Writes a piece of a slice: `object` is an index into the manifest's objects, `layer` a model
-  // layer index. kDataLoss: the manifest has no such slice or range.
+  // Writes a piece of a slice at the byte `offset` in the slice. `object` is an index into the
+  // manifest's objects, `layer` a model layer number. kDataLoss: the manifest has no such slice, or
+  // the piece is outside the slice.
   absl::Status WriteSlice(size_t object, uint32_t layer, uint64_t offset, absl::string_view data);
   absl::Status Commit();
 
@@ -37,7 +37,8 @@ class SnapshotWriter {
 
   const std::unique_ptr<NewFile> file_;
   const SnapshotHeader header_;
-  std::vector<size_t> first_slice_;  // by object: index into header_.slice_offsets
+  // for each object, the index of its first slice in header_.slice_offsets
+  std::vector<size_t> first_slice_;
 };
 
 }  // namespace hearth

@@ -13,7 +13,8 @@
 namespace hearth {
 namespace {
 
-// ParseWarmFile catches this exception, like yaml-cpp's own.
+// Throws an error that names the line. ParseWarmFile catches it together with yaml-cpp's own
+// exceptions.
 [[noreturn]] void Refuse(const YAML::Node& node, const std::string& why) {
   throw YAML::RepresentationException(node.Mark(), why);
 }

@@ -34,14 +34,16 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
-  uint32_t ttl_s = 0;   // seconds; 0: not given
-  std::string adapter;  // empty: none
+  uint32_t ttl_s = 0;   // time to live in seconds; 0: not given
+  std::string adapter;  // name of the LoRA adapter; empty: none
 };
 
-// Parses a duration such as "36h" into seconds. kInvalidArgument.
+// Parses a duration such as "36h" into seconds. Returns kInvalidArgument if `text` is not a
+// duration.
 absl::StatusOr<uint32_t> ParseTtl(const std::string& text);
 
-// `folder`: relative text_file paths start here. kInvalidArgument names the line and the mistake.
+// Parses the YAML text. Relative paths in `text_file` start at `folder`. kInvalidArgument names the
+// line and what is wrong.
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
                                                      const std::string& folder);
 

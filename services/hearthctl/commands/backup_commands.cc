@@ -1,4 +1,4 @@
-// backup and restore: copy a store's data folder, without a server.
+// The commands backup and restore: copy a store's data folder, without a running server.
 #include <string>
 
 #include "absl/strings/match.h"

@@ -1,4 +1,5 @@
-// chat: a conversation with a worker; if the worker fails, with the next one of the list.
+// The command chat: a conversation with a worker. If a worker is unavailable, chat continues with
+// the next worker of --worker.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -41,8 +42,8 @@ constexpr char kCommands[] =
     "Keys: arrows, Home, End; Up and Ctrl-R for earlier lines; Ctrl-C stops an answer.\n"
     "A pasted text is one turn, line ends included.";
 
-// Returns the command of a line, such as "/save" of "/save FILE"; "" if the line is a question,
-// such as "/etc/passwd is what?".
+// Returns the command that an input line begins with, such as "/save" for "/save FILE"; "" if the
+// line is a question, such as "/etc/passwd is what?".
 std::string CommandWord(const std::string& line) {
   if (line[0] != '/' || line.find('\n') != line.npos) return "";
   const std::string word = line.substr(0, line.find(' '));
@@ -84,13 +85,13 @@ absl::StatusOr<v1::Chat> FirstMessages(const ChatFlags& flags) {
   return chat;
 }
 
-// Conversation: turns of a person and the model. Each turn is sent to a worker together with all
+// Conversation: the turns of a user and a model. Each turn is sent to a worker together with all
 // earlier turns.
 //
 // Thread safety: none. Ownership: borrows all constructor arguments.
 class Conversation {
  public:
-  // Returns the next line of input without its line end; nullopt at the end of input.
+  // Returns the next input line without its line end; nullopt at the end of the input.
   using Lines = std::function<std::optional<std::string>()>;
 
   Conversation(const ChatFlags& flags, v1::Chat first, Interrupt* interrupt, Console* console)
@@ -102,7 +103,7 @@ class Conversation {
         chat_(first_),
         file_(flags.history_file) {}
 
-  // Connects to the first worker that answers, starting with the current worker. The error names
+  // Connects to the first worker that answers, beginning with the current worker. The error names
   // all workers that were tried.
   absl::Status Connect() {
     absl::Status failure;
@@ -122,8 +123,9 @@ class Conversation {
     return failure;
   }
 
-  // Runs until the end of input. REQUIRES: connected. If no worker answers, returns an exit code;
-  // at a terminal it reports the error and continues instead.
+  // Reads and answers lines until the end of the input. Returns the exit code. If no worker
+  // answers, returns at once; at a terminal, prints the error and continues. REQUIRES: Connect
+  // succeeded.
   int Run(const Lines& next_line) {
     Console& console = *console_;
     while (const std::optional<std::string> line = next_line()) {
@@ -146,7 +148,7 @@ class Conversation {
   }
 
  private:
-  // Runs a line such as "/save talk.json". Returns false to end the conversation.
+  // Runs a command line such as "/save talk.json". Returns false if the conversation should end.
   bool Command(const std::string& line) {
     const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
     const std::string& word = words.first;
@@ -195,15 +197,15 @@ class Conversation {
     Tell(absl::StrCat("loaded ", chat_.messages_size(), " messages from ", path));
   }
 
-  // Sends the turn and adds it and the answer to the conversation. Returns the exit code.
+  // Sends the user's turn, and adds it and the answer to the conversation. Returns the exit code.
   int Answer(const std::string& text) {
     AddMessage(&chat_, "user", text);
     v1::GenerateRequest request;
     *request.mutable_prompt()->mutable_chat() = chat_;
     flags_.generation.Apply(&request);
     GenerationResult result = Ask(request);
-    // If the worker is unavailable, ask the next worker, which starts the answer from the
-    // beginning.
+    // If the worker is unavailable, sends the turn to the next worker, which generates the answer
+    // from its first token.
     for (size_t asked = 1; asked < flags_.workers.size() && NoWorkerAnswered(result); ++asked) {
       present_ = (present_ + 1) % flags_.workers.size();
       if (!Connect().ok()) break;
@@ -233,7 +235,8 @@ class Conversation {
     return result;
   }
 
-  // Keeps the generated part of a stopped answer; removes a question that was refused.
+  // If an answer was stopped, adds the generated text to the conversation. If the worker refused
+  // the turn, removes the turn.
   int Finish(const GenerationResult& result) {
     Console& console = *console_;
     const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
@@ -258,7 +261,8 @@ class Conversation {
     return kExitOk;
   }
 
-  // Prints a line that is not an answer; with --json to `err`, so that `out` has only JSON objects.
+  // Prints a line that is not part of an answer. With --json, prints it to `err`, so that `out`
+  // contains only JSON objects.
   void Tell(const std::string& text) {
     (flags_.json ? console_->err : console_->out) << text << std::endl;
   }
@@ -269,21 +273,22 @@ class Conversation {
   }
 
   const ChatFlags& flags_;
-  PeerFlags worker_;  // the current worker of flags_.workers
+  PeerFlags worker_;  // address of the current worker, one of flags_.workers
   size_t present_ = 0;
   std::unique_ptr<v1::Inference::Stub> stub_;
   Interrupt* const interrupt_;
   Console* const console_;
   const v1::Chat first_;
   v1::Chat chat_;
-  absl::Status failure_;  // error of the last call, naming the worker
-  std::string file_;      // /save may overwrite this file, because it was loaded or saved
+  absl::Status failure_;  // error of the last call; its message names the worker
+  // /save may overwrite this file without a question, because it was loaded or saved before
+  std::string file_;
 };
 
 int RunChat(const ChatFlags& flags, Console& console) {
   auto first = FirstMessages(flags);
   if (!first.ok()) return Fail(console, first.status());
-  Interrupt interrupt;  // before gRPC starts threads
+  Interrupt interrupt;  // created before gRPC starts threads, which inherit the signal mask
   Conversation conversation(flags, *std::move(first), &interrupt, &console);
   if (absl::Status status = conversation.Connect(); !status.ok()) return Fail(console, status);
   constexpr char kPrompt[] = "you> ";

@@ -1,4 +1,4 @@
-// diff: prints the differences between two snapshot files, without a server.
+// The command diff: prints the differences between two snapshot files, without a running server.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -25,7 +25,7 @@ struct DiffFlags {
   bool json = false;
 };
 
-// Returns the header of a snapshot file after checking every byte of the file.
+// Returns the header of a snapshot file. Verifies the digests of the whole file first.
 absl::StatusOr<SnapshotHeader> ReadHeader(const std::string& path) {
   const auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
@@ -34,7 +34,7 @@ absl::StatusOr<SnapshotHeader> ReadHeader(const std::string& path) {
   return ParseSnapshotHeader((*file)->bytes());
 }
 
-// Prints and counts differences.
+// Prints the differences and counts them.
 class Report {
  public:
   Report(bool json, Console& console) : json_(json), console_(console) {}
@@ -80,7 +80,7 @@ void CompareTokens(const Manifest& left, const Manifest& right, Report* report) 
   }
 }
 
-// Returns the digest of each slice, by object and model layer.
+// Returns the digest of each slice. The key is the object and the model layer.
 std::map<std::pair<ObjectId, uint32_t>, uint64_t> DigestsOf(const SnapshotHeader& header) {
   std::map<std::pair<ObjectId, uint32_t>, uint64_t> digests;
   for (const ManifestObject& object : header.manifest.objects) {
@@ -96,7 +96,8 @@ void CompareSlices(const SnapshotHeader& left, const SnapshotHeader& right, Repo
   const auto theirs = DigestsOf(right);
   for (const auto& [name, digest] : DigestsOf(left)) {
     const auto other = theirs.find(name);
-    // A file without this slice has another boundary, which token_count reports.
+    // If the other file does not have this slice, the files end at different token counts, and that
+    // difference is reported already.
     if (other == theirs.end() || other->second == digest) continue;
     const auto& [id, layer] = name;
     report->Add(
@@ -119,7 +120,8 @@ int RunDiff(const DiffFlags& flags, Console& console) {
   CompareTokens(left->manifest, right->manifest, &report);
   const KvLayout& a = left->layout;
   const KvLayout& b = right->layout;
-  // If element types or layers differ, all slices differ: the fields above report it, so skip them.
+  // If element types or layers differ, every slice differs. The comparison above has reported the
+  // cause, so skip the slices.
   if (a.dtype == b.dtype && a.layers == b.layers && a.head_dim == b.head_dim &&
       a.quantization == b.quantization && a.page_bytes == b.page_bytes) {
     CompareSlices(*left, *right, &report);

@@ -1,4 +1,4 @@
-// doctor: checks running servers from outside, and says what to change.
+// The command doctor: checks running servers through their APIs, and says what to change.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -38,7 +38,7 @@ struct DoctorFlags {
   bool json = false;
 };
 
-// Prints the result of each check.
+// Prints the result of each check, and remembers whether all are well.
 class Findings {
  public:
   Findings(bool json, Console* console) : json_(json), console_(console) {}
@@ -134,7 +134,7 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
   }
 }
 
-// Reports counters above 0 that need attention.
+// Reports each counter that is above 0 and needs an operator's attention.
 void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
   static const auto& advice = *new std::map<std::string, const char*>{
       {"publishes_refused_full", "raise --disk-bytes, or unpin restore points"},
@@ -151,7 +151,8 @@ void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
   for (const auto& [name, what] : advice) {
     const auto counter = stats.counters().find(name);
     if (counter == stats.counters().end() || counter->second == 0) continue;
-    // This counter is the current state; all others count since the store's start.
+    // The counter of unreachable shards is the current state; all other counters count events since
+    // the store's start.
     const auto tell = absl::EndsWith(name, "unreachable_shards") ? &Findings::Bad : &Findings::Odd;
     (findings->*tell)("counter", absl::StrCat(name, " is ", counter->second), what);
   }
@@ -183,12 +184,12 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
   return true;
 }
 
-// Returns a request with random token ids, so that no store has the prompt.
+// Returns a request with random token ids, a prompt that no store can have cached.
 v1::GenerateRequest ProbeRequest(const v1::GetModelResponse& model) {
   v1::GenerateRequest request;
   std::mt19937_64 random{std::random_device()()};
-  // The first 300 ids are mostly control tokens; use ids above them if the vocabulary is large
-  // enough.
+  // In Gemma's vocabulary, ids below 300 are mostly control tokens. Choose ids above them if the
+  // vocabulary is large enough.
   const uint32_t end = std::min<uint32_t>(std::max<uint32_t>(model.vocab_size(), 2), 10000);
   std::uniform_int_distribution<uint32_t> id(end > 300 ? 300 : 1, end - 1);
   for (uint32_t i = 0; i < 2 * model.chunk_tokens() + 1; ++i) {
@@ -241,7 +242,8 @@ void CheckRestore(const Worker& first, const GenerationResult& stored, const Wor
   }
 }
 
-// Drops the probe's restore points. Returns false if the worker does not answer.
+// Removes the restore points of the test prompt from the store. Returns false if the worker does
+// not answer.
 bool DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptInput& prompt) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = prompt;
@@ -290,7 +292,7 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
   if (has_store && !workers.empty() && !flags.no_probe) {
     const v1::GenerateRequest request = ProbeRequest(workers[0].model);
     Probe(workers, request, &findings);
-    // In any case: also a worker that failed may have stored the prompt.
+    // Also remove them if a worker failed, because it may have stored the prompt before.
     std::any_of(workers.begin(), workers.end(),
                 [&](const Worker& worker) { return DropProbe(flags, worker, request.prompt()); });
   }

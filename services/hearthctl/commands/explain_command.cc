@@ -35,17 +35,18 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   return json;
 }
 
-// Returns why a boundary cannot be used, or whose namespace it is from.
+// Returns why a boundary cannot be used, or that it is from the public namespace.
 std::string Note(const v1::BoundaryInfo& boundary) {
   if (boundary.from_public()) return "from the public namespace";
-  // The tail was never stored: only boundaries worth keeping have a stored tail.
+  // The last window of tokens was never stored for the local layers: the store keeps it only at
+  // boundaries that a request marked as worth keeping.
   if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
     return "not kept: no request asked for this boundary";
   }
   return boundary.reason();
 }
 
-// The row of a boundary, without the boundary itself.
+// Returns the table row of a boundary, without its first column.
 std::string RowText(const v1::BoundaryInfo& boundary) {
   return absl::StrFormat("  %-6s  %-6s  %9s  %8s  %-6s  %s", boundary.usable() ? "yes" : "no",
                          TierText(boundary.slowest_tier()),
@@ -54,7 +55,8 @@ std::string RowText(const v1::BoundaryInfo& boundary) {
                          boundary.pinned() ? "yes" : "no", Note(boundary));
 }
 
-// Prints consecutive boundaries that are unusable for the same reason as one row.
+// Prints a table of boundaries. Consecutive boundaries that are unusable for the same reason are
+// one row.
 void PrintBoundaries(const v1::ExplainResponse& response, Console& console) {
   if (response.boundaries_size() == 0) return;
   console.out << "    boundary  usable  tier        size       age  pinned  note\n";
@@ -76,7 +78,7 @@ void PrintBoundaries(const v1::ExplainResponse& response, Console& console) {
   }
 }
 
-// Every text begins with this one token (<bos>), so a match of one token is not reported.
+// Number of tokens that all texts have in common: <bos>. So a match of one token is not reported.
 constexpr uint32_t kFirstToken = 1;
 
 void PrintExplain(const v1::ExplainResponse& response, Console& console) {

@@ -72,7 +72,8 @@ GenerationEvents JsonEvents(Console& console) {
 
 GenerationEvents TextEvents(Console& console, uint32_t samples) {
   GenerationEvents events;
-  if (samples > 1) return events;  // answers arrive interleaved: print them at the end
+  // the tokens of several answers arrive interleaved, so print the answers at the end
+  if (samples > 1) return events;
   events.token = [&console](const v1::GeneratedToken& token) {
     const bool goes_on = PrintAnswer(token.text(), console);
     for (const auto& logprob : token.logprobs()) {

@@ -1,4 +1,4 @@
-// ls, pin, unpin and drop: restore points of a store.
+// The commands ls, pin, unpin and drop, which list and change the restore points of a store.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +80,7 @@ int RunList(const StoreFlags& flags, Console& console) {
   return kExitOk;
 }
 
-// Pins a restore point if kPinned, else unpins it.
+// Pins the restore point if kPinned is true, else unpins it.
 template <bool kPinned>
 int RunPin(const StoreFlags& flags, Console& console) {
   constexpr auto kMethod = kPinned ? &v1::CacheStore::Stub::Pin : &v1::CacheStore::Stub::Unpin;

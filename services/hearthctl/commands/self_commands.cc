@@ -1,4 +1,4 @@
-// completion, man and reference: print hearthctl's own flags, for shells and readers.
+// The commands completion, man and reference, which print pages about hearthctl itself.
 #include <string>
 
 #include "services/hearthctl/commands.h"
@@ -21,7 +21,7 @@ constexpr char kReferenceExamples[] =
   hearth-store --reference               (servers: a flag)
 )";
 
-// The page about the whole program to print.
+// Which page to print.
 struct PageFlags {
   const CommandLine* line = nullptr;
   std::string (*page)(const ProgramText&) = nullptr;

@@ -1,4 +1,4 @@
-// verify: checks snapshot files and data folders, without a server.
+// The command verify: checks snapshot files and data folders, without a running server.
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -106,8 +106,8 @@ Json ReportJson(const std::string& dir, const VerifyReport& report,
 }
 
 int CheckDataDir(const std::string& dir, bool json, Console& console) {
-  // Verification does not disturb a running store, but files that the store changes meanwhile can
-  // look damaged.
+  // Verification does not disturb a running store. But files that the store is changing during
+  // verification can look damaged.
   const std::optional<pid_t> holder = FolderHolder(dir);
   const std::string open = holder.has_value()
                                ? absl::StrCat("; process ", *holder,

@@ -1,4 +1,5 @@
-// state save and state load: save an inference to a file, and continue it at another worker.
+// The commands state save and state load: save the state of an inference to a file, and continue
+// the inference at another worker.
 #include <string>
 #include <utility>
 
@@ -25,7 +26,7 @@ Continues token for token with the saved sampler. The worker needs the same mode
 kernels; otherwise it names the part that differs. With --json, token_ids has only new tokens.
 )";
 
-// Bytes per message.
+// Bytes of the state per message of the stream.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 struct SaveFlags {
@@ -52,7 +53,8 @@ GenerationEvents Printing(bool json, Console& console) {
   return events;
 }
 
-// Writes the state to `file` and commits the file. Returns its size in bytes.
+// Receives the state of an inference, writes it to `file`, and commits the file. Returns its size
+// in bytes.
 absl::StatusOr<uint64_t> Receive(v1::Inference::Stub* stub, const std::string& request_id,
                                  const PeerFlags& worker, NewFile* file) {
   v1::SaveStateRequest request;
@@ -111,7 +113,7 @@ absl::StatusOr<v1::LoadStateResponse> Send(v1::Inference::Stub* stub, absl::stri
   v1::LoadStateResponse loaded;
   const auto writer = stub->LoadState(&context, &loaded);
   v1::StateChunk chunk;
-  bool goes_on = true;  // false if the worker has refused the state and stopped reading
+  bool goes_on = true;  // false if the worker refused the state and no longer reads the stream
   while (goes_on && !bytes.empty()) {
     const absl::string_view piece = bytes.substr(0, kChunkBytes);
     chunk.set_data(piece.data(), piece.size());
@@ -124,7 +126,7 @@ absl::StatusOr<v1::LoadStateResponse> Send(v1::Inference::Stub* stub, absl::stri
   return loaded;
 }
 
-// Returns the request that continues the saved inference.
+// Returns the Generate request that continues the loaded inference.
 v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, const LoadFlags& flags) {
   v1::GenerateRequest request;
   *request.mutable_prompt()->mutable_token_ids()->mutable_ids() = loaded.token_ids();

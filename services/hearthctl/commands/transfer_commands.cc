@@ -1,4 +1,5 @@
-// export: writes a restore point of a store to a file. import: stores a file's restore point.
+// The command export writes a restore point of a store to a file. The command import publishes the
+// restore point of such a file to a store.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/hearthctl/commands.h"
@@ -31,7 +32,8 @@ struct TransferFlags {
   bool json = false;
 };
 
-// Returns the manifest of a fetched plan; SnapshotWriter validates it.
+// Returns the manifest of a snapshot file, made from the plan of a fetch. SnapshotWriter validates
+// it.
 absl::StatusOr<Manifest> ManifestOf(const v1::FetchPlan& plan, const Fingerprint& fingerprint) {
   const v1::InferenceState& state = plan.state();
   Manifest manifest;
@@ -121,8 +123,8 @@ v1::PublishRequest BeginOf(const SnapshotHeader& header, const TransferFlags& fl
   return request;
 }
 
-// Sends one object's slices in pieces. Returns false if the stream broke; Finish then returns the
-// reason.
+// Sends the slices of one object in pieces. Returns false if the stream broke; the stream's Finish
+// then returns the reason.
 bool SendObject(const SnapshotHeader& header, absl::string_view file, size_t object,
                 size_t first_slice, PublishStream* stream) {
   const ObjectId& id = header.manifest.objects[object].id;
@@ -173,7 +175,8 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const Transfe
     ack = response.ack();
     whole = !stream->Read(&response);
   }
-  // A broken stream has already ended. If the store still holds the stream open, end it here.
+  // If the stream broke, it has already ended. Otherwise the store still waits for messages, so end
+  // the stream here.
   if (!whole) stream->WritesDone();
   const grpc::Status status = stream->Finish();
   if (!status.ok()) return RpcFailure(status, flags.store);
@@ -189,8 +192,8 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const Transfe
                    " did not store the restore point: ", absl::StrJoin(ack.notes(), "; ")));
 }
 
-// Checks all six parts of the state against the worker's model if --worker is given, else against
-// the file's own fingerprint.
+// Checks all six fields of the inference state in the file. Compares them with the worker's model
+// if --worker is given, else with the fingerprint in the file.
 absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header) {
   if (flags.worker.address.empty()) return CheckRestorable(header, header.fingerprint);
   auto model = GetModel(flags.worker);

@@ -58,14 +58,14 @@ struct WarmFlags {
 
 struct WarmResult {
   uint32_t prompt_tokens = 0;
-  uint32_t computed_tokens = 0;  // 0 if all were stored already
-  std::vector<uint32_t> wanted;  // boundaries worth keeping, ascending
-  std::vector<uint32_t> stored;  // the wanted boundaries that can be restored now
-  std::vector<uint32_t> pinned;  // the stored boundaries that are pinned
-  std::string note;              // why boundaries are missing
-  // True once `wanted` is set, even if a later step failed.
+  uint32_t computed_tokens = 0;  // 0 if everything was already stored
+  std::vector<uint32_t> wanted;  // boundaries that the worker should store, ascending
+  std::vector<uint32_t> stored;  // those of the wanted boundaries that can be restored now
+  std::vector<uint32_t> pinned;  // those of the stored boundaries that are pinned
+  std::string note;              // why wanted boundaries are not stored
+  // Whether `wanted` was computed. May be true even if the prompt failed later.
   bool knows_wanted = false;
-  // if pins were requested: which stored boundaries are not pinned, and why
+  // If pins were requested: which stored boundaries could not be pinned, and why.
   std::string pin_failure;
 
   bool complete() const { return stored.size() == wanted.size(); }
@@ -82,7 +82,8 @@ bool Contains(const std::vector<uint32_t>& boundaries, uint32_t boundary) {
   return std::binary_search(boundaries.begin(), boundaries.end(), boundary);
 }
 
-// Returns why the highest wanted boundary that is missing cannot be used; "" if none is missing.
+// Returns why the highest wanted boundary that is not usable cannot be used; "" if all wanted
+// boundaries are usable.
 std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& result) {
   std::string why;
   for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
@@ -92,14 +93,15 @@ std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& r
   return why;
 }
 
-// Warmer: stores prompts, one at a time, and skips prompts that are already stored.
+// Warmer: makes a worker store prompts, one prompt at a time. Skips prompts that are already
+// stored.
 //
-// KeptBoundaries, which the worker calls too, gives the boundaries to store; Explain, called before
-// and after, gives the boundaries that are stored.
-// Thread safety: none. Ownership: borrows all constructor arguments.
+// KeptBoundaries, which the worker calls too, returns the boundaries that should be stored.
+// Explain, called before and after a prefill, returns the boundaries that are stored. Thread
+// safety: none. Ownership: borrows all constructor arguments.
 class Warmer {
  public:
-  // `store`: null if nothing is pinned. `console`: shows progress.
+  // `store`: used to pin; null if no prompt is pinned. `console`: shows the progress.
   Warmer(const WarmFlags& flags, v1::Inference::Stub* worker, v1::CacheStore::Stub* store,
          uint32_t chunk_tokens, Console* console)
       : flags_(flags),
@@ -108,8 +110,9 @@ class Warmer {
         chunk_tokens_(chunk_tokens),
         console_(console) {}
 
-  // Fills `result` also if a later step fails. A stored boundary that cannot be pinned is not an
-  // error: the result names it, and the other boundaries are pinned.
+  // Sets the fields of `result` that are known even if a later step fails. It is not an error if a
+  // stored boundary cannot be pinned: `result` names the boundary, and the other boundaries are
+  // pinned.
   absl::Status Warm(const WarmEntry& entry, WarmResult* result) {
     absl::Status status = FindWanted(entry, result);
     if (!status.ok()) return status;
@@ -120,8 +123,8 @@ class Warmer {
     }
     auto explained = FindStored(entry, result);
     if (!explained.ok()) return explained.status();
-    // If a time to live or a hint is given, also prefill prompts that are already stored, to renew
-    // theirs.
+    // If a time to live or a hint is given, prefill also prompts that are already stored, because
+    // that renews their time to live and hint.
     if (!result->complete() || entry.ttl_s > 0 || flags_.hint.is_given()) {
       status = Prefill(entry, result);
       if (!status.ok()) return status;
@@ -189,8 +192,8 @@ class Warmer {
     return absl::OkStatus();
   }
 
-  // Pins each stored boundary separately: the pin of a longer boundary does not protect the
-  // remainder that ends at a breakpoint below it.
+  // Pins each stored boundary separately. The pin of a longer boundary does not protect the shorter
+  // last segment of a boundary at a breakpoint.
   void PinStored(const v1::ExplainResponse& explained, WarmResult* result) {
     for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
       if (!Contains(result->stored, boundary.boundary())) continue;
@@ -227,8 +230,9 @@ class Warmer {
 struct Totals {
   size_t wanted = 0, stored = 0, entries = 0, failed = 0;
   uint64_t computed_tokens = 0;
-  bool knows_wanted = true;  // true if known for every prompt
-  // nullopt if some boundaries are unknown, or there are none.
+  bool knows_wanted = true;  // whether `wanted` was computed for every prompt
+  // Returns the fraction of the wanted boundaries that is stored; nullopt if the wanted boundaries
+  // of some prompt are unknown, or if there are none.
   std::optional<double> coverage() const {
     if (!knows_wanted || wanted == 0) return std::nullopt;
     return static_cast<double>(stored) / static_cast<double>(wanted);
@@ -301,7 +305,8 @@ absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
   return entries;
 }
 
-// If a prompt fails, reports the error and continues with the next prompt.
+// Makes the worker store all prompts. If a prompt fails, prints the error and continues with the
+// next prompt.
 Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Warmer* warmer,
                Console& console) {
   Totals totals;

@@ -1,4 +1,4 @@
-// watch: prints the stored restore points, then every change.
+// The command watch: prints the restore points that a store has, then every change.
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
