@@ -1,4 +1,5 @@
-// The peer of wire_bench: plain gRPC, a stream of byte buffers that refer to static memory.
+// The server that wire_bench compares with: plain gRPC that streams byte buffers. The buffers refer
+// to static memory.
 //
 // Thread safety and ownership: as for gRPC's generic callback services.
 #ifndef HEARTH_BENCH_BARE_STREAM_H_
@@ -13,11 +14,12 @@
 namespace hearth {
 
 inline constexpr size_t kSliceBytes = size_t{1} << 20;
-inline constexpr char kBareMethod[] = "/bench.Bare/Same";  // the same slice each time
-// number of different slices as in the store
+inline constexpr char kBareMethod[] = "/bench.Bare/Same";  // sends the same 1 MiB slice repeatedly
+// Sends as many different slices as the store sends.
 inline constexpr char kSpreadMethod[] = "/bench.Bare/Spread";
 
-// Answers any message with one byte buffer per slice; the buffers refer to static slices.
+// Answers any message with a stream of byte buffers, one for each slice. The buffers refer to
+// static slices.
 class BareStream final : public grpc::ServerGenericBidiReactor {
  public:
   BareStream(const std::vector<grpc::ByteBuffer>* answers, bool spread)

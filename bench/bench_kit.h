@@ -1,6 +1,7 @@
-// Shared by the benchmarks over gRPC: a model with slices of 1 MiB, its prompts, child processes.
+// Helpers of the benchmarks over gRPC: a model with slices of 1 MiB, prompts for it, and child
+// processes.
 //
-// Thread safety: none; errors end the program.
+// Thread safety: none. An error ends the program.
 #ifndef HEARTH_BENCH_BENCH_KIT_H_
 #define HEARTH_BENCH_BENCH_KIT_H_
 
@@ -26,10 +27,10 @@
 
 namespace hearth {
 
-inline constexpr uint32_t kTokens = 2048;  // tokens of a prompt: 64 slices of 1 MiB
+inline constexpr uint32_t kTokens = 2048;  // tokens per prompt, which makes 64 slices of 1 MiB
 inline constexpr int kLayers = 4;
 
-// Returns a model whose layers have a slice of 1 MiB per chunk.
+// Returns a model in which a chunk of tokens has a slice of 1 MiB in each layer.
 inline Fingerprint BenchFingerprint(int layers = kLayers) {
   return BenchModel(std::string(layers, 'g'), 4, 256);
 }
@@ -73,8 +74,8 @@ class Child {
     const pid_t parent = getpid();
     pid_ = fork();
     if (pid_ == 0) {
-      // The child dies with its parent. Otherwise a parent that calls exit() would leave a child
-      // with an open output.
+      // The kernel kills the child when its parent exits. Without this, the child would keep the
+      // output pipe open.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(127);
       execvp(argv[0], argv.data());
@@ -87,7 +88,7 @@ class Child {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // Whether the child has ended; check it while waiting for its output.
+  // Returns whether the child process has ended. Check it while waiting for output of the child.
   bool HasEnded() const { return waitpid(pid_, nullptr, WNOHANG) != 0; }
 
  private:
@@ -99,7 +100,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Waits until `writer` has written the file. Returns its text.
+// Waits until the process `writer` has written the file. Returns the text of the file.
 inline std::string WaitForFile(const std::string& path, const Child& writer) {
   for (;;) {
     std::ifstream in(path);

@@ -1,4 +1,5 @@
-// Contents of benchmark stores: prompts, and models that differ only in geometry.
+// Contents of stores in benchmarks: prompts, and models that differ only in their layers and KV
+// sizes.
 #ifndef HEARTH_BENCH_BENCH_MODEL_H_
 #define HEARTH_BENCH_BENCH_MODEL_H_
 
@@ -10,7 +11,8 @@
 
 namespace hearth {
 
-// `layer_types`: 'g' or 'l' for each layer.
+// Returns a model. `layer_types` has one letter per layer: 'g' for global, 'l' for local (sliding
+// window).
 inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads, uint64_t head_dim,
                               const std::string& kv_dtype = "float32") {
   return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
@@ -25,10 +27,10 @@ inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads,
       .value();
 }
 
-// Gemma 3 270M: 28.3 MB for 2,048 tokens, in slices of 256 KiB.
+// The layers and KV sizes of Gemma 3 270M: 28.3 MB of KV for 2,048 tokens, in slices of 256 KiB.
 inline Fingerprint Model270M() { return BenchModel("lllllglllllglllllg", 1, 256); }
 
-// Returns tokens that differ from the first token on, for 262,144 seeds.
+// Returns `count` token ids. Different seeds (up to 262,144) give different first tokens.
 inline std::vector<uint32_t> BenchTokens(uint64_t seed, uint32_t count) {
   std::vector<uint32_t> tokens(count);
   for (uint32_t i = 0; i < count; ++i) {

@@ -1,7 +1,7 @@
-// Redis as a peer of the benchmarks: starts a redis-server and connects to it.
+// Redis for comparison in benchmarks: starts a redis-server and connects to it.
 //
-// Thread safety: one thread per connection. Errors end the program: without its peer a benchmark
-// has no result.
+// Thread safety: one thread per connection. An error ends the program, because without Redis the
+// benchmark has no result.
 #ifndef HEARTH_BENCH_BENCH_REDIS_H_
 #define HEARTH_BENCH_BENCH_REDIS_H_
 
@@ -31,14 +31,14 @@ class RedisConnection {
     SendSet(key, value);
     TakeReply();
   }
-  // Gets a value of one slice and copies it to `to`.
+  // Gets the value of a key, which has the size of one slice, and copies it to `to`.
   void Get(const std::string& key, char* to) {
     redisAppendCommand(context_.get(), "GET %s", key.c_str());
     const Reply reply = TakeReply();
     if (reply->len != kSliceBytes) Fail("GET");
     std::memcpy(to, reply->str, reply->len);
   }
-  // SET in two halves, so that several may be in flight.
+  // Sends a SET command. TakeReply reads the reply, so that several commands can be in flight.
   void SendSet(const std::string& key, const std::string& value) {
     redisAppendCommand(context_.get(), "SET %s %b", key.c_str(), value.data(), value.size());
   }
@@ -64,7 +64,8 @@ class RedisServer {
  public:
   enum class Over { kTcp, kUnixSocket };
 
-  // Starts the server and waits until it listens. `settings`: more arguments. `folder` must exist.
+  // Starts the server and waits until it listens. `settings`: additional arguments. REQUIRES:
+  // `folder` exists.
   RedisServer(const std::string& folder, Over over, const std::vector<std::string>& settings)
       : socket_(std::filesystem::absolute(folder) / "redis"),
         port_(over == Over::kTcp ? NextPort() : 0),
@@ -86,7 +87,7 @@ class RedisServer {
   }
 
  private:
-  // redis-server does not support port 0, so choose a port.
+  // Returns a port to try: redis-server cannot choose a free port itself.
   static int NextPort() {
     static int servers = 0;
     return 20000 + (getpid() + servers++) % 20000;

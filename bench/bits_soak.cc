@@ -13,13 +13,13 @@
 namespace hearth {
 namespace {
 
-// Longest text for real models: the logits of a token are a megabyte, and the head takes a third of
-// the time.
+// Longest text for real models, in tokens: the logits of one token have a megabyte, and computing
+// them takes a third of the time.
 constexpr int kLongestReal = 300;
 
 bool Run(const std::string& name, const std::string& dir, int chunk, int longest, int count,
          uint64_t first, WeightForm form = WeightForm::kStored) {
-  // With blocks, products are of integers, and keys and values are bfloat16.
+  // With weights in blocks, matrix products multiply integers, and keys and values are bfloat16.
   const KvDtype kv_dtype = form == WeightForm::kStored ? KvDtype::kFloat32 : KvDtype::kBFloat16;
   auto requests = RandomRequests::Open(dir, chunk, longest, first, form, kv_dtype);
   if (!requests.ok()) {

@@ -38,13 +38,13 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr uint32_t kChunk = 128;
 
-// Returns the error; "": success.
+// Makes call number `number`. Returns the error; "": success.
 using Call = std::function<std::string(int number)>;
 struct Kind {
   std::string name;
   Call call;
   std::vector<double> milliseconds;
-  int every = 1;  // runs every `every` turns
+  int every = 1;  // the call runs in each `every`th repetition
 };
 
 std::string WhyNot(const grpc::Status& status) {
@@ -105,7 +105,7 @@ class StoreCaller {
   PublishRequestSpec spec_;
 };
 
-// Pins all restore points of the caller's tenant.
+// Pins all restore points of the caller's tenant. Returns the error; "": success.
 std::string PinAll(const std::shared_ptr<grpc::Channel>& channel) {
   const auto stub = v1::CacheStore::NewStub(channel);
   grpc::ClientContext context;
@@ -155,7 +155,8 @@ std::string Generate(const std::shared_ptr<grpc::Channel>& channel, int number) 
   return WhyNot(reader->Finish());
 }
 
-// Keeps `threads` requests in flight, answered or refused. Never returns.
+// Runs `threads` threads that each send Generate requests one after another, whether the worker
+// answers or refuses. Never returns.
 void GenerateForEver(const std::shared_ptr<grpc::Channel>& channel, int threads, int first) {
   std::vector<std::thread> busy;
   for (int i = 0; i < threads; ++i) {
@@ -169,7 +170,7 @@ void GenerateForEver(const std::shared_ptr<grpc::Channel>& channel, int threads,
 int Run(std::vector<Kind> kinds, int first, int calls, absl::Duration pause) {
   int failed = 0;
   std::string why;
-  // The first turn also makes the connection and is reported separately.
+  // The first call also establishes the connection, so it is reported separately.
   double first_ms = 0;
   for (int i = 0; i <= calls; ++i) {
     for (Kind& kind : kinds) {
@@ -231,7 +232,8 @@ int Main(int argc, char** argv) {
     kinds.push_back({"fetch", [&](int number) { return store.Fetch(number); }, {}});
   } else {
     kinds.push_back({"tokenize", [&](int) { return Tokenize(*channel); }, {}});
-    // A token takes as long as a hundred calls of a store.
+    // Generate runs in each tenth repetition, because one token takes as long as a hundred calls of
+    // a store.
     kinds.push_back({"generate", [&](int number) { return Generate(*channel, number); }, {}, 10});
   }
   return Run(std::move(kinds), std::atoi(more["first"].c_str()), std::atoi(argv[3]),

@@ -94,7 +94,7 @@ Measured AskHttp(const std::string& address, int caller, uint32_t tokens) {
   if (write(made, request.data(), request.size()) != static_cast<ssize_t>(request.size())) {
     RequireOk(absl::ErrnoToStatus(errno, address));
   }
-  std::string line, last;  // last: the last line that is not empty
+  std::string line, last;  // last: the last line that was not empty
   std::vector<char> bytes(1 << 16);
   for (ssize_t got = 0; (got = read(made, bytes.data(), bytes.size())) > 0;) {
     for (ssize_t i = 0; i < got; ++i) {
@@ -106,7 +106,8 @@ Measured AskHttp(const std::string& address, int caller, uint32_t tokens) {
           absl::StartsWith(line, "data: {") && !absl::StrContains(line, "\"text\":\"\"");
       if (is_text && measured.tokens == 0) {
         measured.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
-        measured.tokens = static_cast<int>(tokens);  // some tokens have no text
+        // the number of text pieces is too low, because some tokens have no text
+        measured.tokens = static_cast<int>(tokens);
       }
       if (absl::StartsWith(line, "data: {\"error\"")) RequireOk(absl::UnknownError(line));
       if (line.size() > 1 && line != "0\r") last = line;

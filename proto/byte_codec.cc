@@ -10,8 +10,8 @@
 namespace hearth {
 namespace {
 
-// Byte by byte, so that the host's byte order does not matter; compilers turn this into one load or
-// store.
+// Stores byte by byte, so that the byte order of the host does not matter. Compilers turn this into
+// one load or store.
 template <typename T>
 void StoreLittle(char* bytes, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
@@ -124,8 +124,8 @@ std::vector<uint64_t> ByteReader::U64Array(size_t count, absl::string_view what)
   return LoadArray<uint64_t>(Array(count, sizeof(uint64_t), what));
 }
 
-// The count comes from the input: check the length before allocating. The division avoids overflow
-// of count * size.
+// The count comes from untrusted input, so check the remaining length before allocating. Dividing
+// avoids an overflow of count * size.
 absl::string_view ByteReader::Array(size_t count, size_t size, absl::string_view what) {
   const bool fits = count <= remaining() / size;
   return Bytes(fits ? count * size : std::numeric_limits<size_t>::max(), what);

@@ -43,17 +43,19 @@ void AppendNumberField(std::string* out, double value);  // -0 is written as +0
 void AppendBytesField(std::string* out, absl::string_view bytes);
 void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids);
 
-// Reads values in order and keeps the first failure, so that callers check only once.
+// Reads values in order. Remembers the first failure, so that callers need to check for errors only
+// once.
 class ByteReader {
  public:
   explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
 
   size_t offset() const { return offset_; }
   size_t remaining() const { return bytes_.size() - offset_; }
-  // The first failure of a read or of Refuse.
+  // Returns the first failure of a read or of Refuse; OK if there was none.
   const absl::Status& status() const { return status_; }
 
-  // `what` names the field in errors. After a failure these return zero or an empty result.
+  // Each method reads a value. `what` names the field in errors. After a failure the methods return
+  // zero or an empty value.
   absl::string_view Bytes(size_t count, absl::string_view what);
   uint32_t U32(absl::string_view what);
   uint64_t U64(absl::string_view what);
@@ -65,13 +67,13 @@ class ByteReader {
     absl::string_view payload;
   };
   Field NextField(absl::string_view what);
-  // Returns the payload of the next field, which must have this type.
+  // Returns the payload of the next field. Fails if the field has another type.
   absl::string_view FieldOf(FieldType type, absl::string_view what);
   uint64_t IntegerField(absl::string_view what);
   double NumberField(absl::string_view what);
   std::vector<uint32_t> IdsField(absl::string_view what);
 
-  // Sets the failure, unless there already is one.
+  // Records a failure found by the caller. Has no effect after an earlier failure.
   void Refuse(absl::string_view why);
   // Fails if bytes remain. Returns status().
   absl::Status End(absl::string_view what);
@@ -88,9 +90,9 @@ class ByteReader {
 uint64_t LoadU64(absl::string_view payload);
 double LoadNumber(absl::string_view payload);
 
-// Appends the XXH3-64 of all bytes in `out`.
+// Appends the XXH3-64 digest of all bytes in `out`.
 void AppendDigest(std::string* out);
-// Returns the bytes before the digest. kDataLoss: the digest does not match them.
+// Returns the bytes before the digest at the end. kDataLoss: the digest does not match these bytes.
 absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::string_view what);
 
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// CallerGone: the error of work that ends early because its caller no longer waits for it.
+// CallerGone: the error of work that is abandoned because its caller no longer waits for the
+// result.
 //
 // Thread safety: a pure function.
 #ifndef HEARTH_PROTO_CALLER_GONE_H_

@@ -40,18 +40,19 @@ absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
 }
 
 Digest Sha256(absl::string_view bytes) {
-  // Fetched once: EVP_sha256() searches a locked table at each use.
+  // Fetched once, because EVP_sha256() would search a table under a lock on each use.
   static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   Digest digest;
   unsigned int size = 0;
   const int ok = sha256 != nullptr &&
                  EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, sha256, nullptr);
-  // Fails only if OpenSSL has no SHA-256. A zero digest must never be used.
+  // Fails only if OpenSSL has no SHA-256. Abort: continuing with a digest of zeros would be unsafe.
   if (ok != 1 || size != digest.size()) std::abort();
   return digest;
 }
 
-// Fails only if OpenSSL has no SHA-256. A digest without its bytes must never be used.
+// Fails only if OpenSSL has no SHA-256. Abort: continuing with a digest that ignores the bytes
+// would be unsafe.
 Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
   if (context_ == nullptr || EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) != 1) std::abort();
 }

@@ -11,19 +11,21 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-struct evp_md_ctx_st;  // OpenSSL
+struct evp_md_ctx_st;  // declared by OpenSSL
 
 namespace hearth {
 
 using Digest = std::array<uint8_t, 32>;
 
-absl::string_view DigestBytes(const Digest& digest);  // borrows `digest`
+absl::string_view DigestBytes(const Digest& digest);  // the result borrows `digest`
 std::string DigestHex(const Digest& digest);
-absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
-absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
+// kInvalidArgument unless there are exactly 32 bytes
+absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);
+// kInvalidArgument unless there are exactly 64 hex digits
+absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);
 Digest Sha256(absl::string_view bytes);
 
-// SHA-256 of bytes that are added in parts. Thread safety: none.
+// Computes the SHA-256 digest of bytes that are added piece by piece. Thread safety: none.
 class Sha256Stream {
  public:
   Sha256Stream();

@@ -1,5 +1,5 @@
-// ErrorReason: why a request failed, as a word for programs. The words are the values of `code` in
-// OpenAI's API; they are not sent over gRPC.
+// ErrorReason: a word for programs that says why a request failed. The words are values of `code`
+// in errors of OpenAI's API; they are not sent over gRPC.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_PROTO_ERROR_REASON_H_
@@ -16,7 +16,8 @@
 
 namespace hearth {
 
-inline constexpr char kErrorReason[] = "hearth/error-reason";  // key of the status payload
+// key of the reason in the absl::Status payload
+inline constexpr char kErrorReason[] = "hearth/error-reason";
 inline constexpr char kContextLengthExceeded[] = "context_length_exceeded";
 inline constexpr char kModelNotFound[] = "model_not_found";
 inline constexpr char kUnsupportedParameter[] = "unsupported_parameter";
@@ -26,15 +27,15 @@ inline absl::Status WithReason(absl::Status status, absl::string_view reason) {
   return status;
 }
 
-// Returns the reason; "" if the status has none.
+// Returns the reason word of an error; "" if the status has none.
 inline std::string ReasonOf(const absl::Status& status) {
   const auto reason = status.GetPayload(kErrorReason);
   return reason.has_value() ? std::string(*reason) : "";
 }
 
-// Returns kInvalidArgument. Clients search the text: litellm for "This model's maximum context
-// length is", LangChain for "prompt is too long". `field`: the prompt's path in the request.
-// `prompt_tokens`: a number, optionally with words around it.
+// Returns a kInvalidArgument error. Clients search its text for fixed phrases: litellm for "This
+// model's maximum context length is", LangChain for "prompt is too long". `field`: path of the
+// prompt in the request. `prompt_tokens`: a number, which may have words around it.
 inline absl::Status PromptTooLong(absl::string_view field, uint64_t context_tokens,
                                   const absl::AlphaNum& prompt_tokens) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat(

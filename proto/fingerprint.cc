@@ -75,7 +75,7 @@ FingerprintField ReadField(ByteReader* reader) {
   return field;
 }
 
-// Looks up fields by name and keeps the first error: a missing field or a wrong type.
+// Finds fields by name. Remembers the first error: a missing field, or a field of a wrong type.
 class FieldReader {
  public:
   explicit FieldReader(absl::Span<const FingerprintField> fields) : fields_(fields) {}
@@ -113,7 +113,7 @@ class FieldReader {
   absl::Status status_;
 };
 
-// Returns the value of `known` that the field names.
+// Returns the value of `known` whose name is the value of the field.
 template <typename Enum>
 Enum ReadNamed(FieldReader* reader, absl::string_view field, std::initializer_list<Enum> known,
                const char* (*name_of)(Enum)) {
@@ -135,7 +135,7 @@ KvQuantization ReadCodec(FieldReader* reader) {
   absl::string_view options = codec;
   if (absl::ConsumePrefix(&options, kQuantizedCodec)) {
     const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
-    // Each layout has exactly one text.
+    // Accept only the text that CodecText writes, so that each quantization has exactly one text.
     if (read.ok() && CodecText(*read) == codec) return *read;
   }
   reader->Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec), "\", known are ",
@@ -165,7 +165,7 @@ std::string CodecText(const KvQuantization& quantization) {
 std::string FingerprintField::ValueText() const {
   if (const auto* integer = std::get_if<uint64_t>(&value)) return absl::StrCat(*integer);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  // The shortest decimal that parses to the same number.
+  // Returns the shortest decimal text that parses to the same number.
   const double number = std::get<double>(value);
   char buffer[32];
   for (int digits = 1; digits <= 17; ++digits) {
@@ -284,7 +284,8 @@ std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint&
       ++b;
     }
   }
-  // A digest differs if anything it covers differs, and does not show what: name digests last.
+  // List digest fields last: a digest differs whenever the hashed data differs, and does not say
+  // where.
   std::stable_partition(differences.begin(), differences.end(),
                         [](const FieldDifference& difference) {
                           return !absl::EndsWith(difference.field, "_sha256");

@@ -21,10 +21,10 @@
 namespace hearth {
 
 struct FingerprintField {
-  std::string name;  // [a-z0-9_.]+, at most kMaxFingerprintNameBytes
+  std::string name;  // consists of [a-z0-9_.], at most kMaxFingerprintNameBytes long
   std::variant<uint64_t, double, std::string> value;
 
-  std::string ValueText() const;  // readable: "512", "1e-06", "gelu_pytorch_tanh"
+  std::string ValueText() const;  // returns the value as text: "512", "1e-06", "gelu_pytorch_tanh"
 };
 
 inline constexpr size_t kMaxFingerprintFields = 64;
@@ -40,16 +40,17 @@ inline constexpr size_t kMaxFingerprintTextBytes = 4096;
 class Fingerprint {
  public:
   Fingerprint() = default;
-  // Sorts the fields by name. kInvalidArgument: duplicates, bad names, too long texts, non-finite
-  // numbers.
+  // Creates a fingerprint with the fields sorted by name. kInvalidArgument: a duplicate name, a bad
+  // name, a text that is too long, or a number that is not finite.
   static absl::StatusOr<Fingerprint> Create(std::vector<FingerprintField> fields);
 
   const Digest& digest() const { return digest_; }
   absl::Span<const FingerprintField> fields() const { return fields_; }
-  // Returns the geometry that the fields describe. kInvalidArgument names the missing or bad field.
+  // Returns the layout of KV that the fields describe. kInvalidArgument names the field that is
+  // missing or invalid.
   absl::StatusOr<KvLayout> Layout() const;
 
-  // The canonical bytes, which the digest covers, and their parser.
+  // Returns the canonical bytes, over which the digest is computed. Parse reads these bytes.
   std::string Serialize() const;
   static absl::StatusOr<Fingerprint> Parse(absl::string_view bytes);
 
@@ -58,14 +59,16 @@ class Fingerprint {
   Digest digest_{};
 };
 
-// Returns the value of the field `codec`.
+// Returns the value of the fingerprint field `codec` for this quantization.
 std::string CodecText(const KvQuantization& quantization);
 
 struct FieldDifference {
-  std::string field, ours, theirs;  // "(absent)" if one side does not have the field
+  // a value is "(absent)" if that fingerprint does not have the field
+  std::string field, ours, theirs;
 };
-// Returns all differences, sorted by name, but digest fields (*_sha256) last: a digest differs
-// whenever its input differs. Empty if the digests are equal.
+// Returns all differences, sorted by name, but with digest fields (*_sha256) last, because a digest
+// differs whenever the hashed data differs. Returns an empty list if the digests of the
+// fingerprints are equal.
 std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint& theirs);
 
 }  // namespace hearth

@@ -14,7 +14,7 @@ absl::Status CheckRange(const char* field, uint64_t value, uint64_t lowest, uint
       absl::StrCat(field, " is ", value, ", allowed are ", lowest, " to ", highest));
 }
 
-// Returns the name of an enum value, which is an index into `names`.
+// Returns the name of an enum value. `names` is indexed by the value.
 template <typename Enum>
 const char* NameOf(Enum value, std::initializer_list<const char*> names) {
   const size_t place = static_cast<size_t>(value);
@@ -80,7 +80,7 @@ absl::Status KvLayout::Validate() const {
     if (!range.ok()) return range;
     has_local |= group == LayerGroup::kLocal;
   }
-  // Without sliding-window layers the window is unused and may have any value.
+  // If no layer has a sliding window, `window` is unused and may have any value.
   if (!has_local) return absl::OkStatus();
   return CheckRange("window", window, 1, kMaxPromptTokens);
 }

@@ -12,8 +12,8 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kDefaultBits = 4, kMaxGroup = 1024;
-// In keys, some channels are large for every token. A group of one token's channels would take a
-// step as coarse as these channels need.
+// By default keys are grouped by channel: in keys, some channels are large for every token, and a
+// group of several channels would get a coarse step from its largest channel.
 constexpr int kDefaultAxisKey = -1;
 constexpr char kOptions[] = "bits, group, axis_key, axis_value, residual";
 
@@ -81,7 +81,7 @@ std::string KvQuantizationText(const KvQuantization& quantization) {
                       ",axis_key=", quantization.axis_key, ",axis_value=", quantization.axis_value);
 }
 
-// Far above the length of all options together.
+// Longest accepted text; all options together are much shorter.
 constexpr size_t kMaxTextBytes = 256;
 
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual) {

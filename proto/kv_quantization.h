@@ -27,10 +27,10 @@ namespace hearth {
 struct KvQuantization {
   uint32_t bits = 0;  // bits per element: 8, 4 or 2; 0: not quantized
   uint32_t group = 64;
-  int axis_key = 0, axis_value = 0;  // 0 or -1
+  int axis_key = 0, axis_value = 0;  // axis of the groups in keys and in values: 0 or -1
 
   bool is_on() const { return bits > 0; }
-  // Bytes of a plane's step numbers; a multiple of 4.
+  // Returns the bytes for the step numbers of a plane, a multiple of 4.
   size_t CodeBytes(uint32_t tokens, uint32_t head_dim) const {
     return size_t{tokens} * head_dim * bits / 8;
   }
@@ -40,8 +40,8 @@ struct KvQuantization {
   size_t PlaneBytes(uint32_t tokens, uint32_t head_dim) const {
     return CodeBytes(tokens, head_dim) + 4 * Groups(tokens, head_dim);
   }
-  // Checks that chunks with this shape can be quantized so. kInvalidArgument names the option.
-  // REQUIRES: is_on().
+  // Checks that chunks of this shape can be quantized with these options. kInvalidArgument names
+  // the option. REQUIRES: is_on().
   absl::Status Check(uint32_t chunk_tokens, uint32_t head_dim) const;
 };
 
@@ -50,10 +50,10 @@ inline bool operator==(const KvQuantization& a, const KvQuantization& b) {
          a.axis_value == b.axis_value;
 }
 
-// Returns "bits=4,group=64,axis_key=0,axis_value=0".
+// Returns the options as text: "bits=4,group=64,axis_key=0,axis_value=0".
 std::string KvQuantizationText(const KvQuantization& quantization);
-// Parses some of these options. Defaults: bits=4,group=64,axis_key=-1,axis_value=0. Also parses
-// `residual`, the number of rows that stay unquantized; sets it to 0 if it is not given.
+// Parses options; those not given have the defaults bits=4,group=64,axis_key=-1,axis_value=0. Also
+// parses `residual`, the number of rows that are not quantized; sets it to 0 if it is not given.
 // kInvalidArgument names the option and its allowed values.
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual);
 

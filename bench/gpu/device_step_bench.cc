@@ -40,7 +40,7 @@ namespace {
 constexpr int kContext = 512;
 constexpr size_t kFlushBytes = size_t{256} << 20;
 
-using Place = std::pair<int, int>;  // text and position
+using Place = std::pair<int, int>;  // index of the text, position of the token
 
 void Row(const std::string& json) {
   std::printf("%s\n", json.c_str());
@@ -78,7 +78,7 @@ double MedianOf(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Measures launches by events, in microseconds.
+// Measures the time of GPU work in microseconds, with CUDA events.
 class Stopwatch {
  public:
   explicit Stopwatch(CudaDevice* device) : device_(device) {
@@ -97,7 +97,8 @@ class Stopwatch {
     cudaEventElapsedTime(&milliseconds, begin_, end_);
     return milliseconds * 1e3;
   }
-  // The median of `times` rounds. Calls `before` ahead of each round, without measuring it.
+  // Returns the median time of `times` runs of the work. Before each run calls `before`, which is
+  // not measured.
   double Median(
       int times, const std::function<void()>& work, const std::function<void()>& before = [] {}) {
     std::vector<double> all;
@@ -113,7 +114,7 @@ class Stopwatch {
   cudaEvent_t begin_, end_;
 };
 
-// A sequence: its blocks of keys and values, local and global, and its length.
+// A sequence: the KV blocks of its global and local layers, and its length in tokens.
 struct Sequence {
   std::array<std::vector<std::byte*>, 2> blocks;
   int length = 0;
@@ -129,7 +130,8 @@ struct Sequence {
       }
     }
   }
-  // The part of a step that appends the next `tokens` tokens of `text`.
+  // Returns the entry of a device step that appends the next `tokens` tokens of `text` to this
+  // sequence and computes the logits of the last `want` tokens.
   DevicePart Part(const std::vector<int32_t>& text, int tokens, int want) const {
     const absl::Span<const int32_t> next =
         absl::MakeSpan(text).subspan(static_cast<size_t>(length), static_cast<size_t>(tokens));
@@ -159,7 +161,7 @@ class Bench {
 
  private:
   using Expected = std::map<Place, uint64_t>;
-  void Finish() {  // waits for the device and requires that nothing failed
+  void Finish() {  // waits for the device, and ends the program if a kernel failed
     device_.Wait();
     Require(device_.error().empty(), device_.error());
   }
@@ -301,8 +303,8 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
   RunShapes(expected, parts, places);
 }
 
-// Repeats a step of 32 parts, of which each wants one row, and its first part alone, with every
-// shape of product.
+// Runs a step of 32 sequences that each need the logits of one token, and a step of the first
+// sequence alone, with every tile shape of the product kernel.
 void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& parts,
                       const std::vector<Place>& places) {
   std::vector<float> logits(32 * static_cast<size_t>(geometry_.vocabulary));
@@ -317,7 +319,7 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
       if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
       step_->SetChoice(rows, choice);
       step_->Run(absl::MakeSpan(parts).subspan(0, static_cast<size_t>(rows)), logits.data());
-      // Digests take the CPU's time: compares at most four rows.
+      // Compares at most four rows, because computing digests takes processor time.
       const std::vector<Place> some(places.begin(), places.begin() + std::min(rows, 4));
       CompareLogits(Text("shape %d", shape).c_str(), expected, some, logits.data());
     }
@@ -351,8 +353,8 @@ std::vector<int> Bench::Candidates(int rows, bool is_pair) {
   return shapes;
 }
 
-// Runs the product in `layers` layers, one after the other, from a cold cache. Returns the
-// microseconds of one.
+// Runs the product kernel once in each of `layers` layers, starting with a cold cache. Returns the
+// microseconds per layer.
 double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   const ShapeFacts facts = FactsOf(shape);
   const bool is_pair = which == 2;
@@ -373,7 +375,8 @@ double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   return watch_.Median(3, work, [this] { Flush(); }) / layers;
 }
 
-// Chooses the shapes for steps of `rows` rows: for each product the fastest when it runs alone.
+// Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
+// when the product runs alone.
 void Bench::Tune(int rows) {
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
   ProductChoice best = step_->ChoiceFor(rows);
@@ -436,7 +439,7 @@ void Bench::ByKernel(int rows) {
       geometry_.name.c_str(), rows, list.c_str(), static_cast<int>(marks.size()) - 1, sum / 1e3));
 }
 
-// Prints clocks, power and temperature by nvidia-smi while steps run.
+// Prints clock rates, power and temperature of the GPU (from nvidia-smi) while steps run.
 void Bench::Clocks() {
   std::atomic<bool> is_over = false;
   std::string samples;
@@ -529,7 +532,7 @@ void Bench::Prefill() {
         step_->Run({sequence.Part(text, rows, sequence.length + rows == length ? 1 : 0)});
       }
     };
-    if (length == 128) work();  // warms up
+    if (length == 128) work();  // warm-up run, not measured
     if (length <= 2048) Tune(rows);
     if (length > 2048) step_->SetChoice(rows, step_->ChoiceFor(2048));
     const double us = watch_.Median(length > 2048 ? 1 : 3, work);

@@ -21,9 +21,9 @@
 
 namespace hearth {
 
-constexpr int kStepInputs = 16;      // products of a step
-constexpr int kStepBits = 25;        // kept below the largest exponent
-constexpr int kStepExponent = -133;  // the least value of the largest exponent
+constexpr int kStepInputs = 16;      // number of products in one step
+constexpr int kStepBits = 25;        // number of bits kept below the largest exponent
+constexpr int kStepExponent = -133;  // smallest value of the largest exponent
 constexpr uint32_t kStepNan = 0x7fffffff;
 
 inline float FloatOfBits(uint32_t bits) {
@@ -38,7 +38,8 @@ inline uint32_t BitsOfFloat(float value) {
 }
 inline float FloatOfBf16(uint16_t bits) { return FloatOfBits(uint32_t{bits} << 16); }
 
-// Returns the result if an input is infinite or NaN. REQUIRES: some input is.
+// Returns the result of a step with an infinite or NaN input. REQUIRES: at least one input is
+// infinite or NaN.
 inline float SpecialDot(const uint16_t* a, const uint16_t* b, float c) {
   bool nan = std::isnan(c), plus = std::isinf(c) && c > 0, minus = std::isinf(c) && c < 0;
   for (int i = 0; i < kStepInputs; ++i) {
@@ -53,24 +54,25 @@ inline float SpecialDot(const uint16_t* a, const uint16_t* b, float c) {
   return plus ? infinity : -infinity;
 }
 
-// total * 2^unit, cut toward zero. REQUIRES: unit >= kStepExponent - kStepBits.
+// Returns total * 2^unit, truncated toward zero to float32. REQUIRES: unit >= kStepExponent -
+// kStepBits.
 inline float CutToFloat(int64_t total, int unit) {
   if (total == 0) return 0.0f;
   const uint64_t size = static_cast<uint64_t>(total < 0 ? -total : total);
-  int drop = 40 - __builtin_clzll(size);  // 24 bits are left
+  int drop = 40 - __builtin_clzll(size);  // number of low bits to drop, so that 24 bits remain
   if (drop < -149 - unit) drop = -149 - unit;
   const uint64_t kept = drop < 0 ? size << -drop : size >> drop;
   if (kept == 0) return 0.0f;
-  // The leading bit of a normal significand adds 1 to the exponent's field.
+  // Adding the leading bit of a normal significand increments the exponent field by 1.
   uint32_t bits = static_cast<uint32_t>(kept);
   bits += static_cast<uint32_t>(unit + drop + 149) << 23;
-  if (unit + drop > 104) bits = 0x7f800000;  // 2^128 or more
+  if (unit + drop > 104) bits = 0x7f800000;  // the value is 2^128 or more: infinity
   return FloatOfBits(bits | (total < 0 ? 0x80000000 : 0));
 }
 
-// c and the 16 products of a and b.
+// Returns c plus the sum of the 16 products a[i] * b[i], with the bits of a tensor-core step.
 inline float FusedDot(const uint16_t* a, const uint16_t* b, float c) {
-  // Exponents of products are those of the format: both biases, 254, are still in them.
+  // Exponents of products still contain the biases of both factors, 2 * 127 = 254.
   constexpr int kBiases = 254;
   uint32_t products[kStepInputs];
   int exponents[kStepInputs];
@@ -92,11 +94,12 @@ inline float FusedDot(const uint16_t* a, const uint16_t* b, float c) {
     largest = counted > largest ? counted : largest;
   }
   if (special) return SpecialDot(a, b, c);
-  // A product of 16 bits lies 11 bits above the cut, the sum 2 bits: all are gone after 31.
+  // The lowest bit of a product is 11 bits above the cut, the lowest bit of the sum 2 bits above.
+  // Shifted right by 31, nothing of them is left.
   int64_t total = 0;
   for (int i = 0; i < kStepInputs; ++i) {
     int right = largest - exponents[i];
-    right = right < 0 || right > 31 ? 31 : right;  // less than 0: a zero
+    right = right < 0 || right > 31 ? 31 : right;  // a negative shift count occurs only for a zero
     const int32_t size = static_cast<int32_t>(products[i] << (kStepBits - 14) >> right);
     total += (a[i] ^ b[i]) & 0x8000 ? -size : size;
   }
@@ -107,7 +110,7 @@ inline float FusedDot(const uint16_t* a, const uint16_t* b, float c) {
   return CutToFloat(total, largest - kBiases - kStepBits);
 }
 
-// The ascending chain of an output: inputs / 16 steps.
+// Returns the sum over all inputs of one output: inputs / 16 steps, in ascending order of inputs.
 inline float FusedChain(const uint16_t* a, const uint16_t* b, float c, int inputs) {
   for (int k = 0; k < inputs; k += kStepInputs) c = FusedDot(a + k, b + k, c);
   return c;

@@ -28,10 +28,11 @@ bool AllFinite(const uint16_t* a, const uint16_t* b, float c) {
   return finite;
 }
 
-// A zero's exponent: so small that it never is the largest of a step.
+// Exponent of a zero: so small that it is never the largest exponent of a step.
 constexpr int kOfZero = -2000;
 
-// Returns the significand, in [1, 2) or below 1 for a subnormal; *exponent gets its exponent.
+// Returns the significand of `value`, in [1, 2), or below 1 if `value` is subnormal in float32.
+// Stores the exponent in `*exponent`.
 double Significand(double value, int* exponent) {
   double significand = std::frexp(value, exponent) * 2;
   --*exponent;
@@ -44,7 +45,7 @@ double Significand(double value, int* exponent) {
   return significand;
 }
 
-// The step in doubles. All operations are exact, except the two cuts.
+// Computes the step in double precision. All operations are exact, except the two truncations.
 float StepOfDoubles(const uint16_t* a, const uint16_t* b, float c) {
   double terms[kStepInputs + 1];
   int exponents[kStepInputs + 1], largest = -133;
@@ -59,17 +60,17 @@ float StepOfDoubles(const uint16_t* a, const uint16_t* b, float c) {
   for (const int exponent : exponents) largest = std::max(largest, exponent);
   double total = 0;
   for (int i = 0; i <= kStepInputs; ++i) {
-    total += std::trunc(std::ldexp(terms[i], 25 + exponents[i] - largest));  // the first cut
+    total += std::trunc(std::ldexp(terms[i], 25 + exponents[i] - largest));  // the first truncation
   }
   int exponent;
   const double significand = Significand(std::ldexp(total, largest - 25), &exponent);
-  const double cut = std::trunc(std::ldexp(significand, 23));        // the second
+  const double cut = std::trunc(std::ldexp(significand, 23));        // the second truncation
   return static_cast<float>(std::ldexp(cut, exponent - 23)) + 0.0f;  // -0 becomes +0
 }
 
-// The step in integers of 128 bits, in units of 2^kUnit; a cut is a division. REQUIRES: each
-// product is zero or in [2^(kUnit + 14), 2^(kUnit + 115)), the sum zero or in [2^(kUnit + 23),
-// 2^(kUnit + 115)).
+// Computes the step with integers of 128 bits, in units of 2^kUnit; truncation is a division.
+// REQUIRES: each product is zero or in [2^(kUnit + 14), 2^(kUnit + 115)), and the sum c is zero or
+// in [2^(kUnit + 23), 2^(kUnit + 115)).
 template <int kUnit>
 float StepOfIntegers(const uint16_t* a, const uint16_t* b, float c) {
   const auto exact = [](long double value) { return static_cast<Wide>(std::ldexp(value, -kUnit)); };
@@ -81,9 +82,10 @@ float StepOfIntegers(const uint16_t* a, const uint16_t* b, float c) {
   }
   Significand(static_cast<double>(c), &of_a);
   largest = std::max(largest, of_a);
-  // largest - 25 - kUnit is below 0 only if all terms are zero.
+  // The shift count largest - 25 - kUnit is below 0 only if all terms are zero.
   const Wide last_bit = static_cast<Wide>(1) << std::max(0, largest - 25 - kUnit);
-  Wide total = exact(static_cast<long double>(c)) / last_bit;  // towards zero, as the device cuts
+  // division truncates toward zero, as the device does
+  Wide total = exact(static_cast<long double>(c)) / last_bit;
   for (int i = 0; i < kStepInputs; ++i) {
     const long double x = FloatOfBf16(a[i]), y = FloatOfBf16(b[i]);
     total += exact(x * y) / last_bit;
@@ -97,8 +99,8 @@ float StepOfIntegers(const uint16_t* a, const uint16_t* b, float c) {
 
 using Step = float (*)(const uint16_t* a, const uint16_t* b, float c);
 
-// Compares FusedDot with step_of(name) for each class of values. Leaves out classes for which
-// step_of returns null, and steps with an infinity or a NaN.
+// Compares FusedDot with the function step_of(name) for each class of input values. Skips classes
+// for which step_of returns null, and steps with an infinity or a NaN.
 bool CheckClasses(const char* check, Step (*step_of)(const std::string& name)) {
   uint64_t compared = 0, differing = 0;
   for (size_t step_class = 0; step_class < StepClasses().size(); ++step_class) {
@@ -121,7 +123,8 @@ bool CheckDoubles() {
 }
 
 bool CheckIntegers() {
-  // Classes whose values fit 128 bits, by the unit that they need.
+  // Classes of input values that fit into 128 bits, with the step function for the unit that they
+  // need.
   static const std::map<std::string, Step> kSteps = {
       {"normal", StepOfIntegers<-78>},
       {"model", StepOfIntegers<-78>},
@@ -144,7 +147,7 @@ bool CheckIntegers() {
                       });
 }
 
-// Where no bit is below the cut, a step is the exact sum rounded once.
+// If no bit of any term is below the cut, the result of a step is the exact sum, rounded once.
 bool CheckExactSums() {
   CaseRandom random(5);
   uint64_t differing = 0;
@@ -184,7 +187,7 @@ bool CheckOrder() {
 
 struct Known {
   const char* what;
-  std::vector<float> a, b;  // the others are +0
+  std::vector<float> a, b;  // all other products are +0
   float c;
   uint32_t result;
 };

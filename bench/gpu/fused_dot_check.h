@@ -6,13 +6,14 @@
 
 namespace hearth {
 
-// Whether bits are equal, or both are NaN.
+// Returns whether x and y have the same bits or are both NaN.
 bool SameResult(float x, float y);
 
-// Prints a line and returns whether the check compared something and nothing differs.
+// Prints the result of a check in one line. Returns true if `compared` is above 0 and `differing`
+// is 0.
 bool ReportCheck(const char* check, uint64_t compared, uint64_t differing);
 
-// Prints a line for each check. Returns how many failed.
+// Runs all checks and prints a line for each. Returns the number of failed checks.
 int CheckFusedDot();
 
 }  // namespace hearth

@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr size_t kDeviceBytes = size_t{1} << 30;  // far beyond any cache of a device
+constexpr size_t kDeviceBytes = size_t{1} << 30;  // far larger than any cache of a GPU
 constexpr size_t kHostBytes = size_t{256} << 20;
 constexpr int kLaunches = 2000;
 constexpr int kShared = 1 << 20;
@@ -39,15 +39,15 @@ __global__ void Read(const uint4* from, size_t count, unsigned* sum) {
     const uint4 v = from[i];
     mine ^= v.x ^ v.y ^ v.z ^ v.w;
   }
-  if (mine == 0x5eed) *sum = mine;  // never with zeros, and not left out by the compiler
+  if (mine == 0x5eed) *sum = mine;  // never true for zeros, but the compiler cannot omit the loads
 }
 
 __global__ void Nothing() {}
 
-constexpr int kStepThreads = 256, kStepWeights = 4;  // loads of 16 bytes per thread
+constexpr int kStepThreads = 256, kStepWeights = 4;  // kStepWeights: loads of 16 bytes per thread
 
-// Stands for a kernel of a decoded token: loads weights, which do not depend on the kernel before,
-// then waits for that kernel and adds to the values that it wrote.
+// Imitates a kernel of a decoding step: loads weights, which do not depend on the kernel before;
+// then waits for the kernel before, and adds to the values which that kernel wrote.
 __global__ void Step(const uint4* weights, unsigned* data) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -64,8 +64,8 @@ __global__ void Step(const uint4* weights, unsigned* data) {
   data[thread] += mine + 1;
 }
 
-// Prints `amount` / seconds of `work` for each turn, or seconds / -amount if `amount` is negative.
-// The first turn is not counted.
+// Runs `work` several times and prints a rate, `amount` / seconds, for each run except the first.
+// If `amount` is negative, prints seconds / -amount instead.
 void Row(const char* row, const char* unit, double amount, const std::function<void()>& work) {
   std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row, unit);
   for (int turn = -1; turn < turns; ++turn) {
@@ -81,7 +81,7 @@ void Row(const char* row, const char* unit, double amount, const std::function<v
   std::fflush(stdout);
 }
 
-// Measures copies of registered shared memory, as the store's segments are.
+// Measures copies from shared memory that is registered with CUDA, as the store's segments are.
 void Registered(void* device) {
   const char* row = "shared memory, registered";
   const int fd = memfd_create("probe", 0);
@@ -141,7 +141,7 @@ void Bandwidths() {
       [&] { cudaMemcpy(to, pageable.data(), kHostBytes, cudaMemcpyHostToDevice); });
   Row("device to pageable", "GB/s", host,
       [&] { cudaMemcpy(pageable.data(), to, kHostBytes, cudaMemcpyDeviceToHost); });
-  // Size of a step's table, which is sent in one copy.
+  // 128 KiB is the size of the table of a device step, which is sent in one copy.
   Row("pinned to device, 128 KiB", "s", -1,
       [&] { cudaMemcpyAsync(to, pinned, size_t{128} << 10, cudaMemcpyHostToDevice); });
   cudaFreeHost(pinned);
@@ -164,8 +164,8 @@ void Launches() {
   Row("a launch in a graph", "s", -kLaunches, [&] { cudaGraphLaunch(ready, stream); });
 }
 
-// Measures a graph of Steps, each on every multiprocessor. With `early`, a Step may begin before
-// the Step ahead of it ends (programmatic dependent launch).
+// Measures a CUDA graph of Step kernels, each on every multiprocessor. If `early` is true, a Step
+// may begin before the Step ahead of it has ended (programmatic dependent launch).
 void ChainOfSteps(const char* row, bool early, int blocks, const uint4* weights, unsigned* data) {
   cudaStream_t stream;
   cudaGraph_t graph = nullptr;
@@ -223,7 +223,8 @@ void DependentLaunches() {
   cudaFree(weights), cudaFree(data);
 }
 
-// The other side of a share: whether the memory named by `kind` and `handle` reads as it should.
+// Runs in a second process: checks that it can read the memory which `kind` and `handle` name, and
+// that the contents are right.
 int Reader(const std::string& kind, const char* handle) {
   void* data = nullptr;
   if (kind == "ipc") {
@@ -268,7 +269,7 @@ std::string Hex(const void* bytes, size_t count) {
   return hex;
 }
 
-// A CUDA context does not survive fork, so the reader is a new process of this program.
+// Starts this program again as the reader, because a CUDA context does not survive fork.
 void Share(const char* row, const char* kind, cudaError_t made, const std::string& handle) {
   int status = -1;
   if (made == cudaSuccess) {
@@ -306,7 +307,7 @@ void Shares() {
   if (error == cudaSuccess)
     error = cudaMemPoolExportToShareableHandle(&fd, pool, cudaMemHandleTypePosixFileDescriptor, 0);
   if (error == cudaSuccess) error = cudaMemPoolExportPointer(&pointer, data);
-  if (fd >= 0) fcntl(fd, F_SETFD, 0);  // the reader inherits it
+  if (fd >= 0) fcntl(fd, F_SETFD, 0);  // the reader process inherits the file descriptor
   Share("shared with another process: file of a pool", "pool", error,
         std::to_string(fd) + ":" + Hex(&pointer, sizeof(pointer)));
 }

@@ -16,7 +16,8 @@ namespace hearth {
 
 inline constexpr int kSeededSplit = 128;
 
-// Text 0 is longer than the window; the others are short and of different lengths.
+// Texts of a seeded model. Text 0 is longer than the attention window; the other texts are short
+// and have different lengths.
 struct SeededCase {
   SeededGeometry geometry;
   std::vector<int> lengths;
@@ -27,7 +28,8 @@ inline std::vector<SeededCase> SeededCases() {
   std::vector<SeededCase> cases = {
       {tiny, {300}}, {Gemma270M(), {700}}, {Gemma1B(6), {700}}, {Gemma4B(6), {1100}}};
   for (SeededCase& one : cases) {
-    // The head of the larger models would take most of the CPU's time.
+    // Larger models get a small vocabulary, because computing their logits would take most of the
+    // CPU's time.
     if (one.geometry.vocabulary > 32768 && one.geometry.name != "270M") {
       one.geometry.vocabulary = 32768;
     }
@@ -46,21 +48,23 @@ inline std::vector<int32_t> SeededText(const SeededCase& one, int text) {
   return SeededTokens(text, one.lengths[static_cast<size_t>(text)], one.geometry.vocabulary);
 }
 
-// The number of last tokens of a text whose logits are compared.
+// Returns for how many tokens at the end of a text the logits are compared.
 inline int WantedOf(int text) { return text == 0 ? 8 : 2; }
 
-// The layers of text 0 whose keys and values are compared: the last local and the last global one.
+// Returns the layers whose keys and values are compared for text 0: the last local layer and the
+// last global layer.
 inline std::vector<int> KvLayers(const SeededGeometry& geometry) {
   return {static_cast<int>(geometry.layer_types.rfind('l')),
           static_cast<int>(geometry.layer_types.rfind('g'))};
 }
 
-// Digest of the keys and values of a layer. Add the layer's slices in ascending order of splits.
+// Computes a digest of the keys and values of one layer. Add the slices of the layer in ascending
+// order of KV blocks.
 class SeededKvDigest {
  public:
   explicit SeededKvDigest(const SeededGeometry& geometry) : geometry_(geometry) {}
 
-  // Skips a null `slice` and rows from `length` on.
+  // Adds one slice. Ignores a null `slice`, and rows of tokens from `length` on.
   void Add(const std::byte* slice, int split, int length) {
     const int rows =
         length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit : kSeededSplit;

@@ -15,8 +15,8 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 128;       // tokens of a prefill step: the engine's default
-constexpr int kLargeChunk = 512;  // with --chunk-tokens 512
+constexpr int kChunk = 128;       // tokens per prefill step, the default of the engine
+constexpr int kLargeChunk = 512;  // tokens per prefill step with the flag --chunk-tokens 512
 constexpr int kDecoded = 16;
 
 class StepBench {
@@ -41,7 +41,8 @@ class StepBench {
     return *std::move(kv);
   }
 
-  // Copies the last token's logits to the host, which waits until the step is computed.
+  // Prefills the prompt. Copies the last token's logits to the host, which waits until the step is
+  // computed.
   void Prefill(KvCache* kv, int chunk) {
     kv->Reset();
     for (int at = 0; at < prefix_; at += chunk) {
@@ -54,7 +55,8 @@ class StepBench {
     }
   }
 
-  // A step of class exact has one sequence, so the time of one gives the time of several.
+  // In class exact a step has only one sequence, so the time for several sequences is that of one,
+  // multiplied by their number.
   void Decode(int sequences) {
     std::vector<KvCache> kvs;
     for (int i = 0; i < sequences; ++i) {
@@ -94,8 +96,8 @@ class StepBench {
     Row("restore from the host", "GB/s", -gigabytes, turns_, restore);
   }
 
-  // Prints seconds * `scale` for each turn; if `scale` is negative, -scale / seconds. The first
-  // turn is not counted.
+  // Prints seconds * `scale` for each run; if `scale` is negative, prints -scale / seconds. The
+  // first run is not counted.
   void Row(const std::string& row, const char* unit, double scale, int turns,
            const std::function<void()>& work) {
     std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row.c_str(), unit);

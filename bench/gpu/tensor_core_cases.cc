@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// One tile: a [kTileRows][16], b [kTileColumns][16], c [kTileRows][kTileColumns].
+// Inputs of one tile: a [kTileRows][16], b [kTileColumns][16], c [kTileRows][kTileColumns].
 struct Tile {
   uint16_t* a;
   uint16_t* b;
@@ -24,7 +24,7 @@ void Fill(Value* values, int count, Make make) {
 
 constexpr int kOfA = kTileRows * kStepInputs, kOfB = kTileColumns * kStepInputs;
 
-// Exponents of a, b and c, drawn from ranges.
+// Ranges from which the exponents of a, b and c are drawn.
 struct Ranges {
   int a_low, a_high, b_low, b_high, c_low, c_high;
 };
@@ -49,7 +49,7 @@ void FillModel(CaseRandom* random, const Tile& tile) {
   Fill(tile.c, kTileOutputs, [&](int) { return 0.5f * random->Normal(); });
 }
 
-// Values with few significant bits, whose bits lie next to the cut.
+// Fills the tile with values of few significant bits, so that the lowest bits are next to the cut.
 void FillCutEdge(CaseRandom* random, const Tile& tile) {
   static constexpr uint16_t kSignificands[] = {0, 0, 0, 0x01, 0x40, 0x7f};
   const auto sparse = [&](int low, int high) {
@@ -61,8 +61,9 @@ void FillCutEdge(CaseRandom* random, const Tile& tile) {
   Fill(tile.c, kTileOutputs, [&](int) { return random->Float(-30, 1); });
 }
 
-// Each row has 1, -1 and a small power of two at random places, each column one power of two. The
-// result shows for each pair of places whether the small value was kept or cut.
+// Each row of a has 1, -1 and a small power of two at random indices; each column of b has one
+// power of two. The result shows, for each pair of indices, whether the small value was kept or
+// truncated.
 void FillPairs(CaseRandom* random, const Tile& tile) {
   constexpr uint16_t kOne = 0x3f80, kSign = 0x8000;
   const auto power = [](int exponent) { return static_cast<uint16_t>((exponent + 127) << 7); };
@@ -104,7 +105,7 @@ void FillCancellingSums(CaseRandom* random, const Tile& tile) {
   }
 }
 
-// The second half of the products cancels most of the first.
+// Sets the products at the second half of the indices so that they cancel most of the first half.
 void MirrorHalves(CaseRandom* random, const Tile& tile) {
   constexpr int kHalf = kStepInputs / 2;
   for (int i = 0; i < kOfA; ++i) {
@@ -144,7 +145,7 @@ void FillSubnormalSums(CaseRandom* random, const Tile& tile) {
   });
 }
 
-// Totals next to the smallest subnormal, of both signs.
+// Fills the tile so that the totals are close to the smallest subnormal number, with both signs.
 void FillTinyTotals(CaseRandom* random, const Tile& tile) {
   FillRanges({-77, -73, -77, -73, 0, 0}, random, tile);
   Fill(tile.c, kTileOutputs, [&](int) {
@@ -164,13 +165,14 @@ void FillZeros(CaseRandom* random, const Tile& tile) {
   for (int i = 0; i < kOfB; ++i) {
     if (random->OneIn(4)) tile.b[i] = SignedZero(random);
     if (i / kStepInputs % 2 == 0)
-      tile.b[i] &= 0x7fff;  // so all products of 1/8 of the outputs are -0
+      tile.b[i] &= 0x7fff;  // makes all products -0 in 1/8 of the outputs
   }
   Fill(tile.c, kTileOutputs,
        [&](int i) { return random->OneIn(2) ? (random->OneIn(2) ? -0.0f : 0.0f) : tile.c[i]; });
 }
 
-// Zeros times large values, with small products: shows whether a zero's exponent counts.
+// Fills the tile with products of zero and large values, and with small products. The result shows
+// whether the exponent of a zero counts.
 void FillZerosTimesLarge(CaseRandom* random, const Tile& tile) {
   FillRanges({-40, -20, -40, -20, -80, -50}, random, tile);
   for (int i = 0; i < kOfA; ++i) {
@@ -181,8 +183,9 @@ void FillZerosTimesLarge(CaseRandom* random, const Tile& tile) {
   }
 }
 
-// Products that are multiples of 2^-149, two products from 2^-163 to 2^-153, and zeros times the
-// largest values. Shows the least exponent, at which the cut is 2^-158.
+// Fills the tile with products that are multiples of 2^-149, two products from 2^-163 to 2^-153,
+// and products of zero and the largest values. The result shows the smallest value of the largest
+// exponent, at which the cut is 2^-158.
 void FillLeastExponent(CaseRandom* random, const Tile& tile) {
   Fill(tile.a, kOfA, [&](int i) {
     const int place = i % kStepInputs;
@@ -213,7 +216,7 @@ void FillSpecials(CaseRandom* random, const Tile& tile) {
        [&](int i) { return random->OneIn(8) ? FloatOfBf16(with(0, 1)) : tile.c[i]; });
 }
 
-// FillRanges as a function pointer for kClasses.
+// FillRanges with template arguments, because the table kClasses needs function pointers.
 template <int a_low, int a_high, int b_low, int b_high, int c_low, int c_high>
 void FillFromRanges(CaseRandom* random, const Tile& tile) {
   FillRanges({a_low, a_high, b_low, b_high, c_low, c_high}, random, tile);

@@ -16,7 +16,7 @@ constexpr int kTileOutputs = kTileRows * kTileColumns;
 
 struct Operands {
   std::string name;
-  int tiles = 0, inputs = 0;  // inputs: values per row
+  int tiles = 0, inputs = 0;  // inputs: number of values per row
   std::vector<uint16_t> a;    // [tiles][kTileRows][inputs], bfloat16
   std::vector<uint16_t> b;    // [tiles][kTileColumns][inputs], bfloat16
   std::vector<float> c;       // [tiles][kTileRows][kTileColumns]
@@ -34,8 +34,8 @@ class CaseRandom {
   int Below(int limit) { return static_cast<int>(Next() >> 33) % limit; }
   int Between(int low, int high) { return low + Below(high - low + 1); }
   bool OneIn(int turns) { return Below(turns) == 0; }
-  float Normal();                    // approximately: the sum of twelve uniform values
-  uint16_t Bf16(int low, int high);  // a random sign and significand, an exponent in [low, high]
+  float Normal();  // an approximately normal value: the sum of twelve uniform values
+  uint16_t Bf16(int low, int high);  // random sign and significand, exponent in [low, high]
   float Float(int low, int high);
 
  private:
@@ -44,17 +44,19 @@ class CaseRandom {
 
 uint16_t RoundToBf16(float value);
 
-// Runs work(i) for i in [0, count), on one thread per processor.
+// Runs work(i) for each i in [0, count) in parallel, on one thread per processor.
 void InThreads(int count, const std::function<void(int)>& work);
 
-// Operands whose values are all 0.
+// Returns operands with the value 0 everywhere.
 Operands NewOperands(const std::string& name, int tiles, int inputs);
 
-// Names of the classes of values of a step, and the operands of one of them.
+// Returns the names of the classes of input values.
 std::vector<std::string> StepClasses();
+// Returns the operands of one class, a step for each output.
 Operands StepOperands(size_t step_class, int tiles);
 
-// Values as in a model: activations with outliers, and weights around 0.03. All sums begin at 0.
+// Returns operands like those of a model: activations with outliers, and weights around 0.03. All
+// sums begin at 0.
 Operands ChainOperands(int inputs, int tiles);
 
 }  // namespace hearth

@@ -29,15 +29,15 @@
 namespace hearth {
 namespace {
 
-constexpr int kTiles = (1 << 20) / kTileOutputs;  // of a class
+constexpr int kTiles = (1 << 20) / kTileOutputs;  // number of tiles for each class of values
 constexpr int kChainInputs[] = {640, 1152, 2560, 10240}, kChainTiles = 2;
 constexpr size_t kObservationsOfClass = 1024, kDifferingShown = 6;
 
-// Inputs and the outputs that they must give.
+// Inputs of tiles, and the expected outputs.
 struct Case {
   Operands operands;
   std::vector<float> expected;
-  bool integers = false;  // floats hold the bits of integers
+  bool integers = false;  // the floats hold the bits of 32-bit integers
 };
 
 struct Source {
@@ -46,21 +46,22 @@ struct Source {
   const char* name = NameOf(instruction);
 };
 
-// One output of one step, as a device computed it.
+// One output of one step, with its inputs, as a device computed it.
 struct Observation {
   uint16_t a[kStepInputs], b[kStepInputs];
   float c, d;
 };
 
-// Results of a part.
+// Results of one part of the probe, such as wgmma.
 struct Findings {
-  std::string device, rows;                                   // rows: JSON objects
-  std::map<std::string, std::pair<uint64_t, uint64_t>> sums;  // differing, compared; by source
+  std::string device, rows;  // rows: JSON objects, one per measurement
+  // for each source of results: numbers of outputs that differ and that were compared
+  std::map<std::string, std::pair<uint64_t, uint64_t>> sums;
   uint64_t differing = 0;
   bool failed = false;
 };
 
-// Indices of the outputs that differ.
+// Returns the indices of the outputs that differ from the expected outputs.
 std::vector<size_t> Differing(const std::vector<float>& got, const std::vector<float>& expected,
                               bool integers) {
   std::vector<size_t> outputs;
@@ -72,7 +73,7 @@ std::vector<size_t> Differing(const std::vector<float>& got, const std::vector<f
   return outputs;
 }
 
-// FNV-1a over the bits of all values.
+// Returns a digest (FNV-1a) over the bits of all values.
 std::string Digest(const std::vector<float>& values) {
   uint64_t digest = 0xcbf29ce484222325;
   for (const float value : values) {
@@ -99,7 +100,7 @@ std::string Hex(float value) {
   return text;
 }
 
-// "name": "text", as a member of a JSON object.
+// Returns `"name": "text"`, a member of a JSON object.
 std::string Member(const char* name, const std::string& text) {
   return '"' + std::string(name) + "\": \"" + text + '"';
 }
@@ -108,7 +109,7 @@ void AddJson(const std::string& members, Findings* findings) {
   findings->rows += (findings->rows.empty() ? "\n  {" : ",\n  {") + members + "}";
 }
 
-// Adds a row to the table and to the JSON. `more`: further members of the JSON object.
+// Adds a row to the printed table and to the JSON. `more`: additional members of the JSON object.
 void AddRow(const std::string& name, const char* source, size_t differing, size_t compared,
             const std::string& more, Findings* findings) {
   std::printf("%-22s %-32s %9zu of %zu differ\n", name.c_str(), source, differing, compared);
@@ -160,11 +161,11 @@ Case FusedCase(Operands operands) {
 Case StepCase(size_t i) { return FusedCase(StepOperands(i, kTiles)); }
 Case ChainCase(size_t i) { return FusedCase(ChainOperands(kChainInputs[i], kChainTiles)); }
 
-// int8: bytes of [rows][bytes], 32-bit sums.
+// A test case of the int8 instructions, with 32-bit sums.
 struct IntegerCase {
   const char* name;
   int bytes, tiles;
-  bool extremes, magic, wraps;  // magic: sums begin at the bits of 1.5 * 2^23 as float32
+  bool extremes, magic, wraps;  // magic: the sums begin at the bits of 1.5 * 2^23 as float32
 };
 constexpr IntegerCase kIntegerCases[] = {
     {"32 bytes", 32, kTiles, false, false, false},
@@ -177,7 +178,8 @@ constexpr IntegerCase kIntegerCases[] = {
 
 Case MakeIntegers(size_t index) {
   const IntegerCase& of = kIntegerCases[index];
-  Operands operands = NewOperands(of.name, of.tiles, of.bytes / 2);  // two bytes in a 16-bit value
+  // each 16-bit value holds two bytes
+  Operands operands = NewOperands(of.name, of.tiles, of.bytes / 2);
   CaseRandom random(of.bytes * 8 + of.extremes * 4 + of.magic * 2 + of.wraps);
   static constexpr int kExtremes[] = {-128, 127, -127, 0};
   for (std::vector<uint16_t>* values : {&operands.a, &operands.b}) {
@@ -206,7 +208,8 @@ Case MakeIntegers(size_t index) {
   return {std::move(operands), std::move(expected), true};
 }
 
-// Returns the outputs. Empty if the device failed, which is added to `findings`.
+// Computes the outputs on the device. If the device fails, adds the error to `findings` and returns
+// an empty vector.
 std::vector<float> Run(const Source& source, const Operands& operands, DescriptorOrder order,
                        Findings* findings) {
   std::vector<float> d(operands.outputs());
@@ -222,7 +225,8 @@ std::vector<float> Run(const Source& source, const Operands& operands, Descripto
   return {};
 }
 
-// Returns the order of a descriptor's distances that multiplies small integers rightly.
+// Returns the order of distances in a wgmma descriptor with which small integers are multiplied
+// correctly.
 DescriptorOrder FindOrder(Findings* findings) {
   Operands operands = NewOperands("small integers", 1, 64);
   CaseRandom random(17);
@@ -230,7 +234,8 @@ DescriptorOrder FindOrder(Findings* findings) {
   for (uint16_t& value : operands.a) value = RoundToBf16(draw(8));
   for (uint16_t& value : operands.b) value = RoundToBf16(draw(8));
   for (float& value : operands.c) value = draw(999);
-  const Case exact = FusedCase(std::move(operands));  // all sums are below 2^13
+  // float32 is exact, because all sums are below 2^13
+  const Case exact = FusedCase(std::move(operands));
   std::printf("One order of a descriptor's distances must have 0 differing:\n");
   for (const DescriptorOrder order : {DescriptorOrder::kInputsFirst, DescriptorOrder::kRowsFirst}) {
     const Source source = {Instruction::kWgmma64, false,
@@ -264,9 +269,9 @@ void WriteObservations(const std::vector<Observation>& observations, const std::
   std::fclose(file);
 }
 
-// Compares each source with the expected outputs of make(0) to make(count - 1), and with the first
-// source. Writes observations of the source that differs most from the first, or of the first if
-// all agree.
+// Compares the outputs of each source with the expected outputs of make(0) to make(count - 1), and
+// with the outputs of the first source. Writes observations of the source that differs most from
+// the first; if all agree, of the first.
 void RunCases(const std::vector<Source>& sources, size_t count, Case (*make)(size_t),
               DescriptorOrder order, const std::string& observed, Findings* findings) {
   std::vector<std::vector<Observation>> seen(sources.size());
@@ -352,7 +357,8 @@ struct Measured {
   const char* name;
   const char* digest;
 };
-// Digests of the outputs on an NVIDIA H200, 2026-11-28. mma.sync and wgmma had the same bits.
+// Digests of the outputs on an NVIDIA H200, measured on 2026-11-28. mma.sync and wgmma gave the
+// same bits.
 constexpr Measured kMeasured[] = {
     {"normal", "1882bd8ed490b787"},
     {"model", "20e7d01fd9f5a2ec"},
@@ -378,8 +384,8 @@ constexpr Measured kMeasured[] = {
     {"K 10240", "49baafcd800632ef"},
 };
 
-// Prints the digest of each class as this machine computes it. Returns whether all equal the
-// measured digests.
+// Prints the digest of each class of values as FusedDot computes it on this machine. Returns
+// whether all digests equal the measured digests.
 bool CheckDigests() {
   uint64_t compared = 0, differing = 0;
   const auto check = [&](const Case& of) {
@@ -399,7 +405,8 @@ bool CheckDigests() {
 }
 
 int Main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // keeps the output if a time limit ends the program
+  // line buffering: the output is kept if a time limit ends the program
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (argc == 2 && std::strcmp(argv[1], "--host") == 0) {
     const bool as_measured = CheckDigests();
     return CheckFusedDot() == 0 && as_measured ? 0 : 1;

@@ -1,5 +1,5 @@
-// Kernels of tensor_core_probe: each computes tiles of 64 x 256 outputs by chains of one
-// instruction. They are simple, not fast.
+// Kernels of tensor_core_probe. Each computes tiles of 64 x 256 outputs with repeated steps of one
+// instruction. The kernels are simple, not fast.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kStepBytes = 32;  // of a row: 16 values of bfloat16 or 32 of int8
+constexpr int kStepBytes = 32;  // bytes of a row per step: 16 bfloat16 values or 32 int8 values
 
 // --- mma.sync: a warp for 16 x 8 outputs ---
 
@@ -32,9 +32,9 @@ __device__ void Mma(const uint32_t* a, const uint32_t* b, int* d) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Loads the registers of A for rows `row0` to `row0` + 15, for mma or for a warp of wgmma. A lane
-// has four bytes of rows lane / 4 and lane / 4 + 8, at bytes lane % 4 * 4 and lane % 4 * 4 + 16;
-// the places are the same for int8 and bfloat16.
+// Loads the registers of A for rows `row0` to `row0` + 15, for mma or for one warp of wgmma. Each
+// lane gets four bytes of row lane / 4 and of row lane / 4 + 8, at byte offsets lane % 4 * 4 and
+// lane % 4 * 4 + 16. The offsets are the same for int8 and bfloat16.
 __device__ void LoadA(const unsigned char* rows, int row0, int row_bytes, int at, uint32_t* a) {
   const int lane = threadIdx.x % 32;
   for (int r = 0; r < 4; ++r) {
@@ -53,7 +53,7 @@ struct KernelArguments {
   DescriptorOrder order;
 };
 
-// Grid: tiles, rows / 16, columns / 8. `kSwapped` exchanges A and B.
+// Grid: (tiles, rows / 16, columns / 8). If `kSwapped` is true, A and B are exchanged.
 template <typename Sum, bool kSwapped>
 __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
   const int lane = threadIdx.x, row0 = blockIdx.y * 16, column0 = blockIdx.z * 8;
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
 
 // --- wgmma: a warpgroup for 64 x kColumns outputs ---
 
-// Operands of an asm statement: TEN(t) is %t0 to %t9; FOUR and SIXTEEN bind registers of d.
+// Operand lists of an asm statement: TEN(t) expands to %t0 to %t9; FOUR and SIXTEEN expand to the
+// registers of d.
 #define TEN(t)                                                                                     \
   "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t \
   "9"
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
   TEN()                                                                                         \
   ", " TEN(1) ", " TEN(2) ", " TEN(3) ", " TEN(4) ", " TEN(5) ", " TEN(6) ", " TEN(7) ", " TEN( \
       8) ", " TEN(9) ", " TEN(10) ", " TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
-// `add`: 0 starts the sums anew.
+// Issues a wgmma instruction. If `add` is 0, the sums start at zero.
 #define WGMMA(shape, types, sums, sources, add, modifiers) \
   "{ .reg .pred p; setp.ne.b32 p, " add                    \
   ", 0;\n"                                                 \
@@ -154,9 +155,9 @@ struct Wgmma<256> {
   }
 };
 
-// Place of a byte in shared memory, in wgmma's layout without a swizzle: a core matrix of 8 rows x
-// 16 bytes is 128 contiguous bytes, followed by the next core matrix along the inputs, and after
-// the last of these by the next 8 rows.
+// Returns the offset of a byte in shared memory, in wgmma's layout without a swizzle. A core matrix
+// of 8 rows x 16 bytes is 128 contiguous bytes. The core matrices of the same 8 rows follow each
+// other along the inputs; after them come those of the next 8 rows.
 __device__ int CorePlace(int row, int byte, int chunk_bytes) {
   return (row / 8 * (chunk_bytes / 16) + byte / 16) * 128 + row % 8 * 16 + byte % 16;
 }
@@ -171,8 +172,8 @@ __device__ void StoreRows(const unsigned char* from, int rows, int row_bytes, in
   }
 }
 
-// A wgmma descriptor without a swizzle: address, distance between core matrices along the inputs,
-// distance between groups of 8 rows, each divided by 16.
+// Returns a wgmma descriptor without a swizzle: address, distance between core matrices along the
+// inputs, and distance between groups of 8 rows, each divided by 16.
 __device__ uint64_t Descriptor(const unsigned char* at, int chunk_bytes, DescriptorOrder order) {
   const uint64_t address = __cvta_generic_to_shared(at) & 0x3ffff;
   const uint64_t along_inputs = 128, along_rows = chunk_bytes / 16 * 128;
@@ -183,7 +184,8 @@ __device__ uint64_t Descriptor(const unsigned char* at, int chunk_bytes, Descrip
 }
 
 template <typename T, int kCount>
-__device__ void Fence(T* registers) {  // keeps the compiler from moving what wgmma writes
+// keeps the compiler from moving accesses to registers that wgmma writes
+__device__ void Fence(T* registers) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if constexpr (std::is_same_v<T, float>) {
@@ -194,8 +196,8 @@ __device__ void Fence(T* registers) {  // keeps the compiler from moving what wg
   }
 }
 
-// Grid: tiles, columns / kColumns; 128 threads. Steps of a chunk (kChunk bytes of each row) are
-// issued without a wait between them, as a product's inner loop does.
+// Grid: (tiles, columns / kColumns); 128 threads. The steps of a chunk (kChunk bytes of each row)
+// are issued without waiting between them, as in the inner loop of a matrix product.
 template <typename Sum, int kColumns, bool kARegisters, int kChunk>
 __global__ void __launch_bounds__(128) WgmmaTiles(KernelArguments args) {
   constexpr int kSteps = kChunk / kStepBytes;
@@ -283,7 +285,7 @@ void Launch(Instruction instruction, const KernelArguments& args, unsigned tiles
   }
 }
 
-// Device memory that is freed with its owner.
+// Owns device memory, and frees it in the destructor.
 class DeviceBytes {
  public:
   DeviceBytes() = default;
@@ -333,7 +335,8 @@ std::string RunOnDevice(Instruction instruction, const TileProducts& products) {
   if (error == cudaSuccess) error = b.Take(rows * kTileColumns, products.b);
   if (error == cudaSuccess) error = c.Take(sums, products.c);
   if (error == cudaSuccess) error = d.Take(sums, nullptr);
-  if (error == cudaSuccess) error = cudaMemset(d.data(), 0xa5, sums);  // never a result
+  // a pattern that is never a result
+  if (error == cudaSuccess) error = cudaMemset(d.data(), 0xa5, sums);
   if (error == cudaSuccess) {
     Launch(
         instruction,

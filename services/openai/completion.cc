@@ -25,25 +25,26 @@
 namespace hearth {
 namespace {
 
-// Memory of a growing answer is counted in steps of this size.
+// Step in which the memory of a growing answer is counted against the HTTP memory budget.
 constexpr uint64_t kHoldStepBytes = uint64_t{64} << 10;
 
-// One answer to one prompt, so far. A streamed answer keeps neither text nor tokens.
+// The current state of one answer to one prompt. A streamed answer stores neither text nor tokens.
 struct Choice {
   std::string text;
-  size_t text_bytes = 0;  // echoed prompt plus answer
+  size_t text_bytes = 0;  // bytes of the echoed prompt and the answer
   TokenLog log;
   const char* finish_reason = nullptr;
 };
 
-// A prompt that is echoed before each of its answers.
+// The text and log of a prompt that the response repeats before each of the prompt's answers.
 struct Echo {
   std::string text;
   TokenLog log;
-  size_t logged_bytes = 0;  // bytes of text of the tokens logged so far
+  size_t logged_bytes = 0;  // bytes of text of the tokens that were logged so far
 };
 
-// Replaces the gRPC API's field path at the start of a message by the path in the JSON body.
+// If a message begins with a field path of the gRPC API, replaces it by the field's path in the
+// JSON body.
 std::string WithBodyFieldPath(absl::string_view message) {
   constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
       {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};
@@ -87,7 +88,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void Start();
 
  private:
-  // Receives the answers to one prompt.
+  // Receives the events of one prompt's answers from the Generator.
   struct Part final : GenerationSink {
     Part(Completion* owner, size_t prompt) : owner(owner), prompt(prompt) {}
     void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) override;
@@ -99,10 +100,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
     Completion* const owner;
     const size_t prompt;
-    std::unique_ptr<Admission::Call> call;  // guarded by the owner's mutex; null: no running call
+    // guarded by the owner's mutex; null: the prompt has no running call
+    std::unique_ptr<Admission::Call> call;
   };
 
-  // Runs `step`. If it throws, for example because memory is exhausted, the answer fails.
+  // Runs `step`. If it throws an exception, for example std::bad_alloc, the HTTP request fails.
   template <typename Step>
   void Try(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     try {
@@ -112,7 +114,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
       Cancel();
     }
   }
-  // Runs `step` under the mutex, unless the answer has ended. Returns false if it has ended.
+  // Runs `step` with the mutex held. If the response has ended, does not run `step` and returns
+  // false.
   template <typename Step>
   bool Guarded(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     bool is_on = false;
@@ -124,66 +127,71 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return is_on;
   }
   void StartPart(Part* part) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs on the pool: submits the prompt to the Generator.
+  // Submits a prompt to the Generator. Runs on the thread pool.
   absl::Status Begin(Part* part, const std::string& tenant);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Cancels all prompts and frees the collected answers. The engine keeps this object until its
-  // last event.
+  // Cancels all prompts and frees the collected answers. The engine keeps this object alive until
+  // it has delivered its last event.
   void Abandon(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns false if the memory budget has no room for the prompts' text.
+  // Builds the text of the prompts to echo. Returns false if it does not fit into the HTTP memory
+  // budget.
   bool MakeEchoes() ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Counts newly allocated memory; the request fails if the budget is exhausted.
+  // Counts newly allocated memory against the HTTP memory budget. If the budget is exhausted, the
+  // request fails.
   void Count(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes the JSON value of `logprobs`.
+  // Writes the JSON value of the response field `logprobs`.
   void WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const;
 
   HttpHeaders Headers(const char* type) const;
-  // The start of the answer's JSON object, up to "choices".
+  // Returns the start of the response's JSON object, up to "choices".
   std::string Envelope(std::optional<uint64_t> seed) const;
   Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Starts a streamed answer: HttpAnswer sends the headers only after the caller has waited for a
-  // while. Until then an error can still be sent with its HTTP status.
+  // Starts a streamed response. HttpAnswer delays the headers until the caller has waited for a
+  // while, so that an early error can still be sent with its HTTP status.
   void BeginAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends an event about one choice. `said`: JSON of the added text or delta.
+  // Sends a streamed event about one answer. `said`: JSON of the text or delta to add.
   void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
                  const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `last`: JSON of the last event; empty: no such event.
+  // Ends the stream. `last`: JSON of a last event; empty: no such event.
   void EndStream(const std::string& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Fails the request and cancels its other prompts.
+  // Fails the whole HTTP request with `status`, and cancels its prompts that are still running.
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs on the pool, because the time grows with the size of the answer.
+  // Sends a response that is not streamed. Runs on the thread pool, because its time is
+  // proportional to the size of the response.
   void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
 
   Generator* const generator_;
   Admission* const admission_;
-  OpenAiRequest request_;  // each part's job moves its prompt out
+  OpenAiRequest request_;  // the parsed request; the job of each prompt moves that prompt out
   const CompletionTerms terms_;
   const Tokenizer* const tokenizer_;  // null: the model has no tokenizer
   const int64_t created_;
   const std::shared_ptr<HttpAnswer> answer_;
-  const size_t n_;          // answers per prompt
-  std::deque<Part> parts_;  // one per prompt
+  const size_t n_;          // number of answers per prompt
+  std::deque<Part> parts_;  // one Part per prompt
 
   absl::Mutex mutex_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // one per prompt
+  std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // one Echo per prompt
   uint64_t uncounted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t open_ ABSL_GUARDED_BY(mutex_);           // parts that have not ended
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // later events are ignored
+  size_t open_ ABSL_GUARDED_BY(mutex_);  // number of prompts that have not ended
+  // the response has ended, and later events are ignored
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
   std::string tenant_ ABSL_GUARDED_BY(mutex_);
-  // The call of the prompt that ended last. A drain waits for it, so it is kept until the answer is
-  // sent.
+  // The call of the prompt that ended last. A drain waits for running calls, so this call is kept
+  // until the response is sent.
   std::unique_ptr<Admission::Call> last_call_ ABSL_GUARDED_BY(mutex_);
-  std::string envelope_ ABSL_GUARDED_BY(mutex_);  // set when the first part starts
+  // the start of each streamed event; set when the first prompt starts
+  std::string envelope_ ABSL_GUARDED_BY(mutex_);
   uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t written_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -315,7 +323,7 @@ bool Completion::Part::OnTokens(const TokenDelta& delta) {
     const size_t index = prompt * owner->n_ + delta.sample;
     if (!owner->request_.only_echo && delta.sample < owner->n_) owner->AddTokens(index, delta);
   });
-  return true;  // OnGone cancels the request if the caller disconnects
+  return true;  // never cancels here: OnGone cancels the request if the caller disconnects
 }
 
 void Completion::Part::OnPrefill(const v1::PrefillResponse& message) {
@@ -356,8 +364,8 @@ void Completion::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldTex
   out->Append("],\"refusal\":null}");
 }
 
-// Logs tokens of a prompt, for all answers to the prompt. The engine reports them before the tokens
-// of the answers.
+// Logs tokens of a prompt, for all answers to this prompt. The engine reports prompt tokens before
+// answer tokens.
 void Completion::AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first) {
   mutex_.AssertHeld();
   Echo& echo = echoes_[prompt];
@@ -414,7 +422,8 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
     last_call_ = std::move(call);
     return Finish();
   }
-  // With only_echo one token is still generated, so the prompt must leave room for it.
+  // Even if max_tokens is 0, the engine generates one token, so the prompt must be shorter than the
+  // context.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
   Fail(is_full ? WithReason(absl::InvalidArgumentError(
                                 "prompt: fills the model's context, but max_tokens 0 needs room "
@@ -580,7 +589,7 @@ int HttpStatusOf(absl::StatusCode code) {
       return 404;
     case absl::StatusCode::kResourceExhausted:
       return 429;
-    // Deadlines are the server's, not the caller's: the caller may retry.
+    // The server sets the deadline, not the caller. So the status says that the caller may retry.
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kAborted:

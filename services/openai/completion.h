@@ -21,22 +21,23 @@
 
 namespace hearth {
 
-// Parameters of a completion besides the parsed request.
+// Parameters of a completion that are not in the parsed request.
 struct CompletionTerms {
-  std::string id;     // "chatcmpl-..."
-  std::string model;  // the name in the request
+  std::string id;     // id of the response: "chatcmpl-..."
+  std::string model;  // the model name that the request gave
   Credentials credentials;
   std::string request_id;
   std::string adapter;
-  HttpHeaders headers;  // headers to add to the answer
+  HttpHeaders headers;  // headers to add to the HTTP response
 };
 
 void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
               CompletionTerms terms, std::shared_ptr<HttpAnswer> answer);
 
-// Returns 400, 401, 403, 404, 429 or 503, and 500 for a fault of the server.
+// Returns the HTTP status of an error: 400, 401, 403, 404, 429 or 503, or 500 for a fault of the
+// server.
 int HttpStatusOf(absl::StatusCode code);
-// Answers a failed call with the HTTP status and an error body.
+// Sends an HTTP error response: the status of HttpStatusOf, and a JSON body with the message.
 void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer);
 
 }  // namespace hearth

@@ -1,8 +1,10 @@
-// HeldText: text of an answer. Each growth is first counted against the memory budget for HTTP.
+// HeldText: the text of an HTTP response. Before the text grows, the growth is counted against the
+// memory budget for HTTP.
 //
-// Thread safety: none. Ownership: the answer must outlive it. The bytes stay counted until the
-// answer ends; after Send, until the answer is sent. Without an answer nothing is counted: use it
-// so for an event, since HttpAnswer::Write counts events.
+// Thread safety: none. Ownership: the HttpAnswer must outlive the HeldText. The bytes stay counted
+// until the HttpAnswer is destroyed, or after Send until the response is sent. If constructed
+// without an HttpAnswer, nothing is counted: use this for a streamed event, because
+// HttpAnswer::Write counts events.
 #ifndef HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 #define HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 
@@ -19,7 +21,7 @@
 
 namespace hearth {
 
-// The error if an answer does not fit into the memory budget.
+// Returns the error for a response that does not fit into the memory budget.
 inline absl::Status NoAnswerMemory() {
   return absl::UnavailableError(
       "the server has no memory left for this answer now; try again later, or ask for fewer "
@@ -30,7 +32,8 @@ class HeldText {
  public:
   explicit HeldText(HttpAnswer* answer = nullptr) : answer_(answer) {}
 
-  // If the budget has no room for the text, drops all text; fits() is false from then on.
+  // Appends `text`. If it does not fit into the memory budget, drops the whole text, and fits()
+  // returns false from now on.
   void Append(absl::string_view text) {
     if (!fits_) return;
     const size_t size = text_.size() + text.size();
@@ -43,7 +46,8 @@ class HeldText {
     }
     text_.append(text.data(), text.size());
   }
-  // Appends `text` as a JSON string, in parts of 4 KiB: parts that do not fit are never escaped.
+  // Appends `text` as a JSON string. Escapes and counts 4 KiB at a time, so that text beyond the
+  // memory budget is never escaped.
   void AppendString(absl::string_view text) {
     constexpr size_t kPartBytes = 4096;
     Append("\"");
@@ -68,7 +72,8 @@ class HeldText {
   bool fits() const { return fits_; }
   // REQUIRES: fits().
   std::string Take() { return std::move(text_); }
-  // Answers 200 with the text. REQUIRES: fits(), and an answer was given to the constructor.
+  // Sends the text with status 200. REQUIRES: fits(), and the object was constructed with an
+  // HttpAnswer.
   void Send(const HttpHeaders& headers) {
     answer_->Send(200, headers, std::move(text_), std::exchange(held_, 0));
   }

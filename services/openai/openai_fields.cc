@@ -15,7 +15,7 @@ namespace {
 constexpr uint16_t kAnswer = kInChat | kInCompletion;
 constexpr uint16_t kEmpty = kFalse | kEmptyText | kEmptyList | kEmptyObject;
 
-// Notes that several rows share.
+// Notes that several rows of the table share.
 constexpr char kAsBreakpoint[] = "same as prompt_cache_breakpoint";
 constexpr char kCallerNote[] = "a note for the caller's own use";
 constexpr char kNeedsBeams[] = "no effect without use_beam_search";
@@ -32,8 +32,8 @@ constexpr char kOnlyTime[] = "a hint that changes only speed";
 constexpr char kOnlyWhen[] = "changes only when the request runs";
 constexpr char kPutInside[] = "put it into a message or a content part";
 
-// Columns: see OpenAiField. A field is ignored only if it cannot change the tokens of an answer,
-// nor omit something that the caller would read as the answer.
+// Columns: the members of OpenAiField. A field may be ignored only if it changes neither the tokens
+// nor the content of a response.
 constexpr OpenAiField kFields[] = {
     {"adaptive_decay", kAnswer, FieldUse::kIgnored, 0, "no effect without adaptive_target"},
     {"adaptive_target", kAnswer, FieldUse::kRefused, kMinusOne},
@@ -292,7 +292,7 @@ auto WordsOf(const OpenAiField& field) {
   return absl::StrSplit(field.words, ' ', absl::SkipEmpty());
 }
 
-// Whether the list consists of the field's words, in order.
+// Returns whether `list` contains exactly the words of the table row, in order.
 bool IsWords(const OpenAiField& field, JsonValue list) {
   const auto words = WordsOf(field);
   auto next = words.begin();

@@ -1,10 +1,11 @@
 // OpenAiFields: the table of all fields that requests of OpenAI's API may have.
 //
-// For each field of OpenAI's API, vLLM and llama.cpp, the table says whether this server serves the
-// field, ignores it because it cannot change the answer, or refuses it by name. null and the values
-// listed in the row ask for nothing: such a field counts as absent. Fields without a row are
-// unknown. docs/reference/http-fields.md is generated from the table.
-// Thread safety: the table is constant; an UnknownFields belongs to one thread.
+// For each field of OpenAI's API, vLLM and llama.cpp, the table says whether this server supports
+// the field, ignores the field because it cannot change the answer, or refuses the request with an
+// error that names the field. If a field is null, or has one of the no-op values in its row, the
+// field counts as absent. Fields that are not in the table are unknown.
+// docs/reference/http-fields.md is generated from the table. Thread safety: the table is constant;
+// an UnknownFields object belongs to one thread.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_
 
@@ -20,7 +21,7 @@
 
 namespace hearth {
 
-// Objects that have fields; a row of the table may cover several.
+// The JSON objects whose fields the table lists. A row may apply to several of them.
 enum FieldPlace : uint16_t {
   kInChat = 1 << 0,            // the body of /v1/chat/completions
   kInCompletion = 1 << 1,      // the body of /v1/completions
@@ -33,10 +34,10 @@ enum FieldPlace : uint16_t {
   kInCacheOptions = 1 << 8,    // prompt_cache_options
   kInBreakpoint = 1 << 9,      // prompt_cache_breakpoint
   kInCacheControl = 1 << 10,   // cache_control
-  kInTemplate = 1 << 11,       // chat_template_kwargs; fields without a row are refused
+  kInTemplate = 1 << 11,       // chat_template_kwargs; a field that is not in the table is refused
 };
 
-// Values that ask for nothing, besides null.
+// No-op values: a field with such a value, or null, counts as absent.
 enum FieldNothing : uint16_t {
   kFalse = 1 << 0,
   kTrue = 1 << 1,
@@ -46,55 +47,57 @@ enum FieldNothing : uint16_t {
   kEmptyText = 1 << 5,
   kEmptyList = 1 << 6,
   kEmptyObject = 1 << 7,
-  kEmptyTexts = 1 << 8,  // [""]
-  kWordList = 1 << 9,    // a list with one of the row's words
-  kAllWords = 1 << 10,   // the list of all words of the row, in order; a single word does not count
+  kEmptyTexts = 1 << 8,  // a list with one empty string: [""]
+  kWordList = 1 << 9,    // a list with one word of the row's `words`
+  // a list with all of the row's `words`, in order; a single word does not count
+  kAllWords = 1 << 10,
 };
 
 enum class FieldUse : uint8_t { kServed, kIgnored, kRefused };
 
 struct OpenAiField {
   absl::string_view name;
-  uint16_t places;  // a set of FieldPlace
+  uint16_t places;  // bitwise or of FieldPlace values: the objects that may have the field
   FieldUse use;
-  uint16_t nothing = 0;    // a set of FieldNothing
-  const char* note = "";   // "": none
-  uint16_t inner = 0;      // FieldPlace of the value's own fields; 0: they are not checked
-  const char* words = "";  // words that ask for nothing, separated by spaces; "": none
+  uint16_t nothing = 0;   // bitwise or of FieldNothing values: the field's no-op values
+  const char* note = "";  // remark for the documentation; "": none
+  uint16_t inner = 0;  // FieldPlace of the fields inside the value; 0: these fields are not checked
+  const char* words = "";  // the no-op words, separated by spaces; "": none
 };
 
-// Sorted by name; rows with equal names have different places.
+// Returns the table, sorted by name. Rows with the same name apply to different objects.
 absl::Span<const OpenAiField> OpenAiFieldTable();
-// Returns null if the field is unknown. /tokenize and /detokenize ignore fields that apply only to
-// calls that generate an answer.
+// Returns the table row of a field; null if the field is unknown. /tokenize and /detokenize ignore
+// fields that matter only if an answer is generated.
 const OpenAiField* FindOpenAiField(absl::string_view name, uint16_t place);
 bool AsksForNothing(const OpenAiField& field, JsonValue value);
-// Whether a field with this value counts as absent; a filter for JsonFields.
+// Returns whether a field with this value counts as absent. Used as a filter by JsonFields.
 bool CountsAsAbsent(uint16_t place, absl::string_view name, JsonValue value);
 
-// The path prefix of fields in a place, such as "messages[]."; "" for a body.
+// Returns the path of an object's fields without their names, such as "messages[]."; "" for the
+// request body.
 absl::string_view PathOfPlace(uint16_t place);
 
-// UnknownFields: names of unknown fields, for a header and the log. Callers choose the names, so
-// their number and length are limited, and characters other than letters, digits, "_", "-" and "."
-// are replaced by "?".
+// UnknownFields: collects the names of unknown fields of a request, for a response header and the
+// log. Clients choose these names, so their number and length are limited, and characters other
+// than letters, digits, "_", "-" and "." are replaced by "?".
 class UnknownFields {
  public:
   static constexpr size_t kMaxNames = 8, kMaxNameBytes = 64;
 
   void Add(uint16_t place, absl::string_view name);
   const std::vector<std::string>& names() const { return names_; }
-  // Returns "a, messages[].b", with ", ..." at the end if names were left out. Empty: no unknown
-  // fields.
+  // Returns the names as "a, messages[].b", with ", ..." at the end if there were too many. "": no
+  // unknown fields.
   std::string Text() const;
 
  private:
-  std::vector<std::string> names_;  // no duplicates
+  std::vector<std::string> names_;  // each name once
   bool has_more_ = false;
 };
 
-// kInvalidArgument "PATH: is not supported by this server; ..." for the first field of `object`
-// that the table refuses. Adds unknown fields to `unknown`.
+// Checks the fields of a JSON object. Returns kInvalidArgument "PATH: is not supported by this
+// server; ..." for the first field that the table refuses. Adds unknown fields to `unknown`.
 absl::Status CheckOpenAiFields(JsonValue object, uint16_t place, UnknownFields* unknown);
 
 }  // namespace hearth

@@ -22,16 +22,17 @@ namespace {
 constexpr uint32_t kMaxTtlS = 366 * 24 * 3600;
 constexpr uint32_t kMaxAnswers = 16;
 constexpr double kMaxBias = 100;
-// Defaults of max_tokens. OpenAI's API has 16 for completions. For chats: the length of a long
-// answer, because memory is reserved for all of these tokens.
+// Defaults of max_tokens. 16 is the default of OpenAI's API for completions. 4,096 tokens are a
+// long answer to a chat; a larger default would reserve more memory for each chat.
 constexpr uint32_t kCompletionTokens = 16, kChatTokens = 4096;
 
-// Reads fields of an object; values that ask for nothing in `place` count as absent.
+// Reads the fields of a JSON object. Fields with a no-op value of the table (openai_fields.h) count
+// as absent.
 JsonFields FieldsOf(JsonValue object, FieldPlace place) {
   return JsonFields(object, CountsAsAbsent, place);
 }
 
-// Reads a string, or a list of at most `most` strings. Empty strings of the list are skipped.
+// Reads a string, or a list of at most `most` strings. Skips empty strings in the list.
 absl::Status ReadTexts(std::optional<JsonValue> texts, size_t most,
                        const std::function<void(std::string)>& add) {
   if (!texts.has_value()) return absl::OkStatus();
@@ -92,7 +93,7 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   return inner.status();
 }
 
-// Reads at most kMaxListedTokens ids, the limit of the gRPC API.
+// Reads a list of at most kMaxListedTokens token ids, which is the limit of the gRPC API.
 absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedField<uint32_t>* to) {
   if (!list.has_value()) return absl::OkStatus();
   if (list->size() > kMaxListedTokens) {
@@ -105,7 +106,8 @@ absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedFi
   return absl::OkStatus();
 }
 
-// Reads llama.cpp's form, [[ID, BIAS], ...]; the bias false bans the token.
+// Reads llama.cpp's form of logit_bias: [[ID, BIAS], ...]. If BIAS is false, the token is never
+// generated.
 absl::Status ReadBiasPairs(JsonValue pairs, v1::SamplingParams* sampling) {
   if (pairs.size() > kMaxListedTokens) {
     return pairs.Refuse(
@@ -128,7 +130,7 @@ absl::Status ReadBiasPairs(JsonValue pairs, v1::SamplingParams* sampling) {
   return absl::OkStatus();
 }
 
-// ParseBody already limits the number of keys.
+// Reads logit_bias. ParseBody has already limited the number of keys.
 absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sampling) {
   static_assert(kMaxListedTokens == kMaxJsonKeys, "the limit of the gRPC API");
   if (!biases.has_value()) return absl::OkStatus();
@@ -147,8 +149,8 @@ absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sam
   return absl::OkStatus();
 }
 
-// Reads the repetition penalty, also under llama.cpp's name. All penalties cover all tokens, so
-// repeat_last_n must be -1.
+// Reads the repetition penalty, from repetition_penalty or llama.cpp's name repeat_penalty.
+// Penalties always cover all tokens, so repeat_last_n must be -1.
 void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   float penalty = 1, same = 1;
   const bool has_penalty = fields->Number("repetition_penalty", 0.1, 10, &penalty);
@@ -168,7 +170,7 @@ void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   if (range.has_value() && is_on) fields->Add(range->Bad("-1: penalties count all tokens"));
 }
 
-// Reads the sampling parameters. The server fills in parameters that are absent.
+// Reads the sampling parameters. The server sets defaults for absent parameters later.
 void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   sampling->set_server_defaults(true);
   v1::SamplingParams& to = *sampling;
@@ -182,7 +184,8 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   ReadRepetition(fields, sampling);
   uint64_t count = 0;
   const std::optional<JsonValue> top_k = fields->Find("top_k");
-  const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();  // vLLM's clients send -1
+  // vLLM's clients send -1 to turn top_k off
+  const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();
   if (takes_all) to.set_top_k(0);
   if (!takes_all && fields->Count("top_k", 0, kMaxInt, &count)) {
     to.set_top_k(static_cast<uint32_t>(count));
@@ -196,7 +199,7 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   fields->Add(ReadIds(fields->Find("bad_token_ids"), to.mutable_bad_token_ids()));
 }
 
-// Only {"type": "text"} is supported.
+// Reads response_format. Only {"type": "text"} is supported.
 absl::Status CheckFormat(std::optional<JsonValue> format) {
   if (!format.has_value()) return absl::OkStatus();
   const std::optional<JsonValue> type = format->Find("type");
@@ -205,7 +208,7 @@ absl::Status CheckFormat(std::optional<JsonValue> format) {
                     kUnsupportedParameter);
 }
 
-// Reads a count that has two names. If a request has both, they must be equal.
+// Reads a count that has two field names. If a request has both fields, their values must be equal.
 void CountEither(const char* name, const char* other, uint64_t least, uint64_t most,
                  JsonFields* fields, uint64_t* to) {
   uint64_t also = 0;
@@ -218,9 +221,9 @@ void CountEither(const char* name, const char* other, uint64_t least, uint64_t m
   *to = also;
 }
 
-// Reads the fields that chats and completions share.
+// Reads the fields that are common to chats and completions.
 absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* request) {
-  const uint64_t least_tokens = request->echo ? 0 : 1;  // echo allows max_tokens 0
+  const uint64_t least_tokens = request->echo ? 0 : 1;  // with echo, max_tokens may be 0
   constexpr uint64_t kMaxUint = std::numeric_limits<uint32_t>::max();
   v1::GenerateRequest* made = &request->common;
   uint64_t n = 1, tokens = max_tokens, best = 0;
@@ -264,7 +267,7 @@ void RequestLogprobs(uint64_t alternatives, OpenAiRequest* request) {
   request->common.mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
 }
 
-// ChatReader: reads the messages of a chat.
+// ChatReader: reads the messages of a chat request.
 struct ChatReader {
   absl::Status ReadMessages(std::optional<JsonValue> messages);
   absl::Status ReadMessage(JsonValue message);
@@ -274,7 +277,7 @@ struct ChatReader {
   v1::Chat* const chat;
   UnknownFields* const unknown;
   bool has_breakpoint = false;
-  uint32_t ttl_s = 0;  // the longest ttl of any breakpoint
+  uint32_t ttl_s = 0;  // seconds; the longest time to live of any breakpoint
 };
 
 absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
@@ -295,8 +298,8 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   return ReadBreakpoints(part, kInPart, out);
 }
 
-// Reads the breakpoint of a part, or of a message whose last part is `last`, under each name that
-// clients use.
+// Reads the cache breakpoint of a content part, or of a message whose last part is `last`. Accepts
+// each field name that clients use for it.
 absl::Status ChatReader::ReadBreakpoints(JsonValue object, FieldPlace place,
                                          v1::ContentPart* last) {
   for (const char* name : {"prompt_cache_breakpoint", "cache_breakpoint", "cache_control"}) {
@@ -326,7 +329,8 @@ absl::Status ChatReader::ReadMessage(JsonValue message) {
   v1::ChatMessage* made = chat->add_messages();
   made->set_role(is_system ? "system" : std::string(*role->Text()));
   if (!content.has_value()) {
-    if (role->Is("assistant")) return absl::OkStatus();  // an assistant message may have no text
+    // a message of the assistant may have no text
+    if (role->Is("assistant")) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
   }
   if (content->is_string()) {
@@ -352,7 +356,7 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   for (const JsonValue message : messages->elements()) {
     if (absl::Status status = ReadMessage(message); !status.ok()) return status;
   }
-  v1::ChatMessage* system = nullptr;  // last message of the system text
+  v1::ChatMessage* system = nullptr;  // the last message of the system text
   for (v1::ChatMessage& message : *chat->mutable_messages()) {
     if (has_breakpoint || message.role() != "system") break;
     system = &message;
@@ -362,21 +366,22 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   return absl::OkStatus();
 }
 
-// PromptReader: reads the prompts of a completion, or the prompt of /tokenize.
+// PromptReader: reads the prompts of a completion request, or the prompt of a /tokenize request.
 struct PromptReader {
   absl::Status ReadTruncation(JsonFields* fields, uint64_t max_tokens);
   absl::Status ReadAll(JsonValue body, OpenAiRequest* request) const;
   absl::Status AddPrompt(JsonValue prompt, OpenAiRequest* request) const;
 
   const uint32_t context_tokens;
-  bool omits_bos = false;                    // text prompts only
-  std::optional<JsonValue> truncation = {};  // truncate_prompt_tokens
-  uint64_t kept_tokens = UINT64_MAX;         // tokens that truncation keeps
+  bool omits_bos = false;                    // do not prepend <bos>; text prompts only
+  std::optional<JsonValue> truncation = {};  // value of the field truncate_prompt_tokens
+  uint64_t kept_tokens = UINT64_MAX;         // number of tokens that truncation keeps
   bool keeps_first = false;
 };
 
-// Like vLLM: keeps the last tokens of a prompt of token ids, or the first if `truncation_side` is
-// "right". -1: the context minus max_tokens.
+// Reads truncate_prompt_tokens, as in vLLM. A prompt of token ids is cut to its last N tokens, or
+// to its first N if `truncation_side` is "right". -1 stands for the context length minus
+// max_tokens.
 absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_tokens) {
   truncation = fields->Find("truncate_prompt_tokens");
   if (const auto side = fields->Find("truncation_side"); side.has_value()) {
@@ -397,7 +402,7 @@ absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_token
   return count.status();
 }
 
-// Reads a text or a list of token ids.
+// Adds a prompt, given as a text or as a list of token ids.
 absl::Status PromptReader::AddPrompt(JsonValue prompt, OpenAiRequest* request) const {
   if (truncation.has_value() && !prompt.is_list()) {
     return truncation->Refuse("needs a prompt of token ids");
@@ -479,8 +484,8 @@ absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
 
 namespace {
 
-// Reads the messages of a chat as the request's prompt. `keeps_system`: if there is no breakpoint,
-// set one at the end of the system text.
+// Reads the messages of a chat as the request's prompt. If `keeps_system` is true and the chat has
+// no breakpoint, sets a breakpoint at the end of the system text.
 absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
   bool opens_answer = true, continues = false;
   fields->Bool("add_generation_prompt", &opens_answer);

@@ -1,11 +1,11 @@
 // Parses requests of OpenAI's API into requests of hearth.v1.Inference.
 //
-// openai_fields.h lists the fields that are served, ignored and refused, and the values that count
-// as absent. Unknown fields are ignored and reported. The limits are those of the gRPC API (stop
-// strings, listed tokens, messages of a chat) and are checked while parsing.
-// Cache fields: `prompt_cache_breakpoint` of a part sets a breakpoint. If a chat has no breakpoint
-// and `prompt_cache_options.mode` is not `explicit`, the end of the system text is a breakpoint.
-// Thread safety: pure functions.
+// openai_fields.h lists the fields that are supported, ignored and refused, and the no-op values
+// that count as absent. Unknown fields are ignored and reported. The limits of the gRPC API (stop
+// strings, listed tokens, messages of a chat) are checked while parsing. The field
+// `prompt_cache_breakpoint` of a content part sets a breakpoint. If a chat has no breakpoint and
+// `prompt_cache_options.mode` is not `explicit`, the end of the system text is a breakpoint. Thread
+// safety: pure functions.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
 
@@ -24,40 +24,41 @@
 namespace hearth {
 
 inline constexpr size_t kMaxPrompts = 64;
-// Each event of a stream repeats the key.
+// Longest prompt_cache_key. Small, because each event of a stream repeats the key.
 inline constexpr size_t kMaxCacheKeyBytes = 1024;
 
 struct OpenAiRequest {
-  v1::GenerateRequest common;            // applies to all prompts; its own prompt is unset
-  std::vector<v1::PromptInput> prompts;  // one or more
-  std::string model;                     // empty: not given
+  v1::GenerateRequest common;  // the fields that apply to all prompts; its `prompt` is unset
+  std::vector<v1::PromptInput> prompts;  // the prompts; at least one
+  std::string model;                     // requested model name; empty: not given
   bool is_chat = false;
   bool stream = false;
-  bool include_usage = false;  // stream only: send the usage in a chunk before the end
+  bool include_usage = false;  // for streams only: send the token usage in a chunk before the end
   bool logprobs = false;
-  bool echo = false;  // completions only
-  // completions only: max_tokens is 0, so one token is generated and left out
+  bool echo = false;  // for completions only: the response repeats the prompt before the answer
+  // For completions only: max_tokens is 0, so one token is generated but not sent.
   bool only_echo = false;
-  bool prewarm = false;                // compute and store the prompts, generate nothing
-  std::string cache_key;               // returned in the answer, otherwise unused
-  std::vector<std::string> bad_words;  // never sampled; the caller converts them to token ids
+  bool prewarm = false;   // compute and store the prompts, but generate no answer
+  std::string cache_key;  // repeated in the response, otherwise unused
+  // words that are never generated; the caller converts them to token ids
+  std::vector<std::string> bad_words;
   UnknownFields unknown;
 
-  uint64_t bytes() const;  // memory of the messages
+  uint64_t bytes() const;  // memory of the messages, in bytes
 };
 
-// Parses the JSON body of a request. kInvalidArgument: not an object, or over a limit of
-// json_reader.h. kUnavailable: `hold` refused the memory (JsonLimits::hold).
+// Parses the JSON body of a request. kInvalidArgument: the body is not an object, or exceeds a
+// limit of json_reader.h. kUnavailable: `hold` (JsonLimits::hold) refused to count the memory.
 absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
                                        std::function<bool(uint64_t bytes)> hold = nullptr);
-// Parse the body of /v1/chat/completions and of /v1/completions. An error begins with the field's
+// Parse the bodies of /v1/chat/completions and of /v1/completions. An error begins with the field's
 // path. A list of more than `context_tokens` token ids is refused before it is read.
 absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body);
 absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX);
 // Parses the body of /tokenize: the messages of a chat, or one prompt. Sets only the prompt, the
 // model and the unknown fields of the result.
 absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX);
-// Parses "30m", "1h", "90s" or a number of seconds.
+// Parses a time to live, such as "30m", "1h", "90s" or a number of seconds, into seconds.
 absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl);
 
 }  // namespace hearth

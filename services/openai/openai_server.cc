@@ -20,7 +20,8 @@
 
 namespace hearth {
 
-extern const char kChatPage[];  // chat_page.html; calls the server that sent it
+// the HTML of chat_page.html, a page which calls the server that sent it
+extern const char kChatPage[];
 
 namespace {
 
@@ -28,8 +29,8 @@ constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kModels[] = "/v1/models";
 
-// Returns the caller's token; empty if there is none. kInvalidArgument: two different tokens.
-// kUnauthenticated: the token has bytes that gRPC metadata cannot carry.
+// Returns the caller's access token; "" if the request has none. kInvalidArgument: two headers have
+// different tokens. kUnauthenticated: the token has bytes that gRPC metadata cannot carry.
 absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
   const std::string* key = request.Header("x-api-key");
   const std::string* authorization = request.Header("authorization");
@@ -67,15 +68,16 @@ bool IsApi(absl::string_view path) {
   return path == kChat || path == kCompletions || absl::StartsWith(path, kModels);
 }
 
-// Requests that need no token: their answers reveal nothing about callers or the model.
+// Returns whether a request needs no access token, because its response reveals nothing about
+// callers or the model.
 bool IsOpen(const HttpRequest& request) {
   const bool gets = request.method == "GET" || request.method == "HEAD";
   return request.method == "OPTIONS" ||
          (gets && (request.path == "/" || request.path == "/health" || request.path == "/version"));
 }
 
-// Bans the tokens of `bad_words`: like vLLM, each word with and without a leading space. A word
-// that is not a single token is an error.
+// Bans the tokens of `bad_words`. As in vLLM, each word is banned with and without a leading space.
+// It is an error if a word is not a single token.
 absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
   if (request->bad_words.empty()) return absl::OkStatus();
   if (tokenizer == nullptr) {
@@ -92,7 +94,7 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
                                                      " tokens"));
     }
     ids->Add(static_cast<uint32_t>(alone[0]));
-    if (stripped.empty()) continue;  // the word is only white space
+    if (stripped.empty()) continue;  // the word consists of white space
     const std::vector<int32_t> spaced = tokenizer->Encode(absl::StrCat(" ", bare));
     if (spaced.size() == 1 && spaced[0] != alone[0]) ids->Add(static_cast<uint32_t>(spaced[0]));
   }
@@ -111,7 +113,7 @@ void SendJson(const Json& value, HttpAnswer* answer) {
   answer->Send(200, {{"Content-Type", "application/json"}}, JsonLine(value));
 }
 
-// Answers a CORS preflight. CheckHead has already refused origins that are not listed.
+// Answers a CORS preflight request. CheckHead has already refused origins that are not listed.
 void AnswerPreflight(const HttpRequest& request, HttpAnswer* answer) {
   HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
                          {"Access-Control-Max-Age", "7200"}};
@@ -124,7 +126,7 @@ absl::Status Draining() {
   return absl::UnavailableError("the server is draining; call another worker");
 }
 
-// Answers /tokenize.
+// Sends the response of /tokenize.
 void SendTokens(const absl::StatusOr<Prompt>& prompt, uint32_t context_tokens,
                 const HttpHeaders& headers, HttpAnswer* answer) {
   if (!prompt.ok()) return SendError(prompt.status(), headers, answer);
@@ -267,7 +269,7 @@ void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
                           is_ours ? "; the client's base URL must be http://HOST:PORT/v1" : ""));
 }
 
-// lm-eval reads this if it uses the server's tokenizer.
+// Describes the tokenizer. lm-eval reads this if it uses the server's tokenizer.
 Json OpenAiServer::TokenizerInfo() const {
   if (tokenizer_ == nullptr) return Json::object();
   return {{"tokenizer_class", "GemmaTokenizer"},
@@ -351,7 +353,7 @@ void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, con
   if (!adapter.ok()) return SendError(adapter.status(), headers, answer.get());
   terms.model = parsed->model.empty() ? options_.model : parsed->model;
   terms.adapter = *adapter;
-  // All prompts share one seed, which the answer reports.
+  // If the request has no seed, all its prompts share a random seed, which the response reports.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
@@ -359,7 +361,7 @@ void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, con
   Complete(options_.generator, options_.admission, *std::move(parsed), std::move(terms), answer);
 }
 
-// Takes {"prompt": TEXT} or {"messages": [...]}, like vLLM.
+// The body is {"prompt": TEXT} or {"messages": [...]}, as in vLLM.
 void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
   const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
@@ -383,7 +385,7 @@ void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
         const auto made = generator->MakePrompt(prompt, PromptPurpose::kGenerate, nullptr);
         call->Finish(made.status()).IgnoreError();
         SendTokens(made, most, headers, answer.get());
-      } catch (...) {  // out of memory
+      } catch (...) {  // an allocation failed
         answer->Fail();
       }
     };
@@ -401,7 +403,8 @@ void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) 
   if (tokenizer == nullptr) {
     return refuse(absl::FailedPreconditionError("tokens: this server has no tokenizer"));
   }
-  HttpHold held(answer.get());  // until the function returns; HeldText counts the answer itself
+  // counts memory until the function returns; HeldText counts the response
+  HttpHold held(answer.get());
   const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &held);
   if (!body.ok()) return refuse(body.status());
@@ -423,7 +426,7 @@ void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) 
   if (!read.ok()) return refuse(read.status());
   const std::vector<int32_t> ids(read->begin(), read->end());
   uint64_t bytes = 0;
-  // A byte that is not UTF-8 becomes U+FFFD, which has 3 bytes.
+  // U+FFFD, which replaces a byte that is not UTF-8, has 3 bytes.
   for (const int32_t id : ids) {
     const uint64_t piece = tokenizer->TokenBytes(id).size();
     bytes += piece == 1 ? 3 : piece;

@@ -37,9 +37,10 @@ struct OpenAiOptions {
   HttpServer::Options http;
   Generator* generator = nullptr;
   Admission* admission = nullptr;
-  std::string model;  // name of the model in requests and answers
+  std::string model;  // the model's name in requests and responses
   std::string version;
-  std::vector<std::string> origins;  // sites whose pages may call; "*": all sites
+  // origins whose web pages may call this server; "*": all origins
+  std::vector<std::string> origins;
 };
 
 class OpenAiServer {
@@ -49,50 +50,52 @@ class OpenAiServer {
   static absl::StatusOr<std::unique_ptr<OpenAiServer>> Open(OpenAiOptions options);
 
   const std::string& address() const { return server_->address(); }
-  // Lets running answers finish and refuses new requests with 503, also on /health and for a body
-  // that is still being parsed.
+  // Lets running requests finish, and refuses new requests with 503. Also refuses /health, and a
+  // request whose body is still being parsed.
   void Drain();
-  // See HttpServer::held_bytes.
+  // Returns the bytes of memory that requests and responses hold; see HttpServer::held_bytes.
   uint64_t held_bytes() const { return server_->held_bytes(); }
 
  private:
   explicit OpenAiServer(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
   HttpVerdict CheckHead(const HttpRequest& head) const;
-  // Empty if no identities are configured.
+  // Returns the identity of the caller; empty if no identities are configured.
   Credentials CredentialsOf(const HttpRequest& request) const;
-  // Whether `origins` lists this origin.
+  // Returns whether this origin is in `origins`.
   bool IsListed(const std::string& origin) const;
-  // CORS headers that each answer to the request gets.
+  // Returns the CORS headers for every response to this request.
   HttpHeaders OriginHeaders(const HttpRequest& head) const;
   void Handle(const HttpRequest& request, const Answer& answer);
   void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
-  // Parses the body; `hold` counts the parsed document's memory.
+  // Parses the body. `hold` counts the memory of the parsed document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   using BodyParser = absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body)>;
-  // Parses the body with `parse`. `answer` counts the memory of the result.
+  // Parses the body with `parse`. `answer` counts the memory of the parsed request.
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, BodyParser parse,
                                             const Answer& answer) const;
-  // Returns the adapter of this name, or "" for the model itself. kNotFound: unknown name.
+  // Returns the LoRA adapter with this name, or "" if the name is the model's. kNotFound: no such
+  // model or adapter.
   absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
   void Tokenize(const HttpRequest& request, const Answer& answer);
   void Detokenize(const HttpRequest& request, const Answer& answer) const;
-  // Lists unknown fields in a header of the answer, and logs each name once. Callers choose the
-  // names, so at most kMaxLoggedFields names are logged.
+  // Lists the unknown fields in a response header, and logs each name once. Clients choose the
+  // names, so at most kMaxLoggedFields different names are logged.
   void ReportUnknown(const UnknownFields& unknown, HttpHeaders* headers) const
       ABSL_LOCKS_EXCLUDED(unknown_mutex_);
   Json TokenizerInfo() const;
   std::string Models(absl::string_view only) const;
 
   const OpenAiOptions options_;
-  Identities* const identities_;      // null: tokens are not checked
+  Identities* const identities_;      // null: access tokens are not checked
   const Tokenizer* const tokenizer_;  // null: the model has no tokenizer
   const uint32_t context_tokens_;
   const int64_t start_;
   mutable absl::Mutex unknown_mutex_;
-  mutable std::set<std::string> unknown_ ABSL_GUARDED_BY(unknown_mutex_);  // names already logged
+  // names of unknown fields that were already logged
+  mutable std::set<std::string> unknown_ ABSL_GUARDED_BY(unknown_mutex_);
   std::atomic<bool> draining_{false};
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the members above
+  std::unique_ptr<HttpServer> server_;  // declared last: its threads use the members above
 };
 
 }  // namespace hearth

@@ -13,8 +13,8 @@ absl::string_view TokenText(const Tokenizer* tokenizer, int32_t id) {
 
 namespace {
 
-// Returns a name that no other token has: the token's text; "bytes:\\xe2" for a byte, as in
-// OpenAI's API; "token_id:7" for a token without text, as in vLLM.
+// Returns a name that is different for each token: the token's text; "bytes:\\xe2" for a byte, as
+// in OpenAI's API; or "token_id:7" for a token without text, as in vLLM.
 std::string NameOf(const Tokenizer* tokenizer, int32_t id) {
   const absl::string_view text = TokenText(tokenizer, id);
   if (text.empty()) return absl::StrCat("token_id:", id);

@@ -1,5 +1,5 @@
-// TokenLog: the tokens of a text with their log probabilities, as numbers. They become JSON only
-// when they are sent: as JSON values they would take ten times the memory.
+// TokenLog: the tokens of a text with their log probabilities, stored as numbers. They are
+// converted to JSON only when they are sent, because JSON values would need ten times the memory.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_OPENAI_TOKEN_LOG_H_
@@ -16,20 +16,20 @@
 
 namespace hearth {
 
-// Returns the bytes of a token's text; "" if `tokenizer` is null.
+// Returns the text of a token, as bytes; "" if `tokenizer` is null.
 absl::string_view TokenText(const Tokenizer* tokenizer, int32_t id);
 
 class TokenLog {
  public:
-  // `text_offset`: byte offset of the token's text. The first token of a prompt has no log
-  // probability.
+  // Adds a token. `text_offset`: byte offset of the token in the text. `has_logprob`: false for the
+  // first token of a prompt.
   void Add(const SampledToken& token, size_t text_offset, bool has_logprob = true);
   size_t size() const { return tokens_.size(); }
   uint64_t bytes() const {
     return tokens_.capacity() * sizeof(Token) + top_.capacity() * sizeof(top_[0]);
   }
 
-  // Writes the entries of a chat's "content", separated by commas.
+  // Writes the list items of the field "content" in the "logprobs" of a chat, separated by commas.
   void WriteContent(const Tokenizer* tokenizer, HeldText* out) const;
 
  private:
@@ -39,11 +39,13 @@ class TokenLog {
     int32_t id = 0;
     float logprob = 0;
     bool has_logprob = false;
-    size_t top_end = 0;  // end of its alternatives in top_; they begin at the previous token's end
+    // index in top_ of the end of the token's alternatives, which begin at the top_end of the token
+    // before
+    size_t top_end = 0;
     size_t text_offset = 0;
   };
   void WriteEntry(int32_t id, float logprob, const Tokenizer* tokenizer, HeldText* out) const;
-  // Writes the alternatives of token `i` as an object.
+  // Writes the alternatives of token `i` as a JSON object.
   void WriteTop(size_t i, const Tokenizer* tokenizer, HeldText* out) const;
   size_t TopBegin(size_t i) const { return i == 0 ? 0 : tokens_[i - 1].top_end; }
 
