@@ -30,7 +30,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<fl
       logits, sampling, sequence->request.first_draw + sequence->answer.generated,
       sequence->RulesOfNext(eos));
   if (!token.ok()) {
-    // Logits are not finite: perhaps the pool's prefix was damaged, so remove it.
+    // The logits are not finite. The restored prefix may be damaged, so remove it from the pool.
     const uint32_t boundary = sequence->restored.boundary;
     if (boundary > 0) keeper_->pool().Forget(sequence->prefix, boundary);
     return token.status();
@@ -47,7 +47,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<fl
   return std::optional<FinishReason>();
 }
 
-// Sends one token. Returns false if the caller ended the answer.
+// Sends one token to the caller. Returns false if the caller stops the answer.
 bool AnswerWriter::PassOn(Sequence* sequence, const SampledToken& token) {
   ++sequence->answer.generated;
   sequence->answer.last_token = token.id;
@@ -75,14 +75,14 @@ void AnswerWriter::Dismiss(Sequence* beam) {
   planner_->NoteDone();
 }
 
-// Each row's token is drawn as if it were a step of its own. The next row is valid only if this
-// token equals the guessed one.
+// Samples the token of each row as if every row were a separate decode step. The logits of the next
+// row are valid only if this row's token equals the token that was guessed for it.
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
   const size_t vocabulary = answer.logits.size() / rows;
   const int begin = sequence->kv->length() - static_cast<int>(rows);
-  // The text of the step stays constant while the answer grows.
+  // `step` stays valid while tokens are appended to the answer.
   const absl::Span<const int32_t> step = sequence->NextTokens(rows);
   absl::StatusOr<std::optional<FinishReason>> finished = std::optional<FinishReason>();
   uint32_t used = 0;
@@ -124,8 +124,8 @@ void AnswerWriter::HashRow(absl::Span<const float> logits, Sequence* sequence) {
   all->Add(bytes);
 }
 
-// Frees the sequence's place and memory. The caller then runs the callbacks and NoteDone(), in this
-// order.
+// Frees the sequence's slot and memory. The caller must then run the request's callbacks, and call
+// NoteDone() after them.
 void AnswerWriter::ReleasePlace(Sequence* sequence) {
   if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
   for (auto& kv : sequence->fork_kvs) {
@@ -135,8 +135,9 @@ void AnswerWriter::ReleasePlace(Sequence* sequence) {
   planner_->Remove(sequence->id);
 }
 
-// In the class invariant samples share the prompt's whole chunks. Shared bytes count once: those of
-// the sample that holds most of them.
+// Adds the KV bytes of a sequence that ends to the request's totals. In class invariant, samples of
+// a request share the whole chunks of its prompt: shared bytes are counted once, as the maximum
+// over the samples.
 void AnswerWriter::CountHeld(const Sequence& sequence) const {
   if (sequence.kv == nullptr) return;
   const auto prompt = static_cast<uint32_t>(sequence.asked().token_ids.size());
@@ -197,7 +198,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
 void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {
   ReleasePlace(sequence.get());
   if (std::exchange(sequence->state->failed, true))
-    return planner_->NoteDone();  // reported by another sample
+    return planner_->NoteDone();  // another sample already reported the error
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:

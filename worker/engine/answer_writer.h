@@ -1,4 +1,5 @@
-// AnswerWriter: sends a request's tokens and end to its caller, and frees what the request held.
+// AnswerWriter: sends the tokens of a request's answers to its caller, reports its end, and frees
+// its memory.
 //
 // Thread safety: the engine's thread only. Ownership: all arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
@@ -26,24 +27,26 @@ class AnswerWriter {
                PrefixKeeper* keeper, EngineCounters* counters)
       : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
 
-  // Draws a token from the sequence's logits and sends it. Returns the finish reason if it was the
-  // last token.
+  // Samples the next token from the sequence's logits and sends it to the caller. Returns the
+  // finish reason if the token was the answer's last.
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
-  // Sends all tokens of an answer that ended for `reason`. Returns the final reason: kStop if the
-  // caller ended it.
+  // Sends all tokens of an answer that ended for `reason`. Returns the finish reason to report:
+  // kStop if the caller stopped the answer, else `reason`.
   FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
-  // As Emit, after a step of `rows` rows that began with the answer's last token: sends one token
-  // per row, as long as it equals the token that the step guessed. Forgets the KV of the remaining
-  // rows, and hashes the logits of used rows.
+  // Sends the tokens of a decode step of `rows` rows. Row 0 was computed from the answer's last
+  // token, each further row from a guessed token. Samples one token per row until a sampled token
+  // differs from the guess. Removes the KV of the unused rows, and hashes the logits of the used
+  // rows.
   absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
-  // Hashes the sequence's logits: always for the request's first token, for further tokens only if
-  // hash_logits is set.
+  // Hashes the sequence's logits. Logits of tokens after the request's first are hashed only if the
+  // request sets hash_logits.
   void HashLogits(Sequence* sequence) { HashRow(sequence->answer.logits, sequence); }
-  // Ends a sequence with its answer. The last sample ends the request.
+  // Ends a sample with a complete answer. After its last sample, the request ends.
   void Finish(const SequencePtr& sequence, FinishReason reason);
   // Ends a beam without an answer.
   void Dismiss(Sequence* beam);
-  // Ends a request with an error, reported once for all its samples.
+  // Ends a request with an error. The caller gets the error once, however many samples the request
+  // has.
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:

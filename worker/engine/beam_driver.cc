@@ -11,19 +11,20 @@
 
 namespace hearth {
 
-// The sequences of one search, in the order of its beams.
+// The sequences of one beam search. `running` is in the order of the search's beams.
 struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
-  std::vector<std::weak_ptr<Sequence>> running = {};  // `first` is always one of them
-  std::vector<uint32_t> unused = {};                  // numbers of the next forks
-  size_t stepped = 0;                                 // running beams that have this step's logits
+  std::vector<std::weak_ptr<Sequence>> running = {};  // includes `first`
+  std::vector<uint32_t> unused = {};                  // sample numbers free for new forks
+  size_t stepped = 0;  // number of running beams whose logits of this step are computed
 };
 
 namespace {
 
-// `first` is alive during each step. `stops` is not copied: its owner may own the request's state,
-// and so the search.
+// Captures `first` by pointer: it is alive during each step. The callback `stops` is not copied,
+// because its owner may own the RequestState, which owns the search: a copy would be a reference
+// cycle.
 BeamSearch::Ends EndsOf(const Sequence* first, const ModelConfig& config) {
   BeamSearch::Ends ends;
   if (!first->request.ignore_eos) ends.tokens = config.eos_token_ids;
@@ -96,15 +97,16 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
   return group->search.done() ? absl::OkStatus() : Reorder(group);
 }
 
-// The first beam that continues a sequence keeps it. Each further beam forks it.
+// Assigns sequences to the search's new beams. The first beam that extends a parent sequence keeps
+// that sequence. Each further beam of the same parent gets a fork of it.
 absl::Status BeamDriver::Reorder(BeamGroup* group) {
   const SequencePtr first = group->first.lock();
   std::vector<SequencePtr> parents;
   for (const auto& running : group->running) parents.push_back(running.lock());
   std::vector<char> kept(parents.size(), 0);
   for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
-  // The request's first sequence is never removed. If no beam continues it, it swaps its KV with a
-  // sequence that is kept.
+  // The request's first sequence must not be removed. If no beam extends it, swap its KV with the
+  // KV of a sequence that a beam extends.
   const size_t own = std::find(parents.begin(), parents.end(), first) - parents.begin();
   if (kept[own] == 0) {
     const size_t other = std::find(kept.begin(), kept.end(), 1) - kept.begin();
@@ -121,7 +123,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
   for (const BeamSearch::Beam& beam : group->search.beams()) {
     const SequencePtr& parent = parents[beam.parent];
     SequencePtr sequence = parent;
-    if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam took the parent
+    if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam keeps the parent sequence
       sequence = planner_->Fork(first, group->unused.back());
       group->unused.pop_back();
       absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);

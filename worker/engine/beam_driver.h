@@ -1,8 +1,8 @@
-// BeamDriver: runs a beam search. Each beam is a sequence; the beams decode in the same step and
-// share their common blocks.
+// BeamDriver: runs a beam search. Each beam is a sequence. All beams of a search decode in the same
+// step, and share the KV blocks of their common tokens.
 //
-// Thread safety: the engine's thread only. Ownership: all arguments must outlive it. A request's
-// state owns its BeamGroup, which has only weak references to the sequences.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive the driver.
+// RequestState owns the BeamGroup, which has only weak references to its sequences.
 #ifndef HEARTH_WORKER_ENGINE_BEAM_DRIVER_H_
 #define HEARTH_WORKER_ENGINE_BEAM_DRIVER_H_
 
@@ -20,16 +20,18 @@ class BeamDriver {
   BeamDriver(ModelRunner* model, RoundPlanner* planner, PrefixKeeper* keeper, AnswerWriter* answers)
       : model_(model), planner_(planner), keeper_(keeper), answers_(answers) {}
 
-  // Takes the search's first step. REQUIRES: the prompt is computed and its logits are available.
+  // Chooses the first tokens of all beams. REQUIRES: the prompt is computed and its logits are
+  // available.
   absl::Status Begin(const SequencePtr& first);
-  // Records that the beam has its next logits. After the last beam, the search takes a step. The
-  // request ends with its search.
+  // Records that the logits of `beam` are computed. After the last beam of the step, extends all
+  // beams by one token. If this completes the search, ends the request.
   absl::Status AfterDecode(const SequencePtr& beam);
-  // Abandons a search that will restart: removes all its sequences except the first, which it
-  // returns without a KV. REQUIRES: the request searches.
+  // Stops a search that will restart. Removes all its sequences except the first. Returns the first
+  // sequence, without its KV. REQUIRES: the request uses beam search.
   SequencePtr Abandon(RequestState* state);
-  // Returns the sequence by which to fail the request: `sequence`, or the search's first sequence,
-  // since a beam may have been removed in its step.
+  // Returns the sequence to pass to AnswerWriter::Fail: the first sequence of the beam search,
+  // since its other beams may have been removed during the step; `sequence` itself if there is no
+  // search.
   SequencePtr Registered(const SequencePtr& sequence) const;
 
  private:

@@ -24,7 +24,7 @@ namespace {
 
 struct LoadedModel {
   std::unique_ptr<ModelRunner> model;
-  std::string why_not_invariant;  // empty in the class invariant
+  std::string why_not_invariant;  // empty if the model uses class invariant
 };
 
 std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
                                        kv_bytes, std::move(notes));
 }
 
-// Fails if the budget cannot hold one chunk: then no request could ever run.
+// Returns an error if the KV budget cannot hold one chunk: then no request could ever run.
 absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here) {
   const KvLayout layout = gemma.NewKv().layout();
   const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
@@ -84,11 +84,12 @@ WeightForm FormOf(WeightsChoice weights) {
   }
 }
 
-// The value of --kv-bytes, or its default, which is noted in `notes`. 0: the device decides.
+// Returns --kv-bytes, or chooses a value and adds a note about the choice. 0: the device decides.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
   if (options.device != "cpu" && options.device != kEmulatedDevice) return 0;
-  // If the weights cannot be read, the following load returns the error.
+  // If the size of the weights cannot be read, continue with 0: loading the model returns the
+  // error.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes(), pool = options.memory.pool_bytes;
@@ -99,7 +100,7 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return chosen;
 }
 
-// Upper bounds of the steps that the scheduler will plan.
+// Returns the maximum rows of the steps that the scheduler will plan.
 StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
   limits.alone = gemma.alone_rows();
@@ -110,7 +111,8 @@ StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   return limits;
 }
 
-// How keys and values are kept: by the flags, else by the model's generation config.
+// Returns the KV strategy and quantization: from the flags, else from the model's generation
+// config.
 absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout& layout) {
   KvChoice of_model;
   if (options.kv.cache.empty()) {
@@ -193,7 +195,8 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
   if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic))
     return refuse(absl::StrCat("kv-cache: ", options.kv.cache));
   if (const auto given = options.ChoicesOfInvariant(); !given.empty())
-    return refuse(absl::StrCat(given[0].first, ": ", given[0].second));  // no silent fallback
+    // the user asked for class invariant: return an error
+    return refuse(absl::StrCat(given[0].first, ": ", given[0].second));
   if (!options.adapters.empty())
     return refuse(absl::StrCat("adapter ", options.adapters.begin()->first));
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
@@ -205,8 +208,8 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
   return LoadedModel{*std::move(model), std::move(why)};
 }
 
-// `auto` chooses invariant if the options allow it, its self-test passes, and the CPU has AVX2 and
-// FMA.
+// Returns the model in the exactness class of the options. `auto` chooses class invariant if the
+// options support it, its self-test passes, and the CPU has AVX2 and FMA.
 absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
   const ExactnessChoice choice = options.exactness;
   const bool is_auto = choice == ExactnessChoice::kAuto;

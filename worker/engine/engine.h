@@ -1,15 +1,14 @@
-// Engine: the inference engine. For each request (a prompt as token ids) it restores the cached
-// prefix, computes the rest on the canonical schedule, streams the generated tokens, and publishes
-// prefixes worth keeping.
+// Engine: the inference engine. For each request (a prompt as token ids), the engine restores the
+// longest cached prefix, computes the remaining prompt in fixed steps, streams the generated
+// tokens, and publishes prefixes to the cache.
 //
-// One thread runs the model and shares its steps fairly between prefill and decode. In the class
-// invariant a step holds all decoding sequences and some prefill tokens; in the other classes it
-// holds one sequence. Fetches and publishes run on their own threads. A request has the same first
-// logits with the cache as without it (class exact), and also with any other requests in its batch
-// (class invariant).
+// One thread runs the model. In class invariant, a step has one token of every decoding sequence
+// and some prompt tokens; in the other classes, a step has a single sequence. Fetches and publishes
+// run on other threads. A request's first logits have the same bits with and without the cache
+// (class exact), and also the same bits whatever other requests are in the batch (class invariant).
 //
-// Thread safety: all methods may be called from any thread. Callbacks come from the engine's
-// threads, never under a lock, and in order within a request. They must not block.
+// Thread safety: all methods may be called from any thread. Callbacks run on the engine's threads,
+// without locks, and for each request in order. Callbacks must not block.
 // Ownership: the engine owns the model; the PrefixCache must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_H_
 #define HEARTH_WORKER_ENGINE_ENGINE_H_
@@ -34,8 +33,9 @@
 
 namespace hearth {
 
-// Cancel() ends the request. Its place is free within one step (invariant), or within one step of
-// each running sequence (exact and portable). Cancel() after the request's end has no effect.
+// Cancel() ends the request. In class invariant, the request's slot is free after at most one step;
+// in the other classes, after at most one step of each running sequence. After the request has
+// ended, Cancel() does nothing.
 class EngineRequestHandle {
  public:
   virtual ~EngineRequestHandle() = default;
@@ -44,58 +44,66 @@ class EngineRequestHandle {
 
 struct EngineStats {
   uint32_t running = 0, queued = 0;
-  uint32_t places = 0;  // maximum of `running`
+  uint32_t places = 0;  // upper limit of `running`
   uint64_t pool_bytes = 0, staged_bytes = 0;
   uint64_t pool_limit_bytes = 0, staging_limit_bytes = 0;
-  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // in bytes; 0 without a budget
-  uint64_t kv_blocks_taken = 0;                     // total since the start; class invariant
-  std::map<std::string, uint64_t> counters;         // names in engine_counters.h
+  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // a budget of 0: unlimited
+  uint64_t kv_blocks_taken = 0;  // KV blocks allocated since the start; 0 except in class invariant
+  std::map<std::string, uint64_t> counters;  // by name; engine_counters.cc lists the names
 };
 
 class Engine {
  public:
-  // Loads the model and computes the numeric canary (class exact). Errors name the file, tensor or
-  // field.
+  // Loads the model and, in class exact, computes the canary (a digest of KV computed on this
+  // machine). Errors name the file, tensor or field.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
   virtual ~Engine() = default;  // cancels running requests
 
-  // Null: no cache. The cache needs the fingerprint, so call SetCache after Create and before
-  // Submit.
+  // `cache` may be null: the engine then runs without a cache. Call SetCache before the first
+  // Submit. (A cache is opened with the engine's fingerprint, so it is made after the engine.)
   virtual void SetCache(PrefixCache* cache) = 0;
 
-  // Fills in the fields that the request leaves unset: how its keys and values are kept, and
-  // whether it uses the cache. Idempotent; Submit calls it. kInvalidArgument names the field.
+  // Fills in the fields that the request leaves unset: the KV strategy and quantization, the number
+  // of guessed tokens, and the cache mode. Submit calls it too; calling it twice has no further
+  // effect. kInvalidArgument names the field.
   virtual absl::Status Complete(EngineRequest* request) const = 0;
-  // Enqueues a request. kInvalidArgument names the field; kResourceExhausted: the queue is full.
+  // Enqueues a request. kInvalidArgument names the wrong field. kResourceExhausted: the queue is
+  // full.
   virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(
       EngineRequest request, EngineCallbacks callbacks) = 0;
   // Adds a snapshot file to the worker's pool, for requests of `tenant`. Returns the name of the
-  // adapter that computed the snapshot, or "" for none. kDataLoss: the file is damaged.
-  // kFailedPrecondition names the part that differs. kResourceExhausted: the pool is too small.
+  // adapter that computed the snapshot, or "" if no adapter did. kDataLoss: the file is damaged.
+  // kFailedPrecondition: the snapshot was made by a different model or configuration; the error
+  // names the difference. kResourceExhausted: the pool is too small.
   virtual absl::StatusOr<std::string> AddSnapshot(const std::string& tenant,
                                                   absl::string_view file) = 0;
-  // Refuses new requests, finishes running requests and their publishes, until `deadline`.
+  // Refuses new requests, then waits until running requests and their publishes have ended, but not
+  // longer than `deadline`.
   virtual void Drain(absl::Time deadline) = 0;
 
   virtual const ModelConfig& config() const = 0;
-  virtual const Fingerprint& fingerprint() const = 0;  // of the model without an adapter
+  virtual const Fingerprint& fingerprint() const = 0;  // fingerprint of the model without adapters
   virtual const std::vector<AdapterInfo>& adapters() const = 0;
-  // kInvalidArgument if no adapter has this name. An empty name is valid: no adapter.
+  // kInvalidArgument: no adapter has this name. The empty name is valid and means no adapter.
   virtual absl::Status CheckAdapter(const std::string& name) const = 0;
   virtual const KvLayout& layout() const = 0;
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;
-  virtual std::string weights() const = 0;             // "stored", "q8_0", ..., or a dtype
-  virtual std::string arithmetic() const = 0;          // "int8/32/1", or a dtype
-  virtual std::vector<std::string> notes() const = 0;  // for the log at start
-  // Options without effect, for the log at start.
+  // Form of the weights: "stored", "q8_0", ..., or a dtype.
+  virtual std::string weights() const = 0;
+  // Arithmetic of matrix products: "int8/32/1", or a dtype.
+  virtual std::string arithmetic() const = 0;
+  virtual std::vector<std::string> notes() const = 0;  // information to log at start
+  // Warnings to log at start, such as options that have no effect.
   virtual std::vector<std::string> warnings() const = 0;
-  // A sentence that gives the reason; empty in the class invariant.
+  // Returns the reason, as a sentence, why the engine does not use class invariant; "" if it does.
   virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;
-  // Counts prompt tokens that were reported to a caller as written to the cache.
+  // Adds `tokens` to the counter cache_write_tokens: prompt tokens reported to callers as new to
+  // the cache.
   virtual void NoteCacheWrites(uint32_t tokens) = 0;
-  // Estimates the time to load a stored prefix of `boundary` tokens, and the time to compute it.
+  // Estimates the time to load a stored prefix of `boundary` tokens, and the time to compute the
+  // same prefix.
   virtual LoadReport EstimateLoad(uint32_t boundary) const = 0;
 };
 

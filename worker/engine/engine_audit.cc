@@ -22,7 +22,7 @@ float ElementAt(const std::byte* bytes, size_t index, KvDtype dtype) {
     std::memcpy(&value, bytes + index * sizeof(value), sizeof(value));
     return value;
   }
-  assert(dtype == KvDtype::kBFloat16);  // upper half of a float32
+  assert(dtype == KvDtype::kBFloat16);  // a bfloat16 is the upper half of a float32
   uint16_t half;
   std::memcpy(&half, bytes + index * sizeof(half), sizeof(half));
   const uint32_t bits = uint32_t{half} << 16;
@@ -31,7 +31,7 @@ float ElementAt(const std::byte* bytes, size_t index, KvDtype dtype) {
   return value;
 }
 
-// Compares `bytes` bytes of keys or of values. NaN and infinity agree with nothing.
+// Compares two arrays of `bytes` bytes: keys or values. NaN and infinity differ from everything.
 bool AgreeWithinRounding(const std::byte* ours, const std::byte* theirs, size_t bytes,
                          KvDtype dtype) {
   double differences = 0, squares = 0;
@@ -76,10 +76,11 @@ std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary
 
 namespace {
 
-// Prefixes that wait for an idle engine. Each has at most 0.5 MB of tokens.
+// Maximum number of prefixes that wait for an idle engine. Each takes at most 0.5 MB (its token
+// ids).
 constexpr size_t kMaxWaitingAudits = 8;
 
-// A fetch, and the quarantine calls of earlier audits.
+// Maximum waiting calls to the cache: one fetch, and the quarantine calls of earlier audits.
 constexpr size_t kMaxCalls = 4;
 
 }  // namespace
@@ -94,7 +95,7 @@ EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelR
       wake_(std::move(wake)),
       calls_(/*threads=*/1, kMaxCalls) {}
 
-// Selects an even share of the offered prefixes: at rate 0.01, every hundredth.
+// Selects prefixes at regular intervals: at audit_rate 0.01, every hundredth.
 void EngineAudit::Offer(const Sequence& sequence) {
   if (terms_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
   credit_ += terms_.audit_rate;
@@ -160,7 +161,7 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
   return Fetch(cache);
 }
 
-// Fetches exactly the computed boundary, on another thread.
+// Fetches exactly the prefix that the audit computed, on another thread.
 absl::Status EngineAudit::Fetch(PrefixCache* cache) {
   audit_->fetch->WaitUntil(absl::InfiniteFuture());
   const auto fetch = [this, cache, wait = audit_->fetch,
@@ -172,7 +173,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
         outcome = cache->Fetch(prefix, boundary - 1, boundary, terms_.fetch_budget);
       }
     } catch (const std::exception&) {
-      outcome = FetchOutcome();  // treat it as missing
+      outcome = FetchOutcome();  // treat the exception as a cache miss
     }
     if (wait->Deliver(std::move(outcome))) wake_();
   };
@@ -201,7 +202,8 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   return absl::OkStatus();
 }
 
-// Clears the pool, which may hold more bytes from the same source.
+// Quarantines the wrong objects in the cache. Clears the pool: it may hold other wrong bytes of the
+// same origin.
 void EngineAudit::QuarantineWrong(std::vector<ObjectId> wrong, PrefixCache* cache) {
   counters_->Add(EngineCounter::kAuditsWrong);
   pool_->Clear();

@@ -1,4 +1,5 @@
-// EngineCounters: the engine's running totals; engine_counters.cc describes each.
+// EngineCounters: the engine's running totals. engine_counters.cc has the name and description of
+// each counter.
 //
 // Thread safety: all methods may be called from any thread. Invariant: Snapshot() has every counter
 // from the start, so that a metric reads 0 before its first event.
@@ -65,7 +66,7 @@ enum class EngineCounter {
 };
 
 const char* EngineCounterName(EngineCounter counter);
-// Returns the description of a counter, or "" if there is none of this name.
+// Returns the description of the counter `name`, or "" if no counter has this name.
 std::string EngineCounterMeaning(const std::string& name);
 
 class EngineCounters {

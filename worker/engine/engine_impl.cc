@@ -17,13 +17,14 @@
 namespace hearth {
 namespace {
 
-// On kResourceExhausted the caller may retry; other errors are the worker's fault.
+// Maps an error of a model step to the request's error. On kResourceExhausted the caller may retry;
+// every other error is the worker's fault (kInternal).
 absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
 }
 
-// Converts exceptions of the model's libraries, and failed allocations, to a status that ends one
-// request.
+// Runs `work`. Converts exceptions of the model's libraries, and failed allocations, to an error
+// status.
 absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
@@ -102,7 +103,7 @@ absl::Status EngineImpl::Start() {
   if (absl::Status status = layout_.Validate(); !status.ok()) return status;
   absl::Notification started;
   absl::Status status;
-  // The canary must run on the thread that will step the model.
+  // The canary must run on the thread that will run the model's steps.
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
   SetRecycledLimit(RecycledLimitOf(layout_, options_.max_running, model_->kv_bytes().budget));
@@ -186,7 +187,8 @@ EngineStats EngineImpl::Stats() const {
 }
 
 LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
-  // The boundary comes from a message; no prompt is longer than the context.
+  // `boundary` comes from a message and may be any number, but no prompt is longer than the model's
+  // context.
   const auto most = static_cast<uint32_t>(model_->config().max_position_embeddings);
   return fetcher_.Estimate(std::min(boundary, most));
 }
@@ -205,7 +207,8 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   }
 }
 
-// Admits sequences in turn until one does not fit. Memory freed from now on causes another attempt.
+// Admits waiting sequences in scheduling order, until memory does not suffice for one. Memory that
+// is freed after this call starts makes the engine try again.
 void EngineImpl::AdmitWaiting() {
   model_->WhenKvFreed([link = link_] {
     absl::MutexLock lock(&link->mu);
@@ -289,7 +292,8 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   const absl::Time begin = fetcher_.loads()->Now();
   const absl::Status status = Caught([&] { return model_->Step(step); });
   if (!status.ok()) return StepError(status);
-  // A step of a few rows is dominated by reading the weights, so it does not show a prompt's cost.
+  // Do not measure a step of few rows: its time is mostly the time to read the weights, not the
+  // cost of the prompt's tokens.
   if (2 * prefilled >= layout_.chunk_tokens)
     fetcher_.loads()->OnStep(prefilled, fetcher_.loads()->Now() - begin);
   counters_.Add(EngineCounter::kSteps);
@@ -297,7 +301,8 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   return absl::OkStatus();
 }
 
-// Computes logits for every row, 64 rows at a time: one row of logits takes about 1 MB.
+// Computes the logits of every prompt token, in steps of 64 rows: the logits of one row take about
+// 1 MB.
 absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
   constexpr uint32_t kRows = 64;
   Sequence& sequence = *part.sequence;
@@ -314,12 +319,14 @@ absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
   return absl::OkStatus();
 }
 
-// Row i has the logits of token i + 1. Leaves only the last row in answer.logits.
+// Reports the log probabilities of prompt tokens: row i has the logits of token i + 1. Keeps only
+// the last row in answer.logits.
 absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows) {
   std::vector<float>& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
   const size_t vocabulary = logits.size() / rows;
-  uint32_t& reported_tokens = sequence->reported_tokens;  // already passed to on_prompt
+  // prompt tokens passed to on_prompt so far
+  uint32_t& reported_tokens = sequence->reported_tokens;
   std::vector<SampledToken> reported(reported_tokens == 0 ? 1 : 0);
   if (reported_tokens == 0) reported[0].id = prompt[0];
   reported_tokens = std::max(reported_tokens, 1U);
@@ -339,8 +346,9 @@ absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin
   return absl::OkStatus();
 }
 
-// If the model does not batch, each part is a step. If a batched step fails, retry each part alone
-// so that only the faulty request fails.
+// Runs a step and handles its results. If the model does not batch, each part is a separate step.
+// If a step of several parts fails, each part is retried alone, so that only the faulty request
+// fails.
 void EngineImpl::Step(std::vector<SequencePart> parts) {
   MakeRoom(&parts);
   std::vector<SequencePart> joint;
@@ -358,7 +366,8 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
     alone = !together.ok() && joint.size() > 1;
   }
   for (const SequencePart& part : parts) {
-    if (part.sequence->state->failed) continue;  // Sweep ends it in the next round
+    // RoundPlanner::Sweep ends the sequence in the next round
+    if (part.sequence->state->failed) continue;
     absl::Status status = together;
     if (reports_prompt(part)) {
       status = Caught([&] { return StepWithPromptLogprobs(part); });
@@ -380,7 +389,7 @@ void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
     return part.sequence->kv == nullptr || part.sequence->state->failed;
   };
   for (SequencePart& part : *parts) {
-    if (has_none(part)) continue;  // preempted for an older sequence
+    if (has_none(part)) continue;  // was preempted for an older sequence
     const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });
     if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
   }
@@ -424,7 +433,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   absl::Status begun = has_answer ? absl::OkStatus() : BeginSamples(sequence);
   if (!begun.ok()) return begun;
   answers_.HashLogits(sequence.get());
-  // Keep after the token is sent, so that copying does not add to its latency.
+  // Copy the KV for the cache after the token is sent, so that copying does not delay the token.
   keeper_.Keep(sequence.get(), planner_.cache());
   if (finished->has_value()) {
     answers_.Finish(sequence, **finished);
@@ -435,7 +444,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   return absl::OkStatus();
 }
 
-// Forks the other samples of a request and sends each one's first token.
+// Forks the request's further samples from the first, and sends the first token of each.
 absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
   for (uint32_t number = 1; number < first->request.samples; ++number) {
     const SequencePtr sample = planner_.Fork(first, number);

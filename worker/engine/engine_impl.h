@@ -1,13 +1,13 @@
 // EngineImpl: the engine's thread and the components that it drives.
 //
 // The thread works in rounds, which RoundPlanner plans. A round ends cancelled and expired
-// sequences, admits waiting sequences, begins sequences whose lookup has ended, and runs a step.
-// The step has one token of each decoding sequence, its guessed tokens, and some prompt tokens. If
-// the model does not batch, the round runs one step for each decoding sequence and one for one
-// prompt. No sequence waits longer than a round for its turn. Cache lookups and publishes run on
-// their own threads.
+// sequences, admits waiting sequences, starts sequences whose prefix lookup has ended, and runs one
+// step. The step computes one token and the guessed tokens of each decoding sequence, and some
+// prompt tokens. If the model does not batch, the round runs one step for each decoding sequence,
+// and one step of one prompt. Every sequence gets its step within one round. Cache lookups and
+// publishes run on other threads.
 //
-// Thread safety: as Engine. Private to the engine's sources.
+// Thread safety: as Engine. Only the engine's sources include this header.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_
 #define HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_
 
@@ -44,7 +44,7 @@ class EngineImpl : public Engine {
   EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
              std::string why_not_invariant);
   ~EngineImpl() override;
-  // Starts the thread, which computes the canary and the fingerprint. REQUIRES: called once.
+  // Starts the thread and computes the canary and the fingerprint on it. REQUIRES: called once.
   absl::Status Start();
 
   void SetCache(PrefixCache* cache) override;
@@ -78,7 +78,8 @@ class EngineImpl : public Engine {
 
  private:
   class Handle;
-  // Lets a handle outlive the engine.
+  // The handles' pointer to the engine. Null after the engine's destruction, which handles may
+  // outlive.
   struct Link {
     absl::Mutex mu;
     EngineImpl* engine ABSL_GUARDED_BY(mu) = nullptr;
@@ -88,15 +89,17 @@ class EngineImpl : public Engine {
   void Run(absl::Notification* started, absl::Status* start_status);
   absl::Status ComputeFingerprint();
 
-  // Admission, cache lookup, and start of prefill.
+  // Admission, prefix lookup, and start of prefill.
   void AdmitWaiting();
   void LookUp(const SequencePtr& sequence);
-  // `looks_again`: repeat the pool lookup, because the pool may have changed during the fetch.
+  // `looks_again`: repeat the lookup in the pool, because the pool may have changed during the
+  // fetch.
   void Begin(const SequencePtr& sequence, FetchOutcome fetched, bool looks_again = false);
   absl::Status TryBegin(const SequencePtr& sequence, FetchOutcome fetched);
 
   void Step(std::vector<SequencePart> parts);
-  // Takes memory for each part, oldest sequence first. Removes parts that got none.
+  // Allocates KV memory for each part of a step, oldest sequence first. Removes the parts that got
+  // no memory.
   void MakeRoom(std::vector<SequencePart>* parts);
   // Runs a prefill step that also reports the log probabilities of the prompt's tokens.
   absl::Status StepWithPromptLogprobs(const SequencePart& part);
@@ -111,7 +114,7 @@ class EngineImpl : public Engine {
   const std::unique_ptr<ModelRunner> model_;
   const std::string why_not_invariant_;
   const KvLayout layout_;
-  // Constant after Start.
+  // Constant after Start().
   Fingerprint fingerprint_;
   std::vector<AdapterInfo> adapters_;
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
@@ -119,7 +122,7 @@ class EngineImpl : public Engine {
   RoundPlanner planner_;
   PrefixKeeper keeper_;
   PrefixFetcher fetcher_;
-  // Used by the engine's thread only.
+  // The members from `audit_` to `restorer_` are used by the engine's thread only.
   EngineAudit audit_;
   AnswerWriter answers_;
   BeamDriver beams_;

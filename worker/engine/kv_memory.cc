@@ -11,8 +11,8 @@
 
 namespace hearth {
 
-// Returns the bytes of a sequence up to `end`, plus those of its other samples or beams. If the
-// model batches, these share the prompt's whole chunks.
+// Returns the KV bytes of a sequence up to token `end`, plus those of its samples or beams that
+// will be forked. If the model batches, these share the whole chunks of the prompt.
 uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   const uint32_t text = sequence.tokens();
   const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
@@ -32,7 +32,8 @@ void KvMemory::LookUpPool(Sequence* sequence) {
 absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const EngineRequest& request = sequence->request;
   const uint32_t left = request.max_new_tokens - sequence->answer.generated;
-  // Reserve the whole answer if the sequence cannot be preempted, or would have to begin again.
+  // Reserve memory for the whole answer if the model cannot preempt the sequence, or if a
+  // preemption would discard its answer (beam search, static KV).
   const bool whole =
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
@@ -48,7 +49,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   }
   LookUpPool(sequence);
   const std::vector<SequencePtr> others = planner_->WithKv();
-  uint64_t claimed = sequence->holds_whole_budget ? budget : needed;  // plus others' claims
+  // bytes to reserve for all admitted sequences and this one
+  uint64_t claimed = sequence->holds_whole_budget ? budget : needed;
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
                                       other->request.kv);
@@ -61,7 +63,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  // If others run, evict only if evicting is enough: otherwise the sequence waits anyway.
+  // If other sequences run, evict only if evicting frees enough. Otherwise this sequence must wait
+  // anyway, and evicting would only lose restore points.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
     while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
@@ -69,17 +72,19 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     }
   }
   if (lacking() > 0) {
-    // Other holders, such as a publish, hold the rest of the pool's memory. If the pool holds it
-    // too, their release frees no block and would not wake the engine.
+    // Something else, such as a publish, still uses the missing memory. Clear the pool too: blocks
+    // that the pool also holds are not freed when the other user releases them, and only a freed
+    // block wakes the engine.
     if (others.empty()) keeper_->pool().Clear();
-    sequence->pooled = PooledPrefix();  // others may use it meanwhile
+    sequence->pooled = PooledPrefix();  // lets the pool evict it while this sequence waits
     return false;
   }
   const uint32_t forks = request.searches() ? 0 : sequence->unforked();
   for (uint32_t made = 0; made <= forks; ++made) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
         model_->NewKv(static_cast<int>(sequence->tokens() + left), request.kv);
-    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {  // the machine's memory
+    // the machine is out of memory
+    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {
       sequence->kv = nullptr;
       sequence->fork_kvs.clear();
       return false;
@@ -132,8 +137,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     return model_->MakeRoom(sequence->kv.get(), static_cast<int>(part->tokens));
   };
   absl::Status room = take();
-  // Guessed tokens use free memory only. A long prefill step may also evict from the pool, but
-  // takes no memory from a publish or another sequence.
+  // Guessed tokens may use free memory only. A prefill step of more than one chunk may also evict
+  // from the pool, but takes no memory from a publish or from another sequence.
   const bool decodes = part->kind == StepKind::kDecode;
   while (!decodes && absl::IsResourceExhausted(room) && FreeUnused()) room = take();
   const uint32_t least = decodes ? 1 : layout_.chunk_tokens;
@@ -146,7 +151,7 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     room = RetryFreeingMemory(*sequence, take);
   }
   if (!absl::IsResourceExhausted(room)) return room;
-  const bool no_token = sequence->Text().size() == sequence->tokens();  // none since admission
+  const bool no_token = sequence->Text().size() == sequence->tokens();  // no token since admission
   if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",
@@ -156,7 +161,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   return absl::OkStatus();
 }
 
-// A preempted search restarts: no token of it was sent, and it finds the same answer again.
+// Moves a sequence to the queue and frees its memory. A preempted beam search restarts: none of its
+// tokens was sent to the caller, and it will find the same answer.
 void KvMemory::Preempt(SequencePtr sequence) {
   counters_->Add(EngineCounter::kPreemptions);
   if (sequence->state->beams != nullptr) {

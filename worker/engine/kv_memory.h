@@ -1,12 +1,14 @@
-// KvMemory: gives sequences memory for their keys and values, within the model's budget.
+// KvMemory: allocates memory for the sequences' keys and values (KV), within the model's byte
+// budget.
 //
-// A sequence takes blocks when a step needs them. If none are free, KvMemory frees memory in this
-// order: evict a pool entry; skip the running audit; drop the oldest waiting publish; release the
-// pool entries that younger sequences found and hold while they wait for a cache; preempt a younger
-// sequence. Preemption moves a sequence's whole chunks to the pool and the sequence to the queue;
-// later its text is restored or computed again. The oldest sequence is never preempted for another,
-// so every request ends. If the model does not batch (exact, portable), all memory of a sequence is
-// taken at admission, and nothing is preempted.
+// A sequence allocates blocks when a step needs them. If no block is free, KvMemory frees memory in
+// this order: evict a restore point from the worker's pool; stop the running audit; drop the oldest
+// waiting publish; release restore points that younger sequences hold while they wait for a cache
+// lookup; preempt a younger sequence. Preemption moves the sequence's whole chunks to the pool and
+// the sequence to the queue. After it is admitted again, its tokens are restored or recomputed. A
+// sequence is never preempted for a younger one, so every request ends. If the model does not batch
+// (classes exact and portable), a sequence gets all its memory at admission, and no sequence is
+// preempted.
 //
 // Thread safety: the engine's thread only. Ownership: all arguments must outlive KvMemory.
 #ifndef HEARTH_WORKER_ENGINE_KV_MEMORY_H_
@@ -39,25 +41,27 @@ class KvMemory {
         beams_(beams),
         counters_(counters) {}
 
-  // Sets `pooled` if the sequence reads. Called before the cache lookup and again after it.
+  // Looks the sequence's prefix up in the pool and stores the result in `pooled`, if the request
+  // reads prefixes. Called before the cache lookup and again after it.
   void LookUpPool(Sequence* sequence);
-  // Looks the prefix up in the pool, and creates the sequence's KV if memory suffices for its text
-  // and one chunk of its answer. Returns false if memory is short now. kInvalidArgument: the
-  // request never fits.
+  // Looks the prefix up in the pool. Creates the sequence's KV if memory suffices for its prompt
+  // and one chunk of its answer. Returns false if memory does not suffice now. kInvalidArgument:
+  // the request needs more memory than the whole budget.
   absl::StatusOr<bool> TryAdmit(Sequence* sequence);
-  // Calls `use` until it no longer runs out of memory, and frees memory of others between the
-  // calls. kResourceExhausted: nothing is left to free.
+  // Calls `use`. While `use` returns kResourceExhausted, frees memory in the order above and calls
+  // `use` again. Returns kResourceExhausted if nothing is left to free.
   absl::Status RetryFreeingMemory(const Sequence& sequence, absl::FunctionRef<absl::Status()> use);
-  // Takes the memory of a step's part. May reduce the part's tokens, or preempt its sequence.
-  // kResourceExhausted: the text has outgrown the whole budget. Other errors: the machine has no
-  // memory.
+  // Allocates the memory for a step's part. May reduce the part's tokens, or preempt its sequence.
+  // kResourceExhausted: the sequence alone needs more than the whole budget. Other errors: the
+  // machine is out of memory.
   absl::Status MakeRoom(SequencePart* part);
 
  private:
-  // Evicts a pool entry, else skips the running audit. Returns false if there is neither.
+  // Evicts a restore point from the pool, or stops the running audit if none can be evicted.
+  // Returns false if it freed nothing.
   bool FreeUnused();
-  // Releases the pool entries held by younger sequences that wait for a cache, so that the pool can
-  // evict them. Returns false if there are none.
+  // Makes younger sequences that wait for a cache lookup release the restore points that they found
+  // in the pool, so that the pool can evict these. Returns false if no sequence held any.
   bool ReleasePooled(const Sequence& sequence);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);

@@ -12,11 +12,11 @@ namespace hearth {
 
 namespace {
 
-// A fetch occupies a thread until it ends, including the wait for another request's computation.
-// Every running sequence may have a fetch.
+// Maximum fetch threads. A fetch occupies a thread until it ends, even while it waits for another
+// request to compute the prefix. Every running sequence may have one fetch.
 constexpr size_t kMaxFetchThreads = 64;
-// Added to the engine's wait, so that a cache that keeps its timeout returns in time. Its outcome
-// has measurements of the link.
+// Extra time that the engine waits for a fetch, so that a cache that respects its timeout returns
+// before the engine gives up. A result that arrives in time also measures the link's speed.
 constexpr absl::Duration kReturnTime = absl::Milliseconds(50);
 
 }  // namespace
@@ -31,7 +31,7 @@ PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, cons
       loads_(terms.load, terms.load_clock),
       fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
-// Returns the highest boundary that could be restored.
+// Returns the highest boundary at which the sequence could be restored.
 uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
   const uint32_t most = sequence.max_boundary();
   if (!CutsAreKeyed(layout_.exactness)) return most;
@@ -66,7 +66,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
     return unasked;
   }
   counters_->Add(EngineCounter::kFetches);
-  // Two attempts, each a plan and a transfer.
+  // Longest wait: two attempts, each with a plan and a transfer.
   absl::Duration longest = 2 * terms_.fetch_budget + kReturnTime;
   if (best.limits.has_value()) {
     longest += 2 * std::max(best.limits->transfer, *best.compute_estimate);
@@ -99,8 +99,8 @@ FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefi
   return outcome;
 }
 
-// On a fetch thread: fetches the prefix, waits if another request is computing more of it, and then
-// fetches again.
+// Runs on a fetch thread. Fetches the prefix. If another request is computing a longer prefix,
+// waits for that request and fetches again.
 FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cache,
                                            const LoadWork& work, absl::Time deadline) {
   PrefixRequest prefix = sequence->prefix;
@@ -108,32 +108,35 @@ FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cach
   prefix.work = work;
   const uint32_t above_tokens = work.have_tokens, max_tokens = sequence->max_boundary();
   const auto left = [&] { return deadline - LoadModel::SteadyNow(); };
-  // The fetch waited too long for a thread; the cache is not at fault.
+  // The budget was used up by waiting for a fetch thread. Do not call the cache.
   if (left() <= absl::ZeroDuration()) return FetchOutcome();
   FetchOutcome outcome = Fetch(cache, prefix, above_tokens, max_tokens, left());
-  // The link is slow or the store does not answer: another call would only delay the request.
+  // The fetch was late: the link is slow or the store does not answer. A further call would delay
+  // the request even more.
   if (outcome.load.is_late) return outcome;
   const uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
   LeaseTerms terms = terms_.compute;
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
   if (!takes_part || max_tokens < uint64_t{have} + terms.min_tokens) return outcome;
-  // A load may have used up the budget: then allow one more budget for the answer.
+  // If loading used up the budget, allow another budget for the answer to Lease.
   const absl::Duration answer = left() > absl::ZeroDuration() ? left() : terms_.fetch_budget;
-  // The cache itself limits each part: the answer, the wait and the second fetch.
+  // Longest wait: the answer to Lease, the wait for the other request, and the second fetch. The
+  // cache enforces the limit of each.
   const absl::Duration longest = answer + terms.wait + terms_.fetch_budget;
   if (!sequence->fetch.WaitUntil(absl::Now() + longest)) return outcome;
   LeaseOutcome turn = cache->Lease(prefix, have, max_tokens, terms, answer);
   outcome.lease = std::move(turn.lease);
   outcome.matched_tokens = std::max(outcome.matched_tokens, turn.matched_tokens);
   if (turn.usable_tokens <= have || !sequence->fetch.IsAwaited()) return outcome;
-  // If another request of this worker computed the prefix, the engine finds it in the pool.
+  // If the other request ran on this worker, its prefix is in the pool. The engine will find it
+  // there.
   if (pool_->Lookup(prefix, max_tokens).boundary >= turn.usable_tokens) return outcome;
-  // Objects of a declined load are not here, so they count as tokens to compute.
+  // Tokens of a declined load are not in this worker, so they count as tokens to compute.
   prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
   FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);
   second.matched_tokens = std::max(second.matched_tokens, outcome.matched_tokens);
-  // Keep the first fetch's objects if the second fetch brings nothing.
+  // If the second fetch brings nothing, return the first fetch's objects.
   const bool is_better =
       second.usable_tokens > 0 || (outcome.usable_tokens == 0 && second.declined_tokens > 0);
   if (!is_better) return outcome;

@@ -1,8 +1,8 @@
-// PrefixFetcher: fetches the cached prefix of a prompt if loading is worth the time, and learns the
-// costs of loading and computing.
+// PrefixFetcher: fetches a prompt's prefix from the cache if loading is expected to be faster than
+// computing. Measures the speed of loading and of computing.
 //
-// Thread safety: LookUp by the engine's thread; other methods by any thread. Fetches run on its own
-// threads. Ownership: all arguments must outlive it.
+// Thread safety: LookUp by the engine's thread only; other methods by any thread. Fetches run on
+// the fetcher's threads. Ownership: all arguments must outlive the fetcher.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 
@@ -23,20 +23,21 @@ namespace hearth {
 
 class PrefixFetcher {
  public:
-  // Up to `max_running` sequences may wait for a fetch. `wake`: called from a fetch thread
-  // when a result is available in sequence->fetch.
+  // At most `max_running` sequences may wait for a fetch. `wake` is called from a fetch thread when
+  // a result is available in sequence->fetch.
   PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
                 PrefixPool* pool, EngineCounters* counters, std::function<void()> wake);
 
-  // Returns whether a cache may have a longer prefix than the pool.
+  // Returns whether a cache may have a longer prefix of the sequence than the worker's pool.
   bool MayHaveMore(const Sequence& sequence) const;
-  // Returns nullopt if a fetch was started: its result arrives in sequence->fetch. Otherwise
-  // returns the result of the lookup.
+  // Starts a fetch and returns nullopt: the result arrives in sequence->fetch. If no fetch is
+  // started, returns the result at once.
   std::optional<FetchOutcome> LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
                                      const LoadWork& work);
-  // Counts the decision and the error of the load estimate. Returns `load` with the final decision.
+  // Counts whether the prefix was loaded, and compares the estimated with the actual time. Returns
+  // `load` with the final decision.
   LoadReport NoteLoad(const Sequence& sequence, LoadReport load);
-  // Estimates loading and computing a prefix of `boundary` tokens.
+  // Estimates the time to load a prefix of `boundary` tokens, and the time to compute it.
   LoadReport Estimate(uint32_t boundary) const;
   LoadModel* loads() { return &loads_; }
   void Stop() { fetches_.Stop(); }

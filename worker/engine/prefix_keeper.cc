@@ -29,7 +29,7 @@ std::shared_ptr<const KvObject> WithoutBytes(const ObjectId& id) {
   return object;
 }
 
-// Sorts by id and removes duplicate ids.
+// Sorts objects by id and removes duplicates.
 void SortEachOnce(KvObjects* objects) {
   std::stable_sort(objects->begin(), objects->end(),
                    [](const auto& a, const auto& b) { return a->id < b->id; });
@@ -37,8 +37,9 @@ void SortEachOnce(KvObjects* objects) {
   objects->erase(std::unique(objects->begin(), objects->end(), equal), objects->end());
 }
 
-// Adds the objects that `boundaries`, all below the restored one, need. Objects that were not
-// restored are added without bytes: the store may have them.
+// Appends to `offered` the objects that `boundaries` need. REQUIRES: each boundary is below the
+// restored boundary. Objects that were not restored are appended without bytes: the store may have
+// their bytes.
 void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
               const KvObjects& restored, KvObjects* offered) {
   for (const uint32_t boundary : boundaries) {
@@ -51,8 +52,9 @@ void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
   }
 }
 
-// `objects`: ascending. Each publish counts the tokens that the cache does not have, because it is
-// unknown which publish is planned first. REQUIRES: the sequence writes.
+// Describes a publish of `boundaries`, with ascending `objects`. Several publishes of a request may
+// run; each adds the tokens that the cache lacks to the same count, because the publish that the
+// cache plans first is unknown. REQUIRES: the request writes prefixes.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
   const uint32_t end = boundaries.back();
@@ -73,8 +75,8 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   return spec;
 }
 
-// Returns whether all values are finite: one NaN or infinity would fail every request that restores
-// it. Checks the exponent bits of each value's upper 16 bits. REQUIRES: float32 or bfloat16.
+// Returns whether all values are finite. A NaN or infinity would fail every request that restores
+// it. Checks the exponent bits in the upper 16 bits of each value. REQUIRES: float32 or bfloat16.
 bool AreFinite(const KvObjects& objects, KvDtype dtype) {
   constexpr uint16_t kExponent = 0x7f80;
   const size_t step = KvDtypeBytes(dtype);
@@ -99,8 +101,9 @@ PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_ti
       staging_(memory.staging_bytes),
       publisher_(publish_timeout, memory.staging_bytes, counters) {}
 
-// Under a lease other requests wait, so publish each kept boundary as soon as it is passed. Not
-// before the last step: publishing then would delay the first token, and follows soon anyway.
+// Other requests wait for a lease's holder, so publish each restore point as soon as it is
+// computed. Do not publish before the last step: this would delay the first token, and Keep()
+// follows soon.
 void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache) {
   if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
   const std::vector<uint32_t> boundaries = sequence->kept.staged->boundaries();
@@ -115,7 +118,8 @@ void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* c
 void PrefixKeeper::KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
   AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
   if (cache == nullptr) return;
-  // The bytes stay leased to the sequence, which offers them again with the rest.
+  // The sequence keeps the lease on the bytes, because Keep() publishes them again with the other
+  // restore points.
   PublishJob job;
   job.spec =
       SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
@@ -124,7 +128,7 @@ void PrefixKeeper::KeepBoundary(Sequence* sequence, uint32_t boundary, PrefixCac
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
-  // `staged` is null if the sequence ended before its prompt was computed, or was preempted later.
+  // If the sequence ended before its prompt was computed, or was preempted since, `staged` is null.
   if (sequence->kept.staged == nullptr) return;
   if (sequence->kept.prompt) return sequence->restored.objects.clear();
   sequence->kept.prompt = true;
@@ -137,7 +141,7 @@ void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
     Publish(sequence, cache);
   }
   if (!KeepsAnswer(*sequence, cache)) sequence->kept.staged.reset();
-  sequence->kept.lease.reset();  // the publish holds the lease
+  sequence->kept.lease.reset();  // the publish job holds the lease now
   sequence->restored.objects.clear();
 }
 
@@ -155,7 +159,7 @@ void PrefixKeeper::AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary,
   }
 }
 
-// Inserts a boundary into the pool and counts the result.
+// Adds a restore point to the pool and counts the result.
 PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefix,
                                                       uint32_t boundary, const KvObjects& objects) {
   const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
@@ -183,7 +187,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
   const KvObjects& restored = sequence->restored.objects;
-  std::vector<uint32_t> below;  // requested, below the restored boundary
+  std::vector<uint32_t> below;  // requested boundaries below the restored boundary
   for (const uint32_t boundary : sequence->request.asked) {
     if (boundary < sequence->restored.boundary) below.push_back(boundary);
   }
@@ -192,8 +196,9 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
   KvObjects offered;
   AddBelow(layout_, below, restored, &offered);
-  // Offer a boundary from the pool again: the store may have lost it, and learns that it is used.
-  // Offer any restored boundary if there is nothing new, to learn its durability.
+  // Also offer the boundary that was restored from the pool: the store may have lost it, and the
+  // offer marks it as used. If there is nothing new, offer the restored boundary from any source,
+  // to learn whether it is durable.
   if (!restored.empty() && (sequence->restored.from == Tier::kWorker || staged.empty())) {
     offered.insert(offered.end(), restored.begin(), restored.end());
     boundaries.push_back(sequence->restored.boundary);
@@ -219,7 +224,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     planned();
   };
   job.done = done;
-  if (sequence->generates()) {  // a Prefill computes every boundary itself
+  if (sequence->generates()) {  // Prefill computes the lower boundaries; Generate does not
     job.done = [below, done](PublishOutcome outcome) {
       for (const uint32_t boundary : below) {
         if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
@@ -234,16 +239,17 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// An answer is kept only if decoding gives the bits of prefill (class invariant). A search's answer
-// is not kept: its beam's KV may have continued differently.
+// Returns whether the answer's KV is saved: only in class invariant, where decoding computes the
+// same bits as prefill. After a beam search it is not saved: the KV may belong to a beam that
+// continued with other tokens.
 bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const {
   if (layout_.exactness != Exactness::kInvariant) return false;
   if (!sequence.generates() || !sequence.writes() || sequence.request.searches()) return false;
   return cache != nullptr || memory_.pool_bytes > 0;
 }
 
-// Keeps the prefix of a next turn: prompt and answer, without the last sampled token, which has no
-// keys and values yet.
+// Saves the prefix for a next chat turn: prompt and answer without the last sampled token, whose KV
+// is not computed.
 void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   if (sequence->kept.staged == nullptr || !KeepsAnswer(*sequence, cache)) return;
   PublishOutcome nothing;
@@ -276,13 +282,15 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// Keeps the text up to the last computed token. An incomplete last chunk is copied.
+// Saves the KV up to the last computed token. Copies an incomplete last chunk; whole chunks are
+// shared.
 void PrefixKeeper::KeepPreempted(Sequence* sequence) {
   const auto boundary = static_cast<uint32_t>(sequence->kv->length());
   const EngineRequest& asked = sequence->asked();
   if (!asked.writes() || boundary == 0 || NeededBytes(layout_, boundary) > memory_.pool_bytes)
     return;
-  std::unique_ptr<StagedSnapshots>& staged = sequence->kept.staged;  // has most digests already
+  // a `staged` with digests of earlier chunks avoids hashing them again
+  std::unique_ptr<StagedSnapshots>& staged = sequence->kept.staged;
   if (staged == nullptr) {
     staged = std::make_unique<StagedSnapshots>(layout_, std::vector<uint32_t>(), 0, KvObjects(),
                                                &staging_, /*shares_chunks=*/true);
@@ -307,7 +315,8 @@ bool PrefixKeeper::ReleaseStaged(Sequence* sequence) {
   return true;
 }
 
-// If the whole prompt was restored, `kv` is empty: use the restored objects.
+// Returns the objects of the whole prompt. If the whole prompt was restored, `kv` is empty: return
+// the restored objects.
 absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   const uint32_t end = sequence.tokens();
   if (sequence.restored.boundary == end) return sequence.restored.objects;
@@ -344,7 +353,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
   if (absl::Status has_states = CheckHasStates(layout_); !has_states.ok()) return has_states;
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(file);
   if (!header.ok()) return header.status();
-  // If no adapter matches, `plain` reports the difference.
+  // If no adapter matches, compare with `plain`, so that the error names the difference.
   const auto same = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
     return info.fingerprint.digest() == header->fingerprint.digest();
   });

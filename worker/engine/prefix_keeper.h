@@ -1,9 +1,9 @@
-// PrefixKeeper: puts the boundaries worth keeping of each sequence into the worker's pool, and
-// publishes them.
+// PrefixKeeper: for each sequence, saves restore points in the worker's pool and publishes them to
+// the cache.
 //
-// Thread safety: methods that take a sequence by the engine's thread only; the pool, the staging
-// budget and the publisher by any thread.
-// Ownership: all arguments must outlive it.
+// Thread safety: methods that take a sequence: the engine's thread only. The pool, the staging
+// budget and the publisher: any thread.
+// Ownership: all arguments must outlive the keeper.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 
@@ -31,28 +31,30 @@ class PrefixKeeper {
   PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
                EngineCounters* counters);
 
-  // Keeps the boundaries that a step from token `begin` passed. `cache` may be null, here and
-  // below.
+  // Saves the planned restore points in (begin, position], which the last step reached. `cache` may
+  // be null, also in Keep and KeepAnswer: then nothing is published.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
-  // Keeps the prompt's boundaries. Call after the prompt is computed.
+  // Saves the restore points of the prompt. Call after the prompt is computed.
   void Keep(Sequence* sequence, PrefixCache* cache);
-  // Keeps the prompt with its answer. Call after the answer is complete.
+  // Saves a restore point at the end of the answer. Call after the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
-  // Puts the text of a sequence into the pool before it is preempted. Does not publish.
+  // Adds a restore point at the sequence's last computed token to the pool, but does not publish
+  // it. Call before the sequence is preempted.
   void KeepPreempted(Sequence* sequence);
-  // Releases the sequence's staged boundaries and restored objects to free their memory. Returns
-  // false if it has none.
+  // Releases the sequence's staged copies and restored objects to free their memory. Returns false
+  // if the sequence has none.
   bool ReleaseStaged(Sequence* sequence);
-  // Passes a snapshot of the whole prompt to on_snapshot, if set. `plain`: the fingerprint without
-  // an adapter. kResourceExhausted: staging-bytes is full. kFailedPrecondition: this class has no
-  // snapshots.
+  // Passes a snapshot of the whole prompt to on_snapshot, if it is set. `plain`: the model's
+  // fingerprint without an adapter. kResourceExhausted: staging-bytes is full. kFailedPrecondition:
+  // this exactness class has no snapshots.
   absl::Status GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
                             const std::vector<AdapterInfo>& adapters);
-  // As Engine::AddSnapshot. Any thread.
+  // Implements Engine::AddSnapshot. `plain`: the model's fingerprint without an adapter. Any
+  // thread.
   absl::StatusOr<std::string> AddSnapshot(const std::string& tenant, const Fingerprint& plain,
                                           const std::vector<AdapterInfo>& adapters,
                                           absl::string_view file);
-  // Puts objects that came from a cache into the pool.
+  // Adds the restored prefix to the pool if it came from a cache.
   void AddRestoredToPool(const Sequence& sequence);
 
   bool has_pool() const { return memory_.pool_bytes > 0; }

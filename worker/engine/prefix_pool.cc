@@ -21,7 +21,7 @@ bool SameBits(const KvObjects& a, const KvObjects& b) {
   });
 }
 
-// The memory that points share: a device block, or host memory.
+// Returns the memory that restore points may share: a device block, or host memory.
 const std::byte* MemoryOf(const KvObject& object) {
   return object.device_block != nullptr ? object.device_block.get() : object.bytes.get();
 }
@@ -91,7 +91,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
 
   absl::MutexLock lock(&mu_);
   if (auto it = FindExact(prefix, boundary); it != points_.end()) {
-    // Portable objects of different machines differ within rounding.
+    // In class portable, objects computed on different machines differ by rounding.
     const bool same = !BitsFollowKeys(exactness_) || SameBits(it->objects, objects);
     points_.splice(points_.begin(), points_, it);
     return same ? InsertResult::kPresent : InsertResult::kDiffers;
@@ -109,7 +109,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
     }
     object = shared.object;
   }
-  // The new point alone fits, so it is never evicted here.
+  // The new restore point fits alone and is the most recently used, so this loop never evicts it.
   while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
   assert(!points_.empty());
   return InsertResult::kInserted;
@@ -134,7 +134,8 @@ uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
                                  absl::FunctionRef<bool(const KvObject&)> counts) const {
   mu_.AssertHeld();
   const uint32_t points = shared_.at(MemoryOf(*object)).points;
-  // A holder may appear or vanish concurrently. The cost is one wrong eviction or one retry.
+  // Another thread may take or release a reference during this check. At worst the pool evicts one
+  // restore point needlessly, or the caller retries.
   const bool ours = object.use_count() == static_cast<long>(points) + 1 &&  // NOLINT: its type
                     object->bytes.use_count() == 1 && object->device_block.use_count() <= 1;
   return ours && counts(*object) ? points : 0;

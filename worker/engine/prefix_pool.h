@@ -1,14 +1,16 @@
 // PrefixPool: an LRU cache of restore points in this worker's memory.
 //
-// Holds boundaries computed here and restored ones. A restore point (a prefix up to a boundary) is
-// the unit of lookup and eviction. Memory shared by several points is stored and counted once.
+// Holds restore points that were computed here or restored from a cache. A restore point is the KV
+// of a prefix up to a token index, its boundary; it is the unit of lookup and eviction. Memory that
+// several restore points share is stored and counted once.
 //
 // Thread safety: all methods may be called from any thread.
-// Ownership: shares the objects; the objects of a lookup stay valid after eviction.
+// Ownership: shares the objects. Objects returned by Lookup stay valid after eviction.
 // Invariants:
-//  1. bytes() <= the capacity; a capacity of 0 keeps nothing.
-//  2. A point is found only by requests with its tenant, adapter and token ids and, in the class
-//     exact, equal cuts below it (multiples of C cut every prompt and do not count).
+//  1. bytes() <= capacity. A pool of capacity 0 stays empty.
+//  2. Lookup finds a restore point only for the same tenant, adapter and token ids. In class exact,
+//     the request's cuts below the boundary must also be equal. Multiples of C (chunk_tokens) are
+//     cuts in every prompt and are not compared.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_POOL_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_POOL_H_
 
@@ -29,34 +31,39 @@
 namespace hearth {
 
 struct PooledPrefix {
-  uint32_t matched_tokens = 0;  // longest match with any of the tenant's points of the same adapter
-  uint32_t boundary = 0;        // 0: a miss
-  KvObjects objects;            // NeededObjects order
+  // longest common prefix with any restore point of the same tenant and adapter
+  uint32_t matched_tokens = 0;
+  uint32_t boundary = 0;  // 0: a miss
+  KvObjects objects;      // NeededObjects order
 };
 
 class PrefixPool {
  public:
   PrefixPool(uint64_t capacity_bytes, uint32_t chunk_tokens, Exactness exactness);
 
-  // Returns the longest point of at most `max_boundary` tokens from which `prefix` may continue.
+  // Returns the longest restore point that is a prefix of `prefix` and has at most `max_boundary`
+  // tokens.
   PooledPrefix Lookup(const PrefixRequest& prefix, uint32_t max_boundary) ABSL_LOCKS_EXCLUDED(mu_);
 
   enum class InsertResult { kInserted, kPresent, kDiffers, kTooLarge };
-  // Keeps `prefix` up to `boundary`. An existing point stays. kDiffers: it has other bytes, which
-  // proves nondeterminism except in the portable class. REQUIRES: `objects` are complete and
-  // sealed, in NeededObjects order.
+  // Adds a restore point: `prefix` up to `boundary`. If the pool has it already, the old objects
+  // stay, and the result is kPresent, or kDiffers if the bytes differ. Except in class portable,
+  // kDiffers proves nondeterminism. REQUIRES: `objects` are complete and sealed, in NeededObjects
+  // order.
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes all points that are a prefix of the first `boundary` tokens of `prefix`, or extend
-  // them.
+  // Takes the first `boundary` tokens of `prefix`. Removes every restore point that is a prefix of
+  // these tokens or begins with them.
   void Forget(const PrefixRequest& prefix, uint32_t boundary) ABSL_LOCKS_EXCLUDED(mu_);
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
-  // Evicts a point to free memory for which `counts` is true: the least recently used point that
-  // frees some by itself, else the least recently used point that shares such memory with other
-  // points only. Returns false if there is neither.
+  // Evicts one restore point to free objects for which `counts` is true: the least recently used
+  // one whose eviction alone frees such an object; otherwise the least recently used one that
+  // shares such an object only with other restore points. Returns false if there is no such restore
+  // point.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the bytes of such memory that evicting all points would free.
+  // Returns the bytes of objects, among those for which `counts` is true, that evicting all restore
+  // points would free.
   uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const
       ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -64,8 +71,8 @@ class PrefixPool {
  private:
   struct Point {
     std::string tenant, adapter;
-    std::vector<uint32_t> token_ids;   // size is the boundary
-    std::vector<uint32_t> inner_cuts;  // cuts below the boundary, without multiples of C
+    std::vector<uint32_t> token_ids;   // their number is the boundary
+    std::vector<uint32_t> inner_cuts;  // cuts below the boundary, except multiples of C
     KvObjects objects;
     uint32_t boundary() const { return static_cast<uint32_t>(token_ids.size()); }
   };
@@ -75,8 +82,8 @@ class PrefixPool {
   Points::iterator FindExact(const PrefixRequest& prefix, uint32_t boundary)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Evict(Points::iterator point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the number of points that hold the object, or 0 if anything else holds it or it does
-  // not count.
+  // Returns the number of restore points that hold the object. Returns 0 if anything outside the
+  // pool also holds it, or if `counts` is false for it.
   uint32_t OnlyHolders(const std::shared_ptr<const KvObject>& object,
                        absl::FunctionRef<bool(const KvObject&)> counts) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -86,7 +93,7 @@ class PrefixPool {
   const Exactness exactness_;
   mutable absl::Mutex mu_;
   Points points_ ABSL_GUARDED_BY(mu_);
-  // One object per memory block, and how many points share it. Keyed by address.
+  // By address of the memory: one object, and the number of restore points that hold it.
   struct Shared {
     std::shared_ptr<const KvObject> object;
     uint32_t points = 0;

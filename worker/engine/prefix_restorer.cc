@@ -30,7 +30,7 @@ EngineCounter CachedTokensCounter(Tier tier) {
   return EngineCounter::kCachedTokensWorker;
 }
 
-// Returns whether the sequence may continue from `boundary`.
+// Returns whether the sequence may be restored at `boundary`.
 bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
   if (!CutsAreKeyed(layout.exactness)) return true;
   return boundary % layout.chunk_tokens == 0 ||
@@ -48,7 +48,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
-  if (status.ok()) sequence->pooled.objects.clear();  // needed by DropRestored only
+  if (status.ok()) sequence->pooled.objects.clear();  // were kept for DropRestored
   if (!status.ok() || sequence->resumed) return status;
   counters_->Add(EngineCounter::kPromptTokens, sequence->tokens());
   const RestoredPrefix& restored = sequence->restored;
@@ -62,8 +62,8 @@ bool PrefixRestorer::IsUsable(const Sequence& sequence, FetchOutcome* fetched) c
          CheckAndSortObjects(layout_, boundary, &fetched->objects).ok();
 }
 
-// Replaces fetched objects by equal objects of the pool: in the class invariant the pool shares its
-// memory with sequences.
+// Replaces fetched objects by equal objects of the pool, because sequences can share the pool's
+// memory (class invariant).
 void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
   if (layout_.exactness != Exactness::kInvariant) return;
   for (auto& object : *objects) {
@@ -75,15 +75,15 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
 }
 
 void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
-  // Use the fetched objects only if the pool has no equally long prefix from another request by
-  // now.
+  // Use the fetched objects only if they are longer than the pool's prefix. Another request may
+  // have added an equally long one to the pool during the fetch.
   if (fetched.usable_tokens > sequence->pooled.boundary) {
     if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored.boundary = fetched.usable_tokens;
       sequence->restored.objects = std::move(fetched.objects);
       sequence->restored.from = fetched.slowest_tier;
-      // A cache that does not report its tier counts as kHost.
+      // If the cache does not report a tier, count the objects as kHost.
       if (sequence->restored.from == Tier::kNone) sequence->restored.from = Tier::kHost;
       return;
     }
@@ -108,7 +108,8 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
       layout_, kept, sequence->restored.boundary, sequence->restored.objects, keeper_->staging(),
       layout_.exactness == Exactness::kInvariant, sequence->kv->is_on_device());
   uint32_t end = sequence->tokens();
-  // A prefill-only request that writes ends at its last staged boundary: nothing needs the rest.
+  // A prefill-only request that writes ends at its last staged boundary: no one uses the KV after
+  // it.
   if (!sequence->generates() && sequence->writes()) {
     const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
     end = staged.empty() ? sequence->restored.boundary : staged.back();
@@ -123,12 +124,14 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
 }
 
-// Plans the steps and restores the KV. kResourceExhausted: no memory for the restored prefix.
+// Plans the prefill steps and restores the KV. kResourceExhausted: no memory for the restored
+// prefix.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;
-  if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
-  if (sequence->position > 0 || sequence->kv->length() > 0) {  // of an earlier attempt
+  if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
+  // a longer `kv` comes from a failed attempt
+  if (sequence->position > 0 || sequence->kv->length() > 0) {
     const absl::Status restored = memory_->RetryFreeingMemory(*sequence, [&] {
       return model_->Restore(layout_, sequence->position, sequence->restored.objects,
                              sequence->kv.get());
@@ -139,7 +142,7 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   return absl::OkStatus();
 }
 
-// Falls back to the pool's prefix, or to none.
+// Restores from the pool instead of the fetched objects, or from nothing if the pool failed.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
   sequence->kept.staged.reset();

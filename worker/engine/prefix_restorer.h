@@ -1,7 +1,7 @@
-// PrefixRestorer: restores a sequence's prefix from fetched objects, else from the worker's pool,
-// else not at all; and plans the boundaries to keep.
+// PrefixRestorer: restores a sequence's prefix from fetched objects, or from the worker's pool, or
+// not at all. Also plans the boundaries at which the sequence's KV will be saved.
 //
-// Thread safety: the engine's thread only. Ownership: all arguments must outlive it.
+// Thread safety: the engine's thread only. Ownership: all arguments must outlive the restorer.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 
@@ -21,12 +21,12 @@ class PrefixRestorer {
                  EngineCounters* counters)
       : layout_(layout), model_(model), keeper_(keeper), memory_(memory), counters_(counters) {}
 
-  // Restores the prefix. Fetched objects that do not fit the request are ignored and counted.
-  // `has_cache`: kept boundaries may be published.
+  // Restores the prefix. Counts and ignores fetched objects that do not match the request.
+  // `has_cache`: saved restore points can be published.
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
 
  private:
-  bool IsUsable(const Sequence& sequence, FetchOutcome* fetched) const;  // sorts the objects
+  bool IsUsable(const Sequence& sequence, FetchOutcome* fetched) const;  // also sorts the objects
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PlanKept(Sequence* sequence, bool has_cache);

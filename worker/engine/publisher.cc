@@ -11,7 +11,7 @@ namespace {
 
 // Two threads, so that one slow publish does not block the next.
 constexpr size_t kPublisherThreads = 2;
-// More than the default maximum of running plus queued requests.
+// Larger than the default maximum of running plus queued requests.
 constexpr size_t kMaxWaitingPublishes = 256;
 
 }  // namespace
@@ -50,7 +50,8 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   assert(cache != nullptr && job.done != nullptr);
   auto shared = std::make_shared<PublishJob>(std::move(job));
   Count(*shared, /*waits=*/true);
-  // Ends the job and releases its objects. `dropped`: the reason, or null to publish.
+  // Removes the job from the waiting jobs, publishes or drops it, and releases its objects.
+  // `dropped`: the reason to drop it, or null to publish it.
   const auto end = [this, cache, shared](const char* dropped) {
     Count(*shared, /*waits=*/false);
     if (dropped == nullptr) {
@@ -84,7 +85,8 @@ void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
     outcome = PublishOutcome();
     outcome.note = absl::StrCat("publishing failed: ", error.what());
   }
-  job->compute_lease.reset();  // stored or not, waiting requests may continue
+  // requests waiting for this lease continue, even if nothing was stored
+  job->compute_lease.reset();
   if (!outcome.boundaries.empty()) counters_->Add(EngineCounter::kPublishesStored);
   counters_->Add(EngineCounter::kPublishBytes, outcome.bytes_sent);
   job->done(outcome);

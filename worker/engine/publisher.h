@@ -1,12 +1,12 @@
-// Publisher: sends kept boundaries to the cache on its own threads, while the request continues.
+// Publisher: publishes restore points to the cache on separate threads, while the request
+// continues.
 //
 // Thread safety: all methods may be called from any thread.
-// Ownership: a job owns its objects and its staging lease until it ends.
+// Ownership: until a job ends, the job owns its objects and its staging lease.
 // Invariants:
-//  1. Waiting jobs hold at most `max_waiting_bytes`, each object counted once, or there is only one
-//     waiting job. The oldest jobs are dropped to ensure this.
-//  2. The `done` of a submitted job is called exactly once: by a publisher thread, or, if the job
-//  is
+//  1. If more than one job waits, the waiting jobs hold at most `max_waiting_bytes`, each object
+//     counted once. Submit drops the oldest jobs to ensure this.
+//  2. `done` of a submitted job is called exactly once: by a publisher thread, or, if the job is
 //     dropped, by Stop, DropOldest or Submit.
 #ifndef HEARTH_WORKER_ENGINE_PUBLISHER_H_
 #define HEARTH_WORKER_ENGINE_PUBLISHER_H_
@@ -31,13 +31,13 @@ namespace hearth {
 struct PublishJob {
   PublishRequestSpec spec;
   StagingBudget::Lease lease;
-  std::shared_ptr<ComputeLease> compute_lease;  // released after the publish
+  std::shared_ptr<ComputeLease> compute_lease;  // released when the publish ends
   std::function<void(const PublishOutcome&)> done;
 };
 
 class Publisher {
  public:
-  // `timeout`: limit of one publish. `counters` must outlive the publisher.
+  // `timeout`: time limit of one publish. `counters` must outlive the publisher.
   Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters);
 
   void Submit(PrefixCache* cache, PublishJob job) ABSL_LOCKS_EXCLUDED(mu_);
@@ -52,7 +52,8 @@ class Publisher {
  private:
   void Publish(PrefixCache* cache, PublishJob* job);
   void Drop(const PublishJob& job, const char* why);
-  // Adds or removes a waiting job, and the bytes that no other waiting job holds.
+  // Adds a job to the waiting jobs, or removes it (`waits` is false). Updates the bytes that
+  // waiting jobs hold: each object is counted once.
   void Count(const PublishJob& job, bool waits) ABSL_LOCKS_EXCLUDED(mu_);
 
   const absl::Duration timeout_;
@@ -62,7 +63,8 @@ class Publisher {
   absl::Mutex mu_;
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<const std::byte*, size_t> holders_ ABSL_GUARDED_BY(mu_);  // waiting jobs per object
+  // Number of waiting jobs, by object memory.
+  std::map<const std::byte*, size_t> holders_ ABSL_GUARDED_BY(mu_);
   TaskQueue queue_;
 };
 
