@@ -78,7 +78,7 @@ void RoundPlanner::Drain(absl::Time deadline) {
   draining_ = true;
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
   if (mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) return;
-  out_of_time_ = true;  // the next round ends active sequences
+  out_of_time_ = true;  // the next round ends the active sequences
   work_arrived_.Signal();
 }
 
@@ -120,7 +120,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
       round->looked_up.push_back({sequence, *std::move(fetched)});
     }
   }
-  // Free the places before the callers are notified.
+  // Free the places of ended sequences before their callers are notified.
   for (const EngineRound::Ending& ending : round->endings) {
     scheduler_.Remove(ending.sequence->id);
     sequences_.erase(ending.sequence->id);
@@ -150,8 +150,8 @@ void RoundPlanner::PlanStep(EngineRound* round) {
     if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
       guessed[id] = tokens;
   }
-  // While sequences decode, few rows prefill, since the next decoded token waits for them. If the
-  // model does not batch, one row stands for one step of a prompt.
+  // While sequences decode, a step computes few prompt tokens, because every decoded token waits
+  // for the whole step. If the model does not batch, one row stands for one step of a prompt.
   const bool batches = model_->batches();
   for (const PlannedStep& planned : scheduler_.NextBatch(
            batches ? step_rows() : 1, batches ? model_->step_tokens(layout_) : 1, guessed)) {
@@ -159,7 +159,7 @@ void RoundPlanner::PlanStep(EngineRound* round) {
   }
 }
 
-// If the model does not batch, prompts are cut by the canonical schedule.
+// If the model does not batch, a prompt step ends at the sequence's next planned step end.
 SequencePart RoundPlanner::PartOf(const PlannedStep& planned) const {
   mu_.AssertHeld();
   SequencePart part{sequences_.at(planned.id), planned.kind, planned.tokens};
@@ -208,7 +208,7 @@ LoadWork RoundPlanner::WorkOf(const Sequence& sequence) const {
 void RoundPlanner::StartPrefill(const Sequence& sequence) {
   assert(!sequence.step_ends.empty() && sequence.step_ends.back() > sequence.position);
   absl::MutexLock lock(&mu_);
-  // If the model does not batch, the scheduler counts steps instead of tokens.
+  // If the model does not batch, the scheduler counts prompt steps instead of prompt tokens.
   const uint32_t rows = model_->batches() ? sequence.step_ends.back() - sequence.position
                                           : static_cast<uint32_t>(sequence.step_ends.size());
   scheduler_.StartPrefill(sequence.id, rows);
@@ -281,7 +281,7 @@ void RoundPlanner::Remove(SequenceId id) {
 
 void RoundPlanner::NoteDone() {
   absl::MutexLock lock(&mu_);
-  assert(active_ > sequences_.size());  // a removed sequence is still active
+  assert(active_ > sequences_.size());  // a removed sequence counts as active until NoteDone
   --active_;
 }
 

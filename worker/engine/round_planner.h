@@ -1,11 +1,13 @@
-// RoundPlanner: holds the engine's sequences and plans the next round: which sequences end, which
-// are admitted, which begin, and which tokens the next step computes.
+// RoundPlanner: holds the engine's sequences and plans the next round: which sequences end, are
+// admitted, or start their prefill, and which tokens the next step computes.
 //
-// Thread safety: all methods may be called from any thread. One lock, held for bookkeeping only:
-// never during a step, a callback, a copy or a cache call.
+// Thread safety: all methods may be called from any thread. One lock protects the planner. It is
+// never held during a step, a callback, a copy or a cache call.
 // Ownership: all arguments must outlive the planner.
-// Invariants: 1. Every id in the scheduler has a sequence here. 2. A removed sequence stays active
-// until NoteDone. 3. Ids are in order of arrival; the ids of a request's sequences are consecutive.
+// Invariants:
+//  1. Each id in the scheduler has a sequence in `sequences_`.
+//  2. A removed sequence counts as active until NoteDone.
+//  3. Ids are in order of arrival. The ids of a request's sequences are consecutive.
 #ifndef HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 #define HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 
@@ -32,30 +34,31 @@ namespace hearth {
 
 using SequencePtr = std::shared_ptr<Sequence>;
 
-// A sequence's part of a step: the next `tokens` prompt tokens, or a decoded token plus the guessed
-// tokens after it.
+// The tokens of one sequence in a step: its next `tokens` prompt tokens, or a decoded token and the
+// guessed tokens that follow it.
 struct SequencePart {
   SequencePtr sequence;
   StepKind kind = StepKind::kPrefill;
   uint32_t tokens = 1;
 };
 
-// The work of one round of the engine's thread, in this order.
+// The work of one round of the engine's thread. The fields are in the order of execution.
 struct EngineRound {
   struct Ending {
     SequencePtr sequence;
     absl::Status status;
   };
-  std::vector<Ending> endings;  // removed here; each ends with NoteDone
-  bool admits = false;          // a sequence waits, and places or memory may be free
+  std::vector<Ending> endings;  // their places are free already; call NoteDone for each
+  bool admits = false;          // whether to try to admit waiting sequences
   struct LookedUp {
     SequencePtr sequence;
-    FetchOutcome fetched;  // empty if the lookup was too late
+    FetchOutcome fetched;  // empty if the lookup exceeded its deadline
   };
   std::vector<LookedUp> looked_up;
-  // Empty: nothing to compute. One step if the model batches, else one step per part, in order.
+  // The tokens to compute; may be empty. If the model batches, one step computes all parts, else
+  // each part is a separate step, in this order.
   std::vector<SequencePart> step;
-  PrefixCache* auditing = nullptr;  // set if an audit may run: there is no other work
+  PrefixCache* auditing = nullptr;  // if there is no other work: the cache whose prefixes to audit
 };
 
 class RoundPlanner {
@@ -68,47 +71,55 @@ class RoundPlanner {
   PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Enqueues a new sequence. If the queue is full, drops the newest waiting request of a tenant
-  // with more places; if there is none, returns kResourceExhausted. kUnavailable: draining.
+  // that has more places. If no tenant has more, returns kResourceExhausted. kUnavailable: the
+  // worker is draining.
   absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Wakes the engine's thread.
   void WakeEngine() ABSL_LOCKS_EXCLUDED(mu_);
-  // Memory was freed: retry to admit the waiting sequence.
+  // Tells the planner that memory was freed: the next round tries to admit waiting sequences.
   void NoteMemoryFreed() ABSL_LOCKS_EXCLUDED(mu_);
-  // Refuses new requests and waits until no sequence is active. At the deadline, ends active
-  // sequences.
+  // Refuses new requests and waits until no sequence is active. If `deadline` passes first, ends
+  // the active sequences and returns.
   void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all sequences; Next then returns nullopt. Returns the cache.
+  // Ends all sequences; once they have ended, Next returns nullopt. Returns the cache.
   PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For the engine's thread: waits for work. Returns nullopt after Stop.
+  // Waits for work and returns the next round. Returns nullopt after Stop. Called by the engine's
+  // thread only.
   std::optional<EngineRound> Next(const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the next sequence to admit, or null if there is none or too few places are free.
+  // Returns the next sequence to admit. Returns null if no sequence waits, or if too few places are
+  // free.
   SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns false if the request was dropped for another tenant's; it ends in the next round.
+  // Admits the sequence. Returns false if the sequence was dropped in favour of another tenant's;
+  // the next round ends it.
   bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the prefill work of `sequence` and of concurrent prompts.
+  // Returns how many prompt tokens `sequence` must compute, and how many concurrent prompts compete
+  // with it.
   LoadWork WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the sequence has steps to prefill.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Reduces the sequence's planned step by `tokens` prompt tokens.
+  // Returns `tokens` of the sequence's planned prompt tokens to the scheduler, to be planned again:
+  // the step will not compute them.
   void ReturnTokens(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the sequences that have a KV.
   std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the sequence to preempt for `lacking` (see Scheduler::Victim), never a beam of the same
-  // search, or null.
+  // Returns the sequence to preempt if `lacking` lacks memory (see Scheduler::Victim), or null.
+  // Never returns a beam of the search to which `lacking` belongs.
   SequencePtr Victim(const Sequence& lacking) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Replaces a preempted sequence by its continuation `rest`, which waits in the queue for
-  // `places`.
+  // Replaces a preempted sequence by its continuation `rest`, which waits in the queue until
+  // `places` places are free.
   void Requeue(const SequencePtr& rest, uint32_t places) ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds sample or beam `number` of the request, which decodes.
+  // Adds sample or beam `number` of the request whose first sequence is `first`. The new sequence
+  // decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes a fork without callbacks. Its place stays reserved for another fork of `first`.
+  // Removes a fork of `first` without calling callbacks. Its place stays reserved for another fork
+  // of `first`.
   void RemoveFork(const Sequence& first, SequenceId fork) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees the sequence's places.
   void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The last callback of a sequence has returned.
+  // Call after the last callback of a sequence has returned.
   void NoteDone() ABSL_LOCKS_EXCLUDED(mu_);
 
   void AddTo(EngineStats* stats) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -121,7 +132,7 @@ class RoundPlanner {
   void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Rows of a step while requests decode.
+  // Maximum rows of a step in which sequences decode.
   uint32_t step_rows() const {
     return options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
   }
@@ -132,16 +143,19 @@ class RoundPlanner {
   EngineCounters* const counters_;
 
   mutable absl::Mutex mu_;
-  absl::CondVar work_arrived_;  // the engine's thread has work
+  absl::CondVar work_arrived_;  // signalled when the engine's thread has work
   PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
-  std::set<SequenceId> dropped_ids_ ABSL_GUARDED_BY(mu_);  // they end with the next round
-  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, and last callback not returned
+  // Dropped sequences, which the next round ends.
+  std::set<SequenceId> dropped_ids_ ABSL_GUARDED_BY(mu_);
+  // Number of sequences whose last callback has not returned.
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
-  bool retries_admission_ ABSL_GUARDED_BY(mu_) = false;  // places or memory may be free
+  // Whether places or memory may have become free.
+  bool retries_admission_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
+  bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // whether the drain's deadline has passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

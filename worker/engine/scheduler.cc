@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// Tenants of at least this many last sequences are remembered.
+// A tenant is forgotten if none of the last this many sequences is its own.
 constexpr uint64_t kRemembered = 1024;
 
 }  // namespace
@@ -63,8 +63,9 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
   return true;
 }
 
-// Returns the newest droppable waiting sequence of the tenant with the most places (waiting ones
-// included), or nullopt if no tenant has more places than `tenant` would have.
+// Of the tenants with more places than `tenant` would have, takes the one with the most, waiting
+// sequences included. Returns its newest waiting sequence that was never admitted, or nullopt if
+// there is no such tenant.
 std::optional<SequenceId> Scheduler::Droppable(const std::string& tenant, uint32_t places) const {
   std::map<std::string, uint32_t> held = Places(/*with_queued=*/true);
   std::optional<SequenceId> newest;
@@ -155,8 +156,8 @@ void Scheduler::Requeue(SequenceId id, uint32_t places) {
 
 void Scheduler::Remove(SequenceId id) { entries_.erase(id); }
 
-// Divides `rows` equally, but gives no one more than it wants. Distribution starts at index
-// `first`, so that the remainder rotates between calls.
+// Divides `rows` equally, but gives no index more than it wants. Starts at index `first`, so that
+// callers can rotate who gets the remainder.
 std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<uint32_t>& wanted,
                                              uint64_t first) {
   std::vector<uint32_t> shares(wanted.size(), 0);
@@ -174,7 +175,8 @@ std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<ui
   }
 }
 
-// Divides rows equally between tenants, then each tenant's rows between its sequences.
+// Divides the rows equally between tenants, then the rows of each tenant equally between its
+// sequences.
 void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
   std::map<std::string, std::vector<SequenceId>> tenants;
   for (const auto& [id, entry] : entries_) {
@@ -203,7 +205,8 @@ void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
   ++batches_;
 }
 
-// Rows for prefill: what decoding leaves, but at least half of all rows and at least one.
+// Returns the rows for prompt tokens: the rows that decoding leaves, but at least half of all rows
+// and at least 1.
 uint32_t Scheduler::PrefillRows(uint32_t decodes, uint32_t rows) {
   return std::max({rows - std::min(rows, decodes), rows / 2, 1U});
 }
@@ -217,7 +220,8 @@ uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint3
   return most;
 }
 
-// Adds guessed tokens round robin, oldest sequence first, until the batch has `rows` rows.
+// Adds one guessed token of each sequence in turn, oldest sequence first, until the batch has
+// `rows` rows.
 void Scheduler::AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch) {
   uint32_t used = 0;
   for (const PlannedStep& planned : *batch) used += planned.tokens;

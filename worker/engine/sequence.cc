@@ -21,7 +21,7 @@ PrefixRequest PrefixOf(const EngineRequest& request, std::vector<uint32_t> text)
   return prefix;
 }
 
-// The fields that decoding reads, for sample number `sample`.
+// Returns the request of sample `sample`: the fields that decoding reads.
 EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   EngineRequest own;
   own.tenant = request.tenant;
@@ -40,7 +40,8 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   return own;
 }
 
-// Merges the outcomes of two publishes: all stored boundaries, and the weaker durability.
+// Merges the outcomes of two publishes: the union of the stored boundaries, and the weaker
+// durability.
 void AddOutcome(const PublishOutcome& more, PublishOutcome* all) {
   if (all->boundaries.empty()) {
     all->durable = more.durable;
@@ -141,7 +142,7 @@ void Sequence::Speculate() {
   if (speculation.tokens() == 0) speculation.Append(prompt);
   const size_t known = speculation.tokens() - prompt.size();
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
-  // The last token of a full answer is never fed to the model.
+  // Do not guess the last token of a complete answer: no step would verify it.
   speculation.Guess(request.max_new_tokens - answer.generated - 1);
 }
 
@@ -189,7 +190,7 @@ bool FetchWait::HasArrived() const {
 
 bool FetchWait::Deliver(FetchOutcome fetched) {
   absl::MutexLock lock(&mu_);
-  if (state_ != State::kWaiting) return false;  // given up: the prefix is computed instead
+  if (state_ != State::kWaiting) return false;  // the engine gave up and computes the prefix
   fetched_ = std::move(fetched);
   state_ = State::kArrived;
   return true;
@@ -237,7 +238,7 @@ uint32_t WrittenTokens::count() const {
 
 void PublishedNotice::Expect(int outcomes) {
   absl::MutexLock lock(&mu_);
-  assert(awaited_ == 2 && outcomes >= 1);  // nothing was reported yet
+  assert(awaited_ == 2 && outcomes >= 1);  // no outcome was reported yet
   awaited_ = 1 + outcomes;
 }
 

@@ -30,10 +30,11 @@ void DraftLength::OnStep(uint32_t drafted, uint32_t accepted) {
 
 namespace {
 
-constexpr size_t kMostAgreeing = 16;  // longer matches are not better
-constexpr size_t kBlock = 64;         // positions compared at once
+constexpr size_t kMostAgreeing = 16;  // longer matches do not improve guesses
+constexpr size_t kBlock = 64;         // positions that one vectorized loop compares
 
-// Returns how many tokens that end at `place` equal the text's last tokens, up to kMostAgreeing.
+// Returns how many tokens, ending at position `place`, equal the last tokens of the text; at most
+// kMostAgreeing.
 size_t AgreeingAt(absl::Span<const int32_t> text, size_t place) {
   size_t agreeing = 0;
   while (agreeing < kMostAgreeing && agreeing <= place &&
@@ -43,9 +44,9 @@ size_t AgreeingAt(absl::Span<const int32_t> text, size_t place) {
   return agreeing;
 }
 
-// Returns whether the text's last pair of tokens ends at one of the kBlock positions from `begin`.
-// The loop has a fixed length and no branch, so that the compiler vectorizes it.
-// REQUIRES: begin > 0; the block ends before the text's last token.
+// Returns whether the last two tokens of the text also end at one of the kBlock positions from
+// `begin`. The loop has a fixed length and no branch, so that the compiler vectorizes it.
+// REQUIRES: begin > 0; the block ends before the last token of the text.
 bool HasLastPair(absl::Span<const int32_t> text, size_t begin) {
   const int32_t first = text[text.size() - 2], second = text[text.size() - 1];
   const int32_t* const tokens = text.data() + begin - 1;
@@ -54,11 +55,12 @@ bool HasLastPair(absl::Span<const int32_t> text, size_t begin) {
   return found != 0;
 }
 
-// Returns the best match position; the guess begins after it. 0: no match.
+// Returns the position of the best match; the guess begins after it. Returns 0 if there is no
+// match.
 size_t BestPlace(absl::Span<const int32_t> text) {
-  size_t best = 0, best_agreeing = 1;  // one matching token is too few
+  size_t best = 0, best_agreeing = 1;  // so a match needs at least two tokens
   size_t seen = 0;
-  size_t end = text.empty() ? 0 : text.size() - 1;  // positions before it are unsearched
+  size_t end = text.empty() ? 0 : text.size() - 1;  // all positions from `end` on are searched
   while (end > 1) {
     const size_t begin = end > kBlock ? end - kBlock : 1;
     const bool skips = end - begin == kBlock && !HasLastPair(text, begin);

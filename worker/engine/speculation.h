@@ -1,7 +1,8 @@
-// Speculation: guesses the next tokens of a sequence, so that one step can verify several of them.
+// Speculation: guesses the next tokens of a sequence from its own text, so that one step can verify
+// several tokens.
 //
 // Thread safety: none.
-// Invariant: step() begins with the text's last token.
+// Invariant: step() begins with the last token of the text.
 #ifndef HEARTH_WORKER_ENGINE_SPECULATION_H_
 #define HEARTH_WORKER_ENGINE_SPECULATION_H_
 
@@ -16,22 +17,22 @@ namespace hearth {
 
 // DraftLength: adapts the number of tokens to guess to the success of earlier guesses.
 //
-// If all guessed tokens were right, the next guess may be twice as long plus one. If some were
-// right, the next guess has one token more than were right, or half of this guess, whichever is
-// longer. If none were right, the length is halved; at length 1 guessing pauses, longer each time.
-// So a text without repetition costs one row now and then.
+// If all guessed tokens were right, the next guess may have twice as many tokens plus one. If n > 0
+// tokens were right, it has n + 1 tokens or half as many as this guess, whichever is more. If no
+// token was right, the length is halved; if the length was 1, guessing pauses, each time longer. So
+// a text without repetitions costs only one extra row now and then.
 //
 // Thread safety: none.
 class DraftLength {
  public:
   static constexpr uint32_t kMost = kMostSpeculate, kFirst = 3;  // tokens
-  // Pause, in steps without a guess.
+  // Shortest and longest pause, in decode steps.
   static constexpr uint32_t kShortestRest = 2, kLongestRest = 64;
 
   // `most`: maximum tokens of a guess, up to kMost; 0 disables guessing.
   explicit DraftLength(uint32_t most);
 
-  // Length of the next guess; 0 during a pause.
+  // Number of tokens to guess next; 0 during a pause.
   uint32_t tokens() const { return rest_ > 0 ? 0 : tokens_; }
   uint32_t most() const { return most_; }
   // Records a step with `drafted` guessed tokens, of which the first `accepted` were right.
@@ -44,10 +45,10 @@ class DraftLength {
 };
 
 // Guesses up to `most` next tokens: the tokens that followed an earlier occurrence of the text's
-// last tokens. Returns none if the last pair of tokens did not occur before. Searches up to
-// kMostPlaces occurrences of that pair, takes the one with the longest matching context, and the
-// latest of equal ones. A guess that reaches the text's end continues with its own beginning, as
-// repeating text does.
+// last tokens. Returns no token if the last two tokens did not occur together before. Searches up
+// to kMostPlaces occurrences of this pair, and uses the occurrence whose preceding tokens match
+// longest; of several, the latest. A guess that reaches the end of the text continues with its own
+// first tokens, as repeating text does.
 inline constexpr size_t kMostPlaces = 64;
 std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most);
 
@@ -63,11 +64,11 @@ class Speculation {
     text_.insert(text_.end(), tokens.begin(), tokens.end());
   }
   size_t tokens() const { return text_.size(); }
-  // Guesses at most `room` tokens after the text. REQUIRES: the text is not empty.
+  // Guesses at most `room` tokens that follow the text. REQUIRES: the text is not empty.
   void Guess(uint32_t room);
   // Number of guessed tokens.
   uint32_t drafted() const { return step_.empty() ? 0 : static_cast<uint32_t>(step_.size()) - 1; }
-  // The text's last token and the guessed tokens. REQUIRES: drafted() > 0.
+  // Returns the last token of the text, followed by the guessed tokens. REQUIRES: drafted() > 0.
   absl::Span<const int32_t> step() const { return step_; }
   // Records a step with `drafted` guessed tokens, of which the first `accepted` were right.
   void OnStep(uint32_t drafted, uint32_t accepted);

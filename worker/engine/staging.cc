@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// Returns the object of a whole chunk, by reference to its block. If the block is on a device, the
-// object also has a host copy, which publishes read.
+// Returns the object of a whole chunk, which references the chunk's KV block. If the block is on a
+// device, the object also has a host copy, for publishing.
 std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& id,
                                        const SequenceKv& kv) {
   std::shared_ptr<std::byte[]> bytes = kv.Share(id);
@@ -75,7 +75,7 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
                                  StagingBudget* budget, bool shares_chunks, bool is_on_device)
     : layout_(layout), shares_chunks_(shares_chunks), is_on_device_(is_on_device) {
   for (const auto& object : restored) restored_[object->id] = object;
-  // The highest boundary is planned first, because a next turn continues from it.
+  // The highest boundary is planned first, because the next chat turn continues from it.
   for (auto boundary = kept.rbegin(); boundary != kept.rend(); ++boundary) {
     assert(*boundary > restored_boundary);
     if (Plan(*boundary, restored_boundary, budget)) {
@@ -89,13 +89,14 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
 
 bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget) {
   std::map<ObjectId, Growing> added;
-  uint64_t held_bytes = 0;  // in addition to the sequence's own
+  uint64_t held_bytes = 0;  // in addition to the blocks that the sequence holds anyway
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {
     if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
-    if (id.begin + id.tokens <= restored_boundary) continue;  // not here to supply
+    // Neither restored nor computed by this sequence.
+    if (id.begin + id.tokens <= restored_boundary) continue;
     Growing growing;
     if (id.begin < restored_boundary && !IsShared(id)) {
-      // The restored remainder that ends at restored_boundary has its first rows.
+      // The first rows were restored with an object that ends at restored_boundary.
       const auto seed = restored_.find({id.begin, restored_boundary - id.begin, id.group});
       if (seed == restored_.end()) continue;
       growing.seed = seed->second;
@@ -129,13 +130,13 @@ void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {
 void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end) {
   assert(begin < end && static_cast<int>(end) == kv.length());
   for (auto& [id, growing] : growing_) {
-    if (id.begin >= end) break;  // sorted by begin
+    if (id.begin >= end) break;  // objects are sorted by id.begin
     const uint32_t object_end = id.begin + id.tokens;
     if (growing.sealed || object_end <= begin) continue;
     if (IsShared(id)) {
       if (object_end > end) continue;
       growing.object = SharedObject(layout_, id, kv);
-      if (growing.object == nullptr) continue;  // restored without its tail: cannot be supplied
+      if (growing.object == nullptr) continue;  // the restore did not bring all its rows
     } else {
       if (growing.object == nullptr) Start(id, &growing);
       CopyRows(layout_, kv, begin, end, growing.object.get());
@@ -169,7 +170,7 @@ bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
     }
     SealObject(layout_, growing.object.get());
     growing.sealed = true;
-    restored_.erase(id);  // had no bytes
+    restored_.erase(id);  // the restored object had no bytes
   }
   boundaries_.push_back(boundary);
   return true;

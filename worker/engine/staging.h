@@ -1,15 +1,15 @@
-// StagedSnapshots: copies of the objects of a running sequence's kept boundaries, held until they
-// are published. StagingBudget limits their bytes.
+// StagedSnapshots: copies of a running sequence's KV at the boundaries to save, held until they are
+// published. StagingBudget limits the bytes of all copies.
 //
-// The KV of a kept boundary must be copied (or referenced) while the sequence runs, because the
-// windows of its local layers move on. StagingBudget covers the copies, and the local chunks that
-// are referenced beyond their window. StagedSnapshots belongs to one sequence.
+// The KV at a boundary must be copied (or referenced) while the sequence runs, because later tokens
+// replace old rows in the sliding window of local layers. StagingBudget counts the copies, and
+// referenced chunks of local layers. A StagedSnapshots belongs to one sequence.
 //
 // Thread safety: StagingBudget: any thread. StagedSnapshots: one thread at a time.
-// Ownership: objects are shared. A lease returns its bytes when it is destroyed, normally after the
-// publish. Memory that the pool holds is counted by the pool.
+// Ownership: objects are shared. A lease returns its bytes to the budget when it is destroyed,
+// normally after the publish. The pool counts the memory of the objects that it holds.
 // Invariants:
-//  1. Leased bytes <= the limit.
+//  1. The bytes of all leases are at most the limit.
 //  2. An object is shared only after all its rows are filled and its digests computed.
 //  3. An object has the same bytes whether its rows were computed here or restored.
 #ifndef HEARTH_WORKER_ENGINE_STAGING_H_
@@ -28,19 +28,20 @@
 
 namespace hearth {
 
-// Returns the bytes of two prompts' tails, at least 1 GiB.
+// Returns the default staging budget: the bytes of two prompts' tails (local layers, window plus
+// one chunk), at least 1 GiB.
 uint64_t DefaultStagingBytes(const KvLayout& layout);
 
 class StagingBudget {
  public:
-  // Granted bytes. The destructor returns them.
+  // Bytes granted by the budget. The destructor returns them.
   class Lease {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept { *this = std::move(other); }
     Lease& operator=(Lease&& other) noexcept;
     ~Lease();
-    // Adds the bytes of `other` to this lease. REQUIRES: both are of the same budget.
+    // Moves the bytes of `other` to this lease. REQUIRES: both leases belong to the same budget.
     void Merge(Lease other);
 
    private:
@@ -53,7 +54,8 @@ class StagingBudget {
   explicit StagingBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
   ~StagingBudget() { assert(used_bytes() == 0); }  // leases must not outlive the budget
 
-  // Adds `bytes` to the lease. Returns false, and changes nothing, if they do not fit.
+  // Adds `bytes` to the lease. Returns false, and changes nothing, if the budget has fewer free
+  // bytes.
   bool Extend(uint64_t bytes, Lease* lease);
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
 
@@ -64,44 +66,46 @@ class StagingBudget {
 
 class StagedSnapshots {
  public:
-  // Plans the objects of the `kept` boundaries (ascending, each above `restored_boundary`) for a
-  // sequence that continues from `restored_boundary` with the `restored` objects (0 and none if
-  // cold). Boundaries are planned from the highest down; boundaries that do not fit the budget are
-  // left out and counted in skipped().
-  // `shares_chunks`: the KV gives whole chunks by reference (SequenceKv::Share). A chunk of global
-  // layers then costs nothing, because the sequence holds it to its end. A chunk of local layers
-  // costs its bytes, because the sequence replaces it. `is_on_device`: the KV is on a device; then
-  // each chunk costs its bytes for a host copy.
+  // Plans the objects of the boundaries `kept` (ascending, each above `restored_boundary`). The
+  // sequence was restored at `restored_boundary` from the objects `restored`; if it was not
+  // restored, these are 0 and empty. Boundaries are planned from the highest down. A boundary for
+  // which the budget has too few free bytes is left out and counted in skipped().
+  // `shares_chunks`: `kv` gives whole chunks by reference (SequenceKv::Share). A chunk of global
+  // layers is then free of charge, because the sequence holds it until its end anyway. A chunk of
+  // local layers costs its bytes, because the sequence stops using it. `is_on_device`: the KV is on
+  // a device; each chunk then costs the bytes of a host copy.
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                   uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
                   bool shares_chunks = false, bool is_on_device = false);
 
-  // Copies the rows of the step that computed [begin, end). REQUIRES: called after every step, in
-  // order.
+  // Copies the rows that a step computed: tokens [begin, end). REQUIRES: called after every step,
+  // in order.
   void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
 
-  // Adds the current end of `kv` as a boundary; its last rows may be prefilled or decoded. Returns
-  // false, and adds nothing, if the budget is full or `kv` does not have all rows that the boundary
+  // Adds the current length of `kv` as a boundary. The last rows may come from prefill or decoding.
+  // Returns false, and adds nothing, if the budget is full, or if `kv` lacks rows that the boundary
   // needs.
-  // REQUIRES: shares_chunks; all steps so far were recorded.
+  // REQUIRES: shares_chunks; Record was called for all steps so far.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
-  // Releases everything and leaves out all boundaries. Returns their number.
+  // Releases all objects and removes all boundaries. Returns the number of boundaries removed.
   uint32_t Drop();
   bool holds_any() const { return !restored_.empty() || !growing_.empty(); }
 
-  // The staged boundaries, ascending.
+  // The boundaries that are staged, ascending.
   const std::vector<uint32_t>& boundaries() const { return boundaries_; }
   uint32_t skipped() const { return skipped_; }
-  // Returns all objects that `boundary` needs, in NeededObjects order. An object that was neither
-  // computed nor restored here has no bytes. REQUIRES: the steps up to `boundary` were recorded.
+  // Returns all objects that `boundary` needs, in NeededObjects order. An object that this sequence
+  // neither computed nor restored has no bytes. REQUIRES: Record was called for the steps up to
+  // `boundary`.
   KvObjects ObjectsOf(uint32_t boundary) const;
   StagingBudget::Lease TakeLease() { return std::move(lease_); }
 
  private:
   struct Growing {
-    std::shared_ptr<KvObject> object;      // null until its first row is copied
-    std::shared_ptr<const KvObject> seed;  // restored remainder with its first rows, or null
+    std::shared_ptr<KvObject> object;  // null until its first row is copied
+    // Restored object with the first rows of `object`, or null.
+    std::shared_ptr<const KvObject> seed;
     bool sealed = false;
   };
   bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget);

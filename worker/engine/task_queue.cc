@@ -54,7 +54,7 @@ void TaskQueue::Stop() {
   }
   for (Task& task : dropped) task(Fate::kDrop);
   for (std::thread& thread : threads_) {
-    assert(thread.get_id() != std::this_thread::get_id());  // Stop() was not called by a task
+    assert(thread.get_id() != std::this_thread::get_id());  // a task must not call Stop()
     thread.join();
   }
   threads_.clear();
@@ -75,7 +75,7 @@ void TaskQueue::Run() {
       ++busy_;
     }
     task(Fate::kRun);
-    task = nullptr;  // release its captures before the queue counts as idle
+    task = nullptr;  // destroy the captured objects before the queue counts as idle
     absl::MutexLock lock(&mu_);
     assert(busy_ > 0);
     --busy_;

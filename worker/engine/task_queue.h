@@ -1,9 +1,9 @@
 // TaskQueue: a thread pool that runs tasks in order of arrival, with a bounded queue.
 //
-// Thread safety: all methods may be called from any thread; Stop and the destructor not from a
-// task.
-// Invariant: every accepted task is called exactly once: with kRun, or with kDrop if it was dropped
-// or the queue stopped before its turn.
+// Thread safety: all methods may be called from any thread, but a task must not call Stop or the
+// destructor.
+// Invariant: every accepted task is called exactly once: with kRun, or with kDrop if it was
+// dropped, or if the queue was stopped before the task could run.
 #ifndef HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
 #define HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
 
@@ -25,13 +25,13 @@ class TaskQueue {
   using Task = std::function<void(Fate)>;
 
   TaskQueue(size_t threads, size_t max_waiting);
-  ~TaskQueue();  // Stop()
+  ~TaskQueue();  // calls Stop()
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
   // Returns false, without calling the task, if the queue is full or stopped.
   bool Submit(Task task) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls the oldest waiting task with kDrop, on this thread. Returns false if none waits.
+  // Calls the oldest waiting task with kDrop, on this thread. Returns false if no task waits.
   bool DropOldest() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until no task waits or runs. Returns false if `deadline` passed first.
   bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
