@@ -1,6 +1,7 @@
-// Attention of a step's rows over keys and values in blocks. AttendProgram computes splits of one
-// chunk; CombineProgram adds the states of splits that were computed separately. The order of
-// operations is that of worker/kernels/attend.h, so the bits are the same.
+// GPU programs for attention over keys and values in KV blocks. AttendProgram computes the
+// attention of query rows over splits of the keys (a split is the tokens of one KV block).
+// CombineProgram adds the softmax states of splits that AttendProgram computed separately. The
+// order of operations is that of worker/kernels/attend.h, so the bits are the same.
 #ifndef HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
 #define HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
 
@@ -11,16 +12,16 @@
 
 namespace hearth {
 
-// Softmax state of rows over the keys of splits: [slot][row of the item].
+// Online-softmax state of each query row over the keys of one split: [slot of the split][row].
 struct SplitStates {
-  float* scalars;  // [slots][2]: largest score, sum
+  float* scalars;  // [slots][2]: largest score, sum of exponentials
   float* outputs;  // [slots][head_dim]
 };
 
-// The combined state of the splits so far; add splits in ascending order.
+// Online-softmax state that combines several splits. Add the splits in ascending order.
 struct RunningSum {
   float largest, sum;
-  float before, now;  // factors of the outputs so far and of the new split's outputs
+  float before, now;  // factor of the earlier splits' outputs; factor of the new split's outputs
 
   HEARTH_HOST_DEVICE void Add(float split_largest, float split_sum) {
     const float most = exact::Max(largest, split_largest);
@@ -34,26 +35,28 @@ struct RunningSum {
   }
 };
 
-// A block processes items, each for one KV head, until all are done. kTileRows: the most rows of an
-// item.
+// Attention of query rows over the KV cache. An AttendItem is a tile of query rows; a thread block
+// computes items, one KV head each, until no item is left. kTileRows: maximum rows of an item.
 template <int kTileRows>
 struct AttendProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   static constexpr int kHeadDimMax = 256, kSplitMax = 256;
-  // With few rows, memory latency dominates: a split's keys are loaded to registers, and its values
-  // are requested, before the queries arrive.
+  // With few rows, memory latency dominates. Therefore a split's keys are loaded into registers,
+  // and the copies of its values start, before the queries arrive.
   static constexpr bool kIsFew = kTileRows <= 4;
-  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;  // values: keys of a stage; stages
-  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;  // scores: keys of a lane; of a pass
-  static constexpr int kRuns = kHeadDimMax / 16;               // runs of 16 columns of a key
-  // Rows and columns of the outputs that one thread computes.
+  // values: keys of a pipeline stage; number of stages
+  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;
+  // scores: keys that one lane computes; keys that all warps compute in one pass
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;
+  static constexpr int kRuns = kHeadDimMax / 16;  // runs of 16 columns of a key
+  // Each thread computes a tile of kRowsEach x kColumnsEach outputs.
   static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4, kColumnsEach = kIsFew ? 2 : 4;
   static constexpr int kRowGroups = kTileRows / kRowsEach;
 
   struct Shared {
-    alignas(16) float values[kDepth][kStageKeys * kHeadDimMax];  // [key][head_dim] of a stage
+    alignas(16) float values[kDepth][kStageKeys * kHeadDimMax];  // [key of the stage][head_dim]
     alignas(16) float queries[kTileRows][kHeadDimMax];
-    alignas(16) float scores[kTileRows][kSplitMax];  // scores, then weights
+    alignas(16) float scores[kTileRows][kSplitMax];  // [row][key]: scores, later softmax weights
     float largest[kTileRows], partial[kTileRows][16];
   };
 
@@ -68,7 +71,7 @@ struct AttendProgram {
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const AttendList& list = table.lists[is_global];
     int number = block.number / place.kv_heads, kv_head = block.number % place.kv_heads;
-    AttendItem item = list.items[number];  // block.count is at most the room for items
+    AttendItem item = list.items[number];  // never out of range: see LaunchAttention
     const int works = *list.item_count * place.kv_heads;
     WaitForEarlier();
     AllowNextLaunch();
@@ -83,7 +86,7 @@ struct AttendProgram {
   }
 
  private:
-  // Keys [begin, end) of a split, counted from its first key.
+  // Range [begin, end) of the keys that a row attends to, relative to the first key of the split.
   struct Seen {
     int begin, end;
   };
@@ -102,8 +105,7 @@ struct AttendProgram {
   HEARTH_HOST_DEVICE Seen SeenBy(const AttendItem& item, int row, int split) const {
     return SeenAt(item.position + TokenOf(item, row), split);
   }
-  // Avoids the division for single tokens: an integer division takes as long as a load from a
-  // cache.
+  // For items with one token, avoids the integer division: it takes as long as a load from a cache.
   HEARTH_HOST_DEVICE int TokenOf(const AttendItem& item, int row) const {
     return item.tokens > 1 ? row / place.sharers : 0;
   }
@@ -155,14 +157,14 @@ struct AttendProgram {
     }
   }
 
-  // Computes split number i of the item.
+  // Computes attention over split number i of the item.
   HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int kv_head, int i,
                                    const float* keys, Outputs* outputs) const {
     const int split = item.first_split + i;
     const float* values =
         keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
-    // The keys that any row sees, and the keys that all rows see. Begins and ends of windows ascend
-    // with the position.
+    // `first` to `last`: keys that at least one row attends to. `all`: keys that every row attends
+    // to. Both bounds of a row's range ascend with its position.
     const Seen first = SeenAt(item.position, split);
     const Seen last = SeenAt(item.position + item.tokens - 1, split);
     const int begin = first.begin / kStageKeys * kStageKeys;
@@ -177,7 +179,7 @@ struct AttendProgram {
       CommitCopies();
     }
     WaitCopies<kDepth>();
-    BARRIER();  // the queries have arrived
+    BARRIER();  // the queries are in shared memory
     for (int key = begin; key < last.end; key += kPassKeys * kKeysEach) {
       if (kIsFew && key > begin) LoadKeys(keys, key, last.end, &known);
       Score(shared, keys, &known, key, last.end);
@@ -196,7 +198,7 @@ struct AttendProgram {
       WaitCopies<kDepth - 2>();
       BARRIER();
       if (stage > 0) {
-        const int next = stage + kDepth - 1;  // reuses the previous stage's place
+        const int next = stage + kDepth - 1;  // overwrites the buffer of the previous stage
         if (next < stages) {
           LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
         }
@@ -226,7 +228,7 @@ struct AttendProgram {
     }
   }
 
-  // The parts of a pass's keys that a lane holds: [run of 16 columns][key].
+  // The columns of the keys of one pass that a lane holds: [run of 16 columns][key].
   using Keys = PerThread<Float4, kIsFew ? kRuns * kKeysEach : 1, kWarps>;
 
   // Four lanes share a key; each lane computes four of the sixteen partial sums.
@@ -251,7 +253,7 @@ struct AttendProgram {
     }
   }
 
-  // Computes the scores of all rows with the keys of a pass, from key `first` on.
+  // Computes the scores of all rows for the keys of one pass, which begins at key `first`.
   HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, Keys* known, int first,
                                 int end) const {
     const int dim = place.head_dim;
@@ -285,7 +287,7 @@ struct AttendProgram {
           }
         }
       }
-      // The tree: the partners of (j, j + 8) and (j, j + 4) lie in other lanes.
+      // First half of the tree sum (TreeSum): the addends j + 8 and j + 4 lie in other lanes.
       PerThread<float, 1, 1> other;
       HEARTH_UNROLL
       for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) {
@@ -315,7 +317,8 @@ struct AttendProgram {
     }
   }
 
-  // Turns scores into weights, 0 for keys that a row does not see. One warp processes one row.
+  // Turns scores into softmax weights. A key outside a row's range gets weight 0. One warp
+  // processes one row.
   HEARTH_HOST_DEVICE void Weigh(Shared* shared, const AttendItem& item, int split, int begin,
                                 int end) const {
     FOR_WARPS(warp, kWarps) {
@@ -355,7 +358,7 @@ struct AttendProgram {
     }
   }
 
-  // Adds each row's weights in sixteen partial sums.
+  // Sums each row's softmax weights into sixteen partial sums.
   HEARTH_HOST_DEVICE void SumWeights(Shared* shared, int begin, int end) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -372,7 +375,8 @@ struct AttendProgram {
     }
   }
 
-  // Adds the values of a stage to the outputs' chains. Every row sees all keys of the stage.
+  // Accumulates a stage's values, each multiplied by its softmax weight. REQUIRES: every row
+  // attends to all keys of the stage.
   template <class Sums>
   HEARTH_HOST_DEVICE void AddAllValues(const Shared* shared, int first, int place_of_stage,
                                        Sums* sums) const {
@@ -403,8 +407,8 @@ struct AttendProgram {
     }
   }
 
-  // As AddAllValues, for a stage of which some rows see only some keys. `any`: the keys that at
-  // least one row sees.
+  // Accumulates a stage's values for a stage in which some rows attend only to some keys. `any`:
+  // keys that at least one row attends to.
   template <class Sums>
   HEARTH_HOST_DEVICE void AddSomeValues(const Shared* shared, const AttendItem& item, int split,
                                         int first, int place_of_stage, const Seen& any,
@@ -440,7 +444,7 @@ struct AttendProgram {
     }
   }
 
-  // A thread computes kColumnsEach columns of the rows of one group.
+  // Returns the group of rows that a thread computes; the thread computes kColumnsEach columns.
   HEARTH_HOST_DEVICE int GroupOf(int warp, int lane) const {
     const int thread = warp * 32 + lane, of_row = place.head_dim / kColumnsEach;
     return kRowGroups == 1 ? thread >= of_row : thread / of_row;
@@ -450,7 +454,8 @@ struct AttendProgram {
     return (kRowGroups == 1 ? thread : thread % of_row) * kColumnsEach;
   }
 
-  // Adds a split to the earlier splits, or writes its state for CombineProgram.
+  // Merges a split's result into the running result, or writes its softmax state for
+  // CombineProgram.
   HEARTH_HOST_DEVICE void Keep(const Shared* shared, const AttendItem& item, int number,
                                int kv_head, int split, Outputs* outputs) const {
     const int rows = item.tokens * place.sharers;
@@ -512,7 +517,8 @@ struct AttendProgram {
   }
 };
 
-// Combines the states of a row's splits in ascending order. One block for each head of each row.
+// Combines the softmax states of a row's splits in ascending order. One thread block for each query
+// head of each row.
 struct CombineProgram {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kEach = 2;
   struct Shared {};

@@ -1,13 +1,14 @@
-// Block programs: code of one block of threads. nvcc compiles it for a device; g++ compiles it for
-// the CPU, as loops over warps and lanes. The code between two barriers is one phase.
+// Block programs: GPU kernels, written as the code of one thread block. nvcc compiles a program for
+// a GPU; g++ compiles it for the CPU, as loops over warps and lanes. The code between two barriers
+// is a phase.
 //
 // A program is a struct whose members are its arguments, with:
-//   static constexpr int kWarps;           // of a block
-//   struct Shared;                         // its shared memory, of trivial types
+//   static constexpr int kWarps;           // warps of a block
+//   struct Shared;                         // the block's shared memory; trivial types
 //   void Run(Shared*, BlockNumber) const;  // run by all threads of the block
 //
-// Rules that make both compilations the same program:
-//   1. Values that a thread keeps across phases are in a PerThread.
+// With these rules, both compilers produce the same program:
+//   1. If a thread needs a value in a later phase, the value is in a PerThread.
 //   2. Warp-wide operations (ShuffleXor) are inside FOR_WARPS and outside FOR_LANES.
 //   3. A phase reads from shared memory only values written by earlier phases or by the same
 //      thread.
@@ -15,7 +16,7 @@
 //      that is the same for all threads of the block.
 //
 // Thread safety: a host thread runs one block at a time. With HEARTH_WARPS_AS_THREADS each warp is
-// a thread, so ThreadSanitizer finds accesses that no barrier orders.
+// a host thread, so ThreadSanitizer reports accesses that no barrier separates.
 #ifndef HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
 
@@ -31,7 +32,7 @@
 
 namespace hearth {
 
-// The number of a block, and the number of blocks of the launch.
+// Number of a thread block, and number of thread blocks in the launch.
 struct BlockNumber {
   int number, count;
 };
@@ -47,7 +48,7 @@ struct BlockNumber {
 #define HEARTH_UNROLL HEARTH_PRAGMA(unroll)
 #define HEARTH_UNROLL_BY(times) HEARTH_PRAGMA(unroll times)
 
-// N values of each thread.
+// N values for each thread; on a GPU, a local variable of the thread.
 template <typename T, int N, int kWarps>
 class PerThread {
  public:
@@ -84,8 +85,8 @@ class PerThread {
 
 #endif
 
-// Starts a copy of 16 bytes from global to shared memory. This thread may read them after
-// WaitCopies; other threads after a barrier that follows it.
+// Starts an asynchronous copy of 16 bytes from global to shared memory. After WaitCopies the
+// calling thread may read the bytes; after a barrier that follows, other threads may read them too.
 HEARTH_HOST_DEVICE void Copy16(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
@@ -96,7 +97,7 @@ HEARTH_HOST_DEVICE void Copy16(void* to, const void* from) {
   LateCopies::Add(to, from);
 #endif
 }
-// Ends a group of copies.
+// Closes the current group of asynchronous copies (cp.async.commit_group).
 HEARTH_HOST_DEVICE void CommitCopies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -104,7 +105,7 @@ HEARTH_HOST_DEVICE void CommitCopies() {
   LateCopies::Commit();
 #endif
 }
-// Waits until at most the last kLeft groups are in progress.
+// Waits until at most the kLeft most recent groups of copies are in progress.
 template <int kLeft>
 HEARTH_HOST_DEVICE void WaitCopies() {
 #if defined(__CUDA_ARCH__)
@@ -114,11 +115,12 @@ HEARTH_HOST_DEVICE void WaitCopies() {
 #endif
 }
 
-// For programmatic dependent launches. AllowNextLaunch lets the next program's blocks start;
-// WaitForEarlier waits until all earlier launches are done. Every program calls both. Before
-// WaitForEarlier it may read weights and the StepTable, but must not touch memory that another
-// program writes. Call AllowNextLaunch second: otherwise waiting blocks of many later launches
-// occupy the device. Without such launches both do nothing.
+// Programmatic dependent launches: AllowNextLaunch lets the blocks of the next program start;
+// WaitForEarlier waits until all earlier launches are done. If the device has no such launches,
+// both functions do nothing.
+// REQUIRES: every program calls WaitForEarlier first and AllowNextLaunch second; in the other
+// order, waiting blocks of many later launches occupy the device. Before WaitForEarlier a program
+// may read weights and the StepTable, but must not access memory that another program writes.
 HEARTH_HOST_DEVICE void AllowNextLaunch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -130,8 +132,7 @@ HEARTH_HOST_DEVICE void WaitForEarlier() {
 #endif
 }
 
-// Each lane reads `values[at]` of the lane whose number differs in the bits of `mask`, into
-// `to[to_at]`.
+// Warp shuffle: each lane copies `values[at]` of lane `lane ^ mask` into its `to[to_at]`.
 template <typename T, int N, int M, int kWarps>
 HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int mask, int warp,
                                    PerThread<T, M, kWarps>* to, int to_at) {
@@ -162,7 +163,7 @@ struct alignas(16) Word4 {
   uint32_t v[4];
 };
 
-// Loads 4 * N bytes at once.
+// Loads N floats with one instruction.
 template <int N>
 HEARTH_HOST_DEVICE Floats<N> LoadFloats(const float* from) {
   return *reinterpret_cast<const Floats<N>*>(from);

@@ -49,10 +49,11 @@ CudaDevice::CudaDevice(int number) : number_(number) {
   int minor = 0;
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number_);
   Fail("GPU " + std::to_string(number_) + " has compute capability " + std::to_string(major) + "." +
-       std::to_string(minor) + ", and this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
+       std::to_string(minor) + "; this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
 }
 
-// Finds the programs that the GPU has room for. Returns false if there are none.
+// Finds the programs that fit in the GPU's registers and shared memory. Returns false if no program
+// fits.
 bool CudaDevice::FindKernels() {
   bool any = false;
   for (int program = 0; program < CudaKernels(); ++program) {
@@ -64,7 +65,7 @@ bool CudaDevice::FindKernels() {
     takes_.push_back(fits);
     any = any || fits;
   }
-  cudaGetLastError();  // clears the errors of programs that do not fit
+  cudaGetLastError();  // clears the errors that cudaFuncSetAttribute set
   return any;
 }
 
@@ -117,7 +118,8 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   if (!Use()) return;
   constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                        cudaMemcpyDeviceToDevice};
-  // A single run has no strides, and CUDA rejects a pitch shorter than a run.
+  // With one run the strides are unused; pass `bytes`, because CUDA rejects a pitch below the
+  // width.
   const size_t from_pitch = runs.count > 1 ? runs.from_stride : runs.bytes;
   const size_t to_pitch = runs.count > 1 ? runs.to_stride : runs.bytes;
   Check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, runs.bytes, runs.count,
@@ -126,7 +128,7 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   Wait();
 }
 
-// Small copies go through pinned memory, so the host does not wait for earlier launches.
+// A small copy goes through the pinned ring buffer, so the host does not wait for earlier launches.
 void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
   if (!Use()) return;
   const bool is_small = bytes <= kRingBytes / 8;

@@ -1,6 +1,6 @@
-// CudaDevice: a Device on an NVIDIA GPU, by the CUDA runtime.
+// CudaDevice: implements Device on an NVIDIA GPU with the CUDA runtime.
 //
-// Thread safety: none; one thread at a time, not necessarily the same thread.
+// Thread safety: none; calls may come from different threads, but only one at a time.
 #ifndef HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
 
@@ -16,8 +16,8 @@ namespace hearth {
 
 class CudaDevice : public Device {
  public:
-  // `number`: the GPU's number. If the GPU does not exist, or this build has no kernels for it,
-  // error() says so.
+  // `number`: the GPU's index in CUDA. If the GPU does not exist, or if this build has no kernels
+  // for its compute capability, error() says so.
   explicit CudaDevice(int number = 0);
   ~CudaDevice() override;
 
@@ -31,17 +31,17 @@ class CudaDevice : public Device {
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
-  // Uses programmatic dependent launches; no effect on GPUs before sm_90.
+  // Enables programmatic dependent launches; no effect on GPUs before sm_90.
   void SetOverlap(bool overlap) override { overlap_ = overlap && has_overlap_; }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 
-  // Returns whether the GPU has the shared memory and the registers for a program.
+  // Returns whether the program fits in the GPU's shared memory and registers.
   bool CanRun(int program) const;
-  // The cudaStream_t of all calls.
+  // The cudaStream_t that all calls use.
   void* stream() const { return stream_; }
-  // Registers, bytes of local memory (spills), bytes of shared memory and threads of a program: for
-  // measurements.
+  // For measurements: registers of a thread, bytes of local memory (register spills), bytes of
+  // shared memory and threads of a block.
   struct Facts {
     int registers, local_bytes, shared_bytes, threads;
   };
@@ -49,19 +49,21 @@ class CudaDevice : public Device {
 
  private:
   class Graph;
-  // Selects the GPU in the calling thread. Returns false if an earlier call failed.
+  // Makes the GPU current in the calling thread. Returns false if this call or an earlier one
+  // failed.
   bool Use();
   bool Check(int code, const char* what);
   bool FindKernels();
 
-  static constexpr size_t kRingBytes = size_t{4} << 20;  // the tables of a step take some 100 KB
+  // of pinned memory; a step's tables need about 100 KB
+  static constexpr size_t kRingBytes = size_t{4} << 20;
 
   const int number_;
   bool overlap_ = false, has_overlap_ = false;
   int processors_ = 1;
   size_t shared_bytes_ = 0;
   void* stream_ = nullptr;
-  std::byte* ring_ = nullptr;  // pinned, kRingBytes
+  std::byte* ring_ = nullptr;  // pinned memory of kRingBytes
   size_t ring_used_ = 0;
   std::vector<bool> takes_;
 };

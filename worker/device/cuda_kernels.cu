@@ -1,4 +1,4 @@
-// The programs of ProgramList as kernels. nvcc compiles only this file.
+// The programs of ProgramList as CUDA kernels. nvcc compiles only this file.
 #include "worker/device/cuda_kernels.h"
 #include "worker/device/program_list.h"
 

@@ -1,4 +1,4 @@
-// The programs of ProgramList as functions that the CUDA runtime launches.
+// The programs of ProgramList as kernels that the CUDA runtime can launch.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_CUDA_KERNELS_H_
@@ -9,8 +9,8 @@
 namespace hearth {
 
 struct CudaKernel {
-  const void* function = nullptr;  // null: NoProgram
-  unsigned threads = 0;            // threads of a block
+  const void* function = nullptr;  // null for NoProgram
+  unsigned threads = 0;            // threads of one block
   size_t shared_bytes = 0;
 };
 

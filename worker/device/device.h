@@ -1,5 +1,5 @@
-// Device: the forward pass's interface to an accelerator: memory, copies, launches, graphs.
-// CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h) implement it; both run the
+// Device: interface of the forward pass to an accelerator (memory, copies, launches, graphs).
+// Implementations: CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h). Both run the
 // programs of program_list.h.
 //
 // Thread safety: none; one thread at a time.
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// Recorded launches that can be repeated. The device must outlive the graph.
+// A captured sequence of launches that can be run again. The device must outlive the graph.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -28,7 +28,8 @@ class DeviceGraph {
 // Direction of a copy: to the device, from the device, or within the device.
 enum class CopyWay { kIn, kOut, kWithin };
 
-// `count` runs of `bytes` bytes; each run begins one stride (in bytes) after the previous one.
+// A strided copy: `count` runs of `bytes` bytes. The strides, in bytes, are the distances between
+// the beginnings of two consecutive runs.
 struct CopyRuns {
   size_t bytes = 0, count = 1;
   size_t from_stride = 0, to_stride = 0;
@@ -38,38 +39,41 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // "emulated" or "cuda".
+  // Returns "emulated" or "cuda".
   virtual const char* kind() const = 0;
-  // The number of blocks that run at the same time, at least.
+  // Returns the minimum number of thread blocks that run at the same time.
   virtual int processors() const = 0;
-  // The most shared memory of a block, in bytes.
+  // Returns the maximum shared memory of a thread block, in bytes.
   virtual size_t shared_bytes() const = 0;
-  // The bytes of memory that are free now.
+  // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
-  // Returns memory with undefined content, aligned to 256 bytes; null if there is none left.
+  // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the
+  // device has too little memory.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Copies are ordered with launches. When CopyIn returns, the caller may change `from`; when
-  // CopyOut or Copy returns, the copy is done.
+  // Copies and launches are executed in the order of the calls. When CopyIn returns, the caller may
+  // change `from`. When CopyOut or Copy returns, the copy is done.
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   virtual void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
-  // Runs `blocks` blocks of a program of ProgramList after all earlier launches.
+  // Runs `blocks` thread blocks of the program with number `program` in ProgramList, after all
+  // earlier launches.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;
-  // Sets whether blocks of later launches may start before the previous launch has ended, if the
-  // device can do that: programs then overlap in their code before WaitForEarlier. Initially off.
+  // If `overlap` is true and the device supports it, blocks of a later launch may start before the
+  // previous launch has ended: they run up to their WaitForEarlier. Default: false.
   virtual void SetOverlap(bool) {}
-  // Gives an emulation threads: run(parts, body) calls body(part) for each part in [0, parts) on
-  // `threads` threads, and returns when all calls have returned. Other devices ignore this call.
+  // Makes an emulated device use `threads` threads: run(parts, body) calls body(part) for each part
+  // in [0, parts) on these threads, and returns when all calls have returned. A GPU ignores this
+  // call.
   using RunParts =
       std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
-  // Records the launches that `launches` makes, instead of running them.
+  // Calls `launches` and records its launches without running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
-  // Waits until all launches are done.
+  // Waits until all launches have ended.
   virtual void Wait() = 0;
 
-  // Empty if no call has failed.
+  // The error of the first failed call; empty if no call has failed.
   const std::string& error() const { return error_; }
 
  protected:
@@ -82,10 +86,11 @@ class Device {
   std::string error_;
 };
 
-// Allocates memory that is freed with the arena. If the device has no memory left, the device
-// fails.
+// Allocates device memory; the arena's destructor frees this memory. If an allocation fails, the
+// device's error() is set.
 //
-// Thread safety: as the device, which must outlive the arena.
+// Thread safety: none; one thread at a time uses the device and its arenas. The device must outlive
+// the arena.
 class DeviceArena {
  public:
   explicit DeviceArena(Device* device) : device_(device) {}

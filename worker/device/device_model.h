@@ -1,7 +1,6 @@
-// DeviceModel: the shape of a Gemma 3 model, and its weights in a device's memory with their
-// layout.
+// DeviceModel: the shape of a Gemma 3 model, and its weights in device memory.
 //
-// Thread safety: values; pure functions. Ownership: the device owns the memory.
+// Thread safety: values; pure functions. Ownership: the device owns the memory of the weights.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_MODEL_H_
 #define HEARTH_WORKER_DEVICE_DEVICE_MODEL_H_
 
@@ -18,16 +17,16 @@ struct DeviceShape {
   int hidden = 0, intermediate = 0, vocabulary = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   int split = 128;  // tokens of a KV block
-  int window = 0;   // window of local layers, in tokens
+  int window = 0;   // sliding window of the local layers, in tokens
   float epsilon = 1e-6f, embedding_scale = 1;
   float attention_softcap = 0, logit_softcap = 0;  // 0: no softcap
-  std::vector<bool> is_global;                     // for each layer
+  std::vector<bool> is_global;                     // whether each layer has global attention
 
   int layers() const { return static_cast<int>(is_global.size()); }
   int qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   int attended() const { return heads * head_dim; }
-  // SliceBytes: bytes of a layer's part of a block. LayersBefore: the layer's index among the
-  // layers of its group.
+  // SliceBytes: bytes of one layer's keys and values in a KV block. LayersBefore: number of earlier
+  // layers of the same kind (local or global).
   int64_t SliceBytes() const { return int64_t{8} * kv_heads * split * head_dim; }
   int LayersBefore(int layer) const {
     int before = 0;
@@ -45,18 +44,21 @@ struct DeviceLayer {
   DeviceMatrix qkv, out, gate_up, down;
   const float *input_norm = nullptr, *post_attention_norm = nullptr;
   const float *pre_feedforward_norm = nullptr, *post_feedforward_norm = nullptr;
-  const float *q_norm = nullptr, *k_norm = nullptr;  // q_norm includes the queries' scale
+  // q_norm is multiplied by the attention's query scale
+  const float *q_norm = nullptr, *k_norm = nullptr;
 };
 
 struct DeviceModel {
   DeviceShape shape;
   std::vector<DeviceLayer> layers;
-  DeviceMatrix head;  // also the embedding
+  DeviceMatrix head;  // output matrix; also the embedding (tied weights)
   const float *final_norm = nullptr;
-  const float *cos[2] = {}, *sin[2] = {};  // local, global: [positions][head_dim / 2]
+  // RoPE tables, [0] local and [1] global: [positions][head_dim / 2]
+  const float *cos[2] = {}, *sin[2] = {};
 };
 
-// PaddedColumns: columns for `outputs` outputs. PairColumn: the column of an output of a pair.
+// PaddedColumns: number of columns for `outputs` outputs, with padding. PairColumn: column of an
+// output of a matrix pair (gate and up are interleaved).
 inline int PaddedColumns(int outputs) {
   constexpr int kGrain = DeviceMatrix::kColumnGrain;
   return (outputs + kGrain - 1) / kGrain * kGrain;
@@ -65,19 +67,20 @@ inline int PairColumn(int output, bool is_second) {
   return output / 8 * 16 + (is_second ? 8 : 0) + output % 8;
 }
 
-// Elements of a matrix's memory, including the slack.
+// Returns the number of bfloat16 elements of a DeviceMatrix, including the slack columns.
 inline size_t MatrixValues(int inputs, int columns) {
   return static_cast<size_t>(inputs) * static_cast<size_t>(columns) +
          size_t{DeviceMatrix::kSlackColumns} * DeviceMatrix::kGroup;
 }
 
-// Writes one output's weights `row` into a matrix's memory. REQUIRES: row.size() is a multiple of
-// 8.
+// Writes `row`, the weights of one output, to its column in the memory of a DeviceMatrix. REQUIRES:
+// row.size() is a multiple of 8.
 void PackColumn(const std::vector<uint16_t> &row, int column, int columns, uint16_t *packed);
 
-// Returns the memory of a DeviceMatrix with `outputs` outputs (of a pair: in each matrix).
-// fill(output, is_second, row) writes the `inputs` weights of one output. REQUIRES: `inputs` is a
-// multiple of 8; for a pair, `outputs` too.
+// Returns weights in the layout of a DeviceMatrix. `outputs`: number of outputs, for a pair of each
+// matrix. fill(output, is_second, row) writes the `inputs` weights of one output to `row`;
+// `is_second` selects the second matrix of a pair. REQUIRES: `inputs` is a multiple of 8; for a
+// pair, `outputs` is a multiple of 8.
 using FillRow = std::function<void(int output, bool is_second, uint16_t *row)>;
 std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow &fill);
 

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kManyTileRows = 16;
 
-// Rows of an item with one token: its query heads, rounded up to the next program's size.
+// Returns the rows of an attention item with one token: its query heads for one KV head, rounded up
+// to the kTileRows of an AttendProgram.
 int FewTileRows(const DeviceShape& shape) {
   int rows = 1;
   while (rows < shape.heads / shape.kv_heads) rows *= 2;
@@ -27,7 +28,7 @@ StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
 
 template <int kTileRows>
 void LaunchAttend(Device* device, const AttendProgram<1>& arguments, int blocks) {
-  // The programs differ only in their type.
+  // AttendProgram has the same members for every kTileRows.
   static_assert(sizeof(AttendProgram<kTileRows>) == sizeof(AttendProgram<1>));
   device->Launch(kProgramNumber<AttendProgram<kTileRows>>, &arguments, blocks);
 }

@@ -1,8 +1,8 @@
-// DeviceStep: the forward pass of a step on a Device, in float32, with the bits of the CPU's
-// kernels. A layer takes nine launches. Steps of up to kGraphRows rows run as graphs of 1, 2, 4,
-// ... rows.
+// DeviceStep: one forward pass of a batch on a Device, in float32. Its bits equal those of the CPU
+// kernels. A layer takes nine launches. A step of at most kGraphRows rows is replayed from a
+// captured graph; there is one graph for each of 1, 2, 4, ... rows.
 //
-// Thread safety: none; one step at a time. The device and the model must outlive it.
+// Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
 #define HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
 
@@ -22,47 +22,48 @@
 namespace hearth {
 
 struct DeviceStepLimits {
-  int rows = 4096;         // rows of a step
-  int wanted = 32;         // rows with logits
-  int few_items = 8192;    // in a step of few rows: splits of all its rows
-  int blocks = 32 * 1024;  // KV blocks of all sequences of a step
+  int rows = 4096;  // maximum rows (tokens) of a step
+  int wanted = 32;  // maximum rows of a step whose logits are computed
+  // maximum attention items of a step of few rows: the sum of the splits of all its rows
+  int few_items = 8192;
+  int blocks = 32 * 1024;  // maximum KV blocks of a step, all sequences together
 };
 
 class DeviceStep {
  public:
   static constexpr int kGraphRows = 32;
 
-  // If the device has too little memory, the device fails.
+  // If the device has too little memory, device->error() is set.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
 
-  // Appends the parts' tokens; their keys and values go to the parts' blocks. Returns the logits of
-  // the wanted rows, [wanted][vocabulary] in device memory, valid until the next step. REQUIRES:
-  // the parts are within the limits.
+  // Appends the tokens of each part to its sequence and writes their keys and values to the part's
+  // KV blocks. Returns the logits of the wanted rows: [wanted][vocabulary] in device memory, valid
+  // until the next step. REQUIRES: the parts are within the limits.
   const float* Run(absl::Span<const DevicePart> parts);
-  // As Run, and copies the logits to `logits` in host memory.
+  // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
-  // For measurements. Repeat runs the last step again. RunSlowly launches its programs one by one,
-  // and calls `before(name, layer)` before each.
+  // For measurements. Repeat runs the last step again. RunSlowly launches the programs of the last
+  // step one by one, and calls `before(name, layer)` before each launch.
   void Repeat();
   using Before = std::function<void(const char* name, int layer)>;
   void RunSlowly(const Before& before);
-  // Sets the product shapes of steps with `rows` rows: a number that RowsOfGraph returns, or the
-  // rows of a larger step.
+  // Sets the matrix product shapes that steps with `rows` rows use. `rows` is a value that
+  // RowsOfGraph returns, or any number above kGraphRows.
   void SetChoice(int rows, const ProductChoice& choice);
   ProductChoice ChoiceFor(int rows) const;
-  // Lets launches overlap (Device::SetOverlap) in steps of at most `rows` rows.
+  // In steps of at most `rows` rows, launches may overlap (Device::SetOverlap).
   void SetOverlapRows(int rows);
   static int RowsOfGraph(int rows);
 
  private:
-  // In device memory: x, normed and projected are [rows][hidden]; qkv is
-  // [rows][(heads + 2 * kv_heads) * head_dim]; attended is [rows][heads * head_dim]; gated is
-  // [rows][intermediate]; logits is [wanted][vocabulary].
+  // Buffers in device memory. Shapes: x, normed and projected [rows][hidden]; qkv [rows][(heads + 2
+  // * kv_heads) * head_dim]; attended [rows][heads * head_dim]; gated [rows][intermediate]; logits
+  // [wanted][vocabulary].
   struct Buffers {
     float *x, *normed, *qkv, *attended, *projected, *gated, *logits;
   };
-  // The parameters of a step's launches.
+  // Parameters of the launches of one step.
   struct Form {
     const StepPlan* plan;
     int rows, wanted;
@@ -85,7 +86,8 @@ class DeviceStep {
   StepPlan few_, many_;
   Buffers buffers_;
   SplitStates states_;
-  // Measured: with 32 rows overlap costs time, because waiting blocks take room from running ones.
+  // Measured: with 32 rows overlap is slower, because waiting blocks occupy registers and shared
+  // memory that running blocks need.
   int overlap_rows_ = 8;
   std::map<int, ProductChoice> choices_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_;

@@ -38,8 +38,8 @@ void RunBlock(const Program& program, typename Program::Shared* shared, BlockNum
   LateCopies::End();
 }
 
-// Runs the blocks `first`, `first` + `step`, ...: each on a thread for each warp, or on this
-// thread.
+// Runs the thread blocks `first`, `first` + `step`, ... one after the other. With
+// HEARTH_WARPS_AS_THREADS each warp is a host thread; otherwise the calling thread runs all warps.
 template <class Program>
 void RunInTurn(const Program& program, int blocks, int first, int step) {
   using Shared = typename Program::Shared;

@@ -1,5 +1,5 @@
-// EmulatedDevice: runs device programs on the CPU, for tests and for machines without a GPU. Shared
-// memory and new memory are filled with NaN.
+// EmulatedDevice: runs device programs on the CPU, for tests and for machines without a GPU. Newly
+// allocated memory and the shared memory of each block are filled with NaN.
 //
 // Thread safety: none; one thread at a time.
 #ifndef HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
@@ -20,20 +20,21 @@ namespace hearth {
 
 class EmulatedDevice : public Device {
  public:
-  // `late`: asynchronous copies are performed only when a program waits for them, not at once.
+  // If `late`, an asynchronous copy is performed when the program waits for it; else when it
+  // starts.
   explicit EmulatedDevice(bool late = false);
 
   const char* kind() const override { return "emulated"; }
   int processors() const override { return 3; }
   size_t shared_bytes() const override { return size_t{256} << 10; }
-  size_t free_bytes() const override { return SIZE_MAX; }  // unknown
+  size_t free_bytes() const override { return SIZE_MAX; }  // the real value is unknown
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override { memory_.erase(memory); }
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
-  // The threads share the blocks of a launch.
+  // The `threads` threads divide the blocks of a launch among themselves.
   void UseThreads(int threads, RunParts run) override {
     threads_ = threads;
     run_parts_ = std::move(run);
@@ -55,7 +56,7 @@ class EmulatedDevice : public Device {
   void Run(int program, const void* arguments, int blocks) const;
 
   int threads_ = 1;
-  RunParts run_parts_;  // runs parts on `threads_` threads; null: on the calling thread
+  RunParts run_parts_;  // calls parts on `threads_` threads; unused if threads_ is 1
   std::map<void*, std::unique_ptr<void, Release>> memory_;
   std::vector<Recorded>* recording_ = nullptr;
 };

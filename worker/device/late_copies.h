@@ -1,8 +1,8 @@
-// LateCopies: the asynchronous copies of block programs on the CPU. A copy is performed at once,
-// or, if SetLate(true), only when the program waits for it: a missing wait then shows as wrong
-// bits.
+// LateCopies: emulates the asynchronous copies of block programs on the CPU. By default a copy is
+// performed at once. After SetLate(true) it is performed only when the program waits for it, so a
+// missing wait gives wrong bits.
 //
-// Thread safety: each thread has its own queue; call SetLate before any program runs.
+// Thread safety: each thread has its own queue of copies; call SetLate before any program runs.
 #ifndef HEARTH_WORKER_DEVICE_LATE_COPIES_H_
 #define HEARTH_WORKER_DEVICE_LATE_COPIES_H_
 
@@ -33,7 +33,7 @@ class LateCopies {
       for (const auto& [to, from] : groups_.front()) std::memcpy(to, from, 16);
     }
   }
-  // Call at the end of a block. REQUIRES: the program has waited for all copies.
+  // Call when a thread block has ended. REQUIRES: the block has waited for all its copies.
   static void End() {
     for (const Group& group : groups_) assert(group.empty());
     assert(open_.empty());

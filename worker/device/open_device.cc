@@ -28,8 +28,8 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name) {
   return absl::UnavailableError(absl::StrCat("device: ", name, ": ", device->error()));
 #else
   return absl::UnimplementedError(
-      absl::StrCat("device: ", name, " computes the class invariant in a worker that was built ",
-                   "with -DHEARTH_DEVICE=cuda, and this one was not (docs/dev/building.md); ",
+      absl::StrCat("device: ", name, " needs a worker that was built with -DHEARTH_DEVICE=cuda ",
+                   "(docs/dev/building.md); this worker was built without it; ",
                    "--exactness exact needs no such build"));
 #endif
 }

@@ -1,4 +1,4 @@
-// OpenDevice: opens a device by its name in --device.
+// OpenDevice: opens the device that the flag --device names.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
@@ -14,8 +14,8 @@ namespace hearth {
 
 inline constexpr char kEmulatedDevice[] = "emulated";
 
-// `name`: emulated, cuda or cuda:N. kInvalidArgument: any other name; kUnimplemented: this build
-// has no such device; kUnavailable: the device cannot be used, and why.
+// `name`: emulated, cuda or cuda:N. Errors: kInvalidArgument for any other name; kUnimplemented if
+// this build does not support the device; kUnavailable if the device cannot be opened.
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);
 
 }  // namespace hearth

@@ -20,10 +20,10 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
   return kFacts[shape];
 }
 
-// The first matching rule decides.
+// One rule for the choice of a product's shape; the first matching rule in kRules decides.
 struct Rule {
-  int rows;    // matches at most this many rows; 0: any number
-  int blocks;  // matches at most this many blocks for each processor; 0: any number
+  int rows;    // matches products of at most this many rows; 0: any number of rows
+  int blocks;  // matches at most this many thread blocks for each processor; 0: any number
   int shape;
 };
 
@@ -34,9 +34,9 @@ constexpr int NumberOf() {
   return kNumber;
 }
 
-// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/benchmarks.md). If there
-// are few blocks, each should have few columns, so that all processors work. A block of many
-// columns reads the rows less often.
+// Measured on an H100 for the matrix products of Gemma 3 270M, 1B and 4B (docs/benchmarks.md). If
+// there are few thread blocks, each block should have few columns, so that all processors work. A
+// block of many columns reads the rows less often.
 constexpr Rule kRules[] = {
     {1, 1, NumberOf<ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>>()},
     {1, 0, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 4>>()},

@@ -1,5 +1,5 @@
-// ProductChoice: the shape of ProductProgram for a matrix and a number of rows. The choice changes
-// no bit.
+// ProductChoice: selects the tile shape of ProductProgram for a matrix and a number of rows. The
+// selection affects only the speed; results are bit-identical.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_
@@ -10,23 +10,23 @@
 namespace hearth {
 
 struct ShapeFacts {
-  int rows, columns;  // of a block's outputs
+  int rows, columns;  // rows and columns of the outputs that one thread block computes
   int warps;
   size_t shared_bytes;
   bool takes_pairs;
 };
 ShapeFacts FactsOf(int shape);
 int ShapeCount();
-// Returns the number of blocks of a launch.
+// Returns the number of thread blocks of a launch.
 int BlocksOf(const ShapeFacts& facts, int rows, int columns);
 
-// The shapes of the five products of a step.
+// The shape numbers (index in ProductTilings) of the five matrix products of a step.
 struct ProductChoice {
   int qkv = 0, out = 0, gate_up = 0, down = 0, head = 0;
 };
 
-// Returns the shape for a product. `shared_bytes`: the most shared memory of a block. REQUIRES:
-// rows >= 1; shared_bytes >= 50 KiB.
+// Returns the number of the shape for a matrix product (index in ProductTilings). `shared_bytes`:
+// maximum shared memory of a thread block. REQUIRES: rows >= 1; shared_bytes >= 50 KiB.
 int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
                   size_t shared_bytes);
 

@@ -1,10 +1,12 @@
-// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with bfloat16
-// weights. The order is that of worker/kernels/product.h, so every shape gives the same bits.
+// ProductProgram: GPU matrix product with bfloat16 weights. Each output y[row][output] is a float32
+// sum that starts at +0 and adds the inputs in ascending order, one FMA each. This is the order of
+// worker/kernels/product.h, so every tile shape gives the same bits.
 //
-// A block computes kRows x kColumns outputs, and a thread kRowsEach x kColumnsEach chains. Weights
-// and rows pass through a ring of kDepth stages in shared memory. If kLoadWarps is not 0, extra
-// warps start the copies, and threads with few chains load kAhead groups of inputs ahead, across
-// stages: a chain then waits only for its own previous link.
+// A thread block computes kRows x kColumns outputs; a thread accumulates kRowsEach x kColumnsEach
+// of them. Weights and rows pass through a ring buffer of kDepth stages in shared memory.
+// If kLoadWarps is not 0, additional warps only start the copies. A thread with few sums also loads
+// the next kAhead groups of inputs into registers, so that its FMAs do not wait for loads from
+// shared memory.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 
@@ -14,26 +16,30 @@
 
 namespace hearth {
 
-// A matrix in device memory: [inputs / 8][columns][8] of bfloat16. Columns are outputs, padded with
-// zeros to a multiple of kColumnGrain. In a pair (gate and up), 8 columns of the first matrix
-// alternate with the same 8 columns of the second, so that one thread has both inputs of GELU.
+// A weight matrix in device memory: bfloat16 [inputs / 8][columns][8]. Each column holds the
+// weights of one output; the columns are padded with zeros to a multiple of kColumnGrain. In a
+// matrix pair (gate and up), 8 columns of the first matrix alternate with the same 8 columns of the
+// second, so that one thread has both inputs of the gated GELU.
 struct DeviceMatrix {
-  static constexpr int kColumnGrain = 64, kGroup = 8;  // inputs of a group; columns of a pair's run
-  static constexpr int kSlackColumns = 512;  // of one group: readable after the last column, unused
+  // inputs of a group; also the columns of a run in a pair
+  static constexpr int kColumnGrain = 64, kGroup = 8;
+  // Columns after the last column that may be read (of one input group); their values are unused.
+  static constexpr int kSlackColumns = 512;
 
   const uint16_t* data = nullptr;
   int inputs = 0, columns = 0;
-  int outputs = 0;  // for a pair: of each matrix
+  int outputs = 0;  // of each matrix, if this is a pair
 };
 
-// kRowLanes lanes of a warp differ in their rows, the others in their columns.
+// kRowLanes lanes of a warp compute different rows; the remaining lanes compute different columns.
 template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
           int kInputsOf, int kDepthOf, int kLoadWarpsOf = 0>
 struct ProductTiling {
   static constexpr int kRowLanes = kRowLanesOf, kColumnLanes = 32 / kRowLanes;
   static constexpr int kRowsEach = kRowsEachOf, kColumnsEach = kColumnsEachOf;
   static constexpr int kRowWarps = kRowWarpsOf, kColumnWarps = kColumnWarpsOf;
-  static constexpr int kInputs = kInputsOf, kDepth = kDepthOf;  // inputs of a stage; stages
+  // inputs of a pipeline stage; number of stages
+  static constexpr int kInputs = kInputsOf, kDepth = kDepthOf;
   static constexpr int kLoadWarps = kLoadWarpsOf;
   static constexpr int kRows = kRowWarps * kRowLanes * kRowsEach;
   static constexpr int kColumns = kColumnWarps * kColumnLanes * kColumnsEach;
@@ -52,13 +58,14 @@ struct ProductProgram : Tiling {
   using Tiling::kRowsEach;
   static constexpr int kChainWarps = Tiling::kRowWarps * kColumnWarps;
   static constexpr int kWarps = kChainWarps + Tiling::kLoadWarps;
-  // Warps that start copies: the load warps, or all warps.
+  // Warps that start copies: the additional load warps, or all warps if there are none.
   static constexpr int kCopyWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : kWarps;
   static constexpr int kFirstCopyWarp = kWarps - kCopyWarps, kThreads = kCopyWarps * 32;
   static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
   static constexpr int kAhead = Tiling::kLoadWarps > 0 && kRowsEach* kColumnsEach <= 4 ? 2 : 0;
   static_assert(kAhead == 0 || (kGroups % kAhead == 0 && kDepth > 2), "groups ahead");
-  static constexpr int kPitch = kInputs + 4;  // in floats; the padding puts rows in different banks
+  // in floats; the 4 padding floats avoid bank conflicts between rows
+  static constexpr int kPitch = kInputs + 4;
   static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
 
   struct Shared {
@@ -68,7 +75,7 @@ struct ProductProgram : Tiling {
 
   DeviceMatrix matrix;
   const float* x;              // [..][x_stride]
-  const int32_t* row_numbers;  // rows of x to use; null: the first `rows`
+  const int32_t* row_numbers;  // indices of the rows of x to use; null: the first `rows` rows
   float* y;                    // [rows][y_stride]
   int rows, x_stride, y_stride;
   float softcap;  // 0: no softcap
@@ -109,7 +116,7 @@ struct ProductProgram : Tiling {
     }
     for (int step = 0, stage = 0; step < steps; ++step) {
       WaitCopies<kDepth - (kAhead > 0 ? 3 : 2)>();
-      BARRIER();  // the stage (with kAhead also the next) is there; the previous is free
+      BARRIER();  // all threads see the stage (if kAhead > 0, the next too); the previous is free
       const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
       if (next < steps) {
         LoadWeights(shared, free, next, &sources);
@@ -134,19 +141,19 @@ struct ProductProgram : Tiling {
                     (kThreads % kColumns == 0 || kColumns % kThreads == 0),
                 "a thread's pieces lie at fixed distances");
 
-  // A thread's data for eight links of each of its chains.
+  // A thread's weights and inputs for the next eight FMAs of each of its sums.
   struct Group {
     Word4 weights[kColumnsEach];
     Float4 x[2][kRowsEach];
   };
 
-  // The addresses of a thread's pieces of the next stage.
+  // Source addresses of a thread's 16-byte copies for the next stage.
   struct Sources {
     PerThread<const unsigned char*, 1, kWarps> weights;
-    PerThread<int, kRowPiecesEach, kWarps> rows;  // offsets from x in floats, in the first stage
+    PerThread<int, kRowPiecesEach, kWarps> rows;  // in the first stage: offsets from x, in floats
   };
 
-  // Rows after the last row repeat the last row, so that the loads stay in valid memory.
+  // Threads for rows after the last row load the last row, so that they read valid memory.
   HEARTH_HOST_DEVICE void FindRows(int first, Sources* sources) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -162,7 +169,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Columns after the last column are readable memory too (DeviceMatrix::kSlackColumns).
+  // Loads past the last column read the slack (DeviceMatrix::kSlackColumns), which is valid memory.
   HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step, Sources* sources) const {
     const int64_t group_bytes = static_cast<int64_t>(matrix.columns) * 16;
     const int groups = matrix.inputs / DeviceMatrix::kGroup - step * kGroups;
@@ -223,7 +230,8 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // `inputs`: inputs from the stage's first input to the end. `after`: the place of the next stage.
+  // `inputs`: number of inputs from the stage's first input to the last input of the matrix.
+  // `after`: index of the next stage in the ring buffer.
   template <class Sums, class Ahead>
   HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int after, int inputs,
                                    Sums* sums, Ahead* ahead) const {
@@ -265,7 +273,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Adds eight links to each chain.
+  // Adds eight inputs to each sum of the thread.
   HEARTH_HOST_DEVICE void AddGroup(const Shared* shared, int stage, int group, int warp, int lane,
                                    float* sums) const {
     Word4 weights[kColumnsEach];
@@ -302,7 +310,7 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // Adds four links to each chain.
+  // Adds four inputs to each sum of the thread.
   HEARTH_HOST_DEVICE void AddHalf(const Word4* weights, int half, const Float4* x_rows,
                                   float* sums) const {
     HEARTH_UNROLL
@@ -350,8 +358,8 @@ struct ProductProgram : Tiling {
     }
   }
 
-  // FirstRow: a thread's first row in the block; its rows are kRowLanes apart. Column: its column
-  // number c.
+  // FirstRow: the first of a thread's rows, relative to the block; its rows are kRowLanes apart.
+  // Column: the thread's column number c, relative to the block.
   static HEARTH_HOST_DEVICE int FirstRow(int warp, int lane) {
     return warp / kColumnWarps * (kRowLanes * kRowsEach) + lane / kColumnLanes;
   }

@@ -1,5 +1,4 @@
-// ProgramList: every block program, by number, so that host code can launch programs without the
-// device's compiler.
+// ProgramList: numbers all block programs, so that host code compiled without nvcc can launch them.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
@@ -23,27 +22,27 @@ struct TypeList {
 template <class... A, class... B>
 TypeList<A..., B...> Joined(TypeList<A...>, TypeList<B...>);
 
-// An empty place in the list: a shape without pairs.
+// Placeholder in ProgramList for a tile shape that cannot process a matrix pair.
 struct NoProgram {};
 
-// Parameters: row lanes, rows each, columns each, row warps, column warps, inputs of a stage,
-// stages, load warps. All tilings give the same bits; ChooseProduct (product_choice.h) takes the
-// fastest.
+// Template arguments: row lanes, rows of a thread, columns of a thread, row warps, column warps,
+// inputs of a stage, stages, load warps. All tilings give the same bits; ChooseProduct
+// (product_choice.h) selects the fastest one.
 using ProductTilings = TypeList<
-    // One row.
+    // For one row.
     ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
-    // Two to eight rows.
+    // For two to eight rows.
     ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<4, 1, 2, 1, 1, 128, 8>,
     ProductTiling<1, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 2, 4, 1, 2, 64, 4>,
-    // Up to 32 rows.
+    // For at most 32 rows.
     ProductTiling<2, 1, 2, 4, 1, 128, 4, 1>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
     ProductTiling<4, 8, 8, 1, 4, 32, 4>,
-    // More rows.
+    // For more rows.
     ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
     ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
 
-// The arguments of every ProductProgram have this layout, so a step can choose the shape at run
-// time.
+// All instances of ProductProgram have the memory layout of AnyProduct, so a step can select the
+// tile shape at run time.
 using AnyProduct = ProductProgram<ProductTiling<1, 1, 2, 1, 1, 128, 4>, false>;
 
 template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
@@ -65,7 +64,7 @@ using ProgramList = decltype(Joined(
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9;
 
-// Returns the number of a program in a list; -1: not in the list.
+// Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
 constexpr int NumberIn(TypeList<Programs...>) {
   int number = -1, i = 0;
@@ -75,12 +74,13 @@ constexpr int NumberIn(TypeList<Programs...>) {
 template <class Program>
 inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 
-// Returns the program number of a product shape, for a pair with GELU or for one matrix.
+// Returns the program number of a product with the given tile shape: for a matrix pair with GELU if
+// `is_gelu`, else for one matrix.
 constexpr int ProductNumber(int shape, bool is_gelu) {
   return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
 }
 
-// Calls visit(Program()) for each program in order; Program() is value-initialised.
+// Calls visit(Program()) for each program in list order, with a value-initialised program.
 template <class Visit, class... Programs>
 void ForEachProgram(TypeList<Programs...>, Visit visit) {
   (visit(Programs()), ...);

@@ -1,5 +1,6 @@
-// Programs over a step's rows between its products: embedding, norms, rotation of heads. The order
-// of operations is that of worker/kernels/row_kernels.h, so the bits are the same.
+// GPU programs for the operations between the matrix products of a step: embedding, norms, and
+// rotary position embedding. The order of operations is that of worker/kernels/row_kernels.h, so
+// the bits are the same.
 #ifndef HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
 #define HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
 
@@ -11,11 +12,11 @@
 
 namespace hearth {
 
-// The most columns of a row: the hidden size of 27B is 5,376.
+// Maximum columns of a row; Gemma 3 27B has the largest hidden size, 5,376.
 inline constexpr int kRowColumnsMax = 5632;
 
-// Writes sixteen partial sums of squares; the first half of a warp computes them. Values are loaded
-// ahead, because the FMA chain would otherwise wait for each load.
+// Writes sixteen partial sums of squares; lanes 0 to 15 of a warp compute them. Values are loaded
+// kAhead iterations early, because each FMA would otherwise wait for its load.
 HEARTH_HOST_DEVICE void SumSquares(const float* values, int columns, int lane, float* partial) {
   constexpr int kAhead = 8, kRun = 16 * kAhead;
   if (lane >= 16) return;
@@ -43,7 +44,8 @@ HEARTH_HOST_DEVICE float InverseNorm(const float* partial, int columns, float ep
   return exact::Div(1.0f, exact::Sqrt(exact::Add(mean, epsilon)));
 }
 
-// Copies a row to shared memory, by all threads of a block. REQUIRES: `columns` is a multiple of 4.
+// Copies a row to shared memory with all threads of the block. REQUIRES: `columns` is a multiple of
+// 4.
 template <int kWarps>
 HEARTH_HOST_DEVICE void CopyRow(const float* from, int columns, float* to) {
   FOR_WARPS(warp, kWarps) {
@@ -55,7 +57,7 @@ HEARTH_HOST_DEVICE void CopyRow(const float* from, int columns, float* to) {
   }
 }
 
-// x = embedding * scale, normed = RmsNorm(x). One block for each row.
+// x = embedding * scale, normed = RmsNorm(x). One thread block for each row.
 struct EmbedProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {
@@ -109,7 +111,7 @@ struct EmbedProgram {
   }
 };
 
-// x += RmsNorm(y), normed = RmsNorm(x). One block for each row.
+// x += RmsNorm(y), normed = RmsNorm(x). One thread block for each row.
 struct AddNormProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {
@@ -171,9 +173,9 @@ struct AddNormProgram {
   }
 };
 
-// Processes each row [queries, keys, values]: queries are normed and rotated in place; keys are
-// normed and rotated into their block; values are copied to their block. One warp for each head of
-// a row.
+// Processes each row [queries, keys, values]. Queries are normed and rotated (RoPE) in place. Keys
+// are normed, rotated and written to their KV block. Values are copied to their KV block. One warp
+// for each head of a row.
 struct HeadNormProgram {
   static constexpr int kWarps = 8, kHeadDimMax = 256;
   struct Shared {
@@ -235,14 +237,14 @@ struct HeadNormProgram {
   }
 
  private:
-  static constexpr int kTurns = kHeadDimMax / 2 / 32;  // pairs of a lane
-  // The destination of a head.
+  static constexpr int kTurns = kHeadDimMax / 2 / 32;  // rotated pairs that one lane processes
+  // Where HeadNormProgram writes one head.
   struct Place {
     float* to;
     int position;
     bool is_query, is_value;
   };
-  // Factors for two numbers that are rotated together.
+  // Norm weights and RoPE factors for two elements of a head that are rotated together.
   struct Turn {
     float first_norm, second_norm, cos, sin;
   };
@@ -258,7 +260,8 @@ struct HeadNormProgram {
     float* to = Head(unit);
     if (!is_query) {
       std::byte* slice = InGlobal(table.lists[is_global].row_blocks[row]) + place.offset;
-      const int64_t plane = head - place.heads;  // planes: keys, then values
+      // index in the KV block: first the keys of all KV heads, then the values
+      const int64_t plane = head - place.heads;
       to = reinterpret_cast<float*>(slice) +
            (plane * place.split + position % place.split) * place.head_dim;
     }

@@ -43,7 +43,8 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
     list.row_items.clear();
     list.blocks.clear();
     list.row_blocks.clear();
-    if (shape_.LayersIn(is_global) == 0) continue;  // no layers: the sequences have no blocks
+    // without layers of this kind the sequences have no blocks
+    if (shape_.LayersIn(is_global) == 0) continue;
     for (const DevicePart& part : parts) AddRows(part, is_global, splits, &list);
   }
   for (const DevicePart& part : parts) {
@@ -100,7 +101,8 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
   }
 }
 
-// Adds a tile's items: one for each split, or, if there is no room for states, one for all splits.
+// Adds the attention items of a tile of rows: one item for each split; if too few item entries are
+// free, one item that covers all splits.
 void StepPlan::AddTile(const AttendItem& tile, bool splits, List* list) {
   const auto first = static_cast<int32_t>(list->items.size());
   if (!splits || first + tile.splits > capacity_.items - capacity_.rows) {

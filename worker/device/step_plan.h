@@ -1,6 +1,6 @@
-// StepPlan: builds the StepTable of a step on the host.
+// StepPlan: builds the StepTable of a step on the host and copies it to the device.
 //
-// Thread safety: none. It keeps its memory for the next step.
+// Thread safety: none. The buffers are reused by the next step.
 #ifndef HEARTH_WORKER_DEVICE_STEP_PLAN_H_
 #define HEARTH_WORKER_DEVICE_STEP_PLAN_H_
 
@@ -20,17 +20,17 @@ namespace hearth {
 struct DevicePart {
   absl::Span<const int32_t> tokens;
   int begin = 0;  // position of the first token
-  int want = 0;   // logits are wanted of the last `want` tokens
-  // For each group (local, global): the block of each split in device memory, up to the last
-  // token's split; null if no row sees the split.
+  int want = 0;   // the logits of the last `want` tokens are computed
+  // blocks[0]: local layers; blocks[1]: global layers. The KV block of each split in device memory,
+  // up to the split of the last token; null if no row attends to the split.
   std::array<absl::Span<std::byte* const>, 2> blocks;
 };
 
-// Capacity of a table. It also determines the memory of split states.
+// Maximum sizes of a StepTable. They also determine the memory for softmax states of splits.
 struct StepCapacity {
   int rows = 0, wanted = 0;
-  int items = 0;   // items of one group
-  int blocks = 0;  // blocks of one group, all sequences together
+  int items = 0;   // attention items of one kind of layer, local or global
+  int blocks = 0;  // KV blocks of one kind of layer, all sequences together
   int tile_rows = 0;
 };
 
@@ -38,9 +38,9 @@ class StepPlan {
  public:
   StepPlan(Device* device, const DeviceShape& shape, const StepCapacity& capacity);
 
-  // Writes the table of a step. `splits`: compute the few rows of single tokens split by split;
-  // otherwise an item covers all splits of its rows. REQUIRES: the parts' rows, wanted rows and
-  // blocks are within the capacity.
+  // Writes the StepTable of a step. If `splits`, an attention item covers one token and one split
+  // (or all splits, once few item entries are free); otherwise an item covers all splits of its
+  // rows. REQUIRES: the parts' rows, wanted rows and blocks are within the capacity.
   void Write(absl::Span<const DevicePart> parts, bool splits);
 
   const StepTable& table() const { return table_; }
