@@ -17,14 +17,16 @@ import sys
 import tarfile
 import tokenize
 
-from tidy_names import TOKEN, line_of, said
+import blind_messages
+from tidy_names import TOKEN, line_of
 
 C_FAMILY = (".cc", ".h", ".cu", ".cuh", ".proto")
 MESSAGE_FOLDERS = ("proto", "cache_store", "worker", "services", "python", "scripts", "hearth")
 WORDS_MIN = 4
 WORD = re.compile(r"[A-Za-z]{2,}")
 NO_PROSE = re.compile(r"^(clang-format|NOLINT|namespace|noqa|type:|!)|Copyright|SPDX")
-COMMENT_LINE = re.compile(r"\s*(//|#( |!|$))")
+STATEMENT_LINES = 4
+CONTINUES = re.compile(r"[.?+<=|&)\]]|->|:(?!:)|-\s")
 GTEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.M)
 
 
@@ -54,59 +56,50 @@ def comment_marks(path, text):
                 yield number, len(match[1]), match[2]
 
 
+def statement(code, at):
+    """Line `at` of the code, with the other lines of its statement; STATEMENT_LINES at most."""
+    def depth(text):
+        return text.count("(") + text.count("[") - text.count(")") - text.count("]")
+
+    first, last, text = at, at, code[at]
+    while 0 < first and at - first < STATEMENT_LINES and code[first - 1] and (
+            depth(text) < 0 or CONTINUES.match(text)):
+        first -= 1
+        text = f"{code[first]} {text}"
+    while last + 1 < len(code) and last - at < STATEMENT_LINES and depth(text) > 0:
+        last += 1
+        text = f"{text} {code[last]}"
+    return re.sub(r"(?<=[(\[]) | (?=[)\].])", "", text)
+
+
 def comments(path, text):
     """(line, comment, code that it stands on); consecutive lines are one comment."""
-    lines, blocks = text.splitlines(), []
+    code, blocks = text.splitlines(), []
     for line, column, words in comment_marks(path, text):
-        is_own_line = not lines[line - 1][:column].strip()
+        is_own_line = not code[line - 1][:column].strip()
+        code[line - 1] = code[line - 1][:column]
         if blocks and is_own_line and words.strip() and blocks[-1][1:3] == [line - 1, column]:
             blocks[-1][1] = line
             blocks[-1][3] += " " + words.strip()
         else:
             blocks.append([line, line, column, words.strip()])
-    for first, last, column, words in blocks:
-        before = lines[first - 1][:column].strip()
-        after = next((code.strip() for code in lines[last:]
-                      if code.strip() and not COMMENT_LINE.match(code)), "")
-        yield first, words, before or after
+    code = [line.strip() for line in code]
+    for first, _, _, words in blocks:
+        at = next((at for at in range(first - 1, len(code)) if code[at]), None)
+        yield first, words, "" if at is None else statement(code, at)
     if path.endswith(".py"):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 if doc := ast.get_docstring(node):
-                    yield node.body[0].lineno, " ".join(doc.split()), lines[node.lineno - 1].strip()
-
-
-def python_messages(text):
-    """(line, literal) of a Python file; a value in an f-string is a star."""
-    tree = ast.parse(text)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
-              for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "*"
-                                       for part in node.values)
-        elif (isinstance(node, ast.Constant) and isinstance(node.value, str)
-              and id(node) not in docs | inside):
-            yield node.lineno, node.value
+                    shown = statement(code, node.lineno - 1)
+                    yield node.body[0].lineno, " ".join(doc.split()), shown
 
 
 def messages(path, text):
-    """(line, message, ""): literals of errors, log lines and help."""
-    if path.split("/")[0] not in MESSAGE_FOLDERS:
-        return
-    if path.endswith(".py"):
-        found = list(python_messages(text))
-    elif path.endswith(C_FAMILY):
-        found = list(said(text))
-    else:
-        found = [(text.count("\n", 0, match.start()) + 1, match[1])
-                 for match in re.finditer(r'"((?:\\.|[^"\\\n])*)"', text)]
-    last = ""
-    for line, literal in found:
-        if literal not in last and "\n" not in literal.strip():  # a part of the text before it
-            last = literal
-            yield line, " ".join(literal.split()), ""
+    """(line, message, ""): texts of errors, log lines and help."""
+    if path.split("/")[0] in MESSAGE_FOLDERS:
+        for line, message in blind_messages.messages(path, text):
+            yield line, message, ""
 
 
 def test_names(path, text):
