@@ -52,11 +52,12 @@ STORE_LIMITS_MIB = HOST_MIB + STAGED_MIB + UNFINISHED_MIB + CONNECTIONS_MIB
 WORKER_LIMITS_MIB = UNFINISHED_MIB + CONNECTIONS_MIB
 QUOTA = "32MiB"
 MOST_RATIO, MOST_MEDIAN_MS, MOST_WORST_MS = 4.0, 50.0, 250.0
-REST_S, REST_SHARE = 5.0, 0.1  # longest wait; share of a core of an idle server
-SETTLE_S = 1.0  # the attack runs this long before the honest client begins
+# After an attack, a server must use at most REST_SHARE of one core within REST_S seconds.
+REST_S, REST_SHARE = 5.0, 0.1
+SETTLE_S = 1.0  # seconds of attack before the honest client begins
 
-# name: (units a second, whether the attacker has a tenant's token). hostile_calls.py defines the
-# unit of each attack.
+# {attack: (units a second, whether the attacker has a tenant's token)}. hostile_calls.py defines
+# the unit of each attack.
 RATES = {
     "half-sent": (20, False), "connect-close": (300, False), "connect-silent": (200, False),
     "connect-preface": (200, False), "garbage": (200, False), "tls-abandoned": (200, False),
@@ -69,10 +70,10 @@ RATES = {
     "lease-flood": (300, True), "lease-endless": (300, True), "list-watch": (200, True),
     "tokenize-words": (5, True), "tokenize-word": (5, True), "prefill-ids": (5, True),
 }
-# Attackers that use caller_bench: (number of the first prompt, pause in ms, more arguments).
-# `neighbour` publishes and fetches 4 MiB; `pin-flood` publishes and pins as much as its tenant may;
-# each sends its next call after the last answer. `generates` keeps 100 requests for one token at
-# a worker, which refuses most of them.
+# {attack: (number of its first prompt, pause between calls in ms, more arguments of caller_bench)}.
+# `neighbour` publishes and fetches 4 MiB. `pin-flood` publishes and pins as much as its tenant may.
+# Both send the next call after the answer to the last one. `generates` keeps 100 requests for one
+# token at a worker, which refuses most of them.
 CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
            "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
 WORKER_CALLERS = {"generates": (1000000, 0, {"threads": 100})}
@@ -98,13 +99,14 @@ def processor_s(pid):
 
 
 def background(nice):
-    """Returns the command prefix that runs an attacker only on idle cores: it stands for another
-    machine, which would not take cores from the server."""
+    """Returns the command prefix that runs an attacker at the lowest priority. The attacker stands
+    for another machine, so it must not take processor time from the server."""
     return [*(["chrt", "--idle", "0"] if shutil.which("chrt") else []), "nice", "-n", str(nice)]
 
 
 def identities_file(folder, names=("honest", "other")):
-    """Writes an identities file for these tenants; returns (file, {tenant: token})."""
+    """Writes an identities file with a token for each of these tenants. Returns (file, {tenant:
+    token})."""
     tokens = {name: "token-of-" + name for name in names}
     identities = [{"name": name, "role": "tenant",
                    "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
@@ -129,7 +131,7 @@ class Server:
         else:
             self.process = self.store("tls" in kind)
             self.limits_mib = STORE_LIMITS_MIB
-        self.honest()  # warms up: the first calls are slower
+        self.honest()  # the first calls are slower and are not measured
         self.before_mib = memory_mib(self.process, "VmRSS")
 
     def identities(self):
@@ -172,7 +174,7 @@ class Server:
 
 
 def rest(process):
-    """Waits, at most REST_S, until the process (a Popen) is idle after the last attack."""
+    """Waits until the process (a Popen) is idle after an attack, at most REST_S."""
     end = time.monotonic() + REST_S
     while time.monotonic() < end:
         begin, used = time.monotonic(), processor_s(process.pid)
@@ -189,7 +191,8 @@ class Attacker:
         kind = "worker" if server.kind == "worker" else "store"
         if name in ALL_CALLERS:
             first, pause_ms, more = ALL_CALLERS[name]
-            # New prompts in each turn: storing or pinning the same prompts again is no work.
+            # Each turn uses new prompts, because storing or pinning a stored prompt again costs the
+            # server nothing.
             argv = server.caller(100000, pause_ms, "other", first=first + 100001 * turn, **more)
         else:
             rate, is_known = RATES[name]
@@ -202,15 +205,15 @@ class Attacker:
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):
-        """Ends the process. Returns its report, whether it counts as an attack, and its share of a
-        core."""
+        """Ends the attacker. Returns its report, with is_attack (it kept attacking until now) and
+        the share of a core that it used."""
         is_attack = self.popen.poll() is None
         if self.name in ALL_CALLERS:
             self.popen.kill()
         self.popen.stdin.close()
         text = self.popen.stdout.read()
         seconds = time.monotonic() - self.begin
-        if self.popen.returncode is not None:  # it ended by itself
+        if self.popen.returncode is not None:  # the attacker has exited by itself
             return {"is_attack": False, "share": 0.0}
         _, status, usage = os.wait4(self.popen.pid, 0)
         self.popen.returncode = 0
@@ -224,8 +227,8 @@ class Attacker:
 
 
 def calls_under_attack(server, attacked, name, turn):
-    """Runs the honest client against `server` while `attacked` is under attack. Returns the
-    client's result, and the shares of a core."""
+    """Runs the honest client against `server` while `attacked` is under attack. Returns (figures of
+    the honest client, cores used by the attacked server and by the attacker)."""
     attacker = Attacker(attacked, name, server.args.nice, turn)
     time.sleep(SETTLE_S)
     pid = attacked.process.popen.pid
@@ -240,9 +243,10 @@ def calls_under_attack(server, attacked, name, turn):
 
 
 def measure(args, server, name, twin=None):
-    # Resets VmHWM: a worker's start needs more memory than its work.
+    # Resets VmHWM (peak memory), because a worker needs more memory to start than to serve.
     pathlib.Path(f"/proc/{server.process.popen.pid}/clear_refs").write_text("5")
-    if name == "trickle-read":  # stores 16 MiB, which the attacker then requests and does not read
+    # Stores 16 MiB. The attacker requests these bytes and does not read the answer.
+    if name == "trickle-read":
         subprocess.run(server.caller(0, 0, "other", first=0, mib=16), check=True,
                        stdout=subprocess.DEVNULL)
     alone, attacked, shares, control = [], [], [], []
@@ -274,8 +278,8 @@ def started(args, names, kind):
 
 
 def measured(args, chosen):
-    """Yields the rows: a new store for each attack, but one worker for all attacks, because a
-    worker's start takes as long as two attacks."""
+    """Yields the rows of all attacks. Each attack gets a new store, but all attacks share one
+    worker, because starting a worker takes as long as two attacks."""
     workers = [name for kind, name in chosen if kind == "worker"]
     for kind, name in chosen:
         if kind != "worker":

@@ -63,15 +63,15 @@ in_hearth() {
 
 wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# touch_line FILE: changes the first line by a comment.
+# touch_line FILE: appends a random comment to the first line.
 touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 
-# Measures what one changed line costs: everything that is compiled and linked again, tests too. In
-# the .proto file, a comment changes.
+# Measures the cost of an edit: changes one line, then compiles and links everything that depends on
+# it, tests included. In the .proto file, the changed line is a comment.
 measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
-  # The header that all parts of the store include has one of two names, by revision.
+  # The header that all parts of the store include has another name in old revisions.
   for name in cache_store/store_impl.h cache_store/store/store_core.h worker/model/torch/gemma.cc \
     proto/cache_store.proto; do
     [[ -f $name ]] || continue
@@ -91,7 +91,7 @@ measure() {
   cost "${revision}_set-up" bash -c "$(in_hearth 'setup_tools; setup_model')"
   cost "${revision}_build-of-the-demo" \
     bash -c "$(in_hearth 'build_release hearth-store hearth-worker hearthctl')"
-  # .ci/run does the rest of the work of a first run.
+  # Measures .ci/run after the demo: it builds and tests what the demo did not need.
   if wants ci; then
     cost "${revision}_rest-of-ci" bash .ci/run
     seconds[${revision}_ci]=$((seconds[${revision}_set-up] + \

@@ -31,7 +31,7 @@ from engines import Hearth  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 ENGINE_ROWS = ("prefill 512", "prefill 2048", "decode 512", "batch 8 256", "warm")
-STREAMS = ((1, 100), (8, 40))  # (streams, tokens of each stream)
+STREAMS = ((1, 100), (8, 40))  # (number of parallel streams, tokens to generate in each stream)
 DOOR = re.compile(r"^(\w+): first token ([\d.]+) ms, ([\d.]+) tokens/s")
 
 

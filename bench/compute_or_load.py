@@ -61,7 +61,8 @@ class ThrottlingProxy:
             while data := await reader.read(PIECE_BYTES):
                 now = time.monotonic()
                 self.free_at[way] = max(self.free_at[way], now) + len(data) / self.rate
-                # asyncio's timers have a resolution of 1 ms: shorter waits are added to later ones.
+                # asyncio's timers have a resolution of 1 ms, so a delay of 2 ms or less is carried
+                # over to the next piece.
                 if (wait := self.free_at[way] - now) > 0.002:
                     await asyncio.sleep(wait)
                 writer.write(data)
@@ -77,7 +78,8 @@ class ThrottlingProxy:
         except OSError:
             writer.close()
             return
-        for end in (writer, far_writer):  # bytes here have not arrived
+        # Keep write buffers small: bytes in a buffer count as not yet sent.
+        for end in (writer, far_writer):
             end.transport.set_write_buffer_limits(high=PIECE_BYTES)
         await asyncio.gather(self._pass_on(reader, far_writer, "up"),
                              self._pass_on(far_reader, writer, "down"))
@@ -110,7 +112,8 @@ class Bench:
                  self.args.threads]
         if load == "always":
             flags += ["--fetch-budget", "3600s"]
-        if address == self.proxy.address:  # else the worker reads shared memory, not the proxy
+        # Without this flag, the worker would read shared memory and bypass the proxy.
+        if address == self.proxy.address:
             flags += ["--store-shared-memory", "off"]
         return self.cluster.worker(self.args.model, address, *flags)
 
@@ -119,8 +122,8 @@ class Bench:
                                      "--breakpoint", self.args.prefix, *flags)
 
     def measure(self, sides, warm, turns=None):
-        """Measures the workers of `sides` by turns. Before, each worker of `warm` gets three
-        requests, to learn the link's speed."""
+        """Measures the workers of `sides` alternately. Before that, each worker in `warm` gets
+        three requests, from which it learns the speed of the link."""
         for worker in warm:
             for _ in range(3):
                 self.ask(worker, "--cache", "read")
@@ -135,7 +138,8 @@ class Bench:
         return {side: statistics.median(all_ms) for side, all_ms in times.items()}, decided
 
     def slowdown(self, never, rate, slow):
-        """In each turn, a new worker measures the fast link and then loads by the slow link."""
+        """Each repetition starts a new worker, which measures the fast link; then the link is made
+        slow and the worker must decide whether to load through it."""
         turns = []
         for _ in range(self.args.reps):
             self.proxy.rate = rate * 1e6

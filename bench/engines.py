@@ -39,9 +39,9 @@ COMMANDS = ["prefill 512", "prefill 2048", "prefill 4096", "decode 512", "decode
             "batch 8 256"]
 PREFIX, ENDING = 2048, 64
 DECODED, BATCHED = 32, 128
-QUIET_S = 0.4  # until the spinning threads of the engine before are asleep
+QUIET_S = 0.4  # pause before a measurement, until spinning threads of the last engine sleep
 GGUF_TYPES = ("F32", "BF16", "Q8_0")
-# Models with random weights repeat tokens, which speculative decoding would guess.
+# Speculation is off: models with random weights repeat tokens, which are too easy to guess.
 STEPWISE = ("--cache", "off", "--speculate", 0)
 
 
@@ -156,8 +156,8 @@ def start_on_files(args, cluster, log):
 
 
 def start_engines(args, cluster, log):
-    """Returns {name: function of a command that returns seconds}. Other engines are compared with
-    the first."""
+    """Returns {engine: function that runs a command and returns its seconds}. The other engines are
+    compared with the first."""
     if args.file:
         return start_on_files(args, cluster, log)
     store = cluster.store(args.work / "data")
@@ -179,7 +179,7 @@ def start_engines(args, cluster, log):
 
 
 def measured(name, command):
-    """Whether this engine is measured with this command."""
+    """Returns whether this engine is measured with this command."""
     if name in ("hearth pool", "hearth tcp"):
         return command == "warm"
     if name == "hearth/q8_0 int8":

@@ -89,7 +89,7 @@ class Volume:
 
 
 class Points:
-    """Publishes prompts of several sizes, and records the acknowledged ones in `known`."""
+    """Publishes prompts of several sizes, and records acknowledged restore points in `known`."""
 
     def __init__(self, cache, chunks, seed):
         self.cache = cache
@@ -118,7 +118,7 @@ class Points:
         return random.Random(f"{ids[:4]} {one} {layer}").randbytes(layout.slice_bytes(one.tokens))
 
     def fetch(self, store, known):
-        """Fetches a point; returns the error, or None if its bytes are right."""
+        """Fetches a restore point. Returns the error, or None if the bytes are right."""
         model, ids, tokens = known
         layout = self.models[model].layout
         try:
@@ -176,7 +176,7 @@ def run_small(cluster, volume, points, args):
 
 
 def publishes_again_s(store, points):
-    """Returns the seconds until a publish succeeds; None if none succeeds in 2 * PATIENCE_S."""
+    """Returns the seconds until a publish succeeds; None if none succeeds within 2 * PATIENCE_S."""
     begun = time.monotonic()
     while time.monotonic() - begun < 2 * PATIENCE_S:
         try:
@@ -199,12 +199,12 @@ def run_full(cluster, volume, points, args):
 
     def publish_and_fetch(store, when):
         for number in range(8):
-            # Frees some room, which both the store and the other program begin to use.
+            # Frees some disk space. The store and the other program then both write into it.
             volume.make_some_room(number % 4 * 4 * MIB)
             filling = threading.Thread(target=volume.fill, args=(64 << 10, 0.002))
             filling.start()
             while filling.is_alive():
-                # Few publishes: more would exceed the store's limit and evict other points.
+                # Few publishes: more would exceed the store's limit and evict other restore points.
                 if len(points.known) < 2 * POINTS:
                     with contextlib.suppress(points.cache.HearthError):
                         points.publish(store, is_small=True)
@@ -258,7 +258,7 @@ def run_filled(cluster, volume, points, args):
         said = [points.fetch(store, known) for known in points.known]
         waits = [publishes_again_s(store, points) for _ in range(POINTS)]
     node.stop()
-    # A point that was evicted answers with fewer tokens.
+    # For an evicted restore point, fetch() says how many tokens are left, which is no error.
     wrong = [one for one in said if one is not None and not one.endswith("tokens")]
     print(f"{args.kind} {args.mib} MiB: filled by {filled} points, published again after "
           f"{took_s} s, {said.count(None)} served, {len(wrong)} wrong fetches {wrong[:3]}, "

@@ -61,15 +61,15 @@ BUDGET_MIB, BESIDE_MIB, BACK_MIB = 128, 128, 64
 MOST_RATIO, MOST_HEALTH_MS, MOST_JSON_STOP_S, MOST_STOP_S = 2.0, 50.0, 1.0, 10.0
 STATUSES = {0, 100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503}
 BACK_WITHIN_S = 30.0
-SETTLE_S = 1.0  # the attack runs this long before the honest client begins
-CALL_S, HEALTH_S = 30.0, 5.0  # time limits of a chat and of /health
-EACH_HEALTH_S = 0.1  # pause between calls of /health
-LEAST_CHATS = 3  # even if they take longer than the turn
+SETTLE_S = 1.0  # seconds of attack before the honest client begins
+CALL_S, HEALTH_S = 30.0, 5.0  # seconds after which a chat and a /health request fail
+EACH_HEALTH_S = 0.1  # seconds between /health requests
+LEAST_CHATS = 3  # chats to measure at least, even if the round then takes longer
 PAGE_MIB = 4096 / (1 << 20)
 
 
 class Chats(BackgroundThread):
-    """Streams one chat after the other; `firsts`: seconds to the first token of each."""
+    """Streams chats, one after the other. `firsts`: seconds to the first token of each chat."""
 
     numbers = itertools.count()
 
@@ -93,7 +93,7 @@ class Chats(BackgroundThread):
 
 
 class Health(BackgroundThread):
-    """Requests /health in a loop; `waits`: milliseconds of each."""
+    """Requests /health in a loop. `waits`: milliseconds of each request."""
 
     def __init__(self, url):
         super().__init__()
@@ -172,7 +172,7 @@ class Case:
         self.process = self.worker.popen
 
     def honest(self, seconds):
-        """Runs both honest clients for this long; returns them with their figures."""
+        """Runs both honest clients (Chats and Health) for this long; returns them."""
         url = self.worker.url("http")
         with Chats(url, self.token) as chats, Health(url) as health:
             end = time.monotonic() + seconds
@@ -185,7 +185,7 @@ class Case:
         return Attacker(self.args, self.name, self.worker, self.attackers)
 
     def measure(self):
-        self.honest(0)  # warms up: the first calls are slower
+        self.honest(0)  # the first calls are slower and are not measured
         rest(self.process)
         alone, alone_health = self.honest(self.args.alone)
         before = resident_mib(self.process)
@@ -210,7 +210,8 @@ class Case:
         return row
 
     def back(self, before):
-        """Waits until the memory is within BACK_MIB of `before`, at most 30 s; returns it."""
+        """Waits, at most 30 s, until the memory is at most `before` + BACK_MIB. Returns the
+        memory."""
         end = time.monotonic() + BACK_WITHIN_S
         while self.process.poll() is None and time.monotonic() < end:
             if resident_mib(self.process) <= before + BACK_MIB:
@@ -219,14 +220,14 @@ class Case:
         return resident_mib(self.process)
 
     def died(self, memory):
-        """Returns why the worker ended; empty if it is alive."""
+        """Returns why the worker ended; empty if it is running."""
         if memory.killed:
             return f"killed at {self.args.most_mib} MiB"
         code = self.process.poll()
         return "" if code is None else f"ended with {code}"
 
     def stop(self):
-        """Returns the seconds from SIGTERM to the worker's end, while the attack runs again."""
+        """Repeats the attack and sends SIGTERM. Returns the seconds until the worker has ended."""
         with Memory(self.process, self.args.most_mib):
             attacker = self.attacker()
             time.sleep(2 * SETTLE_S)

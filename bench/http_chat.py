@@ -24,8 +24,8 @@ WORDS = "the keeper of the light climbs the stairs before the evening comes and 
 
 
 def ask(url, messages, timeout_s=600, token="", **fields):
-    """Streams a chat; returns (text, seconds to the first text, usage). `fields`: more fields of
-    the request."""
+    """Streams a chat. Returns (text, seconds to the first text, usage). `fields`: additional fields
+    of the request."""
     body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, **fields}
     headers = {"Content-Type": "application/json"}

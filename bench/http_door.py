@@ -159,7 +159,7 @@ def main():
             certificate, key = make_certificate(folder, "worker")
             tls = ssl.create_default_context(cafile=certificate)
             flags = ("--tls-cert", certificate, "--tls-key", key)
-        # Without a pool: the memory of kept answers must not count.
+        # No pool: pooled answers would count as memory of the connections.
         worker = cluster.worker(args.model, "none", "--max-queue", 2 * args.streams,
                                 "--pool-bytes", "0", *flags, pages=("http", "metrics"))
         if args.what == "scrapes":

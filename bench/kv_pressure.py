@@ -61,7 +61,7 @@ class Chat(threading.Thread):
                     if "error" in event:
                         raise OSError(event["error"])
                     piece = event["choices"][0]["delta"].get("content")
-                    if not piece:  # the role, or part of a character
+                    if not piece:  # an event with the role, or with an incomplete character
                         continue
                     self.pieces.append(piece)
                     self.times.append(time.monotonic())
@@ -77,7 +77,7 @@ def turn(worker, texts, tokens):
     chats = [Chat(worker.url("http"), text, tokens) for text in texts]
     for chat in chats:
         chat.start()
-        time.sleep(0.01)  # so that the first chat is the oldest request
+        time.sleep(0.01)  # the first chat must arrive first, as the oldest request
     for chat in chats:
         chat.join()
     return time.monotonic() - begin, chats
@@ -110,7 +110,7 @@ def main():
             faults += ["a text differs" for few, many in zip(chats["little"], chats["ample"])
                        if "".join(few.pieces) != "".join(many.pieces)]
             if number == 0:
-                continue  # the first round warms the workers up
+                continue  # the first round only warms up the workers
             rows.append(row)
             for side in workers:
                 times = chats[side][0].times

@@ -62,7 +62,7 @@ class Bench:
         many = [self.chat("many") for _ in range(self.args.calls)]
         for chat in many:
             chat.start()
-        time.sleep(1)  # until all are sent
+        time.sleep(1)  # wait until the server has received all chats
         beside, step = self.honest(self.args.turns)
         running = sum(chat.is_alive() for chat in many)
         for chat in many:
@@ -84,7 +84,7 @@ def main():
         file, tokens = identities_file(pathlib.Path(work), TENANTS)
         worker = cluster.worker(args.model, "none", "--identities-file", file, pages=("http",))
         bench = Bench(args, worker.url("http"), tokens)
-        bench.honest(2)  # warms up: the first calls are slower
+        bench.honest(2)  # the first calls are slower and are not measured
         rounds = []
         for _ in range(args.rounds):
             rounds.append(bench.round())

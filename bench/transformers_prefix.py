@@ -70,8 +70,8 @@ def one_process(mode, ending, address, file):
 
 
 def needed_bytes(config):
-    """Returns the least bytes of KV to restore: all tokens of full layers, and the last W - 1
-    tokens of sliding layers."""
+    """Returns the KV bytes that a restore must read: all tokens of full-attention layers, and the
+    last window - 1 tokens of sliding layers."""
     rows = sum(PREFIX_TOKENS if kind == "full_attention" else config.sliding_window - 1
                for kind in config.layer_types)
     return rows * 2 * config.num_key_value_heads * config.head_dim * 4

@@ -37,7 +37,7 @@ SLOW_S = 0.02  # for each piece
 
 
 class Wire:
-    """A proxy with one port in front of both stores; `fault` is its current fault."""
+    """A proxy with one port in front of two stores. `fault`: the fault that it makes now."""
 
     def __init__(self, address, full_address):
         self.addresses = {False: address, True: full_address}
@@ -77,8 +77,8 @@ class Wire:
         writer.close()
 
     def change(self, fault):
-        """Sets the fault. Closes open connections if the proxy stops, or changes to the other
-        store."""
+        """Sets the fault. Closes open connections if the fault stops the proxy or switches to the
+        other store."""
         def set_it():
             if {fault, self.fault} & {"killed", "full"}:
                 for writer in self.open:
@@ -88,7 +88,7 @@ class Wire:
 
 
 def idle_cores():
-    """Returns the cores that this process uses, measured for 10 s."""
+    """Measures for 10 s how many processor cores this process uses."""
     def spent():
         polling = [int((task / "schedstat").read_text().split()[0]) / 1e9
                    for task in pathlib.Path("/proc/self/task").iterdir()

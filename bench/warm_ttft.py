@@ -33,7 +33,7 @@ ENDING_TOKENS = 64
 
 
 def windowed_minimum_bytes(model_dir):
-    """Returns the least KV bytes of a restore point at PREFIX_TOKENS, in float32."""
+    """Returns the KV bytes in float32 that a restore point at PREFIX_TOKENS needs at least."""
     config = json.loads((pathlib.Path(model_dir) / "config.json").read_text())
     config = config.get("text_config", config)
     row = 2 * config["num_key_value_heads"] * config["head_dim"] * 4
@@ -58,7 +58,8 @@ def run(args):
         first = cluster.generate(bare.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS,
                                  "--wait-published")
         stats = cluster.ctl("stats", "--store", store.address)
-        point = cluster.ctl("ls", "--store", store.address)  # the last of the list: the oldest
+        # `ls` ends with the oldest restore point.
+        point = cluster.ctl("ls", "--store", store.address)
         assert point["tokens"] == PREFIX_TOKENS, point
         cluster.generate(pooled.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS)
         for ending in endings[:args.reps]:

@@ -23,7 +23,8 @@ def main(address: str, document: str, questions: list[str]) -> None:
             answer = stream.answer
             print(f"\n[{answer.cached_tokens} of {answer.prompt_tokens} tokens restored, "
                   f"first token after {answer.finished.ttft_ms:.0f} ms]")
-            # With the answer's token ids, the next turn restores this turn and its answer.
+            # Passes the answer's token ids, so that the next request can restore the prompt and
+            # this answer from the cache.
             chat.append(model(answer.text, answer.token_ids))
 
 

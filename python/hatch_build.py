@@ -17,8 +17,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "hearth_cache/v1"
-# (pattern, replacement), applied in this order: turn asyncio code into blocking code. AsyncStore
-# becomes Store.
+# (pattern, replacement), applied in this order. They turn asyncio code into blocking code; for
+# example, AsyncStore becomes Store.
 BLOCKING = (
     (r"\bhearth_cache\.aio\b", "hearth_cache"),
     (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
@@ -76,7 +76,8 @@ class MessagesHook(BuildHookInterface[Any]):
             build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
         clients = root / "src" / "hearth_cache"
         for path in (clients / "aio").glob("*.py"):
-            if not (clients / path.name).exists():  # else it is written by hand
+            # A blocking module that exists already was written by hand.
+            if not (clients / path.name).exists():
                 made = self.made / path.name
                 made.write_text(blocking(path.read_text(encoding="utf-8")), encoding="utf-8")
                 build_data["force_include"][str(made)] = f"hearth_cache/{path.name}"

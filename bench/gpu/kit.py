@@ -23,10 +23,10 @@ import sys
 import tempfile
 import time
 
-# layer_types of models with fewer layers; None: all layers. The 27B gets two periods of five local
+# {model: layer_types of a shortened model; None: all layers}. The 27B has two periods of five local
 # layers and a global layer.
 GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
-# Bars of rows, by the end of the row's name.
+# {end of a row's name: (comparison, bar)}: results that must hold.
 BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
         "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
         "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
@@ -38,7 +38,7 @@ NOT_RUN = 77  # exit status of a program that cannot run here
 
 
 class NotRun(Exception):
-    """A part cannot run here; the message says why."""
+    """This part of the kit cannot run on this machine; the message says why."""
 
 
 class Failed(NotRun):
@@ -128,7 +128,7 @@ class Kit:
         except NotRun as why:
             state = "failed" if isinstance(why, Failed) else "not run"
             told.update(state=state, why=str(why))
-        except Exception as error:  # an error in a part must not stop the other parts
+        except Exception as error:  # an error in one part must not stop the remaining parts
             told.update(state="failed", why=f"{type(error).__name__}: {error}"[:500])
         told["seconds"] = round(time.monotonic() - begin, 1)
         self.parts.append(told)
@@ -169,8 +169,8 @@ class Kit:
                     [str(a) for a in self.weights_command(geometry)], stdout=log, stderr=log)
 
     def small(self):
-        """Returns --model if given, else a 270M with random weights; without a device, a tiny
-        model."""
+        """Returns --model if given, else a 270M model with random weights or, without a device, a
+        tiny model."""
         if self.model:
             return self.model
         return self.checkpoint("270m" if self.device == "cuda" else "tiny")
@@ -278,8 +278,8 @@ def sanitizers(tools, program, *arguments):
         if not shutil.which("compute-sanitizer"):
             raise NotRun("compute-sanitizer is not installed")
         for tool in tools:
-            # memcheck: a test allocates too much memory on purpose, so API errors are not reported.
-            # initcheck: memory that another process has written looks unwritten.
+            # memcheck: API errors are not reported, because a test allocates too much memory on
+            # purpose. initcheck: reports memory as unwritten if another process has written it.
             more = ["--report-api-errors", "no"] if tool == "memcheck" else []
             tests = ["--gtest_filter=-CudaIpc.*"] if tool == "initcheck" else []
             works = 1
@@ -294,7 +294,7 @@ def sanitizers(tools, program, *arguments):
 
 
 INVARIANT = ("--exactness", "invariant")
-# The most important parts first: the end of the time cuts off the last parts.
+# The most important parts come first, because the last parts are skipped when the time is over.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "probes": probes,

@@ -60,8 +60,8 @@ def cluster_of(kit, folder):
 
 
 def worker_of(cluster, folder, store, *flags):
-    """Starts a worker. If it does not start, ends the part as not run: the device path may not be
-    built, or the model may not fit."""
+    """Starts a worker. If it does not start, raises NotRun: the worker may be built without device
+    support, or the model may not fit."""
     from hearth_procs import ProcessFailed
     try:
         return cluster.worker(folder, store.address, "--load", "always", *flags)

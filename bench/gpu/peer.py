@@ -42,13 +42,14 @@ def rate(device, size, turns):
 
 
 def captured(device, work):
-    """Captures `work` as a CUDA graph; returns a function that replays it. On the CPU: `work`."""
+    """Captures `work` as a CUDA graph and returns a function that replays it. On the CPU, returns
+    `work` itself."""
     if device == "cpu":
         return work
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):  # compiles, and lets libraries allocate their workspaces
+        for _ in range(3):  # compile the kernels, and let libraries allocate their workspaces
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -77,8 +78,8 @@ def products(file, device, dtype, turns):
 
 
 class FixedKv:
-    """Keys and values of one layer with a fixed number of tokens; a step overwrites the last
-    token."""
+    """Keys and values of one layer for a fixed number of tokens. Each decoding step overwrites the
+    last token."""
 
     def __init__(self, config, rows, length, like):
         shape = rows, config.num_key_value_heads, length, config.head_dim
@@ -96,7 +97,8 @@ def layers(model_dir, device, dtype, prefix, turns):
     model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).to(device)
     config, text = model.config, model.eval().model
     for layer in text.layers:
-        layer.self_attn.layer_idx = 0  # equal for all, so that all layers share one compilation
+        # Same index in all layers, so that one compilation serves all.
+        layer.self_attn.layer_idx = 0
         layer.compile(dynamic=False)
 
     def step(token, at, kvs):

@@ -29,7 +29,7 @@ THREADS = len(os.sched_getaffinity(0))
 
 
 class Ids:
-    """Random token ids without control tokens."""
+    """Random token ids; control tokens are excluded."""
 
     def __init__(self):
         import numpy
@@ -40,7 +40,7 @@ class Ids:
 
 
 class TransformersEngine:
-    """Hugging Face: DynamicCache, scaled-dot-product attention."""
+    """transformers, with DynamicCache and scaled-dot-product attention."""
 
     def __init__(self, model_dir, ids):
         import torch
@@ -84,7 +84,7 @@ class TransformersEngine:
 
 
 class LlamaEngine:
-    """llama.cpp through its C API; warm restores a saved state of the sequence."""
+    """llama.cpp through its C API. The command `warm` restores a saved state of the sequence."""
 
     def __init__(self, gguf, ids):
         import llama_cpp.llama_cpp as api
@@ -116,8 +116,8 @@ class LlamaEngine:
         self.api.llama_memory_clear(self.memory, True)
 
     def forward(self, rows, wanted=None):
-        """Runs one batch of rows (token, position, sequence). Returns (seconds, next tokens after
-        the rows `wanted`; default: after the last row)."""
+        """Computes one batch of rows (token, position, sequence). Returns (seconds, next tokens
+        after the rows in `wanted`; default: after the last row)."""
         wanted = wanted or [len(rows) - 1]
         batch = self.api.llama_batch_init(len(rows), 0, 1)
         batch.n_tokens = len(rows)
@@ -170,7 +170,8 @@ class LlamaEngine:
 
 
 class VllmEngine:
-    """vLLM in this process, eager, with its prefix cache; warm is a hit in that cache."""
+    """vLLM in this process, without CUDA graphs (eager). The command `warm` hits vLLM's prefix
+    cache."""
 
     def __init__(self, model_dir, ids, dtype="float32"):
         cores = sorted(os.sched_getaffinity(0))
@@ -227,7 +228,8 @@ ENGINES = {"transformers": TransformersEngine, "llama": LlamaEngine, "vllm": Vll
 def main():
     if len(sys.argv) not in (3, 4) or sys.argv[1] not in ENGINES:
         raise SystemExit(__doc__)
-    # The libraries print to stdout: it is redirected to stderr, and answers use a copy of it.
+    # stdout carries the answers, but the libraries print to it: answers use a copy of stdout, and
+    # stdout itself is redirected to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = ENGINES[sys.argv[1]](sys.argv[2], Ids(), *sys.argv[3:])

@@ -92,7 +92,8 @@ def main():
     roles = {"mooncake": mooncake, "lmcache": lmcache, "mooncake-node": mooncake_node}
     if len(sys.argv) < 3 or sys.argv[1] not in roles:
         sys.exit(__doc__)
-    # The libraries print to stdout: it is redirected to stderr, and answers use a copy of it.
+    # stdout carries the answers, but the libraries print to it: answers use a copy of stdout, and
+    # stdout itself is redirected to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     turns = roles[sys.argv[1]](*sys.argv[2:])
@@ -101,7 +102,7 @@ def main():
     for _ in sys.stdin:
         next(turns)
         print("done", file=answers, flush=True)
-    os._exit(0)  # does not wait for the libraries' threads, which do not end
+    os._exit(0)  # sys.exit() would wait for the libraries' threads, which never end
 
 
 if __name__ == "__main__":

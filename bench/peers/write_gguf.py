@@ -58,7 +58,7 @@ def add_tensors(writer, path, layers, kind):
     with safe_open(path, "pt") as checkpoint:
         for name in checkpoint.keys():
             if name == "lm_head.weight":
-                continue  # tied to the embeddings
+                continue  # GGUF files omit lm_head, which equals the embeddings
             base, suffix = name.rsplit(".", 1)
             tensor = checkpoint.get_tensor(name).to(torch.float32).numpy()
             # llama.cpp multiplies by the stored weight w; Gemma multiplies by 1 + w.

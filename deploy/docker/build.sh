@@ -25,7 +25,7 @@ if [[ " $* " == *" hearth-worker "* ]]; then
     source scripts/cuda.sh
     setup_venv
     install_llguidance
-    # --isolated: use pip's default index; a configured index may have only the CPU build.
+    # --isolated: ignore pip's configured index, which may have only the CPU build of torch.
     fetch_cuda "$ROOT/build/cuda" "$(sed -n 's/^torch==\([^+]*\).*/\1/p' scripts/torch-cpu.txt)" \
       --isolated
     mapfile -t -O 1 options < <(cuda_options "$ROOT/build/cuda")
@@ -47,7 +47,7 @@ if [[ $torch ]]; then
   mkdir -p "$prefix/lib/torch"
   cp build/image/lib/libllguidance.so "$prefix/lib/"
   cp -r "$torch/lib" "$prefix/lib/torch/lib"
-  # The Python binding is never loaded, and would need libpython.
+  # Removes torch's Python binding, which the worker never loads and which needs libpython.
   rm -f "$prefix"/lib/torch/lib/libtorch_python*
   [[ ! -d $torch/../nvidia ]] || cp -r "$torch/../nvidia" "$prefix/lib/nvidia"
 fi

@@ -32,11 +32,9 @@ PathText = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Access:
-    """Credentials of a client. With `tls_ca` the connection uses TLS.
-
-    `tls_ca`, `tls_cert`, `tls_key`, `token_file`: paths. The token file is read for each call,
-    because Kubernetes renews tokens. `plaintext_tokens`: the token may be sent without TLS.
-    """
+    """Credentials of a client. If `tls_ca` is set, the connection uses TLS. `tls_ca`, `tls_cert`,
+    `tls_key` and `token_file` are paths. The token file is read again for each call, because
+    Kubernetes renews tokens. `plaintext_tokens`: allows sending the token without TLS."""
 
     tls_ca: Optional[PathText] = None
     tls_cert: Optional[PathText] = None
@@ -72,7 +70,8 @@ class Access:
         token = self.token
         if self.token_file is not None:
             token = pathlib.Path(self.token_file).read_text(encoding="ascii").strip()
-        # The servers' own rule, checked here: gRPC's error for such a token would quote it.
+        # The servers have the same rule. It is checked here because gRPC's error for such a token
+        # would contain the token.
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise ValueError("the token must be visible ASCII characters without spaces")
         return sent if token is None else (*sent, ("authorization", f"Bearer {token}"))
@@ -84,8 +83,8 @@ def _stays_on_host(address: str) -> bool:
 
 
 class Patience:
-    """The retry policy of one call: until its deadline, with at most `retries` retries.
-    `waits_for_room`: a retry after Busy does not count."""
+    """The retry policy of one call: at most `retries` retries, until the call's deadline.
+    `waits_for_room`: retries after Busy are not counted."""
 
     def __init__(self, deadline_s: float, retries: int, waits_for_room: bool = False) -> None:
         self._end = time.monotonic() + deadline_s
@@ -96,14 +95,15 @@ class Patience:
         return max(0.0, self._end - time.monotonic())
 
     def delay_s(self, failure: HearthError) -> float:
-        """Returns the seconds until the next retry; raises `failure` if there is none."""
+        """Returns the seconds to wait before the next retry. Raises `failure` if no retry is
+        allowed."""
         if isinstance(failure, Busy):
             delay_s = min(failure.retry_after_s or 0.0, LONGEST_HINT_S)
         elif isinstance(failure, Unavailable):
             delay_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, LONGEST_BACKOFF_S)
         else:
             raise failure
-        # Random, so that callers that were refused together do not retry together.
+        # Random, so that callers that were refused at the same time retry at different times.
         delay_s *= random.uniform(1.0, 1.25)
         counts = not (self._waits_for_room and isinstance(failure, Busy))
         if (counts and self._retries <= 0) or delay_s >= self.left_s():

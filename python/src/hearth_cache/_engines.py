@@ -14,10 +14,12 @@ from typing import Any
 from hearth_cache.errors import HearthError
 
 LOAD_DEADLINE_S = 2.0
-LOAD_S_PER_BYTE = 1 / 50e6  # added to the deadline; most machines compute faster than 50 MB/s
-QUIET_S = (1.0, 8.0)  # the first and the longest pause
-# Fields of a model's config that do not change keys and values: they name its origin, or decide
-# only which token is drawn.
+# Seconds added to a load's deadline for each byte: a load slower than 50 MB/s would be slower than
+# computing on most machines.
+LOAD_S_PER_BYTE = 1 / 50e6
+QUIET_S = (1.0, 8.0)  # the first pause after a failure, and the longest pause
+# Fields of a model's config that do not change keys and values. They name the model's origin, or
+# affect only how a token is sampled.
 _IGNORED_CONFIG_FIELDS = {
     "_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
     "bos_token_id", "eos_token_id", "pad_token_id"}
@@ -34,9 +36,10 @@ def config_sha256(config: Mapping[str, Any]) -> str:
 
 
 class StoreBackoff:
-    """Pauses calls of a store after a failure; true during a pause. Each pause in a row is twice as
-    long as the one before. `failures` counts failed calls. Thread safety: two threads that fail at
-    the same time may lengthen the pause once or twice."""
+    """Pauses calls to a store after a failure. True during a pause. While failures continue, each
+    pause is twice as long as the one before. `failures`: number of failed calls. Thread safety:
+    calls may run in several threads; if two fail at the same time, the pause may be lengthened once
+    or twice."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -47,14 +50,15 @@ class StoreBackoff:
 
     @contextlib.contextmanager
     def call(self, *also: type[Exception]) -> Generator[None, None, None]:
-        """Wraps a block that calls the store. A HearthError ends the block, is logged, and begins
-        a pause. Exceptions of the types `also` end the block and are logged."""
+        """Context manager for code that calls the store. It logs and suppresses a HearthError and
+        begins a pause. It also logs and suppresses exceptions of the types `also`, without a
+        pause."""
         try:
             yield
             self.end()
         except HearthError as error:
             self.failures += 1
-            if not self:  # else this call began before the pause did
+            if not self:  # a call that began before the pause does not lengthen it
                 self._until = time.monotonic() + self._next_s
                 self._next_s = min(2 * self._next_s, QUIET_S[1])
             _LOG.warning("the store failed; the prompt is computed: %s", error)
@@ -62,5 +66,5 @@ class StoreBackoff:
             _LOG.exception("a transfer failed; the prompt is computed")
 
     def end(self) -> None:
-        """Ends the pause: the store answered."""
+        """Call when the store has answered: ends the pause."""
         self._until, self._next_s = 0.0, QUIET_S[0]

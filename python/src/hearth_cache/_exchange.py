@@ -16,16 +16,18 @@ from hearth_cache.v1 import cache_store_pb2
 
 PIECE_BYTES = 1 << 20
 Bytes = Union[bytes, memoryview]
-# (object, layer) -> the slice's bytes. Called again for each slice that the store asks for.
+# Returns the bytes of one layer of an object. Called a second time for a slice that the store
+# lacks: the first call computes its digest.
 SliceOf = Callable[[ObjectId, int], Bytes]
-# (fetch, object, layer, bytes): receives one slice of a fetch, after its digest was checked.
+# Receives (fetch, object, layer, bytes): one slice of a fetch, after its digest was verified.
 Place = Callable[["Fetched", ObjectId, int, Bytes], None]
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """A prompt's tokens, and the fingerprint of the engine that computes them. `cuts`: where the
-    prefill was cut, other than at whole chunks; only for the class exact."""
+    """A prompt's tokens, and the fingerprint of the engine that computes them. `cuts`: positions at
+    which the prefill was split into steps, if not after each chunk; only for the exactness class
+    `exact`."""
 
     fingerprint: Fingerprint
     token_ids: Sequence[int]
@@ -39,8 +41,9 @@ class Prefix:
 
 @dataclass
 class Fetched:
-    """The result of a fetch. If `usable_tokens` is 0, it is a miss, and `miss_reason` says why.
-    Otherwise `slices` has the checked bytes of all objects: (object's begin, layer) -> bytes."""
+    """The result of a fetch. If `usable_tokens` is 0, nothing was found and `miss_reason` says why.
+    Otherwise `slices` has the verified bytes of all objects, by (first token of the object,
+    layer)."""
 
     usable_tokens: int = 0
     matched_tokens: int = 0
@@ -50,7 +53,8 @@ class Fetched:
     slices: dict[tuple[int, int], Bytes] = field(
         default_factory=dict[tuple[int, int], Bytes])
     bytes: int = 0
-    refs: Sequence[cache_store_pb2.ObjectRef] = ()  # `objects` in the store's form, with digests
+    # `objects` as protobuf messages, with their digests.
+    refs: Sequence[cache_store_pb2.ObjectRef] = ()
 
 
 class FetchReader:
@@ -64,7 +68,8 @@ class FetchReader:
         self._above = above_tokens
         self._most = max_tokens or max(0, len(prefix.token_ids) - 1)
         self._planned = False
-        self._due: dict[tuple[int, int], int] = {}  # (object, layer): digest of a missing slice
+        # {(object, layer): digest} of each slice that has not arrived.
+        self._due: dict[tuple[int, int], int] = {}
         self._parts: dict[tuple[int, int], bytearray] = {}
         self.fetched = Fetched()
 
@@ -147,9 +152,10 @@ def _differs(name: str, said: object) -> PreconditionFailed:
 
 
 class Offer:
-    """The objects of one publish. The constructor adds to `begin` the objects that its boundaries
-    need; pieces() makes the messages with the slices that the store lacks. `stored`: objects that
-    a fetch found in the store; they are announced as absent, with the digests of the store."""
+    """The objects of one publish. The constructor adds to `begin` the objects that the restore
+    points need. pieces() makes the messages with the slices that the store lacks. `stored`: the
+    result of a fetch; its objects are in the store, so they are announced with their digests and
+    without bytes."""
 
     def __init__(self, begin: cache_store_pb2.PublishBegin, layout: AnyLayout, slice_of: SliceOf,
                  stored: Sequence[cache_store_pb2.ObjectRef]) -> None:
@@ -188,8 +194,9 @@ class Offer:
 
 
 class Turn:
-    """A store's answer to a lease. If `compute`, this caller computes the prefix, and other callers
-    wait until the block ends. Otherwise no caller waits: `usable_tokens` can be fetched."""
+    """A store's answer to a request for a lease. If `compute` is true, this caller computes the
+    prefix, and other callers wait until its block ends. Otherwise a prefix of `usable_tokens` can
+    be fetched."""
 
     def __init__(self, answer: cache_store_pb2.LeaseResponse) -> None:
         self.answer = answer

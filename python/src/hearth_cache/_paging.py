@@ -26,26 +26,31 @@ from hearth_cache.errors import NotFound
 from hearth_cache.layout import ObjectId, PageLayout
 from hearth_cache.store import Store
 
-torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
+# Imported by name: strict type checkers do not know its types.
+torch: Any = importlib.import_module("torch")
 _LOG = logging.getLogger("hearth_cache")
 
 PLAN_DEADLINE_S = 1.0
-SAVE_PATIENCE = 5  # a save's deadline in deadlines of a load: no request waits for a save
-IDLE_S = 0.005  # an engine with nothing to compute waits this long for a transfer
-STAGED_BYTES_MAX = 1 << 30  # pages of unfinished saves; saves over the limit are skipped
+# A save may take this many times as long as a load, because no request waits for a save.
+SAVE_PATIENCE = 5
+IDLE_S = 0.005  # seconds that an engine without work waits for a transfer
+# Host memory for pages of unfinished saves. Saves that would exceed it are skipped.
+STAGED_BYTES_MAX = 1 << 30
 KNOWN_REQUESTS_MAX = 1024
 THREADS = 4
-HINT = "hearth.keep"  # action_type of the actions in kv_hints that are for Hearth
-HINTS = {"keep_s": (0, 3600), "priority": (-8, 8)}  # the ranges that a store accepts
+HINT = "hearth.keep"  # action_type in kv_hints that addresses Hearth
+HINTS = {"keep_s": (0, 3600), "priority": (-8, 8)}  # minimum and maximum that a store accepts
 
-Blocks = Sequence[Sequence[int]]  # a request's block numbers: [group of layers][block]
+# Block numbers of a request: [layer group][position in the prompt].
+Blocks = Sequence[Sequence[int]]
 
 
 @dataclass
 class Transfer:
-    """A load or a save of a request's pages. `present_tokens` of a load: the engine already has the
-    pages of these first tokens; other requests may share them, so the load does not write them.
-    `hints`: options of Store.publish(). `epoch`: the planner's epoch at the time of planning."""
+    """A load or a save of a request's pages. `present_tokens` (loads only): the engine already has
+    the pages of these first tokens; they are not written, because other requests may share them.
+    `hints`: options of Store.publish(). `epoch`: the planner's epoch when the transfer was
+    planned."""
 
     request_id: str
     token_ids: list[int]
@@ -60,7 +65,7 @@ class Transfer:
 @dataclass
 class Step:
     """The transfers of one engine step. `idle`: the step computes nothing. `epoch`: the planner's
-    epoch; by it movers learn that a new epoch began."""
+    epoch, from which movers learn that a new epoch has begun."""
 
     loads: list[Transfer] = field(default_factory=list[Transfer])
     saves: list[Transfer] = field(default_factory=list[Transfer])
@@ -72,14 +77,14 @@ class Step:
 class _Request:
     token_ids: list[int]
     salt: str
-    boundaries: list[int]  # a save is planned when the request's tokens reach one of these
+    boundaries: list[int]  # a save is planned when computation reaches such a position
     hints: Mapping[str, Any]
-    asked: Optional[Future[int]] = None  # tokens to restore; None: compute the whole prompt
+    asked: Optional[Future[int]] = None  # tokens that can be restored; None: the store is not asked
 
 
 @functools.lru_cache(maxsize=64)
 def say_ignored(field: str, wanted: str, got: str) -> None:
-    """Logs an ignored hint. Each combination of arguments is logged once in the process."""
+    """Logs that a request's hint is ignored, once for each combination of arguments."""
     _LOG.warning("a request's hint is ignored: %s must be %s; got %s", field, wanted, got)
 
 
@@ -120,9 +125,9 @@ def hints_of(request: Any) -> dict[str, Any]:
 
 
 class Planner:
-    """Plans the loads and saves of an engine. `prefixes_of(token_ids, salt, epoch)`: the prompt's
-    prefix for each rank of the engine. In epoch 0 the engine has the weights that it loaded, and
-    pages may be shared with other engines. Thread safety: none."""
+    """Plans the loads and saves of an engine. `prefixes_of(token_ids, salt, epoch)` returns the
+    prompt's prefix for each rank of the engine. In epoch 0 the engine has the weights that it
+    loaded, so it may share pages with other engines. Thread safety: none."""
 
     def __init__(self, store: Store, block_tokens: int,
                  prefixes_of: Callable[[Sequence[int], str, int], list[Prefix]]) -> None:
@@ -134,16 +139,17 @@ class Planner:
         self.quiet = StoreBackoff()
 
     def begin_epoch(self) -> None:
-        """Call when the weights change. Afterwards, earlier restore points are not found, and other
-        processes do not find new ones. Requests that have begun are computed but not saved: some
-        of their pages may come from the old weights. Loads planned before fail in the mover."""
+        """Call when the weights change. After the call, no process restores pages that another
+        epoch saved. Running requests are computed but not saved, because some of their pages may
+        come from the old weights. Loads that are already planned fail in the mover."""
         self._epoch = secrets.randbits(63) or 1
         self._requests.clear()
 
     def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
               reads: bool = True, hints: Optional[Mapping[str, Any]] = None) -> None:
-        """Adds a request and asks the store about its prompt, in the background. The boundary is
-        below the prompt's end: the engine must compute at least one token."""
+        """Adds a request and asks the store about its prompt, in the background. The boundary to
+        restore is below the end of the prompt, because the engine must compute at least one
+        token."""
         boundary = (len(token_ids) - 1) // self._block_tokens * self._block_tokens
         if boundary <= 0:
             return
@@ -153,16 +159,18 @@ class Planner:
             request.asked = self._asking.submit(self._ask, request, boundary, self._epoch)
 
     def _ask(self, request: _Request, boundary: int, epoch: int) -> int:
-        """Returns how many tokens can be restored. If the store knows a longer beginning that the
-        prompt shares with other prompts, its last whole block becomes a boundary to save, too."""
-        with self.quiet.call(Exception):  # result() must not raise in the scheduler's thread
+        """Returns how many tokens can be restored. If a longer prefix of the prompt is shared with
+        other prompts, the last block boundary in it is saved, too."""
+        # An exception would be raised again by result(), in the scheduler's thread.
+        with self.quiet.call(Exception):
             usable = matched = boundary
             for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt,
                                             epoch):
                 with self._store.lease(prefix, lease_s=0, deadline_s=PLAN_DEADLINE_S) as turn:
                     usable = min(usable, turn.usable_tokens)
                     matched = min(matched, turn.answer.matched_tokens)
-            # Not trusted to be a whole number of blocks: only whole blocks can be loaded.
+            # The store's answer may not be a multiple of the block size, but only whole blocks can
+            # be loaded.
             usable -= usable % self._block_tokens
             alike = matched - matched % self._block_tokens
             if usable < alike < boundary:
@@ -171,8 +179,8 @@ class Planner:
         return 0
 
     def matched(self, request_id: str, computed: int) -> tuple[Optional[int], bool]:
-        """Returns (tokens to load beyond `computed`, whether the load is asynchronous). If tokens
-        is None, the store has not answered yet."""
+        """Returns (tokens to load in addition to `computed`, whether the load is asynchronous). The
+        first value is None while the store has not answered."""
         request = self._requests.get(request_id)
         if request is None or request.asked is None:
             return 0, False
@@ -191,8 +199,8 @@ class Planner:
 
     def step(self, scheduled: Iterable[tuple[str, int, int]],
              blocks_of: Callable[[str], Optional[Blocks]]) -> Step:
-        """Plans the transfers of a step. `scheduled`: (request id, computed tokens before the step,
-        computed tokens after it) of each request in the step."""
+        """Plans the transfers of a step. `scheduled`: for each request in the step (request id,
+        computed tokens before the step, computed tokens after the step)."""
         step, self._loads = Step(self._loads, [], True, self._epoch), []
         for request_id, begin, end in scheduled:
             step.idle = False
@@ -212,8 +220,8 @@ class Planner:
         return step
 
     def failed(self, request_ids: Iterable[str]) -> None:
-        """The loads of these requests failed: compute them. Asking the store again could repeat the
-        failure without end."""
+        """Call when the loads of these requests have failed: the requests are computed. The store
+        is not asked again, because the failure could repeat without end."""
         for request_id in request_ids:
             if request_id in self._requests:
                 self._requests[request_id].asked = None
@@ -226,8 +234,8 @@ class Planner:
 
 
 class HostPages:
-    """Pages in host memory. `pages`: for each layer [block, byte]. Thread safety: none, except that
-    one other thread may use a writer()."""
+    """Pages in host memory. `pages`: for each layer an array [block, byte]. Thread safety: none,
+    except that one other thread may use a writer()."""
 
     def __init__(self, pages: Sequence[Any]) -> None:
         self._pages: list[np.ndarray[Any, np.dtype[np.uint8]]] = [one.numpy() for one in pages]
@@ -238,21 +246,21 @@ class HostPages:
         self._taken[layer] = self._pages[layer][blocks]
 
     def taken(self) -> Callable[[], dict[int, Any]]:
-        """Ends a series of take(). Returns a function that waits for the copies and returns
-        {layer: array [block, byte]}. From now on the engine may write the pages."""
+        """Call after the last take(). Returns a function that waits for the copies and returns
+        {layer: array [block, byte]}. The engine may write the pages after taken() has returned."""
         taken, self._taken = self._taken, {}
         return lambda: taken
 
     def writer(self) -> HostPages:
-        """Returns an object that writes pages which the engine does not read yet: put() writes one
-        page, finish() waits for all."""
+        """Returns an object that writes pages into blocks that the engine does not read yet. put()
+        writes one page; finish() waits for all pages."""
         return self
 
     def put(self, layer: int, block: int, data: Bytes) -> None:
         self._pages[layer][block] = np.frombuffer(data, np.uint8)
 
     def finish(self) -> None:
-        """Waits until all put() pages are written."""
+        """Waits until the pages of all put() calls are written."""
 
 
 class DevicePages:
@@ -263,7 +271,7 @@ class DevicePages:
     def __init__(self, pages: Sequence[Any], api: Any, *, pinned: bool = True) -> None:
         self._pages, self._api, self._pinned = pages, api, pinned
         self._stream = api.Stream()
-        self._kept: dict[Any, Any] = {}  # host buffers; kept until their copies are done
+        self._kept: dict[Any, Any] = {}  # host buffers; must live until their copies are done
 
     def _begin(self) -> None:
         self._stream.wait_event(self._api.current_stream().record_event())
@@ -290,9 +298,9 @@ class DevicePages:
         return wait
 
     def writer(self) -> DevicePages:
-        """Call on the engine's thread; one other thread may use the result."""
+        """Call on the engine's thread. One other thread may use the result."""
         made = DevicePages(self._pages, self._api, pinned=self._pinned)
-        made._begin()  # work on the engine's stream may still read the blocks' old content
+        made._begin()  # earlier work on the engine's stream may still read these blocks
         return made
 
     def put(self, layer: int, block: int, data: Bytes) -> None:
@@ -324,8 +332,9 @@ AnyPages = Union[HostPages, DevicePages]
 
 class Mover:
     """Loads and saves pages in a worker of the engine. `groups`: for each layer the number of the
-    engine's layer group, whose blocks the layer uses. `prefix_of(token_ids, salt, epoch)`: the
-    prompt's prefix for this rank. Thread safety: none; used by the engine's thread."""
+    engine's layer group; the layer uses that group's block numbers. `prefix_of(token_ids, salt,
+    epoch)` returns the prompt's prefix for this rank. Thread safety: none; only the engine's thread
+    calls it."""
 
     def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: AnyPages,
                  prefix_of: Callable[[Sequence[int], str, int], Prefix]) -> None:
@@ -334,15 +343,17 @@ class Mover:
         self._loading = ThreadPoolExecutor(THREADS, "hearth-load")
         self._saving = ThreadPoolExecutor(1, "hearth-save")
         self._loads: dict[Future[Optional[Fetched]], Transfer] = {}
-        self._saves: dict[Future[None], int] = {}  # unfinished saves and their staged bytes
-        self._known: dict[str, Fetched] = {}  # request id: objects that its load found stored
+        # Unfinished saves: size of their staged pages in bytes.
+        self._saves: dict[Future[None], int] = {}
+        # Request id: the result of its load, whose objects are in the store.
+        self._known: dict[str, Fetched] = {}
         self._epoch = 0
         self.saves_left_out = 0
         self.quiet = StoreBackoff()
 
     def begin(self, step: Step) -> None:
-        """Call first in each step. If the step begins an epoch, unfinished loads fail and queued
-        saves are skipped: it is unknown which weights computed their pages."""
+        """Call first in each step. If the step has a new epoch, unfinished loads fail and queued
+        saves are skipped, because their pages may come from other weights."""
         if step.epoch != self._epoch:
             self._epoch = step.epoch
             self._known.clear()
@@ -360,7 +371,8 @@ class Mover:
             if one.begin >= load.present_tokens:
                 writer.put(layer, load.blocks[self._groups[layer]][one.begin // chunk], data)
 
-        with self.quiet.call(Exception):  # any error: the engine must learn that the load failed
+        # Any error ends the load; the engine must learn that it failed.
+        with self.quiet.call(Exception):
             if load.epoch != self._epoch:
                 return None
             try:
@@ -369,7 +381,7 @@ class Mover:
                     above_tokens=boundary - 1, max_tokens=boundary, place=place,
                     deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
             finally:
-                writer.finish()  # also after a failure: the engine reuses the blocks
+                writer.finish()  # also after a failure: later the engine reuses these blocks
             if fetched.usable_tokens != boundary:
                 raise NotFound(
                     f"{boundary} planned tokens are no longer stored: {fetched.miss_reason}")
@@ -379,7 +391,7 @@ class Mover:
         return None
 
     def _hint(self, load: Transfer, known: Fetched) -> None:
-        """Gives the request's hints to the restore point that was loaded: publishes it again,
+        """Gives the request's hints to the restore point that was loaded, by publishing it again
         without bytes."""
         with self.quiet.call(Exception):
             self._store.publish(self._prefix_of(load.token_ids, load.salt, load.epoch),
@@ -409,7 +421,8 @@ class Mover:
 
     def _save(self, save: Transfer, begins: list[list[int]],
               taken: Callable[[], dict[int, Any]], size: int, known: Fetched) -> None:
-        # Checked again: the save was queued, and an engine that ends would wait for each save.
+        # Checks again, because the save was queued: if the store has failed since, flush() would
+        # wait for each queued save to fail.
         if self.quiet or save.epoch != self._epoch:
             self.saves_left_out += 1
             return
@@ -425,8 +438,8 @@ class Mover:
                                 deadline_s=SAVE_PATIENCE * load_deadline_s(size))
 
     def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:
-        """Returns the ids of requests whose load ended, and the ids of those whose load failed.
-        `finished`: requests that ended. If `idle`, waits up to IDLE_S for a load."""
+        """Returns (ids of requests whose load has ended, ids of requests whose load has failed).
+        `finished`: requests that have ended. If `idle`, waits up to IDLE_S for a load."""
         for request_id in finished:
             self._known.pop(request_id, None)
         if idle:
@@ -436,7 +449,7 @@ class Mover:
             load = self._loads.pop(one)
             over[load.request_id] = one.result() if load.epoch == self._epoch else None
         self._known.update((name, fetched) for name, fetched in over.items() if fetched)
-        while len(self._known) > KNOWN_REQUESTS_MAX:  # a request's end may be missed
+        while len(self._known) > KNOWN_REQUESTS_MAX:  # vLLM may not report the end of a request
             self._known.pop(next(iter(self._known)))
         return set(over), {name for name, fetched in over.items() if not fetched}
 

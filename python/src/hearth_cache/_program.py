@@ -25,18 +25,21 @@ _ACCESS = (
     ("tls-ca", "connect with TLS; CA (PEM) that signed the server's certificate"),
     ("tls-cert", "client certificate (PEM)"), ("tls-key", "its private key (PEM)"),
     ("token-file", "file with the bearer token"))
-# Unicode's control characters except line feeds and tabs, and the marks of bidirectional text.
+# Unicode's control characters except line feeds and tabs, and the marks that change the direction
+# of text.
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def shown(text: str) -> str:
-    """Escapes control characters, so that text of a server or a file cannot control a terminal."""
+    """Escapes control characters, so that text from a server or a file cannot control the
+    terminal."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100
                          else f"\\u{ord(found[0]):04x}", text)
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line. --help shows `examples` after the flags."""
+    """An argument parser that prints errors in one line. --help shows `examples` after the
+    flags."""
 
     def __init__(self, program: str, about: str, examples: str) -> None:
         super().__init__(program, usage=f"python -m {program} [FLAG...]", description=about,
@@ -61,7 +64,8 @@ class Parser(argparse.ArgumentParser):
         return USAGE if is_wrong else FAILED
 
     def add_server(self, kind: str, port: int) -> None:
-        """Adds the flags of a server's address and of the access to it (read by access_of())."""
+        """Adds the flags for a server's address and credentials; access_of() reads the
+        credentials."""
         self._kind = kind
         variable, usual = f"HEARTHCTL_{kind.upper()}", f"127.0.0.1:{port}"
         self.add_argument(
@@ -91,7 +95,7 @@ def address(text: str) -> str:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of a flag whose value is an integer in [least, most]."""
+    """Returns the argparse type of a flag whose value is an integer in [least, most]."""
     def number(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"must be an integer in [{least}, {most}]; got {text}")
@@ -111,8 +115,8 @@ def duration(text: str) -> float:
 
 
 def utf8(text: str) -> str:
-    """Refuses an argument that is not UTF-8: Python decodes it to surrogates, which protobuf
-    refuses."""
+    """Raises an error if an argument is not UTF-8: Python would decode it to surrogates, which
+    protobuf refuses."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

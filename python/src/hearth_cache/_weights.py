@@ -16,25 +16,30 @@ import xxhash
 
 from hearth_cache.layout import FieldValue
 
-torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
+# Imported by name: strict type checkers do not know its types.
+torch: Any = importlib.import_module("torch")
 
-SAMPLE_BYTES = 64  # compared at each look, from the middle of each tensor
+SAMPLE_BYTES = 64  # bytes from the middle of a tensor that each look() compares
 # Fields of an adapter's config that do not change its results.
 _IGNORED = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
-_WHOLE_PROMPT = {"POLY", "XLORA"}  # types that depend on the call or on later tokens
+# Adapter types whose results depend on the call or on later tokens.
+_WHOLE_PROMPT = {"POLY", "XLORA"}
 
 
 @dataclass
 class _State:
-    tensors: list[Any] = field(default_factory=list[Any])  # in the order of the walk over modules
-    adapters: list[str] = field(default_factory=list[str])  # of PEFT layers that use adapters
-    hooks: list[Any] = field(default_factory=list[Any])  # hook ids, replaced forward functions
+    # In the order in which _state_of() visits them.
+    tensors: list[Any] = field(default_factory=list[Any])
+    # Names of the active adapters in each PEFT layer.
+    adapters: list[str] = field(default_factory=list[str])
+    # Ids of hooks, and functions that replace forward().
+    hooks: list[Any] = field(default_factory=list[Any])
     training: bool = False
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A tensor at the last look: weak reference, (version, address), sample, digest."""
+    """A tensor at the last look(): weak reference, (version, address), sampled bytes, digest."""
 
     ref: Callable[[], Any]
     mark: tuple[int, int]
@@ -43,23 +48,25 @@ class _Seen:
 
 
 class Weights:
-    """The content of a model. `training`: a module was in training mode at the last look. Thread
-    safety: none."""
+    """Fingerprints the content of a model. `training`: whether a module was in training mode at the
+    last look(). Thread safety: none."""
 
     def __init__(self, model: Any) -> None:
         self._model, self.training = model, False
         self._marks: tuple[Any, ...] = ()
-        self._seen: list[_Seen] = []  # for each tensor of the last look
-        self._spans: list[tuple[int, int]] = []  # (address, bytes) of the samples, for CPU tensors
+        self._seen: list[_Seen] = []  # one entry for each tensor at the last look()
+        # (address, size) of each sample, if all tensors are on the CPU.
+        self._spans: list[tuple[int, int]] = []
         self._samples: list[bytes] = []
-        self._hooks: tuple[list[Any], int] = [], 0  # and a random number that stands for them
+        # Hooks at the last look(), and the random number that names them.
+        self._hooks: tuple[list[Any], int] = [], 0
         self._fields: dict[str, FieldValue] = {}
 
     def look(self) -> dict[str, FieldValue]:
-        """Returns the fingerprint fields; the same object if nothing changed. Hashes only changed
-        tensors. A tensor has changed if its object, version counter, address or sampled bytes
-        differ. The sample is needed because writes through `.data`, and some optimizers' kernels,
-        do not count a version."""
+        """Returns the fingerprint fields of the model; the same dictionary if nothing has changed.
+        Hashes only changed tensors. A tensor counts as changed if its object, version counter,
+        address or sampled bytes differ. The sample is needed because writes through `.data`, and
+        some optimizers' kernels, do not increment the version."""
         state = _state_of(self._model)
         self.training = state.training
         marks = ([0 if one.is_inference() else one._version for one in state.tensors],
@@ -73,7 +80,8 @@ class Weights:
         return self._fields
 
     def _take_samples(self, tensors: list[Any]) -> list[bytes]:
-        """Keeps no views: a view would keep the memory of a freed tensor."""
+        """Returns the sampled bytes of all tensors. Keeps no views, because a view keeps the memory
+        of a freed tensor."""
         if len(self._spans) == len(tensors):
             return [ctypes.string_at(*span) for span in self._spans]
         views: dict[Any, list[Any]] = {}
@@ -86,7 +94,8 @@ class Weights:
         _check_layers(self._model)
         before = {id(one.ref()): one for one in self._seen}
         now: dict[int, _Seen] = {}
-        # Names without PEFT's prefixes: a model with disabled adapters equals one without.
+        # Removes PEFT's prefixes from the names, so that a model with disabled adapters equals a
+        # model without adapters.
         names = {id(one): name.removeprefix("base_model.model.").replace(".base_layer.", ".")
                  .replace(".original_module.", ".")
                  for each in (self._model.named_parameters, self._model.named_buffers)
@@ -109,7 +118,9 @@ class Weights:
         if state.adapters:
             fields["adapters_xxh3"] = xxhash.xxh3_128_hexdigest(
                 "\n".join(state.adapters + _configs_of(self._model)).encode())
-        if state.hooks:  # another process cannot know a function: a random number names the hooks
+        # A random number names the hooks, because another process cannot know what their functions
+        # do.
+        if state.hooks:
             if state.hooks != self._hooks[0]:
                 self._hooks = state.hooks, secrets.randbits(63)
             fields["hooks"] = self._hooks[1]
@@ -117,7 +128,7 @@ class Weights:
 
 
 def _state_of(model: Any) -> _State:
-    """Walks the modules directly: named_parameters() is too slow for each look."""
+    """Visits the modules directly, because named_parameters() is too slow for each look()."""
     state, tensors, left = _State(), list[Any](), [model]
     while left:
         module = left.pop()
@@ -125,12 +136,13 @@ def _state_of(model: Any) -> _State:
             continue
         inside: dict[str, Any] = module.__dict__
         children: dict[str, Any] = inside["_modules"]
-        if inside.get("training"):  # from __dict__: torch.compile()'s module has a property
+        # Read from __dict__, because torch.compile() makes it a property.
+        if inside.get("training"):
             state.training = True
         if "forward" in inside and "_orig_mod" not in children:
-            state.hooks.append(inside["forward"])  # not its id(): ids are reused
+            state.hooks.append(inside["forward"])  # the function itself: an id() may be reused
         if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
-            # Hooks of transformers are ignored: they only copy outputs or request gradients.
+            # Ignores the hooks of transformers, which only copy outputs or request gradients.
             state.hooks += [number for hooks in (inside["_forward_hooks"],
                                                  inside["_forward_pre_hooks"])
                             for number, one in hooks.items()
@@ -142,7 +154,7 @@ def _state_of(model: Any) -> _State:
             else:
                 state.adapters.append(f"{module._active_adapter} {module._disable_adapters} "
                                       f"{module.merged_adapters} {inside.get('scaling')}")
-        # Most of these are empty: the checks make the walk fast.
+        # Checks before looping: most dictionaries are empty, and this makes the walk fast.
         if inside["_parameters"]:
             tensors += inside["_parameters"].values()
         if inside["_buffers"]:
@@ -180,7 +192,8 @@ def _configs_of(model: Any) -> list[str]:
         kept: dict[str, Any] = {key: value for key, value in config.to_dict().items()
                                 if key not in _IGNORED}
         for key, value in kept.items():
-            if isinstance(value, (set, frozenset)):  # a set's order differs between processes
+            # Sorted, because the order of a set differs between processes.
+            if isinstance(value, (set, frozenset)):
                 kept[key] = sorted(map(str, cast("set[Any]", value)))
         made.append(name + json.dumps(kept, sort_keys=True, default=str))
     return made
@@ -194,10 +207,11 @@ def _span_of(tensor: Any) -> Optional[tuple[int, int]]:
 
 
 def _view_of(tensor: Any) -> Any:
-    """Returns a byte view of a tensor's sample."""
+    """Returns a view of the bytes that are sampled from a tensor."""
     storage, size = tensor.untyped_storage(), tensor.element_size()
     first = tensor.storage_offset() * size
-    whole = min(tensor.numel() * size, storage.nbytes() - first)  # less than numel if strides are 0
+    # Fewer bytes than numel() * size if a stride is 0.
+    whole = min(tensor.numel() * size, storage.nbytes() - first)
     taken = min(SAMPLE_BYTES, whole)
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
         storage, first + (whole - taken) // 2, (taken,), (1,))

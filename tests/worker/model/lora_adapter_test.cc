@@ -146,7 +146,7 @@ TEST_F(LoraAdapters, HugeAdapterHeaderIsRefused) {
   const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
   EXPECT_EQ(loaded.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(loaded.status().message()),
-              AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608 bytes")));
+              AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608-byte limit")));
 }
 
 TEST_F(LoraAdapters, AdapterPipeIsRefused) {
