@@ -81,7 +81,7 @@ class Adapters(SystemTest):
             with self.assertRaises(ProcessFailed) as refused:
                 self.cluster.ctl(*command, "--worker", worker.address, "--token-ids", "2,3",
                                  "--adapter", "law")
-            self.assertIn("this worker's: legal", str(refused.exception))
+            self.assertIn("this worker has only legal", str(refused.exception))
 
     def test_missing_adapter_stops_start(self):
         said = self.fails_to_start(

@@ -46,13 +46,13 @@ class TinyModels(DeviceTest):
     def test_unsupported_flags_stop_start(self):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
-                ("leave --exactness at auto", model, "--exactness", "exact"),
-                ("adapter legal: device emulated does not compute adapters", model, "--adapter",
+                ("use --exactness auto", model, "--exactness", "exact"),
+                ("adapter legal: not supported with device emulated", model, "--adapter",
                  "legal=nowhere"),
-                ("kv-cache: quantized: must be dynamic or static", model, "--kv-cache",
-                 "quantized"),
-                ("kv-cache: offloaded: must be dynamic or static", model, "--kv-cache",
-                 "offloaded"),
+                ("must be dynamic or static with device emulated; got quantized", model,
+                 "--kv-cache", "quantized"),
+                ("must be dynamic or static with device emulated; got offloaded", model,
+                 "--kv-cache", "offloaded"),
                 ("weights: q8_0 is computed on the CPU", model, "--weights", "q8_0"),
                 ("kv-dtype: bfloat16 is computed on the CPU", model, "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 is computed on the CPU", model, "--arithmetic", "int8"),
