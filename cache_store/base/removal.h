@@ -24,7 +24,7 @@ inline constexpr size_t kRemovals = static_cast<size_t>(Removal::kLost) + 1;
 inline const char* RemovalName(Removal removal) {
   constexpr const char* kNames[] = {"host_full", "disk_full",   "quota", "expired",
                                     "dropped",   "quarantined", "lost"};
-  static_assert(std::size(kNames) == kRemovals, "one name a removal");
+  static_assert(std::size(kNames) == kRemovals, "each Removal needs one name");
   assert(static_cast<size_t>(removal) < kRemovals);
   return kNames[static_cast<size_t>(removal)];
 }

@@ -73,7 +73,7 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
     return Failed(path, absl::StrCat("must be a regular file; it is ", FileKind(info.st_mode)));
   }
   // Group read is allowed: Kubernetes mounts secrets group-readable for fsGroup.
-  if ((info.st_mode & S_IRWXO) != 0) return Failed(path, "readable by others; chmod 0600 it");
+  if ((info.st_mode & S_IRWXO) != 0) return Failed(path, "other users can read it; chmod 0600");
   char text[2 * kSecretBytes + 16];
   const ssize_t got = read(file.fd(), text, sizeof(text));
   if (got < 0) return Failed(path, strerror(errno));

@@ -16,7 +16,7 @@ namespace {
 
 absl::Status SegmentError(const char* what) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("no shared memory: ", what, ": ", strerror(errno)));
+      absl::StrCat("cannot create shared memory: ", what, ": ", strerror(errno)));
 }
 
 }  // namespace

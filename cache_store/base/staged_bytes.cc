@@ -13,14 +13,16 @@ absl::Status StagedBytes::Reserve(const std::string& tenant, uint64_t bytes,
   assert(bytes_ <= limit_bytes_);
   if (bytes > limit_bytes_ - bytes_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("staged bytes reached max_staged_bytes, ", limit_bytes_, "; try again later"));
+        absl::StrCat("the received bytes of uncommitted publishes would exceed max_staged_bytes, ",
+                     limit_bytes_, "; try again later"));
   }
   const auto it = of_tenant_.find(tenant);
   const uint64_t staged = it == of_tenant_.end() ? 0 : it->second;
   if (most_of_tenant > 0 && bytes > most_of_tenant - std::min(staged, most_of_tenant)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "quota: the tenant's running publishes hold ", staged, " staged bytes of at most ",
-        most_of_tenant, "; try again when one has ended"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("quota: the tenant's running publishes hold ", staged,
+                     " bytes that are not committed; at most ", most_of_tenant,
+                     "; try again after one of them has ended"));
   }
   of_tenant_[tenant] = staged + bytes;
   bytes_ += bytes;

@@ -15,9 +15,9 @@ absl::Status CheckTtl(const TenantQuota& quota, const std::string& where) {
       Within(kMaxTtlSeconds, quota.default_ttl_s)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(where, ".default_ttl_s: ", quota.default_ttl_s,
-                                                 " must be at most max_ttl_s, ", quota.max_ttl_s,
-                                                 ", and both at most ", kMaxTtlSeconds));
+  return absl::InvalidArgumentError(absl::StrCat(
+      where, ".default_ttl_s: ", quota.default_ttl_s, " must be at most max_ttl_s, which is ",
+      quota.max_ttl_s, "; both must be at most ", kMaxTtlSeconds));
 }
 
 uint64_t Above(uint64_t limit, uint64_t value) { return value - std::min(limit, value); }
@@ -32,7 +32,7 @@ uint64_t ShareOf(const TenantQuota& quota) {
 absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
   if (others.floor_bytes != 0) {
     return absl::InvalidArgumentError(
-        "default.floor_bytes: must be 0; guarantee bytes to tenants by name");
+        "default.floor_bytes: must be 0; set floor_bytes for each tenant by name");
   }
   if (absl::Status status = CheckTtl(others, "default"); !status.ok()) return status;
   uint64_t floors = 0;
@@ -40,14 +40,15 @@ absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
     absl::Status ttl = CheckTtl(quota, absl::StrCat("tenants.", tenant));
     if (!ttl.ok()) return ttl;
     if (!Within(quota.max_bytes, quota.floor_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat("tenants.", tenant,
-                                                     ".floor_bytes: ", quota.floor_bytes,
-                                                     " is above its max_bytes, ", quota.max_bytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tenants.", tenant, ".floor_bytes: ", quota.floor_bytes,
+                       " must be at most the tenant's max_bytes, ", quota.max_bytes));
     }
     if (quota.floor_bytes > capacity_bytes - floors) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tenants.", tenant, ".floor_bytes: the floor_bytes of all tenants together exceed the ",
-          capacity_bytes, " bytes of the store"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tenants.", tenant,
+                       ".floor_bytes: the sum of floor_bytes of all tenants must be at most the ",
+                       capacity_bytes, " bytes of the store"));
     }
     floors += quota.floor_bytes;
   }
@@ -92,10 +93,10 @@ bool TenantAccounts::FitsWithPins(const std::string& tenant, uint64_t bytes,
 absl::Status TenantAccounts::NoRoom(const std::string& tenant, uint64_t bytes,
                                     uint64_t objects) const {
   const TenantQuota& quota = quotas_.Of(tenant);
-  return absl::ResourceExhaustedError(
-      absl::StrCat("quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's ",
-                   quota.max_bytes, " bytes and ", quota.max_objects,
-                   " objects (0: no limit) while its pinned entries and entries in use stay"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's quota of ",
+      quota.max_bytes, " bytes and ", quota.max_objects,
+      " objects (0: no limit), because entries that are pinned or in use stay"));
 }
 
 bool TenantAccounts::MayPin(const std::string& tenant, uint64_t more_bytes) const {
@@ -138,18 +139,19 @@ PinRoom PinRoomOf(const TenantQuotas& quotas, uint64_t capacity_bytes, double ma
 
 absl::Status ValidatePins(const PinRoom& room) {
   if (room.shares_bytes <= room.bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tenants.*.max_pinned_bytes: must be at most ", room.bytes,
-      " bytes together above floor_bytes, the most that may be pinned; got ", room.shares_bytes));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tenants.*.max_pinned_bytes: the sum over all tenants, without their "
+                   "floor_bytes, must be at most ",
+                   room.bytes, " bytes; got ", room.shares_bytes));
 }
 
 absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& accounts, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes) {
   const uint64_t own = accounts.UsageOf(tenant).pinned_bytes;
   if (!accounts.MayPin(tenant, more_bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("quota: pinning ", more_bytes, " bytes more than the tenant's ", own,
-                     " would exceed its max_pinned_bytes, ", quotas.Of(tenant).max_pinned_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "quota: a pin of ", more_bytes, " bytes in addition to the tenant's ", own,
+        " pinned bytes would exceed max_pinned_bytes, ", quotas.Of(tenant).max_pinned_bytes));
   }
   uint64_t taken = pinned_bytes;
   uint64_t share = 0;

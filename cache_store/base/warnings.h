@@ -46,7 +46,8 @@ class Warnings {
       }
       ++said.lines;
     }
-    const std::string more = left_out > 0 ? absl::StrCat(" (", left_out, " more like it)") : "";
+    const std::string more =
+        left_out > 0 ? absl::StrCat(" (", left_out, " similar warnings were left out)") : "";
     sink_(absl::StrCat(kind, ": ", text, more));
   }
 

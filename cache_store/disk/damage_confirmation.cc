@@ -44,9 +44,9 @@ bool DamageConfirmation::Pause(absl::string_view wrong) {
   if (waits_ == std::size(kPausesInSeconds)) return false;
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);
   if (waits_ == 1 && warnings_ != nullptr) {
-    warnings_->Say("damage",
-                   absl::StrCat("data folder ", dir_, " has wrong bytes; reading it again in ",
-                                absl::FormatDuration(pause), ": ", wrong.substr(0, kQuotedBytes)));
+    warnings_->Say(
+        "damage", absl::StrCat("data folder ", dir_, ": a read gave wrong bytes; reading again in ",
+                               absl::FormatDuration(pause), ": ", wrong.substr(0, kQuotedBytes)));
   }
   wait_ ? wait_(pause) : absl::SleepFor(pause);
   DropCachedFiles(DatabasePath(dir_));

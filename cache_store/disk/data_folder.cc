@@ -77,7 +77,8 @@ absl::Status CheckHasDatabase(const std::string& dir) {
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
     const std::string kind = entry.path().extension().string();
     if (kind != ".sst" && kind != ".log") continue;
-    return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; starting the store repairs ",
+    return absl::DataLossError(absl::StrCat(dir,
+                                            "/db/CURRENT is missing; start the store: it repairs ",
                                             dir, ", or begins with an empty database"));
   }
   return absl::FailedPreconditionError(absl::StrCat(dir, " is not a data folder of a store"));
@@ -114,7 +115,7 @@ std::string MakePrivate(const std::string& dir) {
     readable = absl::StrCat(
         path, " can be read by every user of this machine (mode ",
         absl::Hex((info.st_mode >> 6 & 7) << 8 | (info.st_mode >> 3 & 7) << 4 | (info.st_mode & 7)),
-        ", owner ", info.st_uid, ", not this process's user ", ::geteuid(),
+        ", owned by user ", info.st_uid, ", while this process runs as user ", ::geteuid(),
         "); it contains prompts: run chmod o-rwx on it");
   }
   return readable;

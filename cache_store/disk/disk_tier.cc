@@ -60,7 +60,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   if (contents->drops < before.drops) {  // a new, empty database: it contains no dropped point
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
-    if (!noted.ok()) return FromRocks(noted, "writing the drop count");
+    if (!noted.ok()) return FromRocks(noted, "writing the number of the last drop");
   }
   // Flush, so that no later start finds torn logs. The flush may fail for lack of room.
   if (!(*db)->cut_logs().empty()) {
@@ -99,7 +99,7 @@ class RocksDiskTier : public DiskTier {
   absl::Status MayAdd() override {
     if (!is_cramped_.load()) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        "write: No space left on device: the remaining space is reserved for erasing");
+        "write: No space left on device: the remaining space is reserved for erasing entries");
   }
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
@@ -184,7 +184,7 @@ class RocksDiskTier : public DiskTier {
     if (settled_drops_ >= mine) return absl::OkStatus();
     const uint64_t all = begun_drops_.load();
     const uint64_t drops = count_->noted().drops + 1;
-    absl::Status settled = Put("ending a drop", kManifests, kDropsKey, absl::StrCat(drops));
+    absl::Status settled = Put("recording a drop", kManifests, kDropsKey, absl::StrCat(drops));
     if (settled.ok()) settled = WithOwnDb([this] { return Flush(); });
     if (settled.ok()) settled = count_->NoteDrops(drops);
     if (settled.ok()) settled_drops_ = all;
@@ -192,14 +192,15 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
-    return WriteBatch(pinned ? "pinning" : "unpinning", false, [&](rocksdb::WriteBatch* batch) {
-      pinned ? batch->Put(db_->family(kMeta), PinKey(manifest), "")
-             : batch->Delete(db_->family(kMeta), PinKey(manifest));
-    });
+    return WriteBatch(pinned ? "pinning a restore point" : "unpinning a restore point", false,
+                      [&](rocksdb::WriteBatch* batch) {
+                        pinned ? batch->Put(db_->family(kMeta), PinKey(manifest), "")
+                               : batch->Delete(db_->family(kMeta), PinKey(manifest));
+                      });
   }
 
   absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
-    if (failed_.load()) return absl::UnavailableError("the last write failed");
+    if (failed_.load()) return absl::UnavailableError("the last write to the database failed");
     if (absl::Status has_room = MayAdd(); !has_room.ok()) return has_room;
     return WriteBatch("writing last uses", false, [&](rocksdb::WriteBatch* batch) {
       for (const auto& [manifest, used] : uses) {
@@ -231,7 +232,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteNote(const std::string& name, const std::string& text) override {
-    return Put("writing a note", kMeta, absl::StrCat(kNotePrefix, name), text);
+    return Put("writing a setting", kMeta, absl::StrCat(kNotePrefix, name), text);
   }
 
   DiskContents Load() override { return std::move(contents_); }
@@ -323,7 +324,7 @@ class RocksDiskTier : public DiskTier {
       if (!opened.ok() && !OpenToServe(opened)) return opened;
     }
     const absl::ReaderMutexLock lock(&db_mu_);
-    if (db_ == nullptr) return absl::UnavailableError("the database is being reopened");
+    if (db_ == nullptr) return absl::UnavailableError("the database is being reopened; try again");
     return use();
   }
 
@@ -331,7 +332,7 @@ class RocksDiskTier : public DiskTier {
   template <typename F>
   auto WithOwnDb(F use) -> decltype(use()) {
     return WithDb([&]() -> decltype(use()) {
-      if (tables_ == nullptr) return absl::UnavailableError("the database is read-only for now");
+      if (tables_ == nullptr) return absl::UnavailableError("the database is read-only; try later");
       return use();
     });
   }
@@ -403,7 +404,7 @@ class RocksDiskTier : public DiskTier {
     const bool flushes = !is_cramped_.load();
     if (absl::Status works = Database::TryDisk(dir_, options_, flushes); !works.ok()) return works;
     if (backups_ > 0) {
-      return absl::UnavailableError("the database is reopened after the backup");
+      return absl::UnavailableError("the database will be reopened after the running backup");
     }
     StopCompactions();
     const absl::MutexLock lock(&db_mu_);

@@ -81,10 +81,10 @@ std::string OthersText(const std::vector<rocksdb::BackupInfo>& infos, uint32_t i
 std::string DamageText(const rocksdb::Status& status, const std::string& from) {
   const std::string text = status.ToString();
   const size_t begin = text.find(from + "/");
-  if (begin == text.npos) return "it has other bytes than were written";
+  if (begin == text.npos) return "its bytes differ from those written";
   const std::string path = text.substr(begin, text.find_first_of(" ;,", begin) - begin);
   std::error_code error;
-  return fs::exists(path, error) ? absl::StrCat(path, " has other bytes than were written")
+  return fs::exists(path, error) ? absl::StrCat(path, " differs from what was written")
                                  : absl::StrCat(path, " is missing");
 }
 
@@ -172,8 +172,9 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   // synced.
   if (damage.empty() && contents->manifests.size() < noted.points) damage = db->cut_logs();
   if (!damage.empty()) {
-    return absl::DataLossError(absl::StrCat("no backup, because data is damaged: ", damage[0],
-                                            "; start the store to drop the lost entries"));
+    return absl::DataLossError(
+        absl::StrCat("no backup was made, because data is damaged: ", damage[0],
+                     "; start the store to drop the lost entries"));
   }
   return BackUpDatabase(*db, dir, to);
 }

@@ -280,8 +280,8 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
   if (IsMisread(status)) return ReadsDifferently(dir, text);
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
   if (status.IsCorruption() || status.IsPathNotFound()) {
-    return absl::DataLossError(
-        absl::StrCat(message, "; starting the store repairs it, or begins with an empty one"));
+    return absl::DataLossError(absl::StrCat(
+        message, "; start the store: it repairs the database, or begins with an empty one"));
   }
   return absl::Status(FromRocks(status, "").code(), message);
 }
@@ -467,7 +467,7 @@ rocksdb::Status Database::OpenOrRepair(const std::string& dir, Mode mode,
     handles_.clear();
     // If CURRENT is missing, RocksDB would create an empty database.
     if (absl::IsDataLoss(CheckHasDatabase(dir))) {
-      return rocksdb::Status::Corruption("CURRENT is missing");
+      return rocksdb::Status::Corruption("the database's file CURRENT is missing");
     }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!absl::IsResourceExhausted(FromRocks(opened, "")) || !reserve_->GiveUp()) return opened;
@@ -506,7 +506,8 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
     status = open();
     if (IsDamage(status) && recovery_files_->failure().empty()) {
       rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options->info_log,
-                   "damaged; RocksDB repairs it, which may take minutes: %s", why.c_str());
+                   "the database is damaged; RocksDB repairs it, which may take minutes: %s",
+                   why.c_str());
       const absl::Status recovered = RecoverInChild(*options, path, families, *recovery_files_);
       if (absl::IsUnavailable(recovered)) return rocksdb::Status::IOError(recovered.ToString());
       if (absl::IsAborted(recovered)) status = Misread(path, recovered.message());
@@ -521,7 +522,8 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
   } while (OpensAgain(status, &confirmation));
   if (status.ok() && went_back) {
     found_.push_back(absl::StrCat(
-        "damaged manifest of the database; RocksDB took the newest complete state: ", why));
+        "the manifest of the database is damaged; RocksDB returned to the newest complete state: ",
+        why));
   }
   if (!IsDamage(status)) return status;
   if (!confirmation.confirmed()) return Misread(path, status.ToString());

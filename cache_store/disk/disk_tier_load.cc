@@ -238,19 +238,20 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
     wrong = Wrong(db, *contents);
     read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
     if (read.IsCorruption()) {
-      absl::StrAppend(&wrong, "; the drop count: ", read.ToString());
+      absl::StrAppend(&wrong, "; reading the number of the last drop: ", read.ToString());
     }
   } while (confirmation != nullptr && !wrong.empty() && confirmation->ReadAgain(wrong));
   if (confirmation != nullptr && !wrong.empty() && !confirmation->confirmed())
     return ReadsDifferently(confirmation->dir(), wrong);
   if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
-    return FromRocks(read, "reading the drop count");
+    return FromRocks(read, "reading the number of the last drop");
   }
   if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
   // If its block is damaged, the number is unknown.
   const bool is_known = !read.IsCorruption() || !db.found().empty();
   if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
-    return absl::DataLossError("the database is older than the last drop of restore points");
+    return absl::DataLossError(
+        "the database is older than the last acknowledged drop of restore points");
   }
   FindLostTables(db, &*contents);
   const uint64_t found = contents->manifests.size();

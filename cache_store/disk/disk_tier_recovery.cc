@@ -65,8 +65,8 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot start a process to repair the database: ", std::strerror(errno), "; start again"));
+    return absl::UnavailableError(absl::StrCat("cannot start a process to repair the database: ",
+                                               std::strerror(errno), "; start the store again"));
   }
   if (child == 0) {
     // The child holds the database's lock, so it must not outlive its parent.
@@ -105,8 +105,8 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     if (found.ok() ? bytes == file.size : !found.IsPathNotFound()) continue;
     const uint64_t first = ParseNumberKey(file.smallestkey).value_or(0);
     const uint64_t last = ParseNumberKey(file.largestkey).value_or(0);
-    contents->damage.push_back(absl::StrCat("table ", path, ", numbers ", first, " to ", last,
-                                            found.ok() ? ", was truncated" : ", is missing",
+    contents->damage.push_back(absl::StrCat("table ", path, ", object numbers ", first, " to ",
+                                            last, found.ok() ? ", was truncated" : ", is missing",
                                             "; its entries are lost"));
     // RocksDB also looks for 000001.ldb.
     const std::string name =

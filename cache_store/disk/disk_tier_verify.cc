@@ -55,7 +55,8 @@ class Verifier {
     }
     misreads.merge(last);
     Name(problems, "", &report_.problem_count, &report_.problems);
-    Name(misreads, "; a second read gave other bytes", &report_.misread_count, &report_.misreads);
+    Name(misreads, "; a second read gave different bytes", &report_.misread_count,
+         &report_.misreads);
     report_.problem_count += unnamed_;
     return std::move(report_);
   }
@@ -82,7 +83,7 @@ class Verifier {
     for (const std::string& line : contents->damage) Problem(line);
     report_.missing_points = contents->lost_points;
     for (const uint64_t number : contents->unreadable_objects) {
-      Problem(absl::StrCat("object ", number, ": record unreadable"));
+      Problem(absl::StrCat("object ", number, ": its record cannot be read"));
     }
     for (FingerprintRecord& known : contents->fingerprints) {
       layouts_.emplace(known.fingerprint.digest(), known.fingerprint.Layout());
@@ -121,7 +122,7 @@ class Verifier {
         CheckManifest(*(*read)[0]);
         ++report_.restore_points;
       } else {
-        Problem(absl::StrCat("restore point ", number, ": manifest unreadable"));
+        Problem(absl::StrCat("restore point ", number, ": its manifest cannot be read"));
       }
     }
     return absl::OkStatus();
@@ -151,7 +152,8 @@ class Verifier {
       const ObjectRecord& object = it->second.record;
       const ManifestObject& wanted = record.manifest.objects[i];
       if (!(object.id == wanted.id) || object.slice_digests != wanted.slice_digests) {
-        Problem(absl::StrCat(name, ": object ", record.objects[i], " is not the named object"));
+        Problem(absl::StrCat(name, ": object ", record.objects[i],
+                             " is not the object that the manifest names"));
       }
     }
   }
@@ -172,9 +174,9 @@ class Verifier {
       }
       const uint64_t digest = SliceDigest(value.data(), value.size());
       if (value.size() != object.slice_bytes) {
-        wrong(i, absl::StrCat(value.size(), " bytes, expected ", object.slice_bytes));
+        wrong(i, absl::StrCat(value.size(), " bytes; must have ", object.slice_bytes));
       } else if (digest != object.slice_digests[i]) {
-        wrong(i, absl::StrCat("bytes do not match their digest; their digest is ",
+        wrong(i, absl::StrCat("the bytes do not match the recorded digest; they have digest ",
                               absl::Hex(digest, absl::kZeroPad16)));
       }
     }
@@ -214,7 +216,8 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir, const VerifyO
   if (status.IsCorruption())
     version = absl::StrCat(DiskTier::kFormatVersion);  // the damage is already reported
   if (!status.ok() && !status.IsCorruption()) {
-    return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
+    return absl::DataLossError(
+        absl::StrCat(dir, ": the format version cannot be read: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
   return Verifier(*db, noted).Run([&] {

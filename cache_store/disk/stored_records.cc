@@ -96,7 +96,8 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   if (!manifest.ok()) return manifest.status();
   record.manifest = *std::move(manifest);
   if (record.objects.size() != record.manifest.objects.size()) {
-    return absl::DataLossError("manifest record: object numbers do not match the manifest");
+    return absl::DataLossError(
+        "manifest record: the object numbers do not match the manifest's objects");
   }
   return record;
 }
@@ -114,7 +115,7 @@ std::string SliceKey(uint64_t number, uint32_t layer) {
 }
 
 absl::StatusOr<uint64_t> ParseNumberKey(absl::string_view key) {
-  if (key.size() < 8) return absl::DataLossError("key is shorter than a number");
+  if (key.size() < 8) return absl::DataLossError("the key of a record is shorter than 8 bytes");
   uint64_t number = 0;
   for (int i = 0; i < 8; ++i) number = number << 8 | static_cast<uint8_t>(key[i]);
   return number;

@@ -130,7 +130,8 @@ absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle) {
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
   if (error != cudaSuccess) return Failed("cudaGetDeviceProperties", error);
   if (std::memcmp(handle.device.data(), &properties.uuid, sizeof(properties.uuid)) != 0) {
-    return absl::FailedPreconditionError("the store's gpu tier is on another device");
+    return absl::FailedPreconditionError(
+        "the store's gpu tier is on a different GPU than this process uses");
   }
   cudaIpcMemHandle_t memory;
   std::memcpy(&memory, handle.memory.data(), sizeof(memory));

@@ -130,7 +130,8 @@ absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices
   DeviceRef copy = Reserve(bytes);
   if (copy == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("gpu tier full: ", bytes, " bytes; it has ", pool_->memory->size_bytes()));
+        absl::StrCat("gpu tier full: no free range of ", bytes,
+                     " bytes; total bytes of the tier: ", pool_->memory->size_bytes()));
   }
   uint64_t at = copy->range.offset;
   absl::Status status;
@@ -157,7 +158,7 @@ absl::Status DeviceTier::Verify(const DeviceCopy& copy, absl::Span<const SliceWr
     if (!status.ok()) return status;
     if (SliceDigest(read_back_.data(), bytes) != write.slice.digest) {
       return absl::DataLossError(absl::StrCat("gpu tier: a slice of layer ", write.slice.layer,
-                                              " has other bytes on the device"));
+                                              " differs on the device from what was copied there"));
     }
     at += bytes;
   }

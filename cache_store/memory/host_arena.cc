@@ -35,7 +35,7 @@ absl::Status NoRoomFor(const SegmentLayout& layout, const absl::Status& why) {
           "; --host-bytes (--store-host-bytes for an embedded store) and incoming publishes need ",
           layout.data_bytes, " bytes of address space",
           is_limited ? absl::StrCat(", and ulimit -v allows ", limit.rlim_cur) : "",
-          ": lower the flag, or raise the limit"));
+          ": lower the flag, or raise ulimit -v"));
 }
 
 }  // namespace

@@ -104,7 +104,8 @@ std::string SharedShape::TextOf(uint32_t part, const SharedFacts& facts,
 }
 
 absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const {
-  if (text.size() < head_bytes()) return absl::DataLossError("a shared object's head is cut short");
+  if (text.size() < head_bytes())
+    return absl::DataLossError("the header of an object in the shared tier is cut short");
   ByteReader reader(text);
   reader.Bytes(kFixedBytes - sizeof(uint64_t), "shape");
   SharedFacts facts;
@@ -113,7 +114,7 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   facts.slice_digests = reader.U64Array(slices, "digests");
   // Names are hashes of the shape; the comparison also detects hash collisions.
   if (text.substr(0, head_bytes()) == Head(facts)) return facts;
-  return absl::DataLossError("the head belongs to another shared object");
+  return absl::DataLossError("the header in the shared tier belongs to another object");
 }
 
 std::vector<absl::Span<std::byte>> SharedShape::PiecesOf(

@@ -55,7 +55,9 @@ std::string Hkdf(absl::string_view secret, std::string info, size_t bytes) {
   return out;
 }
 
-absl::Status OtherLength() { return absl::DataLossError("a shared value has a wrong length"); }
+absl::Status OtherLength() {
+  return absl::DataLossError("a value of the shared tier has a wrong length");
+}
 
 // One context per thread: creating a context costs as much as sealing several kilobytes.
 EVP_CIPHER_CTX* CipherContext() {
@@ -165,8 +167,8 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
                                    absl::Span<const absl::Span<std::byte>> pieces,
                                    Opened opened) const {
   if (value.size() < kSealBytes || value.size() > kMaxValueBytes) {
-    return absl::DataLossError(absl::StrCat("a shared value must have ", kSealBytes, " to ",
-                                            kMaxValueBytes, " bytes; got ", value.size()));
+    return absl::DataLossError(absl::StrCat("a value of the shared tier must have ", kSealBytes,
+                                            " to ", kMaxValueBytes, " bytes; got ", value.size()));
   }
   size_t left = value.size() - kSealBytes;
   for (const absl::Span<std::byte> piece : pieces) {
@@ -176,7 +178,7 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
   if (left > 0) return OtherLength();
   ByteReader reader(value);
   if (reader.U32("magic") != kValueMagic) {
-    return absl::DataLossError("a shared value is not of format version 1");
+    return absl::DataLossError("a value of the shared tier is not of format version 1");
   }
   const absl::string_view nonce = reader.Bytes(kNonceBytes, "nonce");
   const std::string data = AssociatedData(name);
@@ -201,7 +203,8 @@ absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view val
   MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
   unsigned char rest[16];
   if (EVP_DecryptFinal_ex(context, rest, &size) == 1) return absl::OkStatus();
-  return absl::DataLossError("a shared value failed verification under its name");
+  return absl::DataLossError(
+      "a value of the shared tier was changed, or was not written under this name");
 }
 
 }  // namespace hearth

@@ -107,9 +107,9 @@ absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, s
   const std::string what = absl::StrCat("disk tier: a slice of layer ", object.layers()[slice]);
   if (!read->has_value()) return absl::DataLossError(absl::StrCat(what, " is missing"));
   const absl::Span<const std::byte> bytes = (*read)->bytes;
-  return absl::DataLossError(absl::StrCat(
-      what, " has other bytes than were written: ", bytes.size(), " bytes with digest ",
-      absl::Hex(SliceDigest(bytes.data(), bytes.size()), absl::kZeroPad16)));
+  return absl::DataLossError(
+      absl::StrCat(what, " differs from what was written: ", bytes.size(), " bytes with digest ",
+                   absl::Hex(SliceDigest(bytes.data(), bytes.size()), absl::kZeroPad16)));
 }
 
 bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {

@@ -57,7 +57,7 @@ class StartLimits(SystemTest):
         code, said = self.start(1024 * MIB, "hearth-store", "--data-dir", "", "--host-bytes",
                                 "8GiB")
         self.assertEqual(code, 1, said)
-        for part in ("--host-bytes", str(9 << 30), str(1024 * MIB), "raise the limit"):
+        for part in ("--host-bytes", str(9 << 30), str(1024 * MIB), "raise ulimit -v"):
             self.assertIn(part, said)
 
     def test_store_starts_or_reports_limit(self):

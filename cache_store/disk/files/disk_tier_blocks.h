@@ -78,9 +78,10 @@ class TableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
         FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
     if (!status.ok()) return status;
     if (OnlySliceBlocks::wanted() && !IsSliceBlock(*result)) {
-      return rocksdb::IOStatus::Corruption("not a block of slices");
+      return rocksdb::IOStatus::Corruption("the block is not a block of slices");
     }
-    if (IsWrongProperties(*result)) return rocksdb::IOStatus::Corruption("wrong table properties");
+    if (IsWrongProperties(*result))
+      return rocksdb::IOStatus::Corruption("the properties of the table are damaged");
     return status;
   }
 };

@@ -279,7 +279,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     if (std::memcmp(bytes.data(), again.data(), common) != 0) {
       return rocksdb::IOStatus::IOError(absl::StrCat(
           path, kReadsDifferently, ": digest ", absl::Hex(SliceDigest(bytes.data(), common)),
-          ", then ", absl::Hex(SliceDigest(again.data(), common))));
+          ", then digest ", absl::Hex(SliceDigest(again.data(), common))));
     }
     *out = std::make_unique<ReadFile>(std::move(bytes));
     return status;

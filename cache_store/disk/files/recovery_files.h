@@ -62,7 +62,8 @@ class RecoveryReads {
   rocksdb::IOStatus Allow(const Change& change) const {
     const std::string failed = is_active() ? failure() : "";
     return failed.empty() ? change()
-                          : rocksdb::IOStatus::IOError("not changed after a read failed", failed);
+                          : rocksdb::IOStatus::IOError(
+                                "the file was not changed, because a read failed", failed);
   }
 
  private:
@@ -93,7 +94,7 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
     const rocksdb::IOStatus read = target()->Read(offset, bytes, options, &again, &buffer[0], dbg);
     if (status.code() != read.code() || (status.ok() && *result != again)) {
       reads_->Note(absl::StrCat(path_, ": two reads of ", bytes, " bytes at ", offset, " differ"));
-      return rocksdb::IOStatus::IOError(path_, "two reads differ");
+      return rocksdb::IOStatus::IOError(path_, "two reads of the same bytes differ");
     }
     return status.IsCorruption() ? status : reads_->Checked(path_, std::move(status));
   }

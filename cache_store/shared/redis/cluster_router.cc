@@ -123,7 +123,7 @@ void ClusterRouter::Send(const KeyRequest& request) {
   const NodeAddress* owner = map_->Owner(request.batch->slot(request.index));
   if (owner != nullptr) return SendTo(*owner, request);
   WantMap();
-  Finish(request, absl::UnavailableError("redis: no node serves this key's slot"));
+  Finish(request, absl::UnavailableError("redis: no node serves the hash slot of a key"));
 }
 
 void ClusterRouter::SendTo(const NodeAddress& address, const KeyRequest& request) {
@@ -230,7 +230,8 @@ void ClusterRouter::RequestMap() {
   const uint64_t question = ++question_;
   map_timer_ = parts_->loop.At(Now() + kMapWait, [this, question] {
     map_timer_.reset();
-    if (question == question_) OnMap({}, absl::DeadlineExceededError("no slot map in time"));
+    if (question == question_)
+      OnMap({}, absl::DeadlineExceededError("redis: no answer to CLUSTER SLOTS in time"));
   });
   node->RequestSlots([this, question, teller = node->address()](absl::StatusOr<RedisReply> reply) {
     if (question == question_ && asks_for_map_) OnMap(teller, std::move(reply));

@@ -54,8 +54,8 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
     host = host.substr(1, host.size() - 2);
   }
   if (!IsHostName(host)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not a host name: ", absl::CHexEscape(text.substr(0, 300))));
+    return absl::InvalidArgumentError(absl::StrCat("a host name has invalid characters: ",
+                                                   absl::CHexEscape(text.substr(0, 300))));
   }
   return NodeAddress{std::string(host), static_cast<uint16_t>(port)};
 }
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> ReadPassword(const std::string& path) {
   }
   if (password.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("redis: no password in ", path,
+        absl::StrCat("redis: cannot read a password from ", path,
                      read.ok() ? "" : absl::StrCat(": ", read.status().message())));
   }
   return password;

@@ -19,9 +19,13 @@ constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
 constexpr int kDepthMax = 8;          // depth of nested arrays; a slot map has 4
 
-absl::Status TooLong() { return absl::DataLossError("a reply of Redis is longer than its limit"); }
+absl::Status TooLong() {
+  return absl::DataLossError("a reply of Redis is longer than the limit for its command");
+}
 
-absl::Status NoAnswer() { return absl::DataLossError("not a reply of Redis"); }
+absl::Status NoAnswer() {
+  return absl::DataLossError("the received bytes are not a valid reply of Redis");
+}
 
 constexpr size_t kShownBytes = 200;
 

@@ -15,21 +15,23 @@ using Kind = RedisReply::Kind;
 constexpr size_t kPrimariesMax = 1000;
 
 absl::Status NoMap(absl::string_view why) {
-  return absl::DataLossError(absl::StrCat("not a map of hash slots: ", why));
+  return absl::DataLossError(absl::StrCat("invalid reply to CLUSTER SLOTS: ", why));
 }
 
 // Parses [host or nil, port, id, ...]. A nil or empty host means `teller`'s host.
 absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& teller) {
-  if (node.kind != Kind::kArray || node.elements.size() < 2) return NoMap("a node is not a list");
+  if (node.kind != Kind::kArray || node.elements.size() < 2)
+    return NoMap("the entry of a node is not a list");
   const RedisReply& host = node.elements[0];
   const RedisReply& port = node.elements[1];
   const bool has_host = host.kind == Kind::kText && !host.text.empty();
   if (!has_host && host.kind != Kind::kNil && host.kind != Kind::kText) {
-    return NoMap("a host is not text");
+    return NoMap("the host of a node is not a string");
   }
-  if (has_host && !IsHostName(host.text)) return NoMap("a host has an invalid name");
+  if (has_host && !IsHostName(host.text))
+    return NoMap("the host name of a node has invalid characters");
   if (port.kind != Kind::kInteger || port.integer < 1 || port.integer > UINT16_MAX) {
-    return NoMap("a port is not a port number");
+    return NoMap("the port of a node is not a port number");
   }
   return NodeAddress{has_host ? host.text : teller.host, static_cast<uint16_t>(port.integer)};
 }
@@ -74,21 +76,23 @@ SlotMap SlotMap::Single(const NodeAddress& node) {
 }
 
 absl::StatusOr<SlotMap> SlotMap::FromReply(const RedisReply& reply, const NodeAddress& teller) {
-  if (reply.kind != Kind::kArray || reply.elements.empty()) return NoMap("it is not a list");
+  if (reply.kind != Kind::kArray || reply.elements.empty())
+    return NoMap("the reply is not a list of hash slot ranges");
   SlotMap map;
   for (const RedisReply& range : reply.elements) {
-    if (range.kind != Kind::kArray || range.elements.size() < 3) return NoMap("a range is no list");
+    if (range.kind != Kind::kArray || range.elements.size() < 3)
+      return NoMap("a hash slot range is not a list");
     const RedisReply& first = range.elements[0];
     const RedisReply& last = range.elements[1];
     if (first.kind != Kind::kInteger || last.kind != Kind::kInteger || first.integer < 0 ||
         last.integer < first.integer || last.integer >= int64_t{kHashSlots}) {
-      return NoMap("a range has invalid slots");
+      return NoMap("a hash slot range has invalid slot numbers");
     }
     // The primary comes first, then its replicas.
     absl::StatusOr<NodeAddress> node = NodeOf(range.elements[2], teller);
     if (!node.ok()) return std::move(node).status();
     const std::optional<uint16_t> number = map.NumberOf(*node);
-    if (!number.has_value()) return NoMap("too many primaries");
+    if (!number.has_value()) return NoMap("the cluster has too many primaries");
     std::fill(map.owners_.begin() + first.integer, map.owners_.begin() + last.integer + 1, *number);
   }
   return map;

@@ -94,7 +94,7 @@ absl::StatusOr<TlsContext::Context> TlsContext::Read(const RedisOptions& options
   }
   if (ca.empty() ? SSL_CTX_set_default_verify_paths(context.get()) != 1
                  : SSL_CTX_load_verify_file(context.get(), ca.c_str()) != 1) {
-    return CannotUse(ca.empty() ? "the system's authorities" : ca);
+    return CannotUse(ca.empty() ? "the system's certificate authorities" : ca);
   }
   const std::string& certificate = options.certificate_file;
   if (certificate.empty()) return context;

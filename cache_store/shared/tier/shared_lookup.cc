@@ -29,7 +29,9 @@ uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
   return bytes;
 }
 
-absl::Status BeginningLeft() { return absl::NotFoundError("its first tokens have left the store"); }
+absl::Status BeginningLeft() {
+  return absl::NotFoundError("the first tokens of the restore point have left the store");
+}
 
 }  // namespace
 

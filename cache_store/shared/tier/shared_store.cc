@@ -10,8 +10,8 @@ namespace {
 
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
-      what, " in this store, but perhaps not in the shared tier, from which it may come back: ",
-      why.message()));
+      what,
+      " in this store, but the shared tier may still serve the data; call again: ", why.message()));
 }
 
 }  // namespace
@@ -80,7 +80,8 @@ class SharedStore::Session final : public PublishSession {
       result->durable = Durability::kShared;
       store->commits_.Observe(stopwatch.Elapsed());
     } else {
-      result->notes.push_back(absl::StrCat("not in the shared tier: ", written.message()));
+      result->notes.push_back(
+          absl::StrCat("the restore points are not in the shared tier: ", written.message()));
     }
   }
 
@@ -235,10 +236,10 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
   if (absl::IsFailedPrecondition(dropped.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(dropped.status().message(),
-                     "; what other stores have pinned is not known here and is dropped as well"));
+                     "; restore points pinned in other stores are dropped without asking"));
   }
   if (!dropped.ok()) return dropped;
-  if (!written.ok()) return NotEverywhere("dropped", written);
+  if (!written.ok()) return NotEverywhere("the tenant's restore points are dropped", written);
   return dropped;
 }
 
@@ -249,7 +250,8 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
   const absl::Status erased =
       EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
   if (erased.ok()) return result;
-  return NotEverywhere(result.ok() ? "quarantined" : "not stored", erased);
+  return NotEverywhere(result.ok() ? "the objects are quarantined" : "the objects are not stored",
+                       erased);
 }
 
 StoreStats SharedStore::Stats() {

@@ -188,7 +188,8 @@ void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> 
   const bool accepted = waiting_->TrySchedule(1, [this, shared, done] { done(Write(*shared)); });
   if (accepted) return;
   core_->Count(Counter::kSharedWritesSkipped);
-  done(absl::ResourceExhaustedError("too many publishes wait for the shared tier"));
+  done(
+      absl::ResourceExhaustedError("too many publishes wait for the shared tier; try again later"));
 }
 
 bool SharedWriter::RunInBackground(std::function<void()> job) {

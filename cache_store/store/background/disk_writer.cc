@@ -40,7 +40,7 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   uint64_t bytes = 0;
   for (const auto& [object, key, copy, is_verified] : work->objects) {
     if (!is_verified && !object->IsIntact(copy)) {
-      return absl::UnavailableError("an object that was only in RAM could not be read back");
+      return absl::UnavailableError("an object that was only in RAM could not be read from RAM");
     }
     bytes += object->bytes();
   }

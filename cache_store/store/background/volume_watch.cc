@@ -94,10 +94,11 @@ void VolumeWatch::WarnLimit(const DiskRoom& room, uint64_t stored_bytes) {
   const bool stays = budget_.is_limited() && stored_bytes > limit;
   if (std::exchange(said_stays_, stays) != stays && stays) {
     core_->warnings.Say(
-        "disk", absl::StrCat("pinned, used and guaranteed restore points have ", MiB(stored_bytes),
-                             ", more than the limit, ", MiB(limit),
-                             ": they stay, and publishes may be refused; make room on the volume, "
-                             "unpin, or lower floor_bytes"));
+        "disk",
+        absl::StrCat("restore points that are pinned, in use or guaranteed by floor_bytes take ",
+                     MiB(stored_bytes), "; the limit of the disk tier is ", MiB(limit),
+                     ": publishes may be refused; free space on the volume, "
+                     "unpin restore points, or lower floor_bytes"));
   }
   if (std::exchange(said_stuck_, budget_.is_stuck()) != budget_.is_stuck() && budget_.is_stuck()) {
     core_->warnings.Say(
@@ -110,11 +111,11 @@ void VolumeWatch::WarnLimit(const DiskRoom& room, uint64_t stored_bytes) {
     if (before == 0) return;
     core_->warnings.Say(
         "disk",
-        absl::StrCat(volume, " has room for --disk-bytes again; the limit is ", MiB(limit)));
+        absl::StrCat(volume, " has space for --disk-bytes again; the limit is ", MiB(limit)));
   } else if (before == 0 || !IsNear(before, limit)) {
     said_bytes_ = limit;
     core_->warnings.Say(
-        "disk", absl::StrCat(volume, " has room for ", MiB(room.own_bytes + room.free_bytes),
+        "disk", absl::StrCat(volume, " has space for ", MiB(room.own_bytes + room.free_bytes),
                              " of files, too little for --disk-bytes, ",
                              MiB(core_->options.disk_bytes), ": the limit is now ", MiB(limit),
                              ", so that files use at most ", MiB(budget_.files_bytes())));

@@ -22,7 +22,7 @@ constexpr MissCause kNoCommonPrefix = {Counter::kMissNoCommonPrefix,
 constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
                                  "the caller already has every matching restore point"};
 constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
-                                       "the common prefix has no complete restore point"};
+                                       "the prefix that is stored has no complete restore point"};
 
 // `token_ns` comes from the caller, so it is limited to one second per token.
 void CountSaved(StoreCore* core, uint64_t tokens, uint64_t token_ns) {
@@ -320,7 +320,8 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
 
 absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {
   if (object >= objects_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("object index ", object, " must be below ", objects_.size()));
   }
   StoredObject* stored = objects_[object];
   const std::vector<uint32_t>& layers = stored->layers();

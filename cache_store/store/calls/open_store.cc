@@ -121,8 +121,9 @@ Recovery::Recovery(StoreCore* core, DamageConfirmation confirmation)
     auto model = MakeKnown(record.fingerprint);
     if (model == nullptr) {
       core->warnings.Say(
-          "damage", absl::StrCat("a fingerprint is not valid; its restore points are dropped: ",
-                                 record.fingerprint.Layout().status().message()));
+          "damage",
+          absl::StrCat("a stored fingerprint is not valid; its restore points are dropped: ",
+                       record.fingerprint.Layout().status().message()));
       continue;
     }
     const Digest& digest = record.fingerprint.digest();
@@ -359,7 +360,9 @@ void Recovery::WarnLostPoints() {
     core_->Count(Counter::kRecoveryUnreadManifests, unread_);
     core_->warnings.Say(
         "damage",
-        absl::StrCat(unread_, " restore points cannot be read; unused until the next start"));
+        absl::StrCat(
+            unread_,
+            " restore points cannot be read; they stay on disk, and the next start tries again"));
   }
   std::string first;
   size_t lost = 0;
@@ -433,18 +436,19 @@ absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
     note = disk->ReadNote(DropNumbers::kNote);
   }
   if (!note.ok() && !absl::IsDataLoss(note.status())) {
-    return absl::Status(
-        note.status().code(),
-        absl::StrCat("data folder ", confirmation.dir(),
-                     ": the tenants' drop counts cannot be read; check the disk, then restart: ",
-                     note.status().message()));
+    return absl::Status(note.status().code(),
+                        absl::StrCat("data folder ", confirmation.dir(),
+                                     ": the record of which tenants dropped all entries cannot be "
+                                     "read; check the disk, then start again: ",
+                                     note.status().message()));
   }
   if (!note.ok() && !confirmation.confirmed()) {
     return ReadsDifferently(confirmation.dir(), note.status().message());
   }
   if (!note.ok()) {
-    core->warnings.Say("damage", absl::StrCat("the tenants' drop counts cannot be read: ",
-                                              note.status().message()));
+    core->warnings.Say(
+        "damage", absl::StrCat("the record of which tenants dropped all entries cannot be read: ",
+                               note.status().message()));
   }
   core->drop_numbers.Parse(note.value_or(""));
   return absl::OkStatus();

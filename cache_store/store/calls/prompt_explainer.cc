@@ -82,8 +82,7 @@ std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limi
     case Removal::kQuarantined:
       return absl::StrCat("quarantined ", when, ": its bytes failed verification");
     case Removal::kLost:
-      return absl::StrCat("lost: it was acknowledged, then lost by damage of the disk; found ",
-                          when);
+      return absl::StrCat("lost: it was acknowledged, but disk damage destroyed it; found ", when);
   }
   return "";
 }
@@ -187,7 +186,7 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   } else if (!state.globals_present) {
     report->miss = MissReason::kGlobalsGone;
     if (lacks_globals_) gone = globals_departure_.has_value() ? &*globals_departure_ : nullptr;
-    subject = "global objects before it are missing";
+    subject = "objects of the global layers before it are missing";
   } else {
     report->miss = MissReason::kTailGone;
     gone = last_of_tail;
@@ -265,14 +264,14 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
   // Write the reasons of thousands of boundaries without holding the lock.
   const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
-  const std::string never = drop_number == 0
-                                ? kNeverStored
-                                : absl::StrCat("not stored since everything was dropped, ",
-                                               AgoText(core_->clock->Now() - dropped));
+  const std::string never =
+      drop_number == 0 ? kNeverStored
+                       : absl::StrCat("not stored since all entries of the tenant were dropped ",
+                                      AgoText(core_->clock->Now() - dropped));
   const std::string otherwise =
       CutsAreKeyed(space.model->layout.exactness)
-          ? "these tokens are stored with other cuts, or without a restore point here"
-          : "no restore point was kept here";
+          ? "these tokens are stored with other prefill cuts, or without a restore point here"
+          : "no restore point was stored here";
   for (BoundaryReport& boundary : report.boundaries) {
     if (boundary.miss == MissReason::kNeverStored) boundary.reason = never;
     if (boundary.miss == MissReason::kOtherCuts) boundary.reason = otherwise;
@@ -291,7 +290,7 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
         report.boundaries.rbegin(), report.boundaries.rend(),
         [](const BoundaryReport& b) { return !b.usable && b.miss != MissReason::kNeverStored; });
     if (last != report.boundaries.rend()) {
-      absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
+      absl::StrAppend(&report.summary, "; at boundary ", last->boundary, ": ", last->reason);
     }
   }
   return report;
@@ -347,8 +346,9 @@ void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& que
           .point;
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
   const std::string cuts = absl::StrJoin(CutsOf(stored, layout), ", ");
-  absl::StrAppend(&report->summary, "; the same tokens are stored up to ", stored->end(),
-                  cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
+  absl::StrAppend(
+      &report->summary, "; the same tokens are stored up to ", stored->end(),
+      cuts.empty() ? " without prefill cuts" : absl::StrCat(" with prefill cuts at ", cuts));
 }
 
 // Checks whether the tenant's other models would give a longer hit; if so, reports the differing
@@ -379,7 +379,7 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
                              DigestHex(other->fingerprint.digest()).substr(0, 16)});
     }
     for (FieldDifference& difference : differences) {
-      absl::StrAppend(&report->summary, "; under another fingerprint ", matched,
+      absl::StrAppend(&report->summary, "; under another fingerprint, ", matched,
                       " tokens match: ", difference.field, " is ", difference.ours, " here and ",
                       difference.theirs, " there");
       report->other_fingerprints.push_back(OtherFingerprint{std::move(difference), matched});

@@ -56,7 +56,7 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
     if (named > kMaxNamedObjects) {
       return absl::InvalidArgumentError(absl::StrCat(
           "boundaries: ", spec.boundaries.size(), " boundaries need more than ", kMaxNamedObjects,
-          " objects together; keep fewer, or choose a larger chunk"));
+          " objects together; declare fewer boundaries, or use larger chunks"));
     }
     if (boundary <= previous || boundary > StoredTokens(tokens, layout)) {
       return absl::InvalidArgumentError(absl::StrCat("boundaries: must be above ", previous,
@@ -71,7 +71,7 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
     if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
       return absl::InvalidArgumentError(
           absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
-                       ", a cut nor the prompt's end"));
+                       ", a prefill cut nor the prompt's end"));
     }
     previous = boundary;
   }
@@ -184,7 +184,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   assert(!digest.has_value() || slice.owner != nullptr);
   if (committed_) return CommittedAlready();
   if (object >= items_.size() || !items_[object].needed) {
-    return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not requested"));
   }
   Item& item = items_[object];
   const auto it = std::lower_bound(item.layers->begin(), item.layers->end(), layer);
@@ -195,7 +195,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   const size_t place = static_cast<size_t>(it - item.layers->begin());
   if (item.whole != nullptr || item.staged[place].owner != nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("object ", object, ", layer ", layer, ": sent twice"));
+        absl::StrCat("object ", object, ", layer ", layer, ": the slice was sent twice"));
   }
   if (slice.bytes.size() != item.slice_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, ", layer ", layer,
@@ -423,8 +423,9 @@ absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
     return object;
   }
   core_->Count(Counter::kNondeterminism);
-  return absl::AbortedError(absl::StrCat(
-      ObjectName(announced.id), " is stored with other bytes under the same key: nondeterminism"));
+  return absl::AbortedError(
+      absl::StrCat(ObjectName(announced.id),
+                   " is stored with different bytes under the same key: nondeterminism"));
 }
 
 void PublishSessionImpl::ChooseBoundaries() {

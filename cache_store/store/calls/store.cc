@@ -254,7 +254,7 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
   const size_t count = ids.size();
   ids.resize(std::min(count, kShownPins));
   return absl::FailedPreconditionError(
-      absl::StrCat(count, " pinned in this store: ", absl::StrJoin(ids, ", "),
+      absl::StrCat(count, " restore points are pinned in this store: ", absl::StrJoin(ids, ", "),
                    count > ids.size() ? ", ..." : "", "; unpin them first, or use force"));
 }
 

@@ -196,11 +196,11 @@ TEST_F(Backup, DamagedBackupErrorNamesTheFile) {
     table = entry.path();
   }
   FlipABitOf(table);
-  EXPECT_THAT(refusal(), HasSubstr("it has other bytes than were written"));
+  EXPECT_THAT(refusal(), HasSubstr("its bytes differ from those written"));
   fs::remove(table);
   EXPECT_THAT(refusal(), HasSubstr(table.string() + " is missing"));
   std::ofstream(At("backup") + "/meta/1") << "xx";
-  EXPECT_THAT(refusal(), HasSubstr("/meta/1 has other bytes than were written"));
+  EXPECT_THAT(refusal(), HasSubstr("/meta/1 differs from what was written"));
 }
 
 TEST_F(Backup, BackupAcceptsRelativePath) {

@@ -320,7 +320,7 @@ TEST_F(Damage, BestEffortsRecoveryReplaysLog) {
   store_.reset();
   fs::remove(Only("CURRENT"));
   Open();
-  EXPECT_THAT(lines_, Contains(HasSubstr("took the newest complete state")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("returned to the newest complete state")));
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
   for (const uint64_t seed : {1, 2, 3}) EXPECT_EQ(Fetch(seed).value(), 64u) << seed;
 }

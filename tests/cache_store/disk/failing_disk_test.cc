@@ -216,7 +216,7 @@ TEST_F(DamagedInUse, RestartRepairsDatabaseDamagedInUse) {
   disk_.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(Publish(4).ok());
   const absl::Status refused = Publish(4);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("starting the store repairs it"));
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("start the store: it repairs"));
   EXPECT_EQ(Fetch(1), 64u) << "from memory";
   Open(4 << 20);
   EXPECT_THAT(lines_, testing::Contains(testing::HasSubstr("it was moved to")));

@@ -336,7 +336,7 @@ TEST_F(Misreads, VerifyReportsMisreadsApartFromDamage) {
     const absl::StatusOr<VerifyReport> misread = verify();
     ASSERT_TRUE(misread.ok()) << misread.status();
     EXPECT_GT(misread->misread_count, 0u);
-    EXPECT_THAT(misread->misreads, Each(HasSubstr("a second read gave other bytes")));
+    EXPECT_THAT(misread->misreads, Each(HasSubstr("a second read gave different bytes")));
     Heal();
     const absl::StatusOr<VerifyReport> sound = verify();
     ASSERT_TRUE(sound.ok()) << sound.status();
@@ -348,7 +348,7 @@ TEST_F(Misreads, VerifyReportsMisreadsApartFromDamage) {
     }
     if (is_rotten) {
       EXPECT_THAT(sound->problems,
-                  ElementsAre(HasSubstr("do not match their digest; their digest is")));
+                  ElementsAre(HasSubstr("do not match the recorded digest; they have digest")));
     }
   }
 }

@@ -68,7 +68,8 @@ TEST_F(SharedDropsTest, PinnedPointsRefuseDropAll) {
   const absl::Status refused = one.store->DropAll("default", false).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("1 pinned in this store: " + DigestHex(point.id).substr(0, 16)),
+              AllOf(HasSubstr("1 restore points are pinned in this store: " +
+                              DigestHex(point.id).substr(0, 16)),
                     HasSubstr("other stores")));
   EXPECT_EQ(one.store->List("default").size(), 2u) << "and nothing was dropped";
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -146,7 +147,8 @@ TEST_F(SharedDropsTest, ExplainNamesDropAllAsReason) {
   kit_.clock.Advance(absl::Minutes(3) + absl::Milliseconds(1));
   const auto report = one.store->Explain(KitQuery(model_, Prompt(1)));
   ASSERT_TRUE(report.ok());
-  EXPECT_EQ(report->boundaries.at(0).reason, "not stored since everything was dropped, 3m ago");
+  EXPECT_EQ(report->boundaries.at(0).reason,
+            "not stored since all entries of the tenant were dropped 3m ago");
 }
 
 TEST_F(SharedDropsTest, DropRemovesPointBeingWrittenToEngine) {

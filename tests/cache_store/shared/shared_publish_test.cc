@@ -58,7 +58,8 @@ TEST_F(SharedPublishTest, AsyncCommitBlocksNoThread) {
   ASSERT_TRUE(refused->has_value());
   EXPECT_EQ((*refused)->durable, Durability::kMemory);
   EXPECT_EQ((*refused)->notes.back(),
-            "not in the shared tier: too many publishes wait for the shared tier");
+            "the restore points are not in the shared tier: too many publishes wait for the shared "
+            "tier; try again later");
   EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
 }
 

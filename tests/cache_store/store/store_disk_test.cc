@@ -116,7 +116,7 @@ TEST_F(DiskStore, FlippedBitIsNeverServed) {
   }
   const VerifyReport report = VerifyDataDir(folder_.path()).value();
   ASSERT_EQ(report.problem_count, 1u);
-  EXPECT_THAT(report.problems[0], HasSubstr("do not match their digest"));
+  EXPECT_THAT(report.problems[0], HasSubstr("do not match the recorded digest"));
   const auto store = Open();
   EXPECT_TRUE(absl::IsDataLoss(KitFetch(store.get(), model_, prompt_).status()));
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);

@@ -184,7 +184,8 @@ TEST_F(StoreExplain, MissingGlobalObjectsAreExplained) {
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.miss, MissReason::kGlobalsGone);
   EXPECT_EQ(report.removed, Removal::kQuarantined);
-  EXPECT_THAT(report.reason, HasSubstr("global objects before it are missing; quarantined"));
+  EXPECT_THAT(report.reason,
+              HasSubstr("objects of the global layers before it are missing; quarantined"));
 }
 
 TEST_F(StoreExplain, DifferentCutsAreExplained) {
@@ -204,7 +205,7 @@ TEST_F(StoreExplain, HitExplainsLongerUnusablePoints) {
   EXPECT_EQ(report.usable_tokens, 16u);
   EXPECT_THAT(report.summary,
               AllOf(HasSubstr("hit: 16 of 65"),
-                    HasSubstr("the same tokens are stored up to 64 with cuts at 10")));
+                    HasSubstr("the same tokens are stored up to 64 with prefill cuts at 10")));
   KitModel other;
   other.weights = "w1";
   const KitPrompt longer{KitTokens(1, 129), {}};

@@ -230,7 +230,7 @@ TEST_P(StoreVolume, RegainedSpaceIsReported) {
   lines_.clear();
   disk_.SetRoom(FaultyDisk::kAmple);
   for (int i = 0; i < 3; ++i) Upkeep();
-  EXPECT_THAT(lines_, Contains(HasSubstr("has room for --disk-bytes again")));
+  EXPECT_THAT(lines_, Contains(HasSubstr("has space for --disk-bytes again")));
 }
 
 TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {

@@ -125,7 +125,8 @@ TEST_F(SharedDeviceTest, OtherDeviceFallsBackToHost) {
   int asked = 0;
   const auto other = Client([&](const DeviceMemoryHandle&) {
     ++asked;
-    return absl::FailedPreconditionError("the store's gpu tier is on another device");
+    return absl::FailedPreconditionError(
+        "the store's gpu tier is on a different GPU than this process uses");
   });
   for (int i = 0; i < 4; ++i) {
     const FetchOutcome outcome = Fetch(other.get());

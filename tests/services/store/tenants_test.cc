@@ -78,7 +78,7 @@ TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   for (uint32_t first = 200; first < 203; ++first) {
     const std::string beside = publish_and_pin(&b_beside, first);
     EXPECT_EQ(beside, publish_and_pin(&b_alone, first));
-    EXPECT_NE(beside.find(first < 202 ? "status 0" : "status 8 quota: pinning 5632 bytes more"),
+    EXPECT_NE(beside.find(first < 202 ? "status 0" : "status 8 quota: a pin of 5632 bytes"),
               std::string::npos)
         << beside;
   }
