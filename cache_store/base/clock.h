@@ -1,5 +1,5 @@
-// The store's only source of time, so that tests can control it. Servers also measure pauses with
-// it. Implementations are thread safe and outlive the store.
+// The store's only source of time, so that tests can control time. Implementations are thread safe
+// and outlive the store.
 #ifndef HEARTH_CACHE_STORE_BASE_CLOCK_H_
 #define HEARTH_CACHE_STORE_BASE_CLOCK_H_
 
@@ -21,8 +21,8 @@ class SystemClock : public Clock {
   absl::Time Now() override { return absl::Now(); }
 };
 
-// Measures durations and pauses: setting the machine's clock does not change this clock. Compare
-// its times only with each other.
+// A clock for durations and pauses. Its times do not jump when the system time is set, so they are
+// comparable only with each other.
 class SteadyClock : public Clock {
  public:
   absl::Time Now() override {

@@ -1,9 +1,10 @@
-// The device-memory seam: one allocation of an accelerator's memory, and copies into and out of it.
+// DeviceMemory: one allocation of an accelerator's memory, with copies into and out of it.
+// ImportedMemory: such an allocation of another process.
 //
-// Implemented with the CUDA runtime (cuda_memory.h); tests implement it with host memory. Thread
-// safety: one thread at a time may copy; any thread may call the rest. Errors: kUnavailable means
-// that the device is lost and that every later call fails. After any other error only this call
-// failed, and bytes outside its range are unchanged.
+// Implemented with the CUDA runtime (cuda_memory.h); tests implement both with host memory. Thread
+// safety: one thread at a time may copy; any thread may call the other methods. Errors: after
+// kUnavailable the device is lost, and every later call fails. After any other error, bytes outside
+// the range of the failed call are unchanged.
 #ifndef HEARTH_CACHE_STORE_BASE_DEVICE_MEMORY_H_
 #define HEARTH_CACHE_STORE_BASE_DEVICE_MEMORY_H_
 
@@ -25,14 +26,14 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // Name of the device, for people.
+  // Name of the device, for log lines.
   virtual std::string name() const = 0;
-  // A device address, aligned for any kernel. Do not dereference it on the host.
+  // The device address of the memory, aligned for any kernel. Do not dereference it on the host.
   virtual const std::byte* data() const = 0;
   virtual uint64_t size_bytes() const = 0;
 
-  // Starts a copy. Copies start in the order of the calls and have ended when Wait() returns; the
-  // host bytes must stay valid until then. REQUIRES: the range lies inside the memory.
+  // Starts a copy; Wait() returns after all started copies have ended. Keep the host bytes valid
+  // until Wait() returns. REQUIRES: the range lies inside the memory.
   virtual absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) = 0;
   virtual absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Wait() = 0;
@@ -45,20 +46,22 @@ class DeviceMemory {
 class ImportedMemory {
  public:
   virtual ~ImportedMemory() = default;
-  // Copies the ranges to memory of this process on the same device, and returns after the copies
-  // have ended. Each copy is freed with its last owner. REQUIRES: the ranges lie inside the memory.
+  // Copies ranges of the other process's memory to memory of this process on the same device.
+  // Returns after the copies have ended. A copy is freed with its last owner. REQUIRES: the ranges
+  // lie inside the memory.
   virtual absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
       absl::Span<const SegmentRange> ranges) = 0;
 };
-// kFailedPrecondition: the memory is on another device than this process uses.
+// Maps exported memory. kFailedPrecondition: the memory is on a different device than this process
+// uses.
 using ImportDevice = std::function<absl::StatusOr<std::unique_ptr<ImportedMemory>>(
     const DeviceMemoryHandle& handle)>;
 
-// An object's copy in device memory, as readers hold it: the object's slices back to back, in layer
-// order. While a DeviceRef lives, the copy stays in place.
+// An object's copy in device memory: the object's slices back to back, in layer order. The copy
+// stays in place while a DeviceRef to it exists.
 struct DeviceCopy {
-  const std::byte* bytes = nullptr;  // the device's address
-  SegmentRange range;                // in the tier's memory
+  const std::byte* bytes = nullptr;  // device address of the first byte
+  SegmentRange range;                // position of the copy in the gpu tier's memory
 };
 using DeviceRef = std::shared_ptr<const DeviceCopy>;
 

@@ -46,7 +46,7 @@ void ThreadExecutor::Run() {
       jobs_.pop_front();
     }
     job.second();
-    job.second = nullptr;  // frees what the job kept alive before the job counts as completed
+    job.second = nullptr;  // frees the memory of the job before the job counts as completed
     absl::MutexLock lock(&mu_);
     assert(bytes_ >= job.first);
     bytes_ -= job.first;

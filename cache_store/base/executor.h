@@ -1,9 +1,9 @@
-// Executor: runs background jobs: write-behind, manifests of implicit restore points, compaction,
+// Executor: runs background jobs, such as writes to disk after the acknowledgement, compaction, and
 // reads.
 //
-// Two limits: each job states the bytes that it keeps alive, and the queue limits both bytes and
-// jobs. A full queue refuses a job; the caller counts the refusal and continues without the job.
-// Thread safety: all methods from any thread.
+// The queue has two limits: the number of jobs, and the bytes of memory that queued jobs keep alive
+// (each job states its bytes). If the queue is full, a job is refused; the caller counts the
+// refusal and continues without the job. Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
 #define HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
 
@@ -26,16 +26,16 @@ class Executor {
   virtual ~Executor() = default;
   // Returns false, and does not run `job`, if the queue is full or stopping.
   virtual bool TrySchedule(uint64_t bytes, std::function<void()> job) = 0;
-  // Waits until every job accepted before this call has run. Returns false if `deadline` comes
+  // Waits until all jobs accepted before this call have run. Returns false if `deadline` passes
   // first.
   virtual bool WaitIdle(absl::Time deadline) = 0;
 };
 
-// Starts jobs in the order of acceptance; with one thread each job ends before the next begins. The
-// destructor runs the accepted jobs, then stops.
+// Starts jobs in the order of TrySchedule() calls; with one thread, a job ends before the next job
+// begins. The destructor runs all accepted jobs.
 class ThreadExecutor : public Executor {
  public:
-  // 4096 waiting jobs of about 200 bytes each stay under 1 MiB.
+  // Limit of queued jobs: about 200 bytes each, together below 1 MiB.
   static constexpr size_t kMaxJobs = 4096;
 
   explicit ThreadExecutor(uint64_t max_bytes, int threads = 1);
@@ -51,8 +51,8 @@ class ThreadExecutor : public Executor {
   absl::Mutex mu_;
   std::deque<std::pair<uint64_t, std::function<void()>>> jobs_ ABSL_GUARDED_BY(mu_);
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;      // bytes of waiting and running jobs
-  uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0;   // jobs ever accepted
-  uint64_t completed_ ABSL_GUARDED_BY(mu_) = 0;  // jobs ever run
+  uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0;   // number of jobs accepted so far
+  uint64_t completed_ ABSL_GUARDED_BY(mu_) = 0;  // number of jobs completed so far
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };

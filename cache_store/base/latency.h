@@ -1,7 +1,6 @@
 // LatencyHistogram: counts durations in buckets with fixed bounds from 10 microseconds to 10
-// seconds.
-//
-// Thread safe: relaxed atomics, read one by one, so a snapshot may miss part of one observation.
+// seconds. Thread safe (relaxed atomics): a snapshot may contain only part of a concurrent
+// observation.
 #ifndef HEARTH_CACHE_STORE_BASE_LATENCY_H_
 #define HEARTH_CACHE_STORE_BASE_LATENCY_H_
 
@@ -19,7 +18,8 @@ inline constexpr std::array<double, 19> kLatencyBoundsS = {
     0.025,   0.05,     0.1,     0.25,   0.5,     1,      2.5,   5,      10};
 
 struct LatencyCounts {
-  // counts[i]: durations above bound i-1 and at most bound i; the last: above all bounds.
+  // counts[i]: number of durations in (bound[i-1], bound[i]]; the last element counts durations
+  // above the last bound.
   std::array<uint64_t, kLatencyBoundsS.size() + 1> counts{};
   double sum_s = 0;
   uint64_t count() const {
@@ -52,7 +52,6 @@ class LatencyHistogram {
   std::atomic<uint64_t> sum_ns_{0};
 };
 
-// Measures the time since its construction.
 class Stopwatch {
  public:
   std::chrono::nanoseconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }

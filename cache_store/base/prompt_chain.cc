@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// SHA-256 hashes this many tokens of four bytes each in about a millisecond.
+// Hashing this many tokens (4 bytes each) with SHA-256 takes about a millisecond.
 constexpr uint32_t kTokensBetweenStopChecks = 128 << 10;
 
 }  // namespace

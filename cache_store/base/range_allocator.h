@@ -1,7 +1,7 @@
-// RangeAllocator: allocates ranges of a memory: best fit; merges adjacent free ranges.
+// RangeAllocator: allocates ranges of a memory block by best fit, and merges adjacent free ranges.
 //
-// Bookkeeping only: never touches the memory itself, which may be host or device memory. Not thread
-// safe: the owner's mutex guards it. Invariant: free ranges neither overlap nor touch.
+// Does not access the memory itself, which may be host or device memory. Not thread safe: its owner
+// has a mutex. Invariant: free ranges neither overlap nor touch each other.
 #ifndef HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
 #define HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
 

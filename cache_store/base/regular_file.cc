@@ -31,13 +31,15 @@ const char* FileKind(mode_t mode) {
 }
 
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode) {
-  // Without O_NONBLOCK, opening a pipe waits for its other end.
+  // O_NONBLOCK: otherwise opening a pipe would wait until another process opens the pipe's other
+  // end.
   const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, mode);
   struct stat info {};
   if (file < 0) {
     const int error = errno;
     const bool is_there = ::lstat(path.c_str(), &info) == 0;
-    // Not regular: a link with O_NOFOLLOW, a socket, a pipe without a reader, a folder.
+    // These errors mean that the file is not regular: a symbolic link opened with O_NOFOLLOW, a
+    // socket, a pipe without a reader, or a folder.
     if (is_there && !S_ISREG(info.st_mode) && (error == ELOOP || error == ENXIO || error == EISDIR))
       return NotRegular(path, info.st_mode);
     return absl::ErrnoToStatus(error, absl::StrCat("cannot open ", path));
@@ -58,7 +60,7 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t ma
   const auto fail = [&path](const auto&... why) {
     return absl::NotFoundError(absl::StrCat(path, why...));
   };
-  // Without O_NONBLOCK a FIFO would wait for its writer here.
+  // O_NONBLOCK: otherwise opening a pipe would wait until another process writes to it.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | (pipes_too ? 0 : O_NONBLOCK));
   if (fd < 0) return fail(" cannot be read (", std::strerror(errno), ")");
   const absl::Cleanup close_it = [fd] { close(fd); };
@@ -70,7 +72,7 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t ma
   size_t count = 0;
   for (ssize_t got = 1; got > 0; count += got) {
     if (count == text.size())
-      text.resize(2 * count);  // the file grows, or reports no size, as files in /proc
+      text.resize(2 * count);  // the file is growing, or reports size 0 like files in /proc
     got = read(fd, text.data() + count, text.size() - count);
     if (got < 0) return fail(" cannot be read (", std::strerror(errno), ")");
     if (count + got > max_bytes) return fail(" has more than ", max_bytes, " bytes, the limit");

@@ -1,7 +1,8 @@
-// Opens and reads regular files only: a pipe could block its reader, and a device may have no end.
+// Functions that open and read only regular files, because reading a pipe could block and a device
+// may have no end.
 //
-// Thread safety: plain functions. Ownership: the caller closes a descriptor. Invariants: (1) no
-// call waits for another process, unless the caller allows pipes; (2) errors name the file.
+// Thread safe. The caller closes descriptors. Invariants: (1) no call waits for another process,
+// unless the caller allows pipes; (2) errors name the file.
 #ifndef HEARTH_CACHE_STORE_BASE_REGULAR_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_REGULAR_FILE_H_
 
@@ -15,31 +16,31 @@
 
 namespace hearth {
 
-// Returns the kind of a file by its mode: "a pipe", "a symbolic link", "a regular file".
+// Returns the kind of file for a mode of stat(2), such as "a pipe" or "a symbolic link".
 const char* FileKind(mode_t mode);
 
-// Opens a file with the flags of open(2), to which O_CLOEXEC and O_NONBLOCK are added, and returns
-// its descriptor. Links are followed unless O_NOFOLLOW is among the flags. kFailedPrecondition: the
-// file is not regular, or is a link that is not followed; otherwise the code of the system's error.
+// Opens a regular file and returns its descriptor. Adds O_CLOEXEC and O_NONBLOCK to `flags`.
+// Follows symbolic links unless `flags` has O_NOFOLLOW. kFailedPrecondition: the file is not
+// regular, or is a link and O_NOFOLLOW is set. Other errors have the code of the system error.
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode = 0);
 
-// Returns kFailedPrecondition if the path, after following links, exists and is not a regular file.
-// Call before a library opens the file itself.
+// Returns kFailedPrecondition if the path exists (after following links) and is not a regular file.
+// For files that a library opens itself.
 absl::Status CheckIsRegular(const std::string& path);
 
-// Returns the bytes of a regular file; links are followed. With `pipes_too` reads a pipe or a
-// device too, which might never answer. kNotFound: the file cannot be read, is of another kind or
-// has more than `max_bytes`.
+// Returns the contents of a regular file; follows links. If `pipes_too`, also reads pipes and
+// devices, which may block. kNotFound: the file cannot be read, is not a regular file, or is larger
+// than `max_bytes`.
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
                                             bool pipes_too = false);
 
-// Returns a text that changes with each change of the file, computed from the file's metadata. An
-// absent file has a text as well.
+// Returns a text that differs after each change of the file, computed from inode, size and times.
+// If the file is absent, returns a text for that state.
 std::string FileStampOf(const std::string& path);
 
-// Makes the next read of a regular file read the device, except for pages that are not written yet.
-// Does nothing if that is impossible; does not follow links. Do not call for a file on which this
-// process holds an fcntl(2) lock: closing the file would release the lock.
+// Drops the file's pages from the page cache, so that the next read reads the disk; dirty pages
+// stay. Does nothing if the system refuses; does not follow links. Do not call it for a file on
+// which this process holds an fcntl(2) lock, because closing the file releases the lock.
 void DropFromPageCache(const std::string& path);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// Removal: the reason why a restore point left the store. Events, metrics and Explain use the same
-// name.
+// Removal: the reason why a restore point was removed from the store. Events, metrics and Explain
+// use the names of these reasons.
 #ifndef HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 #define HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 
@@ -10,17 +10,18 @@
 namespace hearth {
 
 enum class Removal {
-  kHostFull,     // only RAM held it, and RAM needed room
-  kDiskFull,     // the disk needed room
-  kQuota,        // its tenant reached its quota
+  kHostFull,     // evicted to free RAM; the disk had no copy
+  kDiskFull,     // evicted to free disk space
+  kQuota,        // evicted because its tenant reached the quota
   kExpired,      // its time to live ended
   kDropped,      // a caller dropped it
   kQuarantined,  // its bytes failed verification
-  kLost,         // it was acknowledged, but a start did not find it on disk
+  kLost,         // acknowledged to the publisher, but not found on disk when the store started
 };
 inline constexpr size_t kRemovals = static_cast<size_t>(Removal::kLost) + 1;
 
-// Names are part of the API: metric labels, WatchEvent.reason, BoundaryInfo.removed_by.
+// Returns the name of the reason. Names are part of the API: metric labels, WatchEvent.reason,
+// BoundaryInfo.removed_by.
 inline const char* RemovalName(Removal removal) {
   constexpr const char* kNames[] = {"host_full", "disk_full",   "quota", "expired",
                                     "dropped",   "quarantined", "lost"};
@@ -29,9 +30,10 @@ inline const char* RemovalName(Removal removal) {
   return kNames[static_cast<size_t>(removal)];
 }
 
-// The point was evicted to make room.
+// Returns whether the restore point was evicted to free space.
 inline bool IsEviction(Removal removal) { return removal <= Removal::kQuota; }
-// The prompt may be asked again: the point was neither dropped nor damaged.
+// Returns whether a later request may publish the restore point again: it was neither dropped nor
+// damaged.
 inline bool MayReturn(Removal removal) { return removal <= Removal::kExpired; }
 
 }  // namespace hearth

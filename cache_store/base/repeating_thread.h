@@ -1,7 +1,5 @@
-// RepeatingThread: a thread that calls a function repeatedly.
-//
-// The function returns the pause before the next call. The destructor ends a pause, and waits for a
-// running call.
+// RepeatingThread: a thread that calls a function repeatedly, and pauses between calls for the time
+// that the function returned. The destructor interrupts a pause, and waits for a running call.
 #ifndef HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 #define HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 
@@ -26,7 +24,7 @@ class RepeatingThread {
 
  private:
   void Run() {
-    // Longest single wait: the machine's clock may be set meanwhile.
+    // Longest single wait: the system time may be changed during a wait.
     constexpr absl::Duration kMaxAtOnce = absl::Minutes(10);
     while (!stop_.WaitForNotificationWithTimeout(std::min(step_(), kMaxAtOnce))) {
     }
@@ -34,7 +32,7 @@ class RepeatingThread {
 
   const std::function<absl::Duration()> step_;
   absl::Notification stop_;
-  std::thread thread_;  // last member: it uses the others
+  std::thread thread_;  // the last member, because the thread uses the other members
 };
 
 }  // namespace hearth

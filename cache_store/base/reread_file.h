@@ -1,8 +1,9 @@
-// Reread: a value read from files, read again after one of the files changes. RereadFile: a text.
+// Reread: a value that is read from files, and read again when a file has changed. RereadFile: a
+// text read in this way.
 //
-// Thread safety: all methods from any thread. Ownership: objects that `report` uses outlive this
-// one. Invariants: (1) unusable files, such as a half-written file, leave the last good value in
-// place; (2) each change to unusable files is reported once.
+// Thread safe. Ownership: objects that `report` uses outlive this object. Invariants: (1) while the
+// files cannot be used (such as a half-written file), the last good value stays; (2) each change to
+// unusable files is reported once.
 #ifndef HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 
@@ -20,7 +21,8 @@
 
 namespace hearth {
 
-// Receives the error when files cannot be used and the previous value is kept. May be null.
+// Receives the error if changed files cannot be used and the previous value stays in use. May be
+// null.
 using FileReport = std::function<void(const absl::Status&)>;
 
 template <typename T>
@@ -31,10 +33,11 @@ class Reread {
   Reread(std::vector<std::string> paths, Read read, FileReport report)
       : paths_(std::move(paths)), read_(std::move(read)), report_(std::move(report)) {}
 
-  // Returns the value from the last usable files, or an error if no files were usable yet.
+  // Returns the value of the last usable files; an error if the files were never usable.
   absl::StatusOr<T> Get() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReleasableMutexLock lock(&mutex_);
-    // Take the stamps before reading, so that a change during the read counts as a later change.
+    // Take the files' stamps before reading them, so that a change during the read is noticed by
+    // the next call.
     std::vector<std::string> stamps;
     for (const std::string& path : paths_) stamps.push_back(FileStampOf(path));
     if (value_.has_value() && stamps == stamps_) return *value_;
@@ -53,7 +56,8 @@ class Reread {
   const Read read_ ABSL_GUARDED_BY(mutex_);
   const FileReport report_;
   absl::Mutex mutex_;
-  std::vector<std::string> stamps_ ABSL_GUARDED_BY(mutex_);  // of the files that were read last
+  // stamps of the files as they were read last
+  std::vector<std::string> stamps_ ABSL_GUARDED_BY(mutex_);
   std::optional<T> value_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -45,7 +45,8 @@ bool WriteAll(int fd, absl::string_view text) {
   return true;
 }
 
-// Syncs the folder of `path`: its entries are on stable storage when this returns true.
+// Syncs the folder that contains `path`, so that new file names survive a crash. Returns false on
+// an error.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -65,14 +66,15 @@ absl::StatusOr<std::string> MakeSecret() {
 
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   File file(open(path.c_str(),
-                 O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // without O_NONBLOCK a pipe would block here
+                 // O_NONBLOCK: opening a pipe would wait for a writer
+                 O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd() < 0) return Failed(path, strerror(errno));
   struct stat info {};
   if (fstat(file.fd(), &info) != 0) return Failed(path, strerror(errno));
   if (!S_ISREG(info.st_mode)) {
     return Failed(path, absl::StrCat("must be a regular file; it is ", FileKind(info.st_mode)));
   }
-  // Group read is allowed: Kubernetes mounts secrets group-readable for fsGroup.
+  // Reading by the group is allowed, because Kubernetes mounts secrets group-readable for fsGroup.
   if ((info.st_mode & S_IRWXO) != 0) return Failed(path, "other users can read it; chmod 0600");
   char text[2 * kSecretBytes + 16];
   const ssize_t got = read(file.fd(), text, sizeof(text));
@@ -89,11 +91,11 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
 }
 
 absl::Status CopySecret(const std::string& secret, const std::string& path) {
-  // Atomic: write a temporary file, sync it, then link it into place. link() never overwrites, so
-  // if two processes start at once, one makes the secret and both read it.
+  // Write a temporary file, sync it, and link it into place. link() never overwrites: if two
+  // processes do this at once, one of them creates the secret and both read it.
   std::string temporary = absl::StrCat(path, ".XXXXXX");
   {
-    File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
+    File file(mkostemp(temporary.data(), O_CLOEXEC));  // creates the file with mode 0600
     if (file.fd() < 0) return Failed(temporary, strerror(errno));
     if (!WriteAll(file.fd(), absl::BytesToHexString(secret) + "\n") || fsync(file.fd()) != 0) {
       unlink(temporary.c_str());

@@ -1,7 +1,7 @@
-// The secret that roots every key, so that keys cannot be guessed from tokens.
+// The secret from which all keys are derived, so that nobody can guess keys from tokens.
 //
-// Read from a file, or made once from the system's random source. The file holds 64 hex digits,
-// mode 0600. A file that other users can read is refused. No state.
+// Read from a file of 64 hex digits, mode 0600, or created once from the system's random source. A
+// file that other users can read is refused.
 #ifndef HEARTH_CACHE_STORE_BASE_SECRET_H_
 #define HEARTH_CACHE_STORE_BASE_SECRET_H_
 
@@ -13,17 +13,19 @@ namespace hearth {
 
 inline constexpr size_t kSecretBytes = 32;
 
-// Returns 32 fresh random bytes.
+// Returns a new secret: 32 random bytes.
 absl::StatusOr<std::string> MakeSecret();
-// kFailedPrecondition (with the file's name): absent, malformed, or readable by others.
+// Reads a secret. kFailedPrecondition names the file: it is absent, malformed, or readable by other
+// users.
 absl::StatusOr<std::string> ReadSecret(const std::string& path);
-// Writes the secret to `path` unless the file exists: atomically, with mode 0600, durable on
-// return.
+// Writes the secret to `path` unless the file exists: atomically, with mode 0600, and synced to
+// disk.
 absl::Status CopySecret(const std::string& secret, const std::string& path);
-// Reads `path`; makes the file first if it is absent. Durable on return.
+// Reads the secret from `path`; creates the file, synced to disk, if it is absent.
 absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path);
 
-// Returns a digest that the data folder stores, to detect a changed secret.
+// Returns a digest of the secret. The data folder stores it, so that a start with another secret is
+// noticed.
 std::string SecretCheck(const std::string& secret);
 
 }  // namespace hearth

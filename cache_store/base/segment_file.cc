@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<SegmentFile>> SegmentFile::Create(SegmentLayout l
   file->mapping_ = static_cast<std::byte*>(mapping);
   const std::string header = EncodeSegmentHeader(layout);
   std::memcpy(file->mapping_, header.data(), header.size());
-  // From here on only this mapping can write, and processes that map the file can rely on its size.
+  // After sealing, only this mapping can write, and the size of the segment never changes.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (fcntl(file->fd_, F_ADD_SEALS, seals) != 0) {
     return SegmentError("sealing it needs Linux 5.1 or newer");

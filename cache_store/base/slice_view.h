@@ -1,7 +1,6 @@
-// SliceView: the bytes of one slice, and the buffers that hold them.
-//
-// A view shares ownership of its bytes, so they stay valid for a reader even if a tier evicts the
-// slice. Immutable once shared; copying a view copies a pointer.
+// SliceView: the bytes of one slice (the keys and values of one layer), with shared ownership. The
+// bytes stay valid for a reader even if a tier evicts the slice. Copying a view copies a pointer.
+// The bytes never change after the view is shared.
 #ifndef HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
 #define HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
 
@@ -12,19 +11,20 @@
 
 namespace hearth {
 
-// The slice's bytes are valid while this view lives.
+// The bytes stay valid while this view, or a copy of it, exists.
 struct SliceView {
   std::shared_ptr<const void> owner;
   absl::Span<const std::byte> bytes;
 };
 
-// One cache line, for vector loads and DMA.
+// Alignment of a slice: one cache line, for vector loads and DMA.
 inline constexpr size_t kSliceAlignment = 64;
 
-// Returns uninitialised, 64-byte aligned memory, which a publisher fills once and then shares.
+// Returns uninitialised memory, aligned to 64 bytes. The publisher fills the memory before sharing
+// it.
 std::shared_ptr<std::byte> AllocateSlice(size_t bytes);
 
-// Returns a view of new memory with a copy of `bytes`.
+// Copies `bytes` to new memory and returns a view of the copy.
 SliceView CopySlice(absl::Span<const std::byte> bytes);
 
 }  // namespace hearth

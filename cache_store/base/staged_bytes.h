@@ -1,9 +1,8 @@
-// StagedBytes: counts the memory of publishes that are being received, before it is allocated.
+// StagedBytes: counts the memory of publishes that are still being received.
 //
-// One limit for all tenants together, and each tenant's quota: more bytes than the quota could
-// never be stored. Thread safety: all methods from any thread. Invariants: (1) the counts never
-// exceed a limit; (2) memory is counted from before its allocation until it is freed or counted
-// elsewhere.
+// There is one limit for all tenants together, and one limit for each tenant, its quota. Memory is
+// counted before it is allocated, and until it is freed or counted elsewhere. Thread safety: all
+// methods from any thread. Invariant: the counts never exceed a limit.
 #ifndef HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 #define HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 
@@ -21,11 +20,12 @@ class StagedBytes {
  public:
   explicit StagedBytes(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // kResourceExhausted names the limit. `most_of_tenant` is the tenant's limit; 0: none.
+  // Counts `bytes` for the tenant. kResourceExhausted names the limit that would be exceeded.
+  // `most_of_tenant`: the tenant's limit; 0: none.
   absl::Status Reserve(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
   void Release(const std::string& tenant, uint64_t bytes);
   uint64_t bytes() const;
-  // Returns the maximum of bytes() so far.
+  // Returns the highest value that bytes() has had.
   uint64_t most_bytes() const;
 
  private:

@@ -1,7 +1,7 @@
-// Counter: the events that the store counts; stats.cc describes each. Names are part of the API:
-// Stats and the metrics show them.
+// Counter: the events that the store counts. stats.cc has a description of each counter. Names are
+// part of the API: Stats and the metrics show them.
 //
-// Thread safe: relaxed atomics, read one by one, so a snapshot is not one moment for all counters.
+// Thread safe (relaxed atomics): the counters of a snapshot may be from slightly different times.
 #ifndef HEARTH_CACHE_STORE_BASE_STATS_H_
 #define HEARTH_CACHE_STORE_BASE_STATS_H_
 
@@ -82,7 +82,7 @@ enum class Counter {
   kSharedWrittenObjects,
   kSharedWritesSkipped,
   kSharedWritesFailed,
-  // Not counted: set when statistics are read.
+  // The following values are not counted, but computed when statistics are read.
   kHostGrowthsFailed,
   kGpuEvictedObjects,
   kSharedUnreachableShards,
@@ -91,7 +91,7 @@ enum class Counter {
 };
 
 const char* CounterName(Counter counter);
-// Describes a counter for people; empty if no counter has this name.
+// Returns the description of a counter; empty if no counter has this name.
 std::string CounterMeaning(const std::string& name);
 
 class Counters {

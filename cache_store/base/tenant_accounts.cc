@@ -22,7 +22,7 @@ absl::Status CheckTtl(const TenantQuota& quota, const std::string& where) {
 
 uint64_t Above(uint64_t limit, uint64_t value) { return value - std::min(limit, value); }
 
-// Returns the pin share of a tenant that has a quota entry.
+// Returns the bytes that a tenant with a quota entry may always pin.
 uint64_t ShareOf(const TenantQuota& quota) {
   return quota.max_pinned_bytes > 0 ? quota.max_pinned_bytes : quota.floor_bytes;
 }
@@ -161,7 +161,7 @@ absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& accounts, 
   }
   const uint64_t beyond = Above(share, own + more_bytes) - Above(share, own);
   if (beyond == 0 || taken + beyond <= room.common_bytes()) return absl::OkStatus();
-  // Other tenants may have used the common pin budget.
+  // Other tenants may have used the pinned bytes that all tenants share.
   return absl::ResourceExhaustedError(
       absl::StrCat("pinning ", more_bytes, " bytes more would exceed the ", room.common_bytes(),
                    " bytes that all tenants without a max_pinned_bytes may pin together"));

@@ -1,9 +1,9 @@
-// TenantAccounts: each tenant's quota, and the sums of what the tenant holds.
+// TenantAccounts: each tenant's quota, and the sums of the restore points, objects and bytes that
+// the tenant stores.
 //
-// An object belongs to one tenant, whose name is part of its key, from the first restore point that
-// names the object to the last. An object's keys and values count once, whatever tiers hold them.
-// StorageSums derives the sums from the objects' states. Not thread safe: the store guards it.
-// Invariant: usage equals the sum over the restore points (tests/support/store_checks).
+// An object belongs to exactly one tenant, and counts once, in however many tiers it is stored.
+// StorageSums computes the sums. Not thread safe: the store's lock guards it. Invariant: a tenant's
+// usage equals the sum over its restore points (tests/support/store_checks).
 #ifndef HEARTH_CACHE_STORE_BASE_TENANT_ACCOUNTS_H_
 #define HEARTH_CACHE_STORE_BASE_TENANT_ACCOUNTS_H_
 
@@ -17,21 +17,21 @@
 
 namespace hearth {
 
-// Used instead of a tenant's name: all tenants. No tenant has this name.
+// Stands for all tenants where a tenant's name is expected. No tenant has this name.
 inline constexpr char kAllTenants[] = "*";
 
-// The longest time to live: 136 years.
+// The longest allowed time to live: 136 years.
 inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
 
-// 0 in a field: no limit, no guarantee, no default.
+// Limits of a tenant. 0 in a field: no limit, no guarantee or no default.
 struct TenantQuota {
   uint64_t max_bytes = 0;
   uint64_t max_objects = 0;
   uint64_t max_pinned_bytes = 0;
-  // This many bytes are never evicted for other tenants.
+  // This many bytes of the tenant are never evicted for other tenants.
   uint64_t floor_bytes = 0;
-  // Time to live of restore points published without a time to live; and the longest that is
-  // allowed.
+  // Time to live of restore points that are published without one, and the longest time to live
+  // that a publish may request.
   uint64_t default_ttl_s = 0;
   uint64_t max_ttl_s = 0;
 
@@ -39,15 +39,15 @@ struct TenantQuota {
 };
 
 struct TenantQuotas {
-  TenantQuota others;  // quota of each tenant that has no entry
+  TenantQuota others;  // quota of all tenants that are not in `by_tenant`
   absl::flat_hash_map<std::string, TenantQuota> by_tenant;
 
   const TenantQuota& Of(const std::string& tenant) const {
     const auto it = by_tenant.find(tenant);
     return it == by_tenant.end() ? others : it->second;
   }
-  // Checks that all floors fit into `capacity_bytes` together, that no floor exceeds its tenant's
-  // ceiling, and that no default time to live exceeds its maximum.
+  // Checks that the sum of all floor_bytes is at most `capacity_bytes`, that no tenant's
+  // floor_bytes exceed its max_bytes, and that no default_ttl_s exceeds max_ttl_s.
   absl::Status Validate(uint64_t capacity_bytes) const;
 };
 
@@ -59,7 +59,7 @@ struct TenantUsage {
   }
 };
 
-// A tenant's usage and limits. An account exists while the tenant holds anything.
+// A tenant's usage and quota. The account exists while the tenant stores anything.
 struct TenantAccount {
   struct Amount {
     uint64_t bytes = 0, objects = 0;
@@ -67,34 +67,35 @@ struct TenantAccount {
 
   std::string tenant;
   TenantQuota quota;
-  uint32_t owner = 0;  // the tenant's number in Retention
+  uint32_t owner = 0;  // number of the tenant in the eviction policy (Retention)
   TenantUsage usage;
-  Amount promised;  // objects being published, or protected from eviction for a publish; not in
-                    // `usage`
-  Amount kept;      // part of `usage` that is pinned or held by sessions
+  Amount promised;  // objects of running publishes that are not in `usage` yet
+  Amount kept;      // part of `usage` that is pinned or read by a session
 };
 
 class TenantAccounts {
  public:
   explicit TenantAccounts(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
 
-  // The pointer stays valid until RemoveIfEmpty finds the account empty.
+  // Returns the tenant's account, and creates it if absent. The pointer is valid until
+  // RemoveIfEmpty removes the account.
   TenantAccount* AccountOf(const std::string& tenant);
   void RemoveIfEmpty(TenantAccount* account);
 
-  // IsWithin: usage and promises are within the ceiling. CanBeWithin: they would be after all
-  // possible evictions.
+  // IsWithin: the usage, with running publishes, is within the quota. CanBeWithin: it would be
+  // after all possible evictions.
   static bool IsWithin(const TenantAccount& account);
   static bool CanBeWithin(const TenantAccount& account);
-  // Returns whether `bytes` and `objects` fit into the quota together with the tenant's pinned
-  // bytes.
+  // Returns whether a publish of `bytes` and `objects` fits into the quota next to the tenant's
+  // pinned bytes.
   bool FitsWithPins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
-  // Returns the error of a publish that does not fit: kResourceExhausted.
+  // Returns the error for a publish that does not fit into the tenant's quota: kResourceExhausted.
   absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
-  // Returns whether the tenant keeps its guaranteed bytes after losing `bytes`.
+  // Returns whether the tenant still has its floor_bytes (guaranteed bytes) after losing `bytes`.
   static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
-  // Returns the guaranteed bytes that all tenants except `tenant` hold, without pinned bytes.
+  // Returns the sum of the guaranteed bytes that all tenants except `tenant` store now, without
+  // their pinned bytes.
   uint64_t GuaranteedBytes(const std::string& tenant) const;
 
   TenantUsage UsageOf(const std::string& tenant) const;
@@ -106,22 +107,22 @@ class TenantAccounts {
   absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_;
 };
 
-// Limits on pinned bytes. Beyond the tenants' floors at most a fraction of the capacity may be
-// pinned, so that eviction has a choice. A tenant with a quota entry has its own share
-// (max_pinned_bytes, or else its floor), whatever other tenants pin. The rest is common: first
-// come, first served.
+// Limits of pinned bytes. At most a fraction of the capacity may be pinned, so that eviction always
+// has candidates; the tenants' floor_bytes do not count. A tenant with a quota entry may always pin
+// max_pinned_bytes or, without that limit, floor_bytes. All tenants share the rest, first come,
+// first served.
 struct PinRoom {
-  uint64_t bytes = 0;         // may be pinned beyond the floors
-  uint64_t shares_bytes = 0;  // part of `bytes` that belongs to tenants' shares
+  uint64_t bytes = 0;  // bytes that all tenants together may pin in addition to their floor_bytes
+  uint64_t shares_bytes = 0;  // part of `bytes` that is reserved for tenants with a quota entry
   uint64_t common_bytes() const { return bytes > shares_bytes ? bytes - shares_bytes : 0; }
 };
 PinRoom PinRoomOf(const TenantQuotas& quotas, uint64_t capacity_bytes, double max_pinned_fraction);
 
-// Checks that the shares fit together.
+// Checks that the bytes reserved for tenants do not exceed the limit of pinned bytes.
 absl::Status ValidatePins(const PinRoom& room);
 
-// Checks whether `tenant` may pin `more_bytes`. `pinned_bytes`: pinned by all tenants.
-// kResourceExhausted names the limit.
+// Checks whether `tenant` may pin `more_bytes` in addition. `pinned_bytes`: bytes that all tenants
+// have pinned. kResourceExhausted names the exceeded limit.
 absl::Status MayPin(const TenantQuotas& quotas, const TenantAccounts& accounts, const PinRoom& room,
                     uint64_t pinned_bytes, const std::string& tenant, uint64_t more_bytes);
 

@@ -1,6 +1,7 @@
-// Warnings: lines for the operator about damage and failing disks, limited per kind and minute.
+// Warnings: log lines for the operator about damage and failing disks, limited per kind of warning
+// and minute.
 //
-// Libraries do not log: the sink decides what to do with a line. After the limit, the next line of
+// Libraries do not log themselves: they pass lines to the sink. After the limit, the next line of
 // the same kind says how many lines were left out. Thread safe; the sink may be called from any
 // thread.
 #ifndef HEARTH_CACHE_STORE_BASE_WARNINGS_H_
@@ -23,10 +24,11 @@ namespace hearth {
 class Warnings {
  public:
   using Sink = std::function<void(const std::string&)>;
-  // Lines of one kind per minute: a failing disk reports the same error with every write.
+  // Limit of lines per minute for one kind of warning: a failing disk reports the same error with
+  // every write.
   static constexpr int kMaxPerMinute = 6;
 
-  // A null `sink` discards all lines.
+  // If `sink` is null, lines are discarded.
   explicit Warnings(Sink sink) : sink_(std::move(sink)) {}
 
   void Say(absl::string_view kind, absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_) {

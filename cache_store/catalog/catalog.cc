@@ -7,9 +7,10 @@
 namespace hearth {
 namespace {
 
-// RAM of a fingerprint with its fields and layout, held once (FingerprintBook: about 3 KB).
+// RAM of a fingerprint with its fields and layout (about 3 KB); the FingerprintBook stores each
+// fingerprint once.
 constexpr uint64_t kModelCostBytes = 4096;
-// RAM of a tenant's account with its eviction classes.
+// RAM of a tenant's account and of the tenant's part of the eviction order.
 constexpr uint64_t kTenantCostBytes = 2048;
 
 }  // namespace
@@ -93,14 +94,14 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   if (point->durable) objects_->DiscardManifest(point->manifest);
   objects_->sums().Count(*point, uint64_t{0} - 1);
   point->durable = false;
-  point->sessions = 0;  // sessions that hold it find it removed
+  point->sessions = 0;  // a session that still holds the point finds it removed
   feed_.Remove(*point, MayReturn(why));
   cost_bytes_ -= point->cost_bytes();
   point->node->restore_point = nullptr;
   const auto objects = std::move(point->objects);
   for (StoredObject* object : objects) {
     objects_->ChangeNames(object, -1);
-    objects_->DropUnneeded(object);  // removing the last object may remove the node
+    objects_->DropUnneeded(object);  // removing a node's last object may also remove the node
   }
   ReleaseModel(point->model);
   TenantAccount* const account = point->account;
@@ -143,8 +144,8 @@ void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
   for (StoredObject* object : point->objects) objects_->KeepUntil(object, own.at);
 }
 
-// The points from which this point inherited its expiry may be gone, so the point's own expiry also
-// says until when its objects are wanted.
+// The restore points from which this point inherited its expiry may be gone, so this point's own
+// expiry also extends the time for which its objects are wanted.
 void Catalog::AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited) {
   assert(point->expiry.inherited);
   Renew(point, expires);
@@ -206,7 +207,8 @@ std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
     used_.erase(used_.begin());
     RestorePointEntry::Uses& uses = point->uses;
     uses.noted = uses.last_through;
-    // If the point is written later, its manifest stores the use.
+    // A point that is not on disk yet needs no record of its use: its manifest will contain the
+    // use.
     if (point->durable) taken.emplace_back(point->manifest, uses.last_through);
   }
   return taken;
@@ -223,14 +225,14 @@ void Catalog::EndAdopting(absl::Time now) {
   std::vector<RestorePointEntry*> adopted;
   adopted.reserve(size_);
   ForEach([&](RestorePointEntry* point) { adopted.push_back(point); });
-  // Most recently used first. Uses are noted in whole seconds: within one second, longer points
-  // count as older, to be evicted first.
+  // Sort by last use, most recent first. Uses are recorded in whole seconds; within one second,
+  // longer points count as older, so that they are evicted first.
   std::sort(adopted.begin(), adopted.end(), [](const auto* a, const auto* b) {
     const absl::Time used_a = a->uses.last_through, used_b = b->uses.last_through;
     return std::make_tuple(used_a, b->tokens(), a->number) >
            std::make_tuple(used_b, a->tokens(), b->number);
   });
-  uint64_t tick = tick_;  // tick_ counts at least one tick for each point
+  uint64_t tick = tick_;  // tick_ has increased by at least one for each point
   for (RestorePointEntry* point : adopted) {
     feed_.Adopt(point, point->uses.last_through, now);
     point->uses.tick = tick--;

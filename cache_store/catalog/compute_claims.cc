@@ -16,7 +16,8 @@ std::optional<ComputeClaims::Promise> ComputeClaims::Find(
 }
 
 size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
-  // A key covers all tokens before it: prompts that share a chunk also share all chunks before it.
+  // A chunk's key covers all tokens before the chunk: two prompts that have a chunk in common also
+  // have all earlier chunks in common.
   const auto end = std::partition_point(
       chunks.begin(), chunks.end(),
       [this](const KeyedSegment& chunk) { return chunks_.contains(chunk.key); });
@@ -53,7 +54,7 @@ void ComputeClaims::End(Id id, Wakes* wakes) {
   deadlines_.erase({claim.until, id});
   assert(deadlines_.size() == claims_.size());
   for (const Digest& key : claim.promised) {
-    // If the boundary was published meanwhile, another claim may promise it now.
+    // If the boundary was published and removed since, another claim may promise it now.
     const auto promise = promised_.find(key);
     if (promise == promised_.end() || promise->second != id) continue;
     promised_.erase(promise);

@@ -9,22 +9,22 @@ namespace {
 
 using Answer = Retention::Answer;
 
-// With a disk: the evictor looks at this many points, least valuable first, for points whose
-// objects are in RAM only, to make room in RAM. If there are none, the publish is written to the
-// disk at once.
+// Store with a disk: to free RAM, the evictor examines this many restore points, least valuable
+// first, for points with objects that are only in RAM. If it finds none, the new publish is written
+// to disk instead of RAM.
 constexpr int kMaxExamined = 1024;
 
 bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !point.pinned; }
 
-// Returns whether removing the point frees RAM.
+// Returns whether removing the restore point frees RAM.
 bool FreesHost(const RestorePointEntry& point) {
   return std::any_of(point.objects.begin(), point.objects.end(), [](StoredObject* object) {
     return object->in_host() && object->sessions == 0 && object->names == 1;
   });
 }
 
-// Returns whether evicting the point for `tenant` leaves the point's own tenant its guaranteed
-// bytes.
+// Returns whether the tenant that owns the restore point keeps its guaranteed bytes if the point is
+// evicted for `tenant`.
 bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   if (point.account->quota.floor_bytes == 0 || point.tenant() == tenant) return true;
   uint64_t bytes = 0;
@@ -38,7 +38,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   const bool fits = sums_->host_bytes() + bytes <= HostLimitBytes();
-  // With a disk, only points whose objects are nowhere else are evicted for room in RAM.
+  // With a disk, a restore point is evicted to free RAM only if its objects are not on disk.
   const uint64_t points = limits_.disk_bytes == 0 ? KeptPointBytes() : PointBytes();
   if (!fits && !HostRoomIsPossible(bytes, points, tenant)) return false;
   DropSpareCopiesFor(bytes);
@@ -50,7 +50,7 @@ bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
-// A dropped copy also frees bookkeeping, so the limit rises slightly meanwhile.
+// Dropping a copy also frees bookkeeping, so the limit of the KV rises slightly during the loop.
 void Evictor::DropSpareCopiesFor(uint64_t bytes) {
   const uint64_t limit = HostLimitBytes();
   objects_->DropSpareCopies(limit - std::min(limit, bytes));
@@ -134,8 +134,9 @@ bool Evictor::TrimDisk(int most) {
   return !FitsOnDisk(0);
 }
 
-// A publish that cannot fit must not empty the store before it is refused. Reservations, held and
-// pinned objects, and other tenants' guaranteed bytes always stay.
+// Checks whether enough RAM could be freed, so that a publish that does not fit is refused before
+// anything is evicted. Reserved bytes, objects in use, pinned objects and other tenants' guaranteed
+// bytes cannot be freed.
 bool Evictor::HostRoomIsPossible(uint64_t bytes, uint64_t point_bytes,
                                  const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
@@ -162,8 +163,8 @@ bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 }
 
 bool Evictor::EvictOneForHost(const std::string& tenant) {
-  // Without a disk, a point that shares all its objects is evicted in its turn, too: while the
-  // other points stay, a lookup creates the point again.
+  // Without a disk, restore points that share all their objects with other points are evicted, too:
+  // a lookup creates such a point again as long as the other points stay.
   const bool is_all = limits_.disk_bytes == 0;
   int left = is_all ? std::numeric_limits<int>::max() : kMaxExamined;
   RestorePointEntry* chosen = catalog_->feed().Visit([&](RestorePointEntry* point) {

@@ -6,7 +6,8 @@
 namespace hearth {
 namespace {
 
-// Time to live of a boundary that only a pin keeps alive; a later use creates the boundary again.
+// Time to live of an implicit restore point whose objects are kept only by another point's pin. A
+// later lookup creates the restore point again.
 constexpr absl::Duration kUnderPin = absl::Minutes(10);
 
 }  // namespace
@@ -36,7 +37,7 @@ void ExpirySchedule::Add(RestorePointEntry* point) {
   if (!MayExpire(*point)) return;
   const auto time = std::make_pair<absl::Time>(point->expiry.at, uint64_t{point->number});
   const bool is_new = points_.emplace(time, point).second;
-  assert(is_new);  // the caller removed it before changing its time
+  assert(is_new);  // callers remove a point before they change its expiry
 }
 
 void ExpirySchedule::Remove(const RestorePointEntry& point) {

@@ -1,5 +1,6 @@
-// ExpirySchedule: when restore points expire. Each point has its own time, which publishing the
-// point again can only extend. A point that no publish named expires with the first of its objects.
+// ExpirySchedule: the restore points ordered by expiry. Publishing a restore point again can only
+// extend its expiry. A restore point that no publish requested (a lookup created it) expires with
+// the first of its objects.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
 #define HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
 
@@ -14,33 +15,35 @@
 
 namespace hearth {
 
-// InheritedExpiry: the expiry of a point that no publish named: the earliest InheritedEnd of its
-// objects.
+// InheritedEnd: until when an object is wanted. InheritedExpiry: the expiry of a restore point that
+// no publish requested: the earliest InheritedEnd of its objects.
 absl::Time InheritedEnd(const StoredObject& object, absl::Time now);
 absl::Time InheritedExpiry(absl::Span<StoredObject* const> objects, absl::Time now);
 
-// Returns whether the point has an expiry and is neither pinned nor about to be renewed.
+// Returns whether the restore point has an expiry, is not pinned, and no running publish renews it.
 bool MayExpire(const RestorePointEntry& point);
 bool HasExpired(const RestorePointEntry& point, absl::Time now);
 
 class ExpirySchedule {
  public:
-  // Does nothing for a point that may not expire.
+  // Adds the restore point; does nothing if !MayExpire().
   void Add(RestorePointEntry* point);
-  // Call before the point's time, pin or renewals change, and before the point is removed.
+  // Call before the expiry, the pin or the renewals of the restore point change, and before its
+  // removal.
   void Remove(const RestorePointEntry& point);
 
-  // Returns when the next point expires; InfiniteFuture if none does.
+  // Returns the time of the next expiry; InfiniteFuture if there is none.
   absl::Time next() const;
-  // Returns the first expired point, or null.
+  // Returns the restore point with the earliest expiry if it has expired; otherwise null.
   RestorePointEntry* FirstExpired(absl::Time now) const;
 
-  // For the catalog's own checks.
+  // Used only by the catalog's self-check.
   size_t size() const { return points_.size(); }
   bool Contains(const RestorePointEntry& point) const;
 
  private:
-  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // by expiry, then number
+  // keys: expiry and number of the point
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;
 };
 
 }  // namespace hearth

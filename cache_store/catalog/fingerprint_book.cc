@@ -10,12 +10,13 @@
 namespace hearth {
 namespace {
 
-// Estimated multiply-adds per KV element: Gemma 3 270M has 11 thousand, 27B has 100 thousand.
+// Estimated multiply-adds for each KV element of a token. Gemma 3 270M has 11 thousand; 27B has 100
+// thousand.
 constexpr double kMultiplyAddsPerElement = 32768;
-// Upper bound: the fields' values come from callers.
+// Upper bound of CostStepsOf, because callers choose the fields' values.
 constexpr double kMaxSteps = 128;
 
-// Returns 0 if the field is absent.
+// Returns the integer value of a field; 0 if the field is absent.
 double Integer(const Fingerprint& fingerprint, const char* name) {
   for (const FingerprintField& field : fingerprint.fields()) {
     const auto* value = std::get_if<uint64_t>(&field.value);
@@ -52,7 +53,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Remember(
   const auto held = std::find_if(list.begin(), list.end(), [&](const auto& other) {
     return other->fingerprint.digest() == known->fingerprint.digest();
   });
-  if (held != list.end()) {  // another thread may have added it
+  if (held != list.end()) {  // another thread may have added the fingerprint since the lookup
     known = *held;
     list.erase(held);
   }
@@ -61,7 +62,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Remember(
   return known;
 }
 
-// The last entry stays: a caller is about to use it.
+// Removes unused entries above the limit, except the last entry, which a caller is about to use.
 void FingerprintBook::Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list) {
   for (auto it = list->begin(); list->size() > kMaxPerTenant && it != std::prev(list->end());) {
     it = it->use_count() == 1 ? list->erase(it) : std::next(it);
@@ -75,7 +76,8 @@ void FingerprintBook::Trim() {
   }
 }
 
-// Forgets the least recently used tenant that has nothing stored. Returns false if all have.
+// Forgets the least recently used tenant without stored entries. Returns false if every tenant has
+// stored entries.
 bool FingerprintBook::ForgetOneTenant() {
   auto oldest = by_tenant_.end();
   for (auto it = by_tenant_.begin(); it != by_tenant_.end(); ++it) {
@@ -111,7 +113,7 @@ std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
 
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout) {
   const double layers = static_cast<double>(layout.layers.size());
-  // Assumes two bytes for each element of a page.
+  // If the layout has opaque pages: assumes two bytes for each KV element.
   const double kv_columns = layout.page_bytes > 0 ? 0.5 * layout.page_bytes / layout.chunk_tokens
                                                   : 2.0 * layout.kv_heads * layout.head_dim;
   const double hidden = Integer(fingerprint, "hidden_size");

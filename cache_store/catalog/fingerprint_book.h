@@ -1,7 +1,7 @@
-// FingerprintBook: the fingerprints that tenants have used, with their readable fields, so that
-// Explain can name the field that differs. Limited per tenant and in tenants: the least recently
-// used entry is forgotten first, but never an entry that a restore point or session refers to.
-// Thread safe.
+// FingerprintBook: the fingerprints (model identities) that each tenant has used, with their
+// readable fields, so that Explain can name a field that differs. The number of fingerprints per
+// tenant and the number of tenants are limited. The least recently used entry is forgotten first,
+// but not while a restore point or session uses it. Thread safe.
 #ifndef HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 
@@ -20,26 +20,27 @@ namespace hearth {
 struct KnownFingerprint {
   Fingerprint fingerprint;
   KvLayout layout;
-  int cost_steps = 0;  // CostStepsOf the model's cost per token
+  int cost_steps = 0;  // CostStepsOf(multiply-adds per token)
 };
 
 class FingerprintBook {
  public:
-  // Explain looks up each fingerprint: 64 lookups of a long prompt take tens of milliseconds.
+  // Limit of fingerprints per tenant, because Explain looks up the prompt under each of them: 64
+  // lookups of a long prompt take tens of milliseconds.
   static constexpr size_t kMaxPerTenant = 64;
-  // 1024 tenants x 64 x about 3 KB stay under 200 MB. The book exceeds this only if more tenants
-  // have something stored.
+  // Limit of tenants: 1024 tenants with 64 fingerprints of about 3 KB take less than 200 MB. The
+  // limit is exceeded only if more tenants have stored entries.
   static constexpr size_t kMaxTenants = 1024;
 
-  // Marks the fingerprint as just used. Returns null if it describes no valid layout.
+  // Adds the fingerprint, or marks it as just used. Returns null if it describes no valid layout.
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
-  // Marks the fingerprint as just used. Returns the book's entry for it: each fingerprint is held
-  // once.
+  // Adds the fingerprint, or marks it as just used. Returns the book's entry for it: equal
+  // fingerprints share one entry.
   std::shared_ptr<const KnownFingerprint> Remember(std::shared_ptr<const KnownFingerprint> known,
                                                    const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets entries above the limits that are no longer in use.
+  // Forgets entries above the limits that no restore point or session uses.
   void Trim() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const
@@ -65,16 +66,16 @@ class FingerprintBook {
   std::map<std::string, Known> by_tenant_ ABSL_GUARDED_BY(mu_);
 };
 
-// Returns null if the fingerprint describes no valid layout.
+// Computes the fields of KnownFingerprint. Returns null if the fingerprint describes no valid
+// layout.
 std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
 
-// Returns the multiply-adds of the model's matrices per token, from the fingerprint's fields. On
-// one kind of machine a restore saves time in proportion to this number. Excludes the embedding,
-// the head and attention itself, a small part of a prefill. Without the fields: an estimate from
-// the size of the KV.
+// Returns the multiply-adds of the model's matrices per token, from the fingerprint's fields. The
+// time that a restore saves is proportional to it. Embedding, head and attention are left out, a
+// small part of prefill. If the fields are absent, estimates from the size of the KV.
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout);
 
-// Returns 2 * log2: the difference of two results is the ratio of the costs in steps of sqrt(2).
+// Returns 2 * log2(multiply_adds): a difference of 1 is a factor of sqrt(2) in cost.
 int CostStepsOf(double multiply_adds);
 
 }  // namespace hearth

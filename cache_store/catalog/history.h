@@ -1,6 +1,6 @@
-// History: which segments left the store, when and why, so that Explain can give the reason for a
-// miss. One entry for each segment key whose objects left, including keys of restore points.
-// Limited in entries. Not thread safe: the store guards it.
+// History: which segments were removed from the store, when and why, so that Explain can give the
+// reason for a miss. It has one entry for each segment key, including the keys of restore points.
+// Limited in entries. Not thread safe: the store's lock guards it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 #define HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 
@@ -24,7 +24,8 @@ struct Departure {
 
 class History {
  public:
-  // About 130 bytes each: 8 MiB. A prompt of 32,768 tokens has 256 segments at C = 128.
+  // Limit of entries: about 130 bytes each, 8 MiB. A prompt of 32,768 tokens has 256 segments if
+  // chunks have 128 tokens.
   static constexpr size_t kMaxEntries = 65536;
 
   void Record(const Digest& key, Removal why, absl::Time when) {
@@ -33,7 +34,7 @@ class History {
     while (entries_.size() > kMaxEntries || order_.size() > 2 * kMaxEntries) ForgetOldest();
     assert(entries_.size() <= order_.size());
   }
-  // Returns null for an unknown key.
+  // Returns the latest removal of the key; null if none is recorded.
   const Departure* Find(const Digest& key) const {
     const auto it = entries_.find(key);
     return it == entries_.end() ? nullptr : &it->second.departure;
@@ -42,7 +43,7 @@ class History {
  private:
   struct Entry {
     Departure departure;
-    uint64_t serial = 0;  // of the latest record: a key may leave repeatedly
+    uint64_t serial = 0;  // number of the key's latest record; a key may be removed repeatedly
   };
   void ForgetOldest() {
     const auto [key, serial] = order_.front();

@@ -7,8 +7,8 @@
 namespace hearth {
 namespace {
 
-// RAM freed when an object's last restore point is removed. A segment's node is freed with the
-// segment's global object; cut offsets do not count.
+// Returns the RAM of the bookkeeping that is freed with an object. The object of the global layers
+// includes its segment's node, without the cut offsets.
 uint64_t CostWithNode(const StoredObject& object) {
   uint64_t bytes = StoredObject::CostBytes(object.layers().size());
   if (object.id.group == LayerGroup::kGlobal) {

@@ -21,8 +21,8 @@ uint32_t CommonPrefix(Tokens a, Tokens b) {
   return static_cast<uint32_t>(i);
 }
 
-// Number of different cuts of the same tokens that a match follows. More are ignored: matched
-// tokens are advice to the caller and never decide what is served.
+// Limit of nodes with equal tokens but different prefill cuts that a match follows. Ignoring the
+// others is safe: the number of matched tokens is only advice to the caller.
 constexpr int kMaxCutVariants = 8;
 
 }  // namespace
@@ -72,7 +72,7 @@ bool SegmentNode::Is(const KeyedSegment& segment, Tokens prompt) const {
          segment.HasCutOffsets(cut_offsets());
 }
 
-// The node, its place in a half-full tree of siblings, and its slot in the table.
+// The sum of: the node, its slot in a half-full tree of siblings, and its slot in the hash table.
 uint64_t PrefixIndex::NodeCostBytes(size_t tokens, size_t cuts) {
   uint64_t bytes = BlockBytes(sizeof(SegmentNode)) + SlotBytes(sizeof(void*)) + 2 * sizeof(void*);
   if (tokens + cuts > 0) bytes += BlockBytes((tokens + cuts) * sizeof(uint32_t));
@@ -138,8 +138,8 @@ std::vector<SegmentNode*> PrefixIndex::RemaindersOf(const SegmentNode* chunk, To
   std::vector<SegmentNode*> found;
   Tokens probe = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens - 1));
   while (!probe.empty()) {
-    // The last child at or before `probe`: a prefix of `probe`, or an upper bound of such a
-    // prefix's length.
+    // The last child not after `probe` is a prefix of `probe`, or its common prefix with `probe`
+    // limits the length of such a prefix.
     auto it = chunk->children().upper_bound(probe);
     if (it == chunk->children().begin()) break;
     SegmentNode* candidate = *std::prev(it);
@@ -161,7 +161,7 @@ PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root, Tokens pro
     if (node->restore_point == nullptr || node->end() >= prompt.size()) return;
     if (match.point == nullptr || node->end() > match.point->end()) match.point = node;
   };
-  std::vector<const SegmentNode*> level, next;  // nodes of the same tokens with different cuts
+  std::vector<const SegmentNode*> level, next;  // nodes with equal tokens but different cuts
   if (const SegmentNode* node = index.Find(root); node != nullptr) level.push_back(node);
   match.has_root = !level.empty();
   for (; !level.empty(); level.swap(next)) {
@@ -172,8 +172,8 @@ PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root, Tokens pro
       if (node->end() >= prompt.size()) continue;
       const Tokens rest = prompt.subspan(node->end());
       const Tokens chunk = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens));
-      // The neighbours of the place where `chunk` would be inserted share the longest prefix with
-      // it.
+      // The children next to the position at which `chunk` would be inserted have the longest
+      // common prefix with `chunk`.
       const SegmentNode::Children& children = node->children();
       auto it = children.lower_bound(chunk);
       if (it != children.begin()) {

@@ -1,10 +1,11 @@
-// PrefixIndex: the tree of stored segments; it finds prompts token by token.
+// PrefixIndex: the tree of stored segments; it finds the longest stored prefix of a prompt.
 //
-// One root for each (fingerprint, tenant); a node is one segment, named by its key in the hash
-// chain. Nodes hold their token ids, and every hit compares them: equal keys alone are never
-// trusted. Not thread safe: the store guards it. The index owns the nodes; nodes never move.
-// Invariants: (1) a node other than a root has an object, a restore point, or children; (2) only
-// whole chunks have children; (3) siblings differ in tokens or in cut offsets.
+// There is one root for each pair of model (fingerprint) and tenant. A node is one segment,
+// identified by its hash key. A node also stores its token ids, and each hit compares them, so that
+// a hash collision does no harm. Not thread safe: the store's lock guards it. The index owns the
+// nodes; nodes never move in memory. Invariants: (1) a node other than a root has an object, a
+// restore point, or children; (2) only whole chunks have children; (3) siblings differ in tokens or
+// in prefill cuts.
 #ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
 
@@ -27,7 +28,8 @@ struct RestorePointEntry;
 
 class SegmentNode {
  public:
-  // Orders siblings so that the longest common prefix is next to the place of insertion.
+  // Orders sibling nodes by tokens, so that the node with the longest common prefix is next to the
+  // insertion position.
   struct ByTokens {
     using is_transparent = void;
     bool operator()(const SegmentNode* a, const SegmentNode* b) const;
@@ -37,13 +39,13 @@ class SegmentNode {
 
   using Children = absl::btree_set<SegmentNode*, ByTokens>;
 
-  // Makes a root.
+  // Creates a root node.
   explicit SegmentNode(const Digest& root) : key(root) {}
   SegmentNode(SegmentNode* before, const KeyedSegment& segment, absl::Span<const uint32_t> prompt);
 
   const Digest key;
-  SegmentNode* const parent = nullptr;     // null: a root
-  std::array<StoredObject*, 2> objects{};  // by LayerGroup
+  SegmentNode* const parent = nullptr;     // null for a root
+  std::array<StoredObject*, 2> objects{};  // objects by LayerGroup: global layers, local layers
   RestorePointEntry* restore_point = nullptr;
 
   uint32_t begin() const { return begin_; }
@@ -51,21 +53,22 @@ class SegmentNode {
   absl::Span<const uint32_t> token_ids() const { return {numbers_.get(), tokens_}; }
   absl::Span<const uint32_t> cut_offsets() const { return {numbers_.get() + tokens_, cuts_}; }
   const Children& children() const;
-  // Returns false if a sibling has the same tokens and cuts.
+  // Adds a child. Returns false if a child with the same tokens and cuts exists.
   bool AddChild(SegmentNode* child);
   void RemoveChild(SegmentNode* child);
-  // Returns whether the node has the segment's tokens and cuts; ignores the tokens before them.
+  // Returns whether the node has the segment's tokens and cuts; does not compare the tokens before
+  // them.
   bool Is(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
 
  private:
-  std::unique_ptr<Children> children_;   // null: none
+  std::unique_ptr<Children> children_;   // null: no children
   std::unique_ptr<uint32_t[]> numbers_;  // the token ids, then the cut offsets
   uint32_t begin_ = 0;
-  uint16_t tokens_ = 0, cuts_ = 0;  // at most kMaxChunkTokens each
+  uint16_t tokens_ = 0, cuts_ = 0;  // numbers of tokens and of cuts, at most kMaxChunkTokens each
 };
 
-// The first 128 bits of a key. Keys come from a keyed hash, so two keys do not share these bits by
-// chance.
+// The first 128 bits of a key. Keys come from a keyed hash, so that two different keys practically
+// never share these bits.
 struct ShortKey {
   uint64_t first = 0, second = 0;
 
@@ -82,37 +85,40 @@ struct ShortKey {
 
 class PrefixIndex {
  public:
-  // RAM of a node with its token ids, its cut offsets, and its places among the siblings and in the
-  // table (memory_cost.h).
+  // Returns the RAM of a node with its token ids, its cuts, and its slots in the tree of siblings
+  // and in the hash table (memory_cost.h).
   static uint64_t NodeCostBytes(size_t tokens, size_t cuts);
 
-  // Returns null if the key is absent.
+  // Returns the node of a key; null if absent.
   SegmentNode* Find(const Digest& key) const;
-  // Like Find, but not counted in finds(): for a caller that looked the key up before.
+  // Returns the node of a key; null if absent. Not counted in finds(), because the caller has
+  // looked up this key before.
   SegmentNode* Peek(const Digest& key) const;
   SegmentNode* Peek(const ShortKey& key) const;
-  // Returns the node of `segment` if it is stored with exactly these tokens.
+  // Returns the node of `segment` if the node has exactly the tokens of `prompt`; otherwise null.
   SegmentNode* Find(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
   SegmentNode* EnsureRoot(const Digest& root);
-  // Returns null if a node of this key has other tokens: a collision, or a broken caller.
+  // Returns the node of `segment`, and creates it if absent. Returns null if a node of this key has
+  // other tokens: a hash collision, or a faulty caller.
   SegmentNode* Ensure(SegmentNode* parent, const KeyedSegment& segment,
                       absl::Span<const uint32_t> prompt);
-  // Removes `node` and its ancestors up to the first node that is needed.
+  // Removes `node` and its ancestors, up to the first node that has an object, a restore point, or
+  // children.
   void Prune(SegmentNode* node);
 
-  // Returns children of `chunk` that are shorter than C and prefixes of `rest`, longest first.
+  // Returns the children of `chunk` that are partial chunks and prefixes of `rest`, longest first.
   static std::vector<SegmentNode*> RemaindersOf(const SegmentNode* chunk,
                                                 absl::Span<const uint32_t> rest,
                                                 uint32_t chunk_tokens);
 
   size_t size() const { return nodes_.size(); }
-  // RAM of all nodes, by NodeCostBytes.
+  // Returns the RAM of all nodes, by NodeCostBytes().
   uint64_t cost_bytes() const { return cost_bytes_; }
-  // Number of keys looked up since the start, found or not: a measure of work.
+  // Returns the number of keys looked up since the start, found or not.
   uint64_t finds() const { return finds_; }
 
  private:
-  // Uses the nodes' keys, which are hashes already.
+  // Hash function for nodes: their keys are hashes already.
   struct KeyHash {
     using is_transparent = void;
     size_t operator()(const ShortKey& key) const { return key.first; }
@@ -134,11 +140,11 @@ class PrefixIndex {
   absl::flat_hash_set<std::unique_ptr<SegmentNode>, KeyHash, SameKey> nodes_;
 };
 
-// How far the stored prompts below a root match a prompt, whatever their cuts.
+// How many tokens of a prompt match the stored prompts below a root, with any prefill cuts.
 struct PromptMatch {
   bool has_root = false;
-  uint32_t tokens = 0;  // the longest common token prefix
-  // The node of the deepest restore point that is a proper prefix of the prompt. Null if there is
+  uint32_t tokens = 0;  // length of the longest common prefix
+  // The node of the longest restore point that is a proper prefix of the prompt; null if there is
   // none.
   const SegmentNode* point = nullptr;
 };

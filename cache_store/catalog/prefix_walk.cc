@@ -43,7 +43,8 @@ void PromptWalk::Leave(uint32_t end) {
   while (!earliest_.empty() && earliest_.front().end <= tail_begin) earliest_.pop_front();
 }
 
-// Once a chunk's end is handled, its objects lie before begin_ of the next chunk.
+// After a chunk's end was handled, the chunk's objects count as lying before begin_ of the next
+// chunk.
 BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk) {
   const auto object_of = [this, node](LayerGroup group) -> StoredObject* {
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];

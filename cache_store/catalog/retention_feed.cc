@@ -13,8 +13,8 @@ Retention::Key KeyOf(const Digest& key) {
 
 bool IsLocal(StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
 
-// Returns the point of the same publish that is evicted and kept together with `point`: a prompt's
-// end and the boundary before it have consecutive numbers.
+// Returns the restore point that is evicted together with `point`: a publish stores the prompt's
+// end and the chunk boundary before it, with consecutive numbers. Null if there is none.
 RestorePointEntry* Companion(const RestorePointEntry& point) {
   const SegmentNode* const before = point.node->parent;
   if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {

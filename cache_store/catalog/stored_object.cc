@@ -9,13 +9,13 @@
 namespace hearth {
 namespace {
 
-// Cost on disk of an entry in addition to its payload. A slice: 12 bytes of key, 8 of sequence,
-// about 40 of its block and the block's index entry, rounded up. A record: its fixed fields, tag
+// Disk bytes of a slice or record in addition to its payload. A slice: 12 bytes of key, 8 of
+// sequence number, about 40 of its block and index entry, rounded up. A record: fixed fields, tag
 // and checksum, rounded up.
 constexpr uint64_t kSliceOverheadBytes = 128;
 constexpr uint64_t kRecordOverheadBytes = 256;
 
-// Control block and padding of a slice's memory in the arena or from malloc.
+// RAM of a slice's shared_ptr control block and padding.
 constexpr uint64_t kHostSliceCostBytes = 48;
 
 }  // namespace
@@ -46,7 +46,7 @@ uint64_t StoredObject::CostBytes(size_t slices) {
   return BlockBytes(sizeof(StoredObject) + slices * sizeof(uint64_t)) + SlotBytes(sizeof(void*));
 }
 
-// A shared list of views.
+// The cost of a shared list of views, and of each slice's memory.
 uint64_t StoredObject::HostCopyCostBytes(size_t slices) {
   return BlockBytes(16 + sizeof(std::vector<SliceView>)) + BlockBytes(slices * sizeof(SliceView)) +
          slices * kHostSliceCostBytes;
@@ -86,13 +86,14 @@ void StoredObject::AddWrites(const HostCopy& slices, std::vector<SliceWrite>* wr
 
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
                            absl::Span<StoredObject* const> objects) {
-  // The tokens and at worst as many cuts; for each object its id, number and digests.
+  // 8 bytes a token: 4 for the token id and, in the worst case, 4 for a cut. Then for each object
+  // its id, number and digests.
   uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
   for (StoredObject* object : objects) sum += 32 + 8 * object->layers().size();
   return sum;
 }
 
-// The entry, its slot in its tenant's set, and the retention policy's unit.
+// The sum of: the entry, its slot in its tenant's set, and the eviction policy's unit.
 uint64_t RestorePointEntry::CostBytes(size_t objects, size_t cuts) {
   uint64_t bytes =
       BlockBytes(sizeof(RestorePointEntry)) + SlotBytes(sizeof(void*)) + Retention::kUnitCostBytes;
