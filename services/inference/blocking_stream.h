@@ -1,9 +1,9 @@
-// BlockingStream: a streaming call that one thread uses, message by message. Each method waits for
-// its operation.
+// BlockingStream: a streaming call that one thread uses, message by message. Each method waits
+// until its operation has ended.
 //
 // It works like gRPC's synchronous streams, but with byte buffers and without copying them.
-// Generated stubs do not offer this. Thread safety: none, but any thread may cancel the context,
-// which ends a wait. Ownership: the context and the channel must outlive the stream.
+// Generated stubs do not offer this. Thread safety: none, except that any thread may cancel the
+// context, which ends a wait. Ownership: the context and the channel must outlive the stream.
 #ifndef HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 
@@ -23,7 +23,7 @@
 
 namespace hearth {
 
-// The time `duration` from now, for gRPC. Setting the machine's clock does not change it.
+// Returns the time `duration` from now, for gRPC. It does not change if the machine's clock is set.
 inline gpr_timespec MonotonicIn(absl::Duration duration) {
   const gpr_timespec span =
       duration == absl::InfiniteDuration()
@@ -35,8 +35,8 @@ inline gpr_timespec MonotonicIn(absl::Duration duration) {
 class BlockingStream {
  public:
   // `method`: such as "/hearth.v1.CacheStore/Fetch". If an operation has not ended by `deadline`,
-  // it ends the call, as the context's own deadline would. The call itself may live longer.
-  // `clock`: measures `deadline` and only goes forward. Null: a SteadyClock.
+  // it ends the call, as the context's own deadline would. But between operations the call may live
+  // longer. `clock`: measures `deadline` and only goes forward. Null: a SteadyClock.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  grpc::ClientContext* context, absl::Time deadline = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
@@ -46,7 +46,7 @@ class BlockingStream {
         stub_(channel),
         call_(stub_.PrepareCall(context, method, &queue_)) {
     call_->StartCall(this);
-    Wait();  // if the call cannot start, Finish returns why
+    Wait();  // if the call cannot start, Finish returns the reason
   }
   // Cancels the call if it is not finished.
   ~BlockingStream() {
@@ -63,36 +63,37 @@ class BlockingStream {
   BlockingStream(const BlockingStream&) = delete;
   BlockingStream& operator=(const BlockingStream&) = delete;
 
-  // Returns false if the stream is broken: Finish returns why.
+  // Writes a message. Returns false if the stream is broken: Finish returns the reason.
   bool Write(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->Write(request, this);
     return Wait();
   }
-  // Writes the last message of this side.
+  // Writes the last message from this side.
   bool WriteLast(const grpc::ByteBuffer& request) {
     assert(!finished_);
     call_->WriteLast(request, grpc::WriteOptions(), this);
     return Wait();
   }
-  // Returns false at the end of the stream: Finish returns whether it is complete.
+  // Reads a message. Returns false at the end of the stream: Finish returns OK if the stream is
+  // complete.
   bool Read(grpc::ByteBuffer* response) {
     assert(!finished_);
     call_->Read(response, this);
     return Wait();
   }
-  // From now on, an operation ends the call if it has not ended `timeout` from now, or takes longer
-  // than `most`.
+  // Sets a new deadline, `timeout` from now, and a limit for each single operation, `most`. An
+  // operation that exceeds either one ends the call.
   void SetTimeout(absl::Duration timeout, absl::Duration most = absl::InfiniteDuration()) {
     deadline_ = clock_->Now() + timeout;
     most_ = most;
   }
-  // Whether an operation did not end in time and so ended the call.
+  // Whether an operation exceeded its time limit, and so ended the call.
   bool late() const { return late_; }
 
-  // REQUIRES: not called before. Reads to the end of the stream if the peer has not ended it. To
-  // end the stream at once, cancel the context first. A call that is cancelled after its deadline
-  // is late, because its caller gives up at the deadline too.
+  // Returns the status of the call. If the peer has not ended the stream, reads to its end; to end
+  // the stream at once, cancel the context first. If the call is cancelled after its deadline, it
+  // counts as late, because its caller gives up at the deadline too. REQUIRES: not called before.
   grpc::Status Finish() {
     assert(!finished_);
     finished_ = true;

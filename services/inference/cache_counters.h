@@ -1,8 +1,8 @@
 // CacheCounters: counts a worker's fetches, publishes and leases by outcome, and turns errors into
 // misses.
 //
-// A store's failures end here and nowhere else (docs/dev/invariants.md, 8): caches have a Status,
-// their callers see a miss. Thread safety: all methods from any thread.
+// The failures of a store end here and nowhere else (docs/dev/invariants.md, 8): caches return a
+// Status, and the callers of CacheCounters get a miss. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 #define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 
@@ -20,25 +20,26 @@ namespace hearth {
 
 class CacheCounters {
  public:
-  // Returns what the caller of the cache gets. Outcomes of a fetch: "hit", "miss", or the reason
-  // why there is neither: "unreachable" (or silent just before), "declined" and "abandoned"
+  // Counts a fetch, and returns its outcome for the engine. Counted as: "hit", "miss", or the
+  // reason why there is neither: "unreachable" (or silent just before), "declined" and "abandoned"
   // (computing is faster), "deadline", "cancelled" (the caller left), "corrupt", "mismatch",
   // "refused", "full", "error".
   FetchOutcome EndFetch(const absl::Status& status, FetchOutcome outcome, uint64_t bytes);
-  // Counts bytes of a fetch that were copied from the store's shared memory.
+  // Counts fetched bytes that were copied from the store's shared memory.
   void CountShared(uint64_t bytes);
-  // Counts bytes of a fetch that were copied from the store's gpu tier.
+  // Counts fetched bytes that were copied from the store's gpu tier.
   void CountFromDevice(uint64_t bytes);
-  // Counts, by reason, a fetch that began with shared memory and went over the wire.
+  // Counts, by reason, a fetch that tried shared memory and then used the wire.
   void CountSharedFallback(const std::string& reason);
-  // Outcomes of a publish: "stored", "nothing", "full", "nondeterminism" and the reasons above.
+  // Counts a publish: as "stored", "nothing", "full", "nondeterminism", or by the reasons of
+  // EndFetch.
   PublishOutcome EndPublish(absl::StatusOr<PublishOutcome> outcome);
-  // Outcomes of a lease: "compute", "waited", "go", or the reason why there was no answer.
+  // Counts a lease: as "compute", "waited", "go", or by the reason why there was no answer.
   LeaseOutcome EndLease(absl::StatusOr<LeaseOutcome> outcome, bool waited);
 
   struct Snapshot {
-    std::map<std::string, uint64_t> fetches, publishes, leases;  // by outcome
-    std::map<std::string, uint64_t> shared_fallbacks;            // by reason
+    std::map<std::string, uint64_t> fetches, publishes, leases;  // number of calls by outcome
+    std::map<std::string, uint64_t> shared_fallbacks;            // number of fetches by reason
     uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_from_device = 0, bytes_published = 0;
   };
   Snapshot Read() const;

@@ -16,14 +16,15 @@
 namespace hearth {
 namespace {
 
-// If the caller set no deadline. A store answers in milliseconds or not at all.
+// Time limit of Explain if the caller set no deadline. A store answers in milliseconds or not at
+// all.
 constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
-// Concurrent explanations: each holds its prompt's ids until the store answers.
+// Most concurrent Explain calls: each holds the token ids of its prompt until the store answers.
 constexpr Limit kExplanations{"explain", 64};
 constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 
-// Returns the store's error as the worker's own: with the store's address; a silent store is
-// kUnavailable.
+// Returns an error of the store as the worker's own error, with the store's address. If the store
+// is silent, the error is kUnavailable.
 absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {
   if (status.ok()) return status;
@@ -44,7 +45,8 @@ InferenceService::InferenceService(Generator* generator, Admission* admission,
     : generator_(generator),
       admission_(admission),
       options_(std::move(options)),
-      // Room for a state that fills the pool, twice: as a file, and as the objects made of it.
+      // Memory for a state that fills the pool, counted twice: as a file, and as the objects made
+      // of it.
       state_limit_{"state", 4, uint64_t{4} << 20,
                    2 * std::max(generator->engine()->Stats().pool_limit_bytes, kLeastStateBytes),
                    "twice --pool-bytes"} {}

@@ -1,8 +1,8 @@
-// InferenceService: hearth.v1.Inference over a Generator.
+// InferenceService: implements hearth.v1.Inference by a Generator.
 //
 // All calls are reactors: a generation holds no thread, and the service notices at once when a
-// caller goes away. Thread safety: gRPC calls the methods from many threads. Ownership: all
-// pointers given to it must outlive the service and the server that it is registered with.
+// caller leaves. Thread safety: gRPC calls the methods from many threads. Ownership: all objects
+// given by pointer must outlive the service and the server that it is registered with.
 #ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 #define HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 
@@ -25,16 +25,16 @@
 namespace hearth {
 
 struct InferenceOptions {
-  std::vector<std::string> notes = {};  // on the load
+  std::vector<std::string> notes = {};  // remarks from the loading of the model
   using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
-  // Asks the store about a prompt. Null: there is no store. Calls `done` once, from any thread,
-  // possibly before it returns.
+  // Asks the store what it has for a prompt. Null: there is no store. Calls `done` once, from any
+  // thread, possibly before Explain returns.
   using Explain =
       std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
   Explain explain;
-  std::string store;                           // its address, to show to people
-  ClientAccess store_access;                   // how the worker reaches the store
-  const Reachability* reachability = nullptr;  // for a store in another process
+  std::string store;                           // address of the store, for people
+  ClientAccess store_access;                   // TLS and token for the store
+  const Reachability* reachability = nullptr;  // of a store in another process; else null
   std::string model_dir;
   std::string version;
 };
@@ -72,7 +72,8 @@ class InferenceService final : public InferenceServiceBase {
   Generator* const generator_;
   Admission* const admission_;
   const InferenceOptions options_;
-  // Each call holds a file in memory, and the objects made of it.
+  // Limit of SaveState and LoadState calls. Each holds a file in memory, and the objects made of
+  // it.
   const Limit state_limit_;
 };
 

@@ -80,7 +80,7 @@ absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t
     hasher_.Begin();
     hashed_slice_ = begin;
   } else if (hashed_slice_ != begin) {
-    hashed_slice_ = nullptr;  // the pieces of several slices alternate
+    hashed_slice_ = nullptr;  // the stream changes to another slice before this one is whole
   }
   return begin + filled;
 }

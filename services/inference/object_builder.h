@@ -1,8 +1,8 @@
 // ObjectBuilder: fills the objects of a fetch slice by slice, and verifies each slice when it is
 // complete.
 //
-// It checks everything: the objects are exactly those that the boundary needs, every byte has one
-// place, and every slice has the digest that the plan announced. Thread safety: none. Ownership:
+// It checks that the objects are exactly those that the boundary needs, that each byte arrives
+// once, and that each slice has the digest that the plan announced. Thread safety: none. Ownership:
 // owns the buffers until Take.
 #ifndef HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
 #define HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
@@ -24,31 +24,32 @@ namespace hearth {
 
 class ObjectBuilder {
  public:
-  // One object of a plan.
+  // One object that a plan announces.
   struct Announced {
     ObjectId id;
     std::vector<uint64_t> slice_digests;
-    // Its bytes on this process's device. If set, the stream has no slices of the object, unless it
-    // is a remainder: the host needs its bytes too.
+    // The object's bytes on this process's device; null: not there. If set, the stream has no
+    // slices of the object. The exception is a remainder: the host needs its bytes too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
   };
-  // kFailedPrecondition if `boundary` needs other objects than `announced` under `layout`.
+  // kFailedPrecondition if, under `layout`, `boundary` needs objects other than `announced`.
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Returns the bytes of each slice of an object. kFailedPrecondition if there is no such object.
+  // Returns the size of each slice of an object. kFailedPrecondition if there is no such object.
   absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
-  // Returns the address for the `bytes` bytes of the next piece. Pieces of one slice come in
-  // ascending order. kFailedPrecondition if the piece has no place.
+  // Returns the address for the next piece, which has `bytes` bytes. The pieces of one slice must
+  // come in ascending order. kFailedPrecondition if the piece does not fit.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // May get the piece's bytes while they are copied; else PutPiece reads the slice again.
+  // The caller may add a piece's bytes to this hasher while it copies them. Otherwise PutPiece
+  // reads the slice again.
   SliceHasher* hasher() { return &hasher_; }
-  // To be called when the piece was copied to its place. kDataLoss if the slice has another digest,
-  // or if Place was not called.
+  // Call when the piece was copied to its place. kDataLoss if the complete slice does not have its
+  // announced digest, or if Place was not called.
   absl::Status PutPiece();
   // Calls Place and PutPiece, and copies `data`.
   absl::Status Add(uint32_t object, uint32_t layer, uint64_t offset, absl::string_view data);
-  // Returns the objects. kDataLoss unless every slice is there.
+  // Returns the objects. kDataLoss if any slice is incomplete.
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
 
   uint64_t bytes_added() const { return bytes_added_; }
@@ -58,21 +59,21 @@ class ObjectBuilder {
  private:
   struct Slot {
     std::shared_ptr<KvObject> object;
-    std::vector<uint64_t> filled_bytes;  // by slice
+    std::vector<uint64_t> filled_bytes;  // received bytes of each slice
   };
   explicit ObjectBuilder(const KvLayout& layout);
   uint64_t DigestOf(const std::byte* slice, size_t bytes) const;
 
   KvLayout layout_;
-  std::vector<uint32_t> layers_[2];  // by group
+  std::vector<uint32_t> layers_[2];  // layers of each layer group
   std::vector<Slot> slots_;
   uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
-  // Set by Place.
+  // Slot of the piece for which Place was called, until PutPiece.
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
   SliceHasher hasher_;
-  // The slice whose bytes hasher_ got, from its first byte on.
+  // The slice whose bytes were all given to hasher_, from its first byte on.
   const std::byte* hashed_slice_ = nullptr;
 };
 

@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-// The extra time in which the store's answer at the end of a wait has to arrive.
+// At the end of a lease's wait, the store's answer may take this much longer to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
 
 uint32_t WireMs(absl::Duration duration) {
@@ -28,7 +28,8 @@ uint32_t WireMs(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
-// Sends one object's slices in pieces, without copying them. Returns false if the stream is broken.
+// Sends the slices of one object in pieces, without copying them. Returns false if the stream is
+// broken.
 bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
                 uint32_t index, BlockingStream* stream) {
   const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
@@ -44,7 +45,7 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
   return true;
 }
 
-// A lease, open while this object lives.
+// A lease of the store, which ends when this object is destroyed.
 struct HeldLease : StoreStream, ComputeLease {
   using StoreStream::StoreStream;
 };
@@ -66,14 +67,15 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
   std::vector<ObjectBuilder::Announced> announced;
   announced.reserve(plan.objects_size());
   for (const v1::ObjectRef& object : plan.objects()) {
-    // No boundary needs an id with an unknown group: Create refuses it.
+    // An unknown layer group is refused by Create, because no boundary needs such an object.
     announced.push_back({{object.begin(), object.tokens(), static_cast<LayerGroup>(object.group())},
                          {object.slice_digests().begin(), object.slice_digests().end()}});
   }
   return announced;
 }
 
-// Takes slices from the stream to its end. If the stream `stays_open`: until all slices are there.
+// Reads slices until the stream ends. If the stream `stays_open`, reads until all slices have
+// arrived.
 absl::Status ReadSlices(BlockingStream* stream, bool stays_open, ObjectBuilder* builder) {
   grpc::ByteBuffer bytes;
   v1::FetchResponse message;
@@ -107,7 +109,7 @@ absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& se
   return absl::FailedPreconditionError("plan: the lists of shared slices differ in length");
 }
 
-// Maps the segment that a store offers. Returns OK if the next fetch can use it.
+// Maps the shared memory segment that a store offers. Returns OK if the next fetch can use it.
 absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
@@ -119,7 +121,8 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
 }
 
 // Copies the objects that a plan shares on the device to this worker's own device memory, and adds
-// their bytes to `announced`, for a new builder. Errors: as CopyShared. It cannot check digests.
+// their bytes to `announced`, for a new builder. Digests cannot be checked. Errors: those of
+// CopyShared.
 absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
                             const MappedSegment& device, const SegmentClient& devices,
                             std::vector<ObjectBuilder::Announced>* announced) {
@@ -145,7 +148,7 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
   return absl::OkStatus();
 }
 
-// Returns the name under which to count a fetch that must use the wire instead.
+// Returns the label under which a fetch is counted that must use the wire instead of shared memory.
 const char* FallbackReason(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kAborted:
@@ -196,7 +199,7 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
     }
   }
   for (const Segment& segment : SegmentsTo(usable, wanted.layout->chunk_tokens)) {
-    // Cuts at a segment's ends change nothing, so only cuts inside are compared.
+    // Cuts at the ends of a segment have no effect, so only cuts inside are compared.
     const auto ours = CutsInside(segment, prefix.cuts, wanted.layout->exactness);
     const auto theirs = CutsInside(segment, state.cuts(), wanted.layout->exactness);
     if (ours != theirs) {
@@ -260,7 +263,7 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     return absl::UnavailableError("the store did not answer recently; calls pause for a while");
   }
   if (!connects_) return absl::OkStatus();
-  // GetState also makes an idle channel connect: so the cache notices that a store is back.
+  // GetState makes an idle channel connect, so the cache notices when a store is back.
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
@@ -268,7 +271,8 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     const absl::Duration enough = absl::Milliseconds(kConnectWaitMs);
     if (channel_->WaitForConnected(MonotonicIn(std::min(left, enough)))) return absl::OkStatus();
     if (left < enough) return absl::UnavailableError("no time left to connect to the store");
-    // If a host drops all packets, the channel stays connecting: wait for it once, not every time.
+    // If a host drops all packets, the channel stays in state CONNECTING. Only one request waits
+    // for it: OnSilence opens the breaker.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
     if (is_silent) breaker_.OnSilence(clock_->Now());
   }
@@ -292,20 +296,20 @@ void RemotePrefixCache::CountFallback(const absl::Status& status) {
   if (!status.ok()) counters_->CountSharedFallback(FallbackReason(status));
 }
 
-// One attempt of a fetch, and its outcome.
+// One attempt of a fetch, with its outcome.
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
-  absl::Time deadline;          // of the cache's clock
-  bool again = false;           // the second attempt, over the wire
-  bool store_verifies = false;  // the store too, and quarantines corrupt objects
+  absl::Time deadline;          // on the cache's clock
+  bool again = false;           // this is the second attempt, over the wire
+  bool store_verifies = false;  // the store must verify too, and quarantine corrupt objects
 
-  // The store's memory, if the plan may refer to it.
+  // The store's shared memory, if the plan may refer to it.
   std::shared_ptr<const MappedSegment> segment = nullptr, device = nullptr;
 
   FetchOutcome outcome = {};
   uint64_t bytes = 0;
-  absl::Status copied = {};  // from the store's memory
+  absl::Status copied = {};  // why shared memory could not be copied, if so
 };
 
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
@@ -315,12 +319,14 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   CountFallback(attempt.copied);
   const bool rotten = absl::IsDataLoss(status);
   if (rotten || !attempt.copied.ok()) {
-    // Over the wire the store verifies too, and quarantines corrupt objects itself.
+    // Try again over the wire. After corrupt data, the store verifies too, and quarantines the
+    // corrupt objects itself.
     attempt.again = true;
     attempt.store_verifies = rotten;
     attempt.deadline = clock_->Now() + timeout;  // the first attempt may have used up its time
     const absl::Status second = TryFetch(&attempt);
-    // If the store quarantined the objects, the outcome is the damage, not a miss.
+    // If the store has quarantined the objects, report the corruption of the first attempt, not a
+    // miss.
     const bool is_gone = rotten && second.ok() && attempt.outcome.usable_tokens == 0;
     if (!is_gone) status = second;
   }
@@ -342,7 +348,7 @@ v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
         absl::ToInt64Nanoseconds(token.compute_estimate.value_or(absl::ZeroDuration()))));
   }
   if (!shared_memory_ || attempt.again) return request;
-  // An empty id asks for an offer.
+  // An empty id asks the store to offer its segment.
   const auto put = [](const MappedSegment* segment, std::string* id) {
     if (segment != nullptr) id->assign(segment->id().begin(), segment->id().end());
   };
@@ -369,7 +375,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchReque
   }
   breaker_.OnAnswer();
   load->plan_took = clock_->Now() - asked;
-  load->decision = LoadDecision::kMiss;  // unless the plan offers tokens
+  load->decision = LoadDecision::kMiss;  // changed below if the plan offers tokens
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
@@ -386,7 +392,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   const bool shares = shared_memory_ && !attempt->again;
   attempt->segment = shares ? segments_.current() : nullptr;
   attempt->device = shares ? devices_.current() : nullptr;
-  // An early return ends the call, and the server then releases the objects of the plan.
+  // An early return ends the call; the server then releases the objects of the plan.
   StoreStream call(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
   const absl::StatusOr<v1::FetchPlan> plan =
       AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
@@ -435,7 +441,8 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   return absl::OkStatus();
 }
 
-// Puts the objects of a checked plan, from all their places, into the attempt's outcome.
+// Reads the objects of a checked plan from the device, from shared memory and from the wire, and
+// stores them in the attempt's outcome.
 absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
                                             BlockingStream* stream) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
@@ -464,7 +471,7 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
   return absl::OkStatus();
 }
 
-// Offers objects, sends the ones that the store lacks, and commits.
+// One attempt to publish: offers the objects, sends those that the store lacks, and commits.
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
                                                              absl::Time deadline) {
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;

@@ -1,13 +1,13 @@
-// RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
+// RemotePrefixCache: a worker's cache in a store, over gRPC. The store may be slow, down or wrong.
 //
 // Before it uses a byte, it checks the plan against the request and the running model: token ids,
-// cuts, position, mask, fingerprint and objects. Then it checks every slice against its digest. If
+// cuts, position, mask, fingerprint and objects. It also checks every slice against its digest. If
 // the store is on the same host, the cache reads the store's shared memory; if that fails, the same
 // fetch goes over the wire. If the store is down, a request loses no time (the channel's state
-// shows it). If the store is silent, a request loses the fetch budget once, and then the cache does
+// shows it). If the store is silent, one request loses the fetch budget, and then the cache does
 // not ask for a while (CircuitBreaker). When the store comes back, the cache uses it again
 // automatically. Thread safety: all methods from any thread. Ownership: owns its channel; counters
-// must outlive it, and it must outlive leases.
+// must outlive the cache, and the cache must outlive its leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -35,7 +35,8 @@
 
 namespace hearth {
 
-// The request that a plan answers. `max_tokens` 0: one token is left to compute.
+// A fetch request, to check the store's plan against it. `max_tokens` 0: all tokens of the prompt
+// except one.
 struct PlanRequest {
   const PrefixRequest* prefix;
   uint32_t above_tokens;
@@ -46,17 +47,17 @@ struct PlanRequest {
 
 inline constexpr char kCausalMask[] = "causal";
 
-// A plan has six parts to compare with the request and the running model: ObjectBuilder checks the
-// KV objects, CheckPlan the other five. kFailedPrecondition: the error has the first field that
-// differs, and both values. REQUIRES: usable_tokens > 0.
+// Compares a store's plan with the request and the running model: everything except the KV objects,
+// which ObjectBuilder checks. kFailedPrecondition names the first field that differs, and both
+// values. REQUIRES: usable_tokens > 0.
 absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
 
-// Sets all fields of `outcome` except bytes_sent.
+// Copies the store's ack to all fields of `outcome` except bytes_sent.
 void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
 
-// Copies the slices that a plan shares. Every range must be a whole slice of the plan and have its
-// digest. kAborted: the store used a range again before it was copied. kDataLoss: bytes with
-// another digest. kFailedPrecondition: the plan contradicts itself.
+// Copies the slices that a plan shares to `builder`. Each range must be a whole slice of the plan
+// and have the slice's digest. kAborted: the store reused the range before it was copied.
+// kDataLoss: the bytes do not have the digest. kFailedPrecondition: the plan contradicts itself.
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 
@@ -65,18 +66,20 @@ class RemotePrefixCache final : public PrefixCache {
   using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
 
   // `model`, `layout`: for prefixes without an adapter. `shared_memory`: whether to read the
-  // store's shared memory if it offers it. `import_device`: maps the store's memory on the worker's
-  // device. Null: the cache does not read it. `clock`: for timeouts; only goes forward. Null: a
-  // SteadyClock. `connects`: false within this process, where the channel is always there.
+  // store's shared memory if the store offers it. `import_device`: maps the store's memory on the
+  // worker's device; null: that memory is not read. `clock`: for timeouts; must only go forward;
+  // null: a SteadyClock. `connects`: false if the store is in this process, where the channel needs
+  // no connection.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& model,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
                     ImportDevice import_device = nullptr, Clock* clock = nullptr,
                     bool connects = true);
-  // Prefixes of an adapter have their own fingerprint, and the same layout. REQUIRES: no call yet.
+  // Adds the fingerprint for prefixes of an adapter. Their layout is the model's. REQUIRES: no call
+  // was made yet.
   void AddAdapter(const std::string& name, const Fingerprint& fingerprint) {
     models_[name].fingerprint = fingerprint;
   }
-  // Cancels calls in progress. Afterwards no callback of Explain runs.
+  // Cancels the calls in progress and waits for them. Afterwards no callback of Explain runs.
   ~RemotePrefixCache() override;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
@@ -88,9 +91,10 @@ class RemotePrefixCache final : public PrefixCache {
                      const LeaseTerms& terms, absl::Duration timeout) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
-  // Ends the fetches, publishes, leases and explanations in progress, and refuses later ones.
+  // Ends all calls in progress (fetch, publish, lease, explain), and refuses later calls.
   void CancelCalls() override { calls_.CancelAll(); }
-  // Asks the store about a prompt. Calls `done` once, from any thread, possibly before it returns.
+  // Asks the store what it has for a prompt. Calls `done` once, from any thread, possibly before
+  // Explain returns.
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done);
 
   const CircuitBreaker& breaker() const { return breaker_; }  // for tests
@@ -99,14 +103,14 @@ class RemotePrefixCache final : public PrefixCache {
   struct Attempt;
   struct Model {
     Fingerprint fingerprint;
-    // Whether the last fetch found something. If not, the next fetch sends the fingerprint's
-    // fields, because a store that does not know the fingerprint finds nothing.
+    // Whether the store knows the fingerprint: the last fetch found something. If false, the next
+    // fetch sends the fingerprint's readable fields.
     std::atomic<bool> is_known{false};
   };
-  // The most time that a call waits for a connection that is being made.
+  // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // Returns OK if a call may be made now. `deadline`: of clock_, also in the methods below.
+  // Returns OK if a call may be made now. `deadline`, here and below: a time of clock_.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
   absl::Status TryFetch(Attempt* attempt);
@@ -114,7 +118,7 @@ class RemotePrefixCache final : public PrefixCache {
   absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
                                            LoadReport* load);
   absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan, BlockingStream* stream);
-  // Counts the reason why the store's memory could not be used, unless `status` is OK.
+  // Counts the reason why shared memory could not be used, unless `status` is OK.
   void CountFallback(const absl::Status& status);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
@@ -126,7 +130,7 @@ class RemotePrefixCache final : public PrefixCache {
   const bool shared_memory_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
-  std::map<std::string, Model> models_;  // by adapter; "": none
+  std::map<std::string, Model> models_;  // keyed by adapter; "" is the model without an adapter
   SteadyClock steady_clock_;
   Clock* const clock_;
   const bool connects_;

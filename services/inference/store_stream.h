@@ -1,5 +1,5 @@
-// StoreStream: a streaming call of a worker to its store. CircuitBreaker: whether the store
-// answers. CallSet: ends all calls together.
+// Three classes for calls of a worker to its store. StoreStream: one streaming call.
+// CircuitBreaker: stops calls to a store that does not answer. CallSet: ends all calls together.
 #ifndef HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
 
@@ -28,8 +28,8 @@ namespace hearth {
 //
 // It opens for one second after an unanswered call, and for twice as long after each further
 // unanswered call, up to eight seconds. An answer closes it. A peer that refuses connections needs
-// no breaker, because a refusal is quick. Thread safety: all methods from any thread. The caller
-// gives the time, so that tests need no clock.
+// no breaker, because a refusal is quick. Thread safety: all methods from any thread. Callers pass
+// the time, so that tests need no clock.
 class CircuitBreaker {
  public:
   static constexpr int kFirstCooldownMs = 1000;
@@ -46,7 +46,7 @@ class CircuitBreaker {
   }
   void OnSilence(absl::Time now) {
     absl::MutexLock lock(&mutex_);
-    if (now < open_until_) return;  // the call began before it opened
+    if (now < open_until_) return;  // the unanswered call had begun before the breaker opened
     open_until_ = now + absl::Milliseconds(cooldown_ms_);
     cooldown_ms_ = std::min(2 * cooldown_ms_, kMaxCooldownMs);
   }
@@ -57,13 +57,14 @@ class CircuitBreaker {
   absl::Time open_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
-// CallSet: a client's calls in progress. It can end them all at once, and wait for their end.
+// CallSet: the calls of a client that are in progress. It can end all of them at once, and wait
+// until they have ended.
 //
 // Thread safety: all methods from any thread. Ownership: must outlive its entries.
 class CallSet {
  public:
-  // A call is in the set while its entry lives. CancelAll cancels it, before or after it begins,
-  // and so does `stop`, which may be null.
+  // A call in the set, while this object lives. CancelAll cancels it, even before it begins, and so
+  // does `stop`, which may be null.
   class Entry {
    public:
     explicit Entry(CallSet* set, std::shared_ptr<CallStop> stop = nullptr)
@@ -73,8 +74,8 @@ class CallSet {
     grpc::ClientContext* context() { return &context_; }
 
    private:
-    // Destroyed last. The context holds the channel, and gRPC's own thread must not be the last to
-    // release a channel: it would wait for its own end.
+    // Destroyed last: the set must wait until the context has released its channel. Otherwise
+    // gRPC's own thread could be the last to release the channel, and would wait for its own end.
     struct Counted {
       explicit Counted(CallSet* counting) : set(counting) { set->Count(1); }
       ~Counted() { set->Count(-1); }
@@ -93,9 +94,9 @@ class CallSet {
   CallSet(const CallSet&) = delete;
   CallSet& operator=(const CallSet&) = delete;
 
-  // Cancels all calls, also later calls.
+  // Cancels all calls, and every call that is added later.
   void CancelAll() { stop_->Stop(); }
-  // Waits until there are no calls.
+  // Waits until the set is empty.
   void AwaitEnd() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
@@ -113,8 +114,8 @@ class CallSet {
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A streaming call to the store. It ends with all others, by `prefix.stop`, by the destructor, or
-// if an operation has not ended by `deadline`, a time of `clock`.
+// A streaming call to the store. It is ended by CallSet::CancelAll, by `prefix.stop`, by the
+// destructor, or if an operation has not ended by `deadline`, a time of `clock`.
 struct StoreStream {
   StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
               const std::string& method, const PrefixRequest& prefix, absl::Time deadline)

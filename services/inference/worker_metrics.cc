@@ -10,7 +10,8 @@
 namespace hearth {
 namespace {
 
-// Adds one series for each key of `counts`, with the key as `label`. Without counts, adds one of 0.
+// Adds one sample for each key of `counts`, with the key as `label`. If `counts` is empty, adds one
+// sample of 0.
 void AddCounts(const std::string& name, const std::string& help, const std::string& label,
                const std::map<std::string, uint64_t>& counts, std::vector<MetricSample>* samples) {
   if (counts.empty()) samples->push_back(MetricSample::Count(name, help, 0, {{label, "none"}}));

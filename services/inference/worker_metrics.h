@@ -1,4 +1,4 @@
-// The engine's statistics and the cache's outcomes as metric samples. Pure, thread safe.
+// Makes metric samples of the engine's statistics and of the cache's outcomes. Pure functions.
 #ifndef HEARTH_SERVICES_INFERENCE_WORKER_METRICS_H_
 #define HEARTH_SERVICES_INFERENCE_WORKER_METRICS_H_
 
@@ -16,7 +16,7 @@ namespace hearth {
 std::vector<MetricSample> EngineSamples(const EngineStats& stats);
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts);
 
-// Returns the tier whose tokens a counter in EngineStats counts; none: it counts other things.
+// Returns the tier if `counter` (of EngineStats) counts tokens restored from one; else nullopt.
 std::optional<std::string> TierOfCachedTokens(absl::string_view counter);
 
 }  // namespace hearth

@@ -15,7 +15,7 @@ namespace {
 
 using Counts = std::map<std::string, uint64_t>;
 
-// The engine's counters that the page shows.
+// The engine's counters whose growth the page shows.
 constexpr EngineCounter kTotals[] = {EngineCounter::kRequests, EngineCounter::kPromptTokens,
                                      EngineCounter::kGeneratedTokens};
 constexpr EngineCounter kRequests[] = {
@@ -30,7 +30,7 @@ uint64_t Of(const Counts& counts, const std::string& name) {
   return it == counts.end() ? 0 : it->second;
 }
 
-// Tokens from all tiers together.
+// Returns the number of prompt tokens that were restored, from all tiers together.
 uint64_t CachedTokens(const Counts& counters) {
   uint64_t tokens = 0;
   for (const auto& [name, count] : counters) {
@@ -69,7 +69,7 @@ Json MemoryJson(const EngineStats& stats) {
   return memory;
 }
 
-// The tokens of prompts, by where they came from.
+// Returns the numbers of prompt tokens by source: each tier, or computed.
 Json SourcesJson(const Counts& counters) {
   Json sources = {{"computed", Of(counters, EngineCounterName(EngineCounter::kComputedTokens))}};
   for (const auto& [name, count] : counters) {
@@ -78,7 +78,7 @@ Json SourcesJson(const Counts& counters) {
   return sources;
 }
 
-// Counters that should never grow.
+// Returns the counters that should never grow.
 Json ErrorsJson(const Counts& counters, const CacheCounters* cache) {
   Json errors = Pick(counters, kErrors);
   if (cache == nullptr) return errors;

@@ -1,8 +1,8 @@
 // WorkerStatus: the figures of a worker's status page, as JSON: requests, the memory of keys and
-// values, where prompts' tokens came from, and how long requests took.
+// values, the sources of prompts' tokens, and the durations of requests.
 //
-// It shows no tenant's content. Thread safety: all methods from any thread. Ownership: the engine
-// and the counters must outlive it.
+// The page shows no tenant's content. Thread safety: all methods from any thread. Ownership: the
+// engine and the counters must outlive the WorkerStatus.
 #ifndef HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
 #define HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
 
@@ -23,10 +23,11 @@ namespace hearth {
 
 class WorkerStatus {
  public:
-  // The page shows the times of this many latest requests.
+  // The page shows the durations of this many latest requests.
   static constexpr size_t kRecentRequests = 1000;
 
-  // Null `cache`: no store. Null `clock`: the system's. Null `store`: no store in another process.
+  // `cache` null: no store. `clock` null: the system clock. `store` null: no store in another
+  // process.
   WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
                Clock* clock = nullptr, const Reachability* store = nullptr);
 
@@ -50,10 +51,11 @@ class WorkerStatus {
   const CacheCounters* const cache_;
   const Reachability* const store_;
   mutable absl::Mutex mutex_;
-  // By kSeries, in milliseconds. All have the same length.
+  // Durations of recent requests in milliseconds, by series (kSeries). All deques have the same
+  // length.
   std::array<std::deque<double>, kSeries.size()> recent_ ABSL_GUARDED_BY(mutex_);
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
-  StatusFigures figures_;  // last: it uses the others
+  StatusFigures figures_;  // last member: it uses the other members
 };
 
 }  // namespace hearth

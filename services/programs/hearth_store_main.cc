@@ -1,4 +1,4 @@
-// hearth-store: the store.
+// The program hearth-store: a cache of KV prefixes in RAM and on disk.
 
 #include <algorithm>
 #include <memory>
@@ -106,8 +106,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   return set.Parse(argc, argv, exit_code);
 }
 
-// Returns null if the memory is not shared. With `auto`, a socket that cannot be opened is only a
-// warning: all bytes are then sent over the wire.
+// Returns the server of a shared memory; null if the memory is not shared. If --shared-memory is
+// `auto` and the socket cannot be opened, logs a warning: all bytes are then sent over the wire.
 absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
     const std::string& flag, const char* suffix, uint64_t incarnation,
     const std::optional<SharedMemory>& memory) {
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
   return server;
 }
 
-// The servers of shared memory: RAM and the gpu tier, each null if it is not shared.
+// The servers of shared memory, for RAM and for the gpu tier. A null server: not shared.
 struct Shared {
   absl::Status status;
   std::unique_ptr<SegmentServer> host, device;
@@ -178,8 +178,9 @@ void LogGpuOff(const absl::Status& why) {
   Log(LogLevel::kWarning, "the gpu tier is off", {{"reason", std::string(why.message())}});
 }
 
-// Adds `bytes` of the memory of CUDA device 0 to `options`; 0: no gpu tier. If the device cannot be
-// used, logs the reason: the store starts without the tier, which only holds copies.
+// Adds a gpu tier with `bytes` of the memory of CUDA device 0 to `options`; 0: no gpu tier. If the
+// device cannot be used, logs the reason: the store starts without the tier, which only holds
+// copies.
 void AddGpuTier(uint64_t bytes, StoreOptions* options) {
   if (bytes == 0) return;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, bytes);
@@ -198,7 +199,8 @@ absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
   return AddSharedTier(shared, flags.store.secret_file, *std::move(store));
 }
 
-// Returns the effective disk limit, maybe lower than the flag on a small volume; 0: no disk.
+// Returns the effective limit of the disk tier, which may be lower than the flag on a small volume;
+// 0: no disk tier.
 uint64_t DiskLimitOf(const StoreStats& stats) {
   for (const TierUsage& usage : stats.tiers) {
     if (usage.tier == Tier::kDisk) return usage.capacity_bytes;
@@ -207,7 +209,7 @@ uint64_t DiskLimitOf(const StoreStats& stats) {
 }
 
 int Main(int argc, char** argv) {
-  StoppedLine stopped;  // destroyed last
+  StoppedLine stopped;  // first, so that it is destroyed last
   StoreFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
@@ -263,7 +265,7 @@ int Main(int argc, char** argv) {
         }
       },
       &stopped);
-  metrics.Stop();  // its pages read `status`
+  metrics.Stop();  // before `status` is destroyed: pages read it
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }
 

@@ -1,4 +1,4 @@
-// hearth-worker: serves one Gemma 3 model, with prefixes from a store.
+// The program hearth-worker: serves one Gemma 3 model, with KV prefixes from a store.
 
 #include <sys/stat.h>
 
@@ -64,7 +64,8 @@ struct WorkerFlags {
   std::string trusted_proxies;
 };
 
-// Folder for weight digests: the user's cache folder, because they can be computed again.
+// Returns the default folder for weight digests: in the user's cache folder, because they can be
+// computed again.
 std::string DefaultDigestCache() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/hearth");
@@ -73,7 +74,7 @@ std::string DefaultDigestCache() {
   return "";
 }
 
-// Flags of the numbers that the class invariant multiplies.
+// Adds the flags for the number formats of the exactness class `invariant`.
 void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
   set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "q8_0", "q4_0"},
                  "Form of the weights (class invariant). stored: the checkpoint's bits; float32: "
@@ -231,7 +232,7 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   return true;
 }
 
-// Returns the flags that ask for memory, with their values.
+// Returns the flags that ask for memory, with their values, for errors.
 std::vector<std::string> AskedMemory(const WorkerFlags& flags) {
   const auto text = [](const char* flag, uint64_t bytes) {
     return absl::StrCat("--", flag, "=", FormatByteSize(bytes));
@@ -305,7 +306,7 @@ std::vector<std::string> Words(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipWhitespace());
 }
 
-// Returns null if --http-listen is empty.
+// Opens the HTTP server; null if --http-listen is empty.
 absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
                                                        Generator* generator, Admission* admission,
                                                        const ServerAccess& access) {
@@ -370,7 +371,7 @@ InferenceOptions InferenceOf(const WorkerFlags& flags, std::vector<std::string> 
 }
 
 int Main(int argc, char** argv) {
-  StoppedLine stopped;  // destroyed last
+  StoppedLine stopped;  // first, so that it is destroyed last
   WorkerFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
@@ -415,7 +416,7 @@ int Main(int argc, char** argv) {
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
-        // Ends remaining calls over HTTP; gRPC's server ends its own calls.
+        // Ask the remaining HTTP calls to end. gRPC's server ends its own calls.
         if (*door != nullptr) admission.CutOff();
         door->reset();
         (*engine)->Drain(deadline);
@@ -426,10 +427,11 @@ int Main(int argc, char** argv) {
         if (*door != nullptr) (*door)->Drain();
       });
   door->reset();
-  metrics.Stop();  // its sources read the engine and the link
+  metrics.Stop();  // before the engine and the link are destroyed: sources read them
   status.figures()->Stop();
-  generator.reset();  // its jobs use the engine
-  // Publishes that the drain did not wait for still use the link, so the engine is destroyed first.
+  generator.reset();  // before the engine is destroyed: jobs of the generator use it
+  // Publishes that the drain did not wait for still use the link, so the engine is destroyed before
+  // the link.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }

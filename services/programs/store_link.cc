@@ -32,7 +32,7 @@ std::optional<int> CudaIndex(absl::string_view device) {
 }
 
 // Returns the function that maps the gpu tier of a store on this host, for a worker that computes
-// on `device`; null if there is no such mapping.
+// on `device`; null if the device does not support it.
 ImportDevice GpuImporter(const std::string& device) {
   const std::optional<int> index = CudaIndex(device);
   if (!index.has_value()) return nullptr;
@@ -43,7 +43,8 @@ ImportDevice GpuImporter(const std::string& device) {
 
 }  // namespace
 
-// A store in this process. The worker calls it like any other store, but without a socket.
+// A store in this process. The worker calls it like a store in another process, but without a
+// socket.
 struct StoreLink::Embedded {
   Embedded(std::unique_ptr<TieredStore> opened, Admission* admission)
       : store(std::move(opened)), service(store.get(), admission, kVersion) {
@@ -55,8 +56,8 @@ struct StoreLink::Embedded {
   ~Embedded() { server->Shutdown(); }
 
   const std::unique_ptr<TieredStore> store;
-  CacheService service;  // for callers outside this process, whom `admission` authenticates
-  // For the worker's own calls, which name the tenants that the worker authenticated.
+  CacheService service;  // for callers in other processes; `admission` authenticates them
+  // Admits the worker's own calls, which name the tenants that the worker has authenticated.
   Admission worker{nullptr, nullptr, {"worker", Role::kWorker, kDefaultTenant, "", false}};
   CacheService own{store.get(), &worker, kVersion};
   std::unique_ptr<grpc::Server> server;
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->reachability_check_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {
-        // GetState also makes an idle channel connect. Other states soon become one of these two.
+        // GetState makes an idle channel connect. States other than these two are short.
         const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
         const bool is_lost = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
         if (is_lost || state == GRPC_CHANNEL_READY) {

@@ -1,6 +1,6 @@
 // StoreLink: the store that --store names: a store over gRPC, a store in this process, or none.
 //
-// Thread safety: accessors from any thread once opened.
+// Thread safety: after Open, accessors from any thread.
 // Ownership: owns the cache, its counters and the embedded store; must outlive the engine.
 #ifndef HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
 #define HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
@@ -29,10 +29,10 @@ class StoreLink {
  public:
   struct Options {
     std::string spec;            // "host:port", "unix:PATH", "embedded:DIR" or "none"
-    StoreOptions embedded;       // sizes of an embedded store
+    StoreOptions embedded;       // options of an embedded store
     bool shared_memory = true;   // use the shared memory of a store on this host
-    ClientAccess access;         // for a store over gRPC
-    std::string device = "cpu";  // device of the engine
+    ClientAccess access;         // TLS and token for a store over gRPC
+    std::string device = "cpu";  // the engine's device
   };
   ~StoreLink();
   // kInvalidArgument if `spec` has none of these forms; other errors name the flag of `access`.
@@ -40,13 +40,14 @@ class StoreLink {
                                                          Admission* admission);
 
   RemotePrefixCache* cache() const { return cache_.get(); }  // null: no store
-  grpc::Service* service() const;                            // null unless embedded
+  grpc::Service* service() const;  // CacheService of an embedded store; else null
 
   const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
-  // Reachability of a store over gRPC; null for other stores.
+  // Returns whether a store over gRPC is reached; null for any other store.
   const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
-  // Waits for an embedded store's write-behind.
+  // Waits until an embedded store has written its pending entries to disk, at most until
+  // `deadline`.
   void Flush(absl::Time deadline) const;
 
  private:
@@ -55,7 +56,7 @@ class StoreLink {
 
   CacheCounters counters_;
   std::unique_ptr<Reachability> reachability_;
-  std::unique_ptr<RepeatingThread> reachability_check_;  // updates reachability_
+  std::unique_ptr<RepeatingThread> reachability_check_;  // its thread updates reachability_
   std::unique_ptr<Embedded> embedded_;
   std::unique_ptr<RemotePrefixCache> cache_;  // destroyed before the store that it calls
 };

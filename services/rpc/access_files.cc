@@ -15,9 +15,10 @@
 namespace hearth {
 namespace {
 
-// A certificate chain has some KiB; a file of 100,000 tenants has 10 MiB.
+// Most bytes of a file in an access flag. A certificate chain has some KiB; an identities file with
+// 100,000 tenants has 10 MiB.
 constexpr uint64_t kMaxFlagFileBytes = uint64_t{16} << 20;
-// Long enough to renew a certificate by hand.
+// Warn this long before a certificate expires: enough to renew it by hand.
 constexpr absl::Duration kWarnBefore = absl::Hours(24 * 14);
 
 struct FreeTls {
@@ -33,7 +34,7 @@ Bio Over(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// Never asks for the passphrase of a key.
+// Passphrase callback of OpenSSL that gives no passphrase, so that OpenSSL never asks for one.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 std::string SubjectOf(const X509* certificate) {
@@ -48,7 +49,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
-// Reads all certificates of a file; stores the first one in *first.
+// Reads all certificates in `text`, the text of a PEM file. Stores the first certificate in *first.
 absl::Status ReadCertificates(const std::string& flag, const std::string& file,
                               const std::string& text, Certificate* first,
                               std::vector<CertificateLife>* lives) {
@@ -78,7 +79,7 @@ bool StaysOnHost(const std::string& address) {
   for (const char* local : {"unix:", "unix-abstract:", "localhost:", "[::1]:"}) {
     if (absl::StartsWith(address, local)) return true;
   }
-  // A host name may begin with "127." too, so all characters are checked.
+  // Checks all characters, because a host name may begin with "127." too.
   return absl::StartsWith(address, "127.") &&
          address.find_first_not_of("0123456789.:") == std::string::npos;
 }

@@ -1,6 +1,6 @@
-// Reads and checks the files and addresses of access flags, for both ends of a connection.
-// Certificates and keys are checked before TLS uses them, so that an error names the file and the
-// fault; a failed handshake would only give a number.
+// Reads and checks the files and addresses in the flags for TLS and tokens, for clients and
+// servers. Certificates and keys are checked before TLS uses them, so that an error names the file
+// and the fault; a failed handshake would only give a number.
 //
 // Thread safety: pure functions apart from reading files.
 #ifndef HEARTH_SERVICES_RPC_ACCESS_FILES_H_
@@ -18,14 +18,16 @@ namespace hearth {
 // Whether bytes sent to `address` stay on this host: a unix socket, or a loopback address.
 bool StaysOnHost(const std::string& address);
 
-// Returns the bytes of a flag's small file (ReadBoundedFile). The error names the flag. An empty
-// file is an error.
+// Returns the bytes of a small file that a flag names (ReadBoundedFile). An empty file is an error.
+// An error names the flag.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path,
                                          bool pipes_too = false);
 
-// Flag names without dashes, and the files that they name; empty: not given.
+// TLS files, each with the name of its flag (without dashes). An empty file name: the flag was not
+// given.
 struct TlsFiles {
-  std::string certificate_flag, certificate;  // a chain; its first certificate is the own one
+  // certificate chain; the first certificate is this process's own
+  std::string certificate_flag, certificate;
   std::string key_flag, key;
   std::string authority_flag, authority;
   bool pipes_too = false;  // accept pipes, not only regular files
@@ -37,8 +39,8 @@ struct CertificateLife {
 };
 
 struct TlsTexts {
-  std::string certificate, key, authority;  // PEM
-  std::vector<CertificateLife> lives;       // of all certificates in the files
+  std::string certificate, key, authority;  // texts of the PEM files
+  std::vector<CertificateLife> lives;       // validity of each certificate in the files
 };
 
 // Reads and checks the files. kNotFound or kInvalidArgument names the flag and the file.

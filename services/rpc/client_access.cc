@@ -30,8 +30,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string
       absl::StrCat("--", flag, ": ", path, " must hold exactly one token of printable characters"));
 }
 
-// gRPC's own call credentials are not sent over loopback without TLS or unix sockets, so the token
-// is metadata.
+// Sends the token as metadata. gRPC's own call credentials would not send it without TLS, over
+// loopback or a unix socket.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
   explicit TokenSender(std::shared_ptr<RereadFile> token) : token_(std::move(token)) {}
@@ -61,7 +61,8 @@ class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<RereadFile> token_;
 };
 
-// Credentials that read the files again for later handshakes. Ignores a key that does not match.
+// Returns credentials that read the changed files again for each later handshake, but keep the
+// previous files if a key does not match its certificate.
 std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAccess& access) {
   namespace tls = grpc::experimental;
   tls::TlsChannelCredentialsOptions options;
@@ -111,7 +112,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
         "--", flag, ": the token would reach ", address, " in clear text; give --", access.prefix,
         "tls-ca, or --", access.prefix, "plaintext-tokens on if the network is encrypted"));
   }
-  // The file is read again when it changes, because Kubernetes renews tokens. A pipe is read once.
+  // Reads the token again when its file changes, because Kubernetes renews tokens. A pipe is read
+  // once.
   const std::string path = access.token_file;
   const auto read = [flag, path, pipes_too = !access.rereads]() mutable {
     return ReadToken(flag, path, std::exchange(pipes_too, false));
@@ -129,8 +131,9 @@ std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
   const std::string flag = absl::StrCat("--", access.prefix, "tls-ca");
   const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
   if (access.tls_ca.empty()) {
-    // Hearth's servers end a connection without TLS this way. gRPC does not pass on their message,
-    // and reports only the end if it saw the end first.
+    // Hearth's servers send GOAWAY to a client without TLS, and close the connection. gRPC does not
+    // pass on the text of the GOAWAY. If it sees the end of the connection first, it reports only
+    // the end.
     const char* const end = says("goaway received")    ? "the server ended the connection at once"
                             : says("transport closed") ? "the server ended the connection"
                                                        : nullptr;

@@ -11,15 +11,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Hearth's messages are less deep; protobuf refuses a depth of 100.
+// Most levels of nested messages that are counted. Hearth's own messages have fewer levels, and
+// protobuf refuses 100.
 constexpr int kMaxDepth = 16;
 
 class ElementCount {
  public:
   ElementCount(CodedInputStream* in, uint64_t most) : in_(in), most_(most) {}
 
-  // Returns false if there are too many elements. If the bytes are not a message of `type`, stops
-  // and returns true: the parser refuses them.
+  // Counts the elements of a message of `type`. Returns false if there are too many. If the bytes
+  // are not such a message, stops and returns true, because the parser refuses them.
   bool Count(const Descriptor* type, int depth) {
     while (const uint32_t tag = in_->ReadTag()) {
       const FieldDescriptor* field =
@@ -43,8 +44,8 @@ class ElementCount {
     if (groups_ > 0) field = nullptr;
     if (wire == WireFormatLite::WIRETYPE_END_GROUP && groups_ > 0) --groups_;
     if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      // Hearth has no groups, so a group and everything in it is unknown: each tag counts as an
-      // element, whatever its number.
+      // Hearth's messages have no groups. So a group and all fields in it are unknown, and each tag
+      // counts as an element, whatever its number.
       if (!IsKnown(field, wire) && ++elements_ > most_) return false;
       if (wire == WireFormatLite::WIRETYPE_VARINT) {
         uint64_t value = 0;
@@ -78,14 +79,14 @@ class ElementCount {
   CodedInputStream* const in_;
   const uint64_t most_;
   uint64_t elements_ = 0;
-  int groups_ = 0;  // depth of groups around the current field
+  int groups_ = 0;  // number of open groups around the current field
   bool stopped_ = false;
 };
 
 }  // namespace
 
 absl::Status CheckElements(const grpc::ByteBuffer& buffer, const Descriptor& type, uint64_t most) {
-  if (buffer.Length() <= most) return absl::OkStatus();  // an element has at least two bytes
+  if (buffer.Length() <= most) return absl::OkStatus();  // an element takes at least two bytes
   grpc::ByteBuffer shared(buffer);
   grpc::ProtoBufferReader reader(&shared);
   CodedInputStream in(&reader);

@@ -1,4 +1,5 @@
-// Parses requests on the thread that does their work, because gRPC's threads answer health checks.
+// Parses requests on the pool's thread that does their work, because gRPC's threads answer health
+// checks.
 //
 // Parsing a message of 3 MiB can create 1.5 million objects, which takes a long time and many times
 // its size in memory. So the elements of a message are counted before any object is created. Thread
@@ -19,14 +20,14 @@
 
 namespace hearth {
 
-// Most messages, texts and unknown fields in one message. An object of a publish has at least 18
-// bytes, so a message has at most 175,000 objects.
+// Most elements of one message: nested messages, texts and unknown fields. An object in a publish
+// has at least 18 bytes, so a message has at most 175,000 objects.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
-// Largest request that only names an id and a tenant.
+// Most bytes of a request that only names an id and a tenant.
 inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
 
-// kInvalidArgument if `buffer`, as a message of `type`, has more than `most` elements. Does not
-// check that it is a valid message.
+// kInvalidArgument if `buffer`, read as a message of `type`, has more than `most` elements. Does
+// not check that the bytes are a valid message.
 absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                            uint64_t most = kMaxElements);
 
@@ -43,8 +44,8 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
       absl::StrCat("request is not a valid ", message->GetTypeName(), " message"));
 }
 
-// ParseMessage on a pool's thread; kCancelled if the caller left while the job waited. `context`:
-// the server's context of the call. Every pool job of a call begins with ParseAwaited.
+// Calls ParseMessage on a pool's thread. kCancelled if the caller left while the job waited.
+// `context`: the call's server context. Every pool job of a call begins with ParseAwaited.
 template <typename Context, typename Message>
 absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
                           Message* message) {
@@ -61,14 +62,14 @@ absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
                                                  " bytes; got ", buffer.Length()));
 }
 
-// Like ParseMessage, after CheckSmall.
+// Calls CheckSmall, then ParseMessage.
 template <typename Message>
 absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message) {
   const absl::Status small = CheckSmall<Message>(buffer);
   return small.ok() ? ParseMessage(buffer, message) : small;
 }
 
-// Takes the request from gRPC, which would keep it until the call is done, perhaps for minutes.
+// Takes the request from gRPC. gRPC would keep it until the call is done, which may take minutes.
 inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer* request) {
   grpc::ByteBuffer taken;
   taken.Swap(const_cast<grpc::ByteBuffer*>(request));

@@ -20,7 +20,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
     const FileDescriptor& file, const ImportDevice& import) {
   struct stat status;
   const int seals = fcntl(file.get(), F_GET_SEALS);
-  // If the file could shrink, a read could kill this process.
+  // Refuse a file that may shrink: reading memory after the file's new end would kill this process.
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file.get(), &status) != 0) {
     return absl::FailedPreconditionError("shared memory: the segment is not sealed");
   }
@@ -64,7 +64,7 @@ absl::Status MappedSegment::Check(const SegmentRange& range) const {
   const auto* generations =
       reinterpret_cast<const SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);
   const SegmentGeneration& generation = generations[range.offset / kSegmentGranuleBytes];
-  // Loads of a preceding copy must not move after the load of the generation.
+  // The loads of a copy before this check must not move after the load of the generation.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (generation.load(std::memory_order_acquire) == range.generation) return absl::OkStatus();
   return absl::AbortedError("shared memory: the store reused the range before it was copied");
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> SegmentClient::Cop
   auto copies = segment.device()->Copy(ranges);
   if (!copies.ok()) return copies;
   if (absl::Status after = check(); !after.ok()) return after;
-  // If the store has ended, nothing guarantees the contents of its memory.
+  // If the store has ended, its memory may hold anything.
   if (current().get() != &segment) {
     return absl::AbortedError("shared memory: the store ended before the range was copied");
   }
@@ -146,7 +146,7 @@ void SegmentClient::Drop() {
     watcher_.join();
   }
   connection_ = FileDescriptor();
-  std::shared_ptr<const MappedSegment> gone;  // freed after the lock
+  std::shared_ptr<const MappedSegment> gone;  // freed after the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(gone, segment_);
 }
@@ -157,7 +157,7 @@ void SegmentClient::Watch(int connection, int stop) {
   while (poll(waiting, 2, -1) < 0 && errno == EINTR) {
   }
   if (waiting[1].revents != 0) return;
-  std::shared_ptr<const MappedSegment> gone;  // freed after the lock
+  std::shared_ptr<const MappedSegment> gone;  // freed after the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(gone, segment_);
 }

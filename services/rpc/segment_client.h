@@ -33,8 +33,9 @@ namespace hearth {
 // A segment in this process's address space, read only.
 class MappedSegment {
  public:
-  // Maps a segment. kFailedPrecondition if it cannot be read safely. `import` maps the data of a
-  // device's segment, and fails for others; null: only its generations are mapped.
+  // Maps a segment. kFailedPrecondition if the segment cannot be read safely. `import`: maps the
+  // data of a device's segment, and fails for a segment in RAM. Null: only the generations of a
+  // device's segment are mapped.
   static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(
       const FileDescriptor& file, const ImportDevice& import = nullptr);
   ~MappedSegment();
@@ -43,8 +44,8 @@ class MappedSegment {
   const SegmentLayout& layout() const { return layout_; }
   // kOutOfRange if the range is outside the data, kAborted if the store has reused it.
   absl::Status Check(const SegmentRange& range) const;
-  // Returns the range's address, valid while this object lives; the bytes are right only while
-  // Check is OK. REQUIRES: Check found the range inside; the data is in the file.
+  // Returns the address of a range, valid while this object lives. The bytes are right only while
+  // Check is OK. REQUIRES: Check has found the range inside the data; the data is in the file.
   const std::byte* At(const SegmentRange& range) const {
     assert(!layout_.device.has_value());
     assert(range.offset < layout_.data_bytes && range.bytes <= layout_.data_bytes - range.offset);
@@ -53,8 +54,8 @@ class MappedSegment {
   // Returns the imported data of a device's segment, or null.
   ImportedMemory* device() const { return device_.get(); }
   // Copies the range to `to`, and adds it to `hasher`. kAborted if the store reused the range
-  // before the copy was complete. REQUIRES: the data is in the file. `between`, for tests, runs
-  // after the copy and before the second check of the generation.
+  // before the copy was complete. REQUIRES: the data is in the file. `between` is for tests: it
+  // runs after the copy and before the second check of the generation.
   absl::Status Copy(
       const SegmentRange& range, std::byte* to, SliceHasher* hasher,
       absl::FunctionRef<void()> between = [] {}) const;
@@ -69,17 +70,17 @@ class MappedSegment {
 
 class SegmentClient {
  public:
-  // `import`: maps segments of a device; null: segments in RAM.
+  // `import`: maps segments of a device; null: segments are in RAM.
   explicit SegmentClient(ImportDevice import = nullptr) : import_(std::move(import)) {}
   ~SegmentClient();
 
-  // Returns the segment of a living store; null if there is none.
+  // Returns the mapped segment of a store that is alive; null if there is none.
   std::shared_ptr<const MappedSegment> current() const;
-  // Maps the segment `id` that a store offers at `socket`. If an id has failed once, it is not
-  // tried again. An error says why there is no segment.
+  // Maps the segment `id` that a store offers at `socket`. An id that has failed before is not
+  // tried again. An error is the reason why there is no segment.
   absl::Status MapOffered(const std::string& socket, const SegmentId& id);
-  // Copies ranges of a device's segment to the process's own memory on the device. kAborted if a
-  // range was reused, or the store ended, before the copies were complete.
+  // Copies ranges of a device's segment to memory of this process on the same device. kAborted if
+  // the store reused a range or ended before the copies were complete.
   absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> CopyOnDevice(
       const MappedSegment& segment, absl::Span<const SegmentRange> ranges) const;
 

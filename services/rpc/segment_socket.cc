@@ -36,7 +36,7 @@ absl::StatusOr<socklen_t> FillAddress(const std::string& name, sockaddr_un* addr
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
-// A message of one byte and one file descriptor.
+// A message that sends one byte and one file descriptor.
 struct OneDescriptor {
   char byte = 'h';
   iovec data{&byte, 1};
@@ -56,7 +56,7 @@ absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name) {
   if (!length.ok()) return length.status();
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return Failed(name, "socket");
-  // If a store is alive but accepts no connections, its backlog fills: connect has a timeout.
+  // The connect needs a timeout: if a store is alive but accepts no connections, its backlog fills.
   setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), *length) != 0) {
     const bool is_alive = errno == EAGAIN;

@@ -1,8 +1,9 @@
 // Sends a file descriptor to another process of this host, over a unix socket.
 //
-// Names: "@name" is in the abstract namespace of the network namespace (nothing on disk, gone with
-// the socket), anything else is a path. Thread safety: pure functions on their arguments.
-// Errors: kUnavailable with the name and the system's reason.
+// Names of sockets: "@name" is in the abstract namespace of the network namespace, has no file on
+// disk and ends with the socket. Any other name is a path. Thread safety: pure functions on their
+// arguments.
+// Errors: kUnavailable with the socket's name and the system's reason.
 #ifndef HEARTH_SERVICES_RPC_SEGMENT_SOCKET_H_
 #define HEARTH_SERVICES_RPC_SEGMENT_SOCKET_H_
 
@@ -31,13 +32,13 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Returns a listening socket. Replaces the path of a dead process, but not of a live one.
+// Returns a listening socket. Replaces the socket file of a dead process, but not of a live one.
 absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name);
 absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name);
 
 // Sends one byte with `descriptor`. Returns false if the peer is gone.
 bool SendDescriptor(int socket, int descriptor);
-// Waits at most a second for the descriptor.
+// Waits at most one second for a descriptor from the peer.
 absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket);
 
 // Whether the process at the other end runs as this process's user, or as root.

@@ -32,19 +32,20 @@ constexpr uint32_t kOffsetTag =
 constexpr uint32_t kDataTag =
     Tag(v1::SliceData::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 
-// Five one-byte tags, two lengths, two u32 and a u64 as varints.
+// Five tags of one byte, two lengths, two u32 and one u64, all numbers as varints of the largest
+// size.
 constexpr size_t kMaxHeaderBytes = 5 + 2 * 5 + 2 * 5 + 10;
 
 uint8_t* WriteField(uint32_t tag, uint64_t value, uint8_t* out) {
-  if (value == 0) return out;  // proto3's default
+  if (value == 0) return out;  // proto3 omits a field with its default value
   out = CodedOutputStream::WriteTagToArray(tag, out);
   return CodedOutputStream::WriteVarint64ToArray(value, out);
 }
 
 void Forget(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
 
-// Reads the header's fields, each at most once and before the data, and the data's size. Returns
-// false if the message is anything else.
+// Reads the header's fields, each at most once and before the data, and then the size of the data.
+// Returns false if the message has any other form.
 bool ReadHeader(CodedInputStream* in, size_t message_bytes, SliceHeader* header, uint32_t* bytes) {
   uint32_t inner = 0;
   if (in->ReadTag() != kSliceTag || !in->ReadVarint32(&inner)) return false;
@@ -89,7 +90,7 @@ grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const v
   end += field_bytes;
   const grpc::Slice slices[2] = {
       grpc::Slice(front, static_cast<size_t>(end - front)),
-      // gRPC only reads it
+      // const_cast: gRPC only reads the bytes
       grpc::Slice(const_cast<std::byte*>(piece.data()), piece.size(), &Forget,
                   new std::shared_ptr<const void>(std::move(owner)))};
   return grpc::ByteBuffer(slices, 2);
@@ -108,7 +109,7 @@ absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, S
   for (size_t at = 0; at < bytes; at += step) {
     const size_t block = std::min(step, bytes - at);
     const bool read = in.ReadRaw(*to + at, static_cast<int>(block));
-    assert(read);  // the lengths were checked
+    assert(read);  // cannot fail: the lengths were checked
     if (!read) return absl::DataLossError("a slice is cut short");
     if (hasher != nullptr) hasher->Add(*to + at, block);
   }

@@ -1,9 +1,9 @@
 // Slices on the wire without unnecessary copies: writes messages around memory that another object
-// owns, and reads messages directly into their final place.
+// owns, and reads messages directly into their destination.
 //
-// Both FetchResponse and PublishRequest carry a SliceData as field 2. SliceMessage writes ordinary
-// protobuf for either; TakeMessage reads messages of any protobuf library. Thread safety: pure
-// functions on their arguments.
+// Both FetchResponse and PublishRequest have a SliceData as field 2. SliceMessage writes ordinary
+// protobuf that is valid for both types. TakeMessage reads messages that any protobuf library
+// wrote. Thread safety: pure functions on their arguments.
 #ifndef HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 #define HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 
@@ -24,7 +24,7 @@
 
 namespace hearth {
 
-// The fields of a SliceData before its bytes.
+// The fields of a SliceData that come before its data bytes.
 struct SliceHeader {
   uint32_t object = 0;
   uint32_t layer = 0;
@@ -36,26 +36,26 @@ struct SliceHeader {
 grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const void> owner,
                               absl::Span<const std::byte> piece);
 
-// Returns the bytes of an ordinary message.
+// Returns the bytes of a protobuf message.
 template <typename Message>
 grpc::ByteBuffer MessageBytes(const Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Returns the destination of a slice's `bytes` data bytes, or an error if they are not wanted.
+// Returns where to copy the `bytes` data bytes of a slice; or the error that refuses the slice.
 using SlicePlace =
     absl::FunctionRef<absl::StatusOr<std::byte*>(const SliceHeader& header, size_t bytes)>;
 
-// Copies a message's data to the address that `place` returns, and adds it to `hasher` if there is
-// one. Returns false, without calling `place`, unless the message has the form that protobuf
-// libraries write, with the fields in order. Returns the error of `place`.
+// Copies the data of a slice message to the address that `place` returns, and adds it to `hasher`
+// unless `hasher` is null. Returns false, without calling `place`, unless the message has the form
+// that protobuf libraries write, with its fields in order. Returns the error of `place`.
 absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place);
 
-// Reads one message. A slice is copied to `place` and added to `hasher`, if there is one, and
-// leaves `other` empty; any other message is parsed into `other`. kInvalidArgument if the bytes are
-// not a valid Message or have too many elements.
-// Message: v1::FetchResponse, v1::PublishRequest.
+// Reads one message of type v1::FetchResponse or v1::PublishRequest. A slice is copied to the
+// address that `place` returns and added to `hasher`, unless `hasher` is null; `other` then stays
+// empty. Any other message is parsed into `other`. kInvalidArgument if the bytes are not a valid
+// Message or have too many elements.
 template <typename Message>
 absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,
                          SlicePlace place, uint64_t max_elements = kMaxElements) {

@@ -11,10 +11,11 @@
 namespace hearth {
 namespace {
 
-// Details repeat the message in base 64. With a longer message they would exceed the trailers.
+// Longer messages get no details: details repeat the message in base 64, and the trailers would be
+// too long.
 constexpr size_t kMaxDetailedMessageBytes = 1024;
 
-// Whether `word` begins messages about a whole call. `word` is then not a field.
+// Whether `word` is the beginning of messages about a whole call, and so not a field.
 bool IsCall(absl::string_view word) {
   return word == "publish" || word == "message" || word == "explain";
 }
@@ -50,7 +51,8 @@ absl::string_view FieldOf(absl::string_view message) {
   const absl::string_view path = message.substr(0, end), rest = message.substr(end);
   if (path.empty() || path[0] < 'a' || path[0] > 'z' || IsCall(path)) return "";
   if (absl::StartsWith(rest, ": ")) return path;
-  // Before " is " and " has ", only a word that cannot be part of a sentence is a field.
+  // If the message goes on with " is " or " has ", its first word is a field only if it cannot be a
+  // word of a sentence.
   const bool is_path = path.find_first_of("._[") != path.npos;
   return is_path && (absl::StartsWith(rest, " is ") || absl::StartsWith(rest, " has ")) ? path : "";
 }
@@ -75,7 +77,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* c
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  // Both libraries use the numbers of google.rpc.Code; a peer may send an unknown number.
+  // gRPC and absl both use the numbers of google.rpc.Code. A peer may send an unknown number.
   const int code = static_cast<int>(status.error_code());
   const bool known = code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   return absl::Status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,

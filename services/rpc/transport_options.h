@@ -1,7 +1,8 @@
-// Tunes both ends of Hearth's own connections.
+// gRPC settings for both ends of Hearth's own connections.
 //
-// Snapshots are megabytes in one stream on a fast network: large frames and windows, no bandwidth
-// probes. Reconnecting is quick: a store that comes back is used within a second.
+// A restore point is megabytes in one stream on a fast network, so frames and windows are large,
+// and bandwidth is not probed. Clients reconnect within a second, so that a store that has
+// restarted is used again soon.
 // Thread safety: pure functions apart from their argument.
 #ifndef HEARTH_SERVICES_RPC_TRANSPORT_OPTIONS_H_
 #define HEARTH_SERVICES_RPC_TRANSPORT_OPTIONS_H_
@@ -21,22 +22,24 @@ namespace hearth {
 
 inline constexpr int kFirstReconnectBackoffMs = 50;
 inline constexpr int kMaxReconnectBackoffMs = 1000;
-// Time limit of one attempt of a cache to connect.
+// When a cache connects to its store, one attempt may take this long.
 inline constexpr int kConnectTimeoutMs = 1000;
-// If a store is lost without closing its connection, this is noticed within the sum of these times.
+// A store that disappears without closing its connection is noticed within the sum of the next two
+// times.
 inline constexpr int kKeepaliveMs = 10000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
 // Most concurrent calls on one connection; more calls wait in the client. A worker has one
 // connection to its store, with at most a fetch, a lease and a publish for each running request.
 inline constexpr int kMaxConnectionStreams = 256;
 
-// `connect_timeout_ms`: limit of one attempt to connect. gRPC uses the first value of an argument.
+// `connect_timeout_ms`: time limit of one attempt to connect. If gRPC gets an argument twice, it
+// uses the first value.
 grpc::ChannelArguments ClientTransport(int connect_timeout_ms = kConnectTimeoutMs);
-// `unfinished_bytes`: most bytes that unfinished messages may hold, all connections together.
+// `unfinished_bytes`: most bytes of unfinished messages on all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 
-// Returns a new channel to a store: "host:port" or "unix:PATH". Never blocks; the channel connects
-// when used. An error names the flag of TLS or of the token.
+// Returns a new channel to a store at "host:port" or "unix:PATH". Never blocks; the channel
+// connects at its first use. An error names the flag of TLS or of the token.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
                                                               const ClientAccess& access = {});
 

@@ -14,8 +14,8 @@
 namespace hearth {
 namespace {
 
-// Makes the query of Explain and Quarantine. They compute a key for each chunk and cut of a prompt,
-// and end early if the caller cancels.
+// Makes the query of an Explain or Quarantine call. The query computes a key for each chunk and cut
+// of a prompt, and ends early if the caller cancels.
 absl::StatusOr<PrefixQuery> QueryOf(StoreReader* store, const Identity& caller,
                                     const grpc::CallbackServerContext* context,
                                     const v1::Prefix& prefix) {
@@ -37,7 +37,7 @@ absl::Status ExplainPrompt(StoreReader* store, const Identity& caller,
   return absl::OkStatus();
 }
 
-// Removes objects that an audit found wrong, and logs who published them.
+// Removes objects that a worker's audit found wrong, and logs who published them.
 absl::Status QuarantineObjects(TieredStore* store, const Identity& caller,
                                const grpc::CallbackServerContext* context,
                                const v1::QuarantineRequest& request,

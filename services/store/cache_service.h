@@ -1,11 +1,11 @@
-// CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams only.
+// CacheService: implements hearth.v1.CacheStore by a TieredStore. It only converts and streams.
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days.
-// So these calls are reactors (store_calls.h) whose blocking parts run on threads of the service,
+// So these calls are reactors (store_calls.h) whose blocking work runs on threads of the service,
 // like the short calls. Computing keys takes time in proportion to the prompt: it runs on a pool of
-// the service in which callers take turns. Thread safety: gRPC calls the methods from many threads.
-// Ownership: the store and the admission must outlive the service and the server that it is
-// registered with.
+// the service, in which tenants take turns. Thread safety: gRPC calls the methods from many
+// threads. Ownership: the store and the admission must outlive the service and the server that it
+// is registered with.
 #ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 
@@ -27,32 +27,36 @@
 
 namespace hearth {
 
-// Concurrent reads from disk, and commits. With more, they would wait for the same disk.
+// Most concurrent reads from disk. More reads would only wait for the same disk.
 inline constexpr int kFetchReaders = 8;
+// Most concurrent commits of publishes. More commits would only wait for the same disk.
 inline constexpr int kPublishCommitters = 8;
-// Concurrent short calls: most only look things up. One tenant gets half of the threads.
+// Threads and queue of short calls, most of which only look things up. One tenant gets half of the
+// threads.
 inline FairPoolOptions ShortCallPool() { return {14, 2048}; }
-// Concurrent streams. One more stream ends with RESOURCE_EXHAUSTED. A watch has a queue of
-// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: publishes and
-// fetches hold memory, and must keep a pace. A lease holds almost nothing. Workers have at most a
-// fetch and a lease for each request that they run.
+// Least bytes per window of a publish or fetch (Limit::least_bytes): these calls hold memory, so
+// they must keep a pace.
 inline constexpr uint64_t kHeldPace = uint64_t{1} << 20;
+// Most concurrent streams of each kind. One more stream ends with RESOURCE_EXHAUSTED. A publish
+// holds an open slice, a fetch from disk three slices, a watch a queue of kMaxWatchQueue events,
+// and a lease almost nothing. A worker has at most a fetch and a lease for each request that it
+// runs.
 inline constexpr Limit kPublishLimit{"publish", 64, kHeldPace};
 inline constexpr Limit kFetchLimit{"fetch", 512, kHeldPace};
 inline constexpr Limit kWatchLimit{"watch", 64};
 inline constexpr Limit kLeaseLimit{"lease", 2048};
 inline constexpr Limit kListLimit{"list", 64};
-// Concurrent explanations. Each has a request of 3 MiB. A running one has 16 MiB of keys and states
-// too, at the most cuts and chunks of a prompt.
+// Most concurrent Explain calls. Each has a request of up to 3 MiB. A call that runs also has up to
+// 16 MiB of keys and states, if the prompt has the most cuts and chunks.
 inline constexpr Limit kExplainLimit{"explain", 64};
-// Concurrent lookups. As many may wait as streams may be open, also of one tenant.
+// Threads for lookups. As many lookups may wait as streams may be open, even those of one tenant.
 inline constexpr int kLookupThreads = 6;
-// With a shared engine, for which a lookup may wait.
+// Threads for lookups with a shared tier. There are more, because a lookup may wait for Redis.
 inline constexpr int kSharedLookupThreads = 30;
 inline FairPoolOptions LookupPool(int threads) { return {threads, 8192, uint64_t{256} << 20}; }
 
-// All methods are callbacks with raw bytes: gRPC's threads do not wait for a call, or parse a
-// request, which may be large. Otherwise callers could hold all of these threads.
+// All methods get raw bytes and callbacks: gRPC's threads neither wait for a call nor parse a
+// request, which may be large. Otherwise callers could occupy all of these threads.
 using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
     v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithRawCallbackMethod_Watch<
         v1::CacheStore::WithRawCallbackMethod_Lease<v1::CacheStore::WithRawCallbackMethod_Explain<
@@ -69,11 +73,11 @@ class CacheService final : public CacheServiceBase {
                int lookup_threads = kLookupThreads);
   // REQUIRES: the service is not registered yet.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // Shared by its calls.
+  // The members below are used by the service's calls.
   TieredStore* store() const { return store_; }
   Admission* admission() const { return admission_; }
   const SharedMemoryOffer& offer() const { return offer_; }
-  FairPool* lookups() { return &lookups_; }  // computes keys
+  FairPool* lookups() { return &lookups_; }  // pool for computing keys
   FairPool* short_calls() { return &short_calls_; }
   Executor* readers() { return &readers_; }
   Executor* committers() { return &committers_; }
@@ -106,7 +110,7 @@ class CacheService final : public CacheServiceBase {
   template <typename Request, typename Response>
   using Body = absl::Status (CacheService::*)(const Identity&, const Request&, Response*);
 
-  // Gets the caller from Admission, parses a small request, and runs `body` on short_calls().
+  // Admits the caller, parses a small request, and runs `body` on short_calls().
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body<Request, Response> body);
@@ -126,7 +130,7 @@ class CacheService final : public CacheServiceBase {
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
-  FairPool lookups_;  // after the members that its jobs use
+  FairPool lookups_;  // declared after the members that its jobs use
 };
 
 }  // namespace hearth

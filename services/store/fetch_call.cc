@@ -27,17 +27,17 @@
 namespace hearth {
 namespace {
 
-// One message waits while another message is written.
+// While one message is written, this many more may wait.
 constexpr size_t kReadAhead = 1;
 
-// One Fetch stream of the store, from the plan to the last slice. It copies no bytes.
+// FetchCall: one Fetch stream of the store, from the plan to the last slice. It copies no bytes.
 //
 // The lookup runs on a pool. The messages point into the tier's own memory. While one message is
-// being sent, the next is read and verified. Reads from disk run on an executor, so that no thread
-// of gRPC blocks. Invariants: (1) at most one write and one read are in progress, so at most
+// being sent, the next message is read and verified. Reads from disk run on an executor, so that no
+// thread of gRPC blocks. Invariants: (1) at most one write and one read are in progress, so at most
 // kReadAhead + 1 slices are held; (2) pieces are sent in the order of SliceOrder; (3) shared memory
-// is held until the caller cancels, goes away, or its lease expires; the lease begins when the
-// ranges are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled.
+// is held until the caller cancels, leaves, or its lease expires; the lease begins when the ranges
+// are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled.
 class FetchCall final : public StreamCall {
  public:
   FetchCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -48,10 +48,10 @@ class FetchCall final : public StreamCall {
 
  private:
   enum class Stage {
-    kReading,  // or looking up: in progress; the call is held
-    kPaused,   // as many messages are ready as may wait
+    kReading,  // a lookup or a read is in progress, and holds the call
+    kPaused,   // kReadAhead messages wait, so reading pauses
     kAllRead,
-    kLeasing,  // all is sent; shared memory is held
+    kLeasing,  // everything was sent; the caller still reads shared memory
   };
 
   void OnGone() override;
@@ -73,17 +73,18 @@ class FetchCall final : public StreamCall {
   // Set by the lookup.
   bool from_disk_ = false, shares_ = false, reader_verifies_ = false;
 
-  // Used in kReading.
+  // Used only in stage kReading.
   std::vector<SliceRef> order_;
   size_t slice_index_ = 0;
-  SliceView slice_;  // order_[slice_index_], after it was read
+  SliceView slice_;  // the slice that is being sent: order_[slice_index_]
   uint64_t offset_ = 0;
 
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kReading;
   grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether the caller mapped the memory `id`. If not, the plan offers it if possible.
+// Returns true if the caller has mapped the shared memory `id`. Otherwise returns false, and offers
+// the memory in the plan if it has a socket.
 bool IsMapped(const SegmentId& id, const std::string& socket, const std::string& mapped,
               absl::FunctionRef<v1::SharedSegment*()> offer) {
   if (socket.empty()) return false;
@@ -95,7 +96,8 @@ bool IsMapped(const SegmentId& id, const std::string& socket, const std::string&
   return false;
 }
 
-// Moves objects in the shared memory from the stream into the plan.
+// Removes the slices that are in shared memory from `order`, the stream, and adds their ranges to
+// the plan.
 void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<SliceRef>* order,
            v1::FetchPlan* plan) {
   v1::SharedSlices* shared = plan->mutable_shared();
@@ -115,8 +117,9 @@ void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<Sl
   *order = std::move(streamed);
 }
 
-// Moves the objects with copies in the gpu tier out of the stream. Remainders stay: the caller
-// needs their bytes in RAM to continue.
+// Removes objects with a copy in the gpu tier from `order`, the stream, and adds their ranges to
+// the plan. A remainder stays in the stream too, because the caller needs its bytes in RAM to
+// continue.
 void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   const LookupPlan& stored = session->plan();
   std::vector<bool> streamed(stored.objects.size(), true);
@@ -135,8 +138,8 @@ void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::Fetc
 }
 
 // Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`. If the
-// caller has not mapped the memory, offers it. Returns true if ranges were given, valid until the
-// session ends.
+// caller has not mapped the memory, offers it. Returns true if ranges were given; they are valid
+// until the session ends.
 bool ShareMapped(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                  FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   if (request.has_device_segment_id() &&
@@ -219,7 +222,7 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   NotePlan(parsed, plan, call()->note());
   PlanToProto(plan, message->mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
-  // The memory holds data of every tenant.
+  // Only trusted callers may map the shared memory, because it holds data of every tenant.
   if (caller.sees_all()) {
     shares_ =
         ShareMapped(service_->offer(), parsed, session_.get(), &order_, message->mutable_plan());
@@ -230,10 +233,11 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   return absl::OkStatus();
 }
 
-// Begins the lease when ranges were given, whatever is still to be sent.
+// Begins the lease when ranges are given, even if slices are still to be sent.
 void FetchCall::SetAlarm() {
   mutex_.AssertHeld();
-  // The alarm is a member of this call, so it holds no shared pointer. It may ring after the call.
+  // The alarm may ring after the end of the call. It holds no shared pointer, because it is a
+  // member of the call.
   lease_.Set(absl::ToChronoTime(absl::Now() + service_->offer().lease),
              [weak = Weak(this)](bool rang) {
                const auto self = rang ? weak.lock() : nullptr;
@@ -253,15 +257,15 @@ void FetchCall::OnLeaseExpired() {
   WriteNext();
 }
 
-// The caller has copied the shared bytes, or died.
+// Called when the caller has copied the shared bytes, or has died.
 void FetchCall::OnGone() {
   absl::MutexLock lock(&mutex_);
   AbortLocked(stage_ == Stage::kLeasing ? absl::OkStatus() : CallerGone());
   WriteNext();
 }
 
-// While draining: a caller that copies notices if the memory is used again. If the caller has not
-// got everything yet, TakeNext ends the lease.
+// In a drain, ends the lease: a caller that still copies notices if the memory is reused. If slices
+// are still to be sent, TakeNext ends the lease later.
 void FetchCall::OnDrain(const absl::Status&) {
   absl::MutexLock lock(&mutex_);
   if (stage_ != Stage::kLeasing) return;
@@ -293,7 +297,7 @@ void FetchCall::OnWriteDone(bool ok) {
   ReadNext();
 }
 
-// Gets the next message ready, on this thread or on the executor.
+// Prepares the next message, on this thread or, for a read from disk, on the executor.
 void FetchCall::ReadNext() {
   {
     absl::MutexLock lock(&mutex_);
@@ -304,7 +308,7 @@ void FetchCall::ReadNext() {
   if (!from_disk_) return Read();
   const bool is_taken =
       service_->readers()->TrySchedule(0, [self = Shared(this)] { self->Read(); });
-  assert(is_taken);  // there are fewer fetches than jobs that may wait
+  assert(is_taken);  // cannot fail: the queue is longer than the limit of fetches
 }
 
 void FetchCall::Read() {
@@ -316,7 +320,7 @@ void FetchCall::Read() {
     } else {
       AbortLocked(message.status());
     }
-    // One read is in progress, and it holds no more than its own slice.
+    // One read is in progress, and holds only its own slice.
     assert(stage_ == Stage::kReading && ready() <= kReadAhead + 1);
     const bool all = slice_index_ == order_.size();
     if (all || ended() || ready() > kReadAhead) {

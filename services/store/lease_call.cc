@@ -18,18 +18,21 @@
 namespace hearth {
 namespace {
 
-// The longest lease that a caller gets, whatever its flags.
+// No caller gets a longer lease, whatever its flags.
 constexpr absl::Duration kMaxLease = absl::Minutes(10);
 constexpr absl::Duration kMaxWait = absl::Minutes(10);
-// A lease keeps its request, so it takes one more place for each kLeaseBytes of the request.
+// A lease keeps its request in memory, so it takes one more slot for each kLeaseBytes of the
+// request.
 constexpr size_t kLeaseBytes = size_t{64} << 10;
 
-// One Lease stream of the store: a caller's turn at a prefix that it misses.
+// LeaseCall: one Lease stream of the store. It tells a caller that misses a prefix whether to
+// compute the prefix, or to wait for another caller that computes it.
 //
 // Each question to the store runs on a pool. A caller that waits holds no thread: a publish, the
-// end of another lease or an alarm wakes it, and it asks again. If a caller computes, the stream
-// stays open as its lease and ends when the caller is done or gone. Invariants: (1) when the call
-// ends, its place in the store's tables is released; (2) while the server drains, no caller waits.
+// end of another lease, or an alarm wakes the call, which then asks the store again. If a caller
+// computes, the stream stays open as its lease, and ends when the caller is done or gone.
+// Invariants: (1) when the call ends, its claim in the store's tables is released; (2) while the
+// server drains, no caller waits.
 class LeaseCall final : public StreamCall {
  public:
   LeaseCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -38,7 +41,7 @@ class LeaseCall final : public StreamCall {
   void Start(const grpc::ByteBuffer& bytes);
 
  private:
-  // The caller is done, or died.
+  // Called when the caller has cancelled the stream (it is done), or has died.
   void OnGone() override {
     Abort(absl::OkStatus());
     Stop(absl::OkStatus());
@@ -51,23 +54,23 @@ class LeaseCall final : public StreamCall {
   void Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAlarm(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm(uint64_t round) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the call, and releases its turn.
+  // Ends the call and releases its claim.
   void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDrain(const absl::Status&) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   CacheService* const service_;
-  std::string share_name_;  // in the pool
+  std::string share_name_;  // name by which the call takes turns in the pool
   uint64_t request_bytes_ = 0;
-  PrefixQuery query_;  // set in Begin, like ask_
+  PrefixQuery query_;  // query_ and ask_ are set in Begin
   ClaimRequest ask_;
   std::atomic<bool> stopped_{false};  // stops the thread that computes keys
-  bool waited_ = false;               // used by the thread that set asking_
+  bool waited_ = false;               // used only by the thread that has set asking_
 
   ClaimDecision turn_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
-  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // counts questions
-  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // asking now, or about to
-  bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // woken meanwhile
+  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // number of questions asked
+  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // a question is in progress, or about to be
+  bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // the call was woken during a question
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -94,7 +97,7 @@ void LeaseCall::Start(const grpc::ByteBuffer& bytes) {
 
 // Runs on the pool.
 absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
-  // A drain or a change of the caller's identity may have ended the call.
+  // A drain, or a change of the caller's identity, may have ended the call already.
   if (stopped_) return absl::OkStatus();
   v1::LeaseRequest request;
   if (absl::Status status = ParseAwaited(*context_, bytes, &request); !status.ok()) return status;
@@ -110,7 +113,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   ask_.min_tokens = request.min_tokens();
   ask_.compute_time = std::min(absl::Milliseconds(request.lease_ms()), kMaxLease);
   ask_.wait_until = absl::Now() + std::min(absl::Milliseconds(request.wait_ms()), kMaxWait);
-  // After the call's end there is nothing to do, and the call may be destroyed.
+  // Weak: after the end of the call there is nothing to do, and the call may be destroyed.
   ask_.wake = [weak = Weak(this)] {
     if (const auto self = weak.lock()) self->AskLater();
   };
@@ -122,7 +125,8 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   return absl::OkStatus();
 }
 
-// Asks again on the pool, because this runs on a publisher's thread, or at another lease's end.
+// Asks the store again on the pool, because AskLater runs on the thread of a publisher, or of
+// another lease that ends.
 void LeaseCall::AskLater() {
   {
     absl::MutexLock lock(&mutex_);
@@ -134,11 +138,11 @@ void LeaseCall::AskLater() {
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
   if (service_->lookups()->Submit(share_name_, request_bytes_, ask).ok()) return;
-  Take(ClaimDecision());  // the pool is full: the caller continues alone
+  Take(ClaimDecision());  // the pool is full: the caller computes without a lease
 }
 
 void LeaseCall::Ask() {
-  ClaimDecision before;  // given up once the lock is released
+  ClaimDecision before;  // released after the lock
   {
     absl::MutexLock lock(&mutex_);
     assert(asking_);
@@ -149,7 +153,7 @@ void LeaseCall::Ask() {
     ++round_;
   }
   before.ticket.reset();
-  // The drain already ended the leases of other callers.
+  // In a drain no caller waits, because OnDrain has ended the leases of the others.
   if (service_->admission()->closed()) return Take(ClaimDecision());
   absl::StatusOr<ClaimDecision> turn = service_->store()->Claim(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
@@ -157,7 +161,8 @@ void LeaseCall::Ask() {
 }
 
 void LeaseCall::Take(ClaimDecision turn) {
-  // The old turn, then in `turn`, is released after the lock, because this wakes calls.
+  // `turn` holds the previous decision from the swap on. It is released after the lock, because
+  // releasing it wakes other calls.
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -176,7 +181,7 @@ void LeaseCall::Take(ClaimDecision turn) {
 
 void LeaseCall::Answer() {
   mutex_.AssertHeld();
-  if (!std::exchange(answered_, true)) call()->StopClock();  // from now on the call may last long
+  if (!std::exchange(answered_, true)) call()->StopClock();  // the call may last long from now on
   v1::LeaseResponse response;
   response.set_boundary(turn_.boundary);
   response.set_usable_tokens(turn_.usable_tokens);
@@ -200,7 +205,7 @@ void LeaseCall::SetAlarm(absl::Time when) {
   });
 }
 
-// The lease expired, or the awaited prefix is late.
+// Called when the lease has expired, or when the awaited prefix is late.
 void LeaseCall::OnAlarm(uint64_t round) {
   bool computing = false;
   {
@@ -212,7 +217,7 @@ void LeaseCall::OnAlarm(uint64_t round) {
   AskLater();
 }
 
-// While draining: callers that wait compute themselves, and leases end.
+// In a drain, callers that wait must compute themselves, and leases end.
 void LeaseCall::OnDrain(const absl::Status&) {
   {
     absl::MutexLock lock(&mutex_);
@@ -223,7 +228,7 @@ void LeaseCall::OnDrain(const absl::Status&) {
 
 void LeaseCall::Stop(absl::Status status) {
   stopped_ = true;
-  ClaimDecision turn;  // given up once the lock is released
+  ClaimDecision turn;  // released after the lock
   absl::MutexLock lock(&mutex_);
   std::swap(turn_, turn);
   EndLocked(std::move(status));

@@ -13,15 +13,17 @@
 namespace hearth {
 namespace {
 
-// Returns the tenant whose points to list, or kAllTenants.
+// Returns the tenant whose restore points to list, or kAllTenants.
 absl::StatusOr<std::string> ListedTenant(const Identity& caller, const std::string& asked) {
   if (asked == kAllTenants && caller.role == Role::kAdmin) return asked;
-  // Without identities there is one tenant. A data folder may have points of earlier tenants.
+  // Without identities there is only one tenant. But a data folder may have restore points of
+  // earlier tenants.
   if (asked == kAllTenants && caller.role == Role::kAnonymous) return caller.tenant;
   return caller.TenantOf(asked);
 }
 
-// One List stream: the restore points of a tenant, one by one, as fast as the caller takes them.
+// ListCall: one List stream. It sends the restore points of a tenant one by one, as fast as the
+// caller reads.
 class ListCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
@@ -63,7 +65,8 @@ class ListCall final : public StreamCall {
     return true;
   }
 
-  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);  // still to be sent, the last first
+  // not sent yet; the next one is at the end
+  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

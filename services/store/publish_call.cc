@@ -13,14 +13,15 @@
 namespace hearth {
 namespace {
 
-// The most elements in a message after the begin, because gRPC's own thread parses it.
+// Most elements in each message after `begin`. The limit is low, because gRPC's own thread parses
+// these messages.
 constexpr uint64_t kMaxSliceElements = 64;
 
-// One Publish stream of the store, from its begin to its ack.
+// PublishCall: one Publish stream of the store, from its `begin` message to its ack.
 //
-// Slices are copied once, from gRPC's receive buffers to the memory of the store. The begin
-// computes keys and runs on a pool. The commit waits for the disk and runs on an executor. So no
-// thread of gRPC blocks.
+// Slices are copied once, from gRPC's receive buffers to the memory of the store. No thread of gRPC
+// blocks: `begin` is handled on a pool, because it computes keys, and the commit on an executor,
+// because it waits for the disk.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one message, and the bytes that the store counts as staged.
 class PublishCall final : public UploadCall<UploadStream> {
@@ -55,7 +56,7 @@ class PublishCall final : public UploadCall<UploadStream> {
 
   absl::Status OnMessage() override {
     if (!assembler_.has_value()) {
-      // Nothing is read or written until the job ends, so no other thread uses the call.
+      // Until the job ends, the call neither reads nor writes, so no other thread uses it.
       return service_->lookups()->Submit(caller_.ShareName(), message_.Length(),
                                          [this, self = shared_from_this()] {
                                            if (absl::Status status = TakeBegin(); !status.ok())
@@ -99,7 +100,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     if (!spec.ok()) return spec.status();
     if (absl::Status status = call_->ChargeTenant(spec->tenant); !status.ok()) return status;
     spec->publisher = caller_.name.empty() ? context_->peer() : caller_.name;
-    spec->stopped = [this] { return context_->IsCancelled(); };  // read only while this runs
+    spec->stopped = [this] { return context_->IsCancelled(); };  // only called while Begin runs
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
     absl::StatusOr<std::unique_ptr<PublishSession>> session = service_->store()->Publish(*spec);
@@ -123,7 +124,7 @@ class PublishCall final : public UploadCall<UploadStream> {
           [this, self](const absl::StatusOr<PublishResult>& result) { Acknowledge(result); });
     };
     const bool is_taken = service_->committers()->TrySchedule(0, commit);
-    assert(is_taken);  // there are fewer publishes than jobs that may wait
+    assert(is_taken);  // cannot fail: the queue is longer than the limit of publishes
     return absl::OkStatus();
   }
 
@@ -149,7 +150,7 @@ class PublishCall final : public UploadCall<UploadStream> {
   CacheService* const service_;
   std::unique_ptr<PublishSession> session_;
   Identity caller_;
-  std::optional<SliceAssembler> assembler_;  // from the begin on
+  std::optional<SliceAssembler> assembler_;  // set when `begin` has arrived
   grpc::ByteBuffer answer_;
   bool acknowledged_ = false;
 };

@@ -48,17 +48,17 @@ void SegmentServer::Serve() {
     for (const FileDescriptor& reader : readers) waiting.push_back({reader.get(), POLLIN, 0});
     if (poll(waiting.data(), waiting.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      return;  // out of memory: current readers keep the segment, new readers do not get it
+      return;  // out of memory: current readers keep the segment, no new reader gets it
     }
     if (waiting[0].revents != 0) return;
-    // A reader sends nothing after its connect, so any event is its end.
+    // A reader sends nothing after its connect, so any event means that the reader is gone.
     for (size_t i = readers.size(); i > 0; --i) {
       if (waiting[i + 1].revents != 0) readers.erase(readers.begin() + (i - 1));
     }
     if (waiting[1].revents == 0) continue;
     FileDescriptor reader(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    // The reader stays in the queue. Without a pause the same error would come again at once, for
-    // as long as descriptors are short.
+    // A reader that could not be accepted stays in the queue. Without a pause, accept would fail
+    // again at once until descriptors or memory are free.
     if (!reader.valid() &&
         (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
       poll(waiting.data(), 1, kRetryMs);

@@ -1,9 +1,10 @@
 // SegmentServer: gives the store's shared memory to processes of the same host and the same user.
 //
-// A client that connects gets the segment's descriptor and keeps the connection. If the connection
-// ends, each side knows that the other is gone. The descriptor is sealed (host_arena.h): it allows
-// no writing and no shrinking. Thread safety: made and destroyed by one thread; serves on its own
-// thread. Ownership: borrows the descriptor, which must stay open while this lives.
+// A client that connects gets the segment's file descriptor and keeps the connection open. When the
+// connection ends, client and store know that the other process is gone. The descriptor is sealed
+// (host_arena.h): clients can neither write nor shrink the memory. Thread safety: made and
+// destroyed by one thread; serves on its own thread. Ownership: borrows the descriptor, which must
+// stay open while this object lives.
 #ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 #define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 
@@ -18,14 +19,14 @@ namespace hearth {
 
 class SegmentServer {
  public:
-  // The most readers. It refuses further readers.
+  // Most connected readers. Further readers are refused.
   static constexpr size_t kMaxReaders = 256;
-  static constexpr int kRetryMs = 100;  // after it could not accept a reader
+  static constexpr int kRetryMs = 100;  // pause after a failed accept
 
-  // `name`: of the socket (segment_socket.h). kUnavailable if it cannot listen there.
+  // `name`: name of the socket (segment_socket.h). kUnavailable if the server cannot listen there.
   static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
                                                               int segment_fd);
-  ~SegmentServer();  // readers then unmap the segment
+  ~SegmentServer();  // ends all connections, and readers unmap the segment
 
   const std::string& name() const { return name_; }
 
@@ -36,7 +37,7 @@ class SegmentServer {
   const std::string name_;
   const int segment_fd_;
   const FileDescriptor listener_;
-  const FileDescriptor stop_;  // an eventfd
+  const FileDescriptor stop_;  // eventfd that ends the thread
   std::thread thread_;
 };
 

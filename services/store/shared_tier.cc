@@ -32,7 +32,7 @@ std::vector<FlagText> TextsOf(const SharedFlags& flags) {
 
 absl::Status Refuse(absl::string_view text) { return absl::InvalidArgumentError(text); }
 
-// Flags of a tier that is off are an error: the operator thinks that it is on.
+// If the tier is off, its flags are an error, because the operator thinks that the tier is on.
 absl::Status CheckUnused(const SharedFlags& flags) {
   const SharedOptions defaults;
   const auto has_no_effect = [](const char* flag) {
@@ -76,7 +76,7 @@ absl::StatusOr<RedisOptions> RedisOf(const SharedFlags& flags) {
   return redis;
 }
 
-// Returns the error of a file, with the flag that set the file.
+// Returns the error of a file, with the name of the flag that set the file.
 absl::Status ByFlag(const SharedFlags& flags, const absl::Status& status) {
   const char* of = "--shared";
   for (const FlagText& text : TextsOf(flags)) {
@@ -114,7 +114,7 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
         "store cannot find entries of the others");
   }
   if (absl::Status status = flags.options.Validate(); !status.ok()) {
-    // "fetch_budget: ..."
+    // The message is "FIELD: ...", such as "fetch_budget: ...".
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(status.message(), absl::MaxSplits(':', 1));
     const std::string name = absl::StrReplaceAll(parts.first, {{"_", "-"}});
@@ -148,7 +148,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   const auto reachability = std::make_shared<Reachability>("shared tier", flags.url);
   shared.watch = std::make_unique<RepeatingThread>(
       [engine = shared.engine, reachability, is_first = true]() mutable {
-        // Connecting to a reachable engine takes less time than this.
+        // Skip the first check: connecting to a reachable Redis takes less time than one period.
         if (!std::exchange(is_first, false)) NoteReached(engine->Stats(), reachability.get());
         return kWatchEvery;
       });

@@ -1,7 +1,7 @@
-// SharedTier: puts the shared tier in front of a store, if flags enable it.
+// Adds a shared tier (Redis) to a store, if the flags enable one.
 //
-// Plain functions. Flags and their checks are here, so that a store that cannot share reports the
-// reason before it opens anything.
+// The flags are checked here, so that a store that cannot use the tier reports the reason before it
+// opens anything. Thread safety: none; called from main.
 #ifndef HEARTH_SERVICES_STORE_SHARED_TIER_H_
 #define HEARTH_SERVICES_STORE_SHARED_TIER_H_
 
@@ -32,25 +32,28 @@ struct SharedFlags {
 };
 
 void AddSharedFlags(FlagSet* set, SharedFlags* flags);
-// kInvalidArgument: the error has the flag. `secret_file`: the value of --secret-file.
+// kInvalidArgument names the flag. `secret_file`: the value of --secret-file.
 absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secret_file);
 
 struct StoreAndEngine {
   std::unique_ptr<TieredStore> store;
-  const SharedEngine* engine = nullptr;  // owned by the store; null: no engine is shared
-  // Changes of the files in flags that could not be used.
+  const SharedEngine* engine = nullptr;  // owned by the store; null: no shared tier
+  // Number of failed reloads of the files that the flags name.
   std::shared_ptr<const std::atomic<uint64_t>> unusable_files;
-  std::unique_ptr<RepeatingThread> watch;  // logs whether the engine is reached; last
+  // Logs whether Redis is reached. Last member: its thread uses the other members.
+  std::unique_ptr<RepeatingThread> watch;
 };
-// If nothing is to be shared, returns the store unchanged. REQUIRES: CheckSharedFlags is OK.
+// Adds the shared tier. If the flags enable none, returns the store unchanged. REQUIRES:
+// CheckSharedFlags is OK.
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<LocalStore> store);
 
-// Notes whether all primaries are reached. False if none are known, as at the start.
+// Stores in `reachability` whether all primaries are reached; false if none are known, as at the
+// start.
 void NoteReached(const SharedEngineStats& stats, Reachability* reachability);
 
-// Without an engine, all values are 0.
+// Without a shared tier, all values are 0.
 std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared);
 
 }  // namespace hearth

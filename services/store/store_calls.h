@@ -1,6 +1,6 @@
-// Functions that start the streaming calls of hearth.v1.CacheStore.
+// Starts the streaming calls of hearth.v1.CacheStore.
 //
-// Thread safety: gRPC calls from its threads, pools and executors from their own. Ownership: a call
+// Thread safety: gRPC calls from its threads, pools and executors from theirs. Ownership: a call
 // keeps itself until it is done; the service must outlive it.
 #ifndef HEARTH_SERVICES_STORE_STORE_CALLS_H_
 #define HEARTH_SERVICES_STORE_STORE_CALLS_H_
@@ -17,18 +17,19 @@ namespace hearth {
 
 class CacheService;
 
-// Memory that callers on this host may read instead of the stream.
+// Shared memory that callers on this host may read instead of the stream.
 struct SharedMemoryOffer {
   SegmentId id{};
-  std::string socket;  // of a SegmentServer; empty: nothing is offered
+  std::string socket;  // unix socket of the SegmentServer; empty: no offer
   absl::Duration lease = absl::Seconds(10);
-  SegmentId device_id{};  // the same for the gpu tier's memory
+  SegmentId device_id{};  // segment of the gpu tier
   std::string device_socket = "";
 };
 
-// A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
+// Most events that wait for a watcher. An event of a restore point has some 150 bytes: 64 watchers
+// with full queues stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
-// The most tokens in one event. With their ids it stays below 400 KiB.
+// Most tokens in one event. With their ids the event stays below 400 KiB.
 inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
 using UploadStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -41,7 +42,7 @@ ByteStream* StartLease(CacheService* service, grpc::CallbackServerContext* conte
                        const grpc::ByteBuffer* request);
 ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* context,
                       const grpc::ByteBuffer* request);
-// The stream ends with UNAVAILABLE if the server drains, and with UNAUTHENTICATED or
+// Starts a Watch stream. It ends with UNAVAILABLE if the server drains, and with UNAUTHENTICATED or
 // PERMISSION_DENIED if the caller's identity changes.
 ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request);

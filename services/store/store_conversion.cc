@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// Each boundary is a kept restore point. Besides its declared breakpoints, a prompt has at most one
-// for every chunk of the shortest kind.
+// Most boundaries in a request; each boundary is a kept restore point. In addition to declared
+// breakpoints, a prompt has at most one boundary for every chunk of the shortest kind.
 constexpr int kMaxBoundaries = kMaxPromptTokens / kMinChunkTokens;
 
 absl::Status CheckTokens(const v1::Prefix& proto) {

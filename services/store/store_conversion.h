@@ -14,13 +14,13 @@
 
 namespace hearth {
 
-// A restore point's id. kInvalidArgument for any other number of bytes.
+// Parses a restore point's id. kInvalidArgument if `bytes` has any other length.
 absl::StatusOr<Digest> IdFromProto(const std::string& bytes);
 
 absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identity& caller);
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller);
 
-// If the request has the fingerprint's readable fields, gives them to the store.
+// Gives the fingerprint's readable fields to the store, if the request has them.
 void ObserveFields(StoreReader* store, const v1::Prefix& prefix, const std::string& tenant);
 
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);

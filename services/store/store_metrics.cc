@@ -9,15 +9,15 @@
 namespace hearth {
 namespace {
 
-// Returns the metric's name if the counter does not count but is a gauge; null: it is a counter.
+// Returns the name of the metric if `name` is a gauge; null if it is a counter.
 const char* GaugeName(absl::string_view name) {
   return name == CounterName(Counter::kLastFullScrubUnixS)
              ? "hearth_store_last_full_scrub_timestamp_seconds"
              : nullptr;
 }
 
-// These counters are exported by tier, or by SharedEngineSamples. Prometheus would sum a second
-// series.
+// Whether a counter is exported elsewhere: by tier, or by SharedEngineSamples. If it were exported
+// here too, Prometheus would count it twice in sums.
 bool IsShownElsewhere(absl::string_view name) {
   for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
                                 Counter::kBytesReadGpu, Counter::kSharedReadBytes,
@@ -51,7 +51,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
         stats.staged_bytes);
   for (const TierUsage& usage : stats.tiers) {
     const MetricLabels tier = {{"tier", TierName(usage.tier)}};
-    // The shared engine itself reports its fill.
+    // The fill of the shared tier is reported by SharedEngineSamples.
     if (usage.tier != Tier::kShared) {
       gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
       gauge("hearth_store_tier_capacity_bytes", "Maximum bytes of a tier.", usage.capacity_bytes,

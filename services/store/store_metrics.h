@@ -1,4 +1,4 @@
-// The store's statistics as metric samples. Thread safety: pure functions.
+// Makes metric samples of the store's statistics. Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_STORE_METRICS_H_
 #define HEARTH_SERVICES_STORE_STORE_METRICS_H_
 
@@ -10,7 +10,7 @@
 namespace hearth {
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats);
-// hearth_store_lookup_seconds and the like.
+// Returns the histograms, such as hearth_store_lookup_seconds.
 std::vector<HistogramSample> StoreHistograms(const StoreStats& stats);
 
 }  // namespace hearth

@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// Counters that should never grow.
+// The counters that should never grow.
 constexpr Counter kErrors[] = {Counter::kQuarantined,
                                Counter::kHostCorrupt,
                                Counter::kTierErrors,
@@ -129,7 +129,7 @@ double Quantile(const LatencyCounts& counts, double q) {
     }
     seen += here;
   }
-  return kLatencyBoundsS.back();  // beyond the last bound
+  return kLatencyBoundsS.back();  // the value is above the last bound
 }
 
 StatusFigures::Source StoreFigures(StoreAdmin* store) {

@@ -1,7 +1,7 @@
-// The figures of a store's status page.
+// Makes the figures of a store's status page.
 //
-// They have no tenant's content: the hottest prefixes are ids, sizes and counts. Thread safety: any
-// thread. Ownership: the store must outlive the source.
+// The page has no tenant's content: the most used prefixes are shown as ids, sizes and counts.
+// Thread safety: any thread. Ownership: the store must outlive the source.
 #ifndef HEARTH_SERVICES_STORE_STORE_STATUS_H_
 #define HEARTH_SERVICES_STORE_STORE_STATUS_H_
 
@@ -12,12 +12,13 @@
 
 namespace hearth {
 
-// The number of restore points on the page. The points with the most hits come first.
+// Number of restore points on the page: those with the most hits.
 inline constexpr size_t kHottest = 10;
 
 StatusFigures::Source StoreFigures(StoreAdmin* store);
 
-// Returns the value below which a share `q` of the observations is; 0 if there are none.
+// Returns the value that a fraction `q` of the observations does not exceed; 0 without
+// observations.
 double Quantile(const LatencyCounts& counts, double q);
 
 }  // namespace hearth

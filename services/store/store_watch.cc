@@ -15,12 +15,13 @@
 namespace hearth {
 namespace {
 
-// Reads the chunks of one restore point after the other, as they are at that moment.
+// Reads the chunks of one restore point at a time. Each read returns the chunks that exist at that
+// moment.
 class ChunkReader {
  public:
   ChunkReader(StoreAdmin* store, std::string tenant) : store_(store), tenant_(std::move(tenant)) {}
 
-  // Adds the first chunks to an event about an existing restore point.
+  // Starts with the restore point of `event`, and adds its first chunks to `event`.
   void Begin(v1::WatchEvent* event) {
     id_.reset();
     if (event->kind() != v1::WatchEvent::STORED && event->kind() != v1::WatchEvent::SNAPSHOT) {
@@ -32,7 +33,8 @@ class ChunkReader {
     next_chunk_ = 0;
     ReadInto(event);
   }
-  // Returns false if all chunks were read, or the restore point is gone.
+  // Puts the next chunks into an event. Returns false if all chunks were read, or if the restore
+  // point is gone.
   bool NextPiece(v1::WatchEvent* event) {
     if (!id_.has_value() || !ReadInto(event)) return false;
     event->set_kind(v1::WatchEvent::CHUNKS);
@@ -57,18 +59,19 @@ class ChunkReader {
 
   StoreAdmin* const store_;
   const std::string tenant_;
-  std::optional<Digest> id_;  // of the restore point whose chunks are read
+  std::optional<Digest> id_;  // restore point whose chunks are read
   uint64_t sequence_ = 0;
-  uint32_t next_chunk_ = 0, left_ = 0;  // tokens
+  uint32_t next_chunk_ = 0, left_ = 0;  // left_: tokens whose chunks were not read yet
 };
 
-// One Watch stream: sends the stored restore points, then the store's events, to one caller.
+// WatchCall: one Watch stream. It sends the stored restore points, then the store's events, to one
+// caller.
 //
 // The snapshot is taken once, with its position in the events, and sent as fast as the caller reads
-// (some 300 bytes a restore point are held until then). Events wait after it in a bounded queue. A
-// caller that reads too slowly loses events and does not delay the store: one LOST event replaces
-// the queue. The call reads tokens from the store when it sends their event, a piece at a time, so
-// that waiting events stay small.
+// (until then, some 300 bytes of memory for each restore point). Later events wait in a bounded
+// queue. A caller that reads too slowly loses events and does not delay the store: one LOST event
+// replaces the queue. Tokens are read from the store only when their event is sent, a piece at a
+// time, so that waiting events stay small.
 class WatchCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
@@ -113,7 +116,7 @@ class WatchCall final : public StreamCall {
     snapshot_ = std::move(start.snapshot);
     snapshot_sequence_ = start.sequence;
     started_ = true;
-    call()->StopClock();  // it may last for days
+    call()->StopClock();  // the stream may last for days
     WriteNext();
   }
 
@@ -140,7 +143,7 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  // Gives an event, and then the chunks that did not fit into it.
+  // Returns the next event to send: a change, or further chunks of the last change.
   bool NextEvent(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     mutex_.AssertHeld();
     if (!chunks_.has_value()) return NextChange(next);
@@ -150,7 +153,7 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  // Gives the opening, the snapshot, then later events.
+  // Returns the next change to send: the opening events, the snapshot, then later events.
   bool NextChange(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     mutex_.AssertHeld();
     std::deque<v1::WatchEvent>& ready = opening_.empty() && snapshot_ended_ ? queue_ : opening_;
@@ -168,18 +171,20 @@ class WatchCall final : public StreamCall {
     }
     next->set_kind(v1::WatchEvent::SNAPSHOT);
     RestorePointToProto(snapshot_.back(), next->mutable_restore_point());
-    snapshot_.pop_back();  // most recently used first
+    snapshot_.pop_back();  // the snapshot's end has the most recently used point
     return true;
   }
 
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<ChunkReader> chunks_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and missed events
-  std::vector<RestorePoint> snapshot_ ABSL_GUARDED_BY(mutex_);  // still to be sent
+  // START, and the events that a resuming caller missed
+  std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RestorePoint> snapshot_ ABSL_GUARDED_BY(mutex_);  // restore points not sent yet
   uint64_t snapshot_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   bool snapshot_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);  // sent after the snapshot
+  // later events, sent after the snapshot
+  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

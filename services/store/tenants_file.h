@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// If the path is empty, there are no quotas. The error has the file and the key.
+// Returns the quotas; none if `path` is empty. An error names the file and the key.
 absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path);
 
 }  // namespace hearth

@@ -16,15 +16,17 @@
 namespace hearth {
 namespace {
 
-// About 40,000 tokens, or 10,000 with 20 logprobs each.
+// Most bytes that wait for a caller that does not read: about 40,000 tokens, or 10,000 with 20 log
+// probabilities each.
 constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 
-// A stream of Generate or Prefill: the sink of its request.
+// A stream of Generate or Prefill, and the sink of its request.
 //
-// Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by a job of the
-// Generator's pool, and by the engine's callbacks.
-// Invariants: (1) a cancelled or expired call cancels its request at once; (2) at most
-// kMaxWaitingBytes wait for a caller that does not read; one more token: kResourceExhausted.
+// Thread safety: stream_call.h. Ownership: shared by gRPC (until OnDone), a job of the Generator's
+// pool, and the engine's callbacks.
+// Invariants: (1) when a call is cancelled or expires, its request is cancelled at once; (2) at
+// most kMaxWaitingBytes wait for a caller that does not read; one more token ends the call with
+// kResourceExhausted.
 class GenerateCall final : public StreamCall, public GenerationSink {
  public:
   GenerateCall(grpc::CallbackServerContext* context, Generator* generator, PromptPurpose purpose)
@@ -32,7 +34,7 @@ class GenerateCall final : public StreamCall, public GenerationSink {
         generator_(generator),
         is_prefill_(purpose == PromptPurpose::kPrefill) {}
 
-  // Admits the call. Then the pool parses the request and begins it, in the tenant's turn.
+  // Admits the call. The pool later parses the request and begins it, in the tenant's turn.
   void Start(Admission* admission, const grpc::ByteBuffer* request) {
     const uint64_t bytes = request->Length();
     const absl::StatusOr<Identity> caller =
@@ -103,7 +105,7 @@ class GenerateCall final : public StreamCall, public GenerationSink {
     StreamCall::OnGone();
   }
 
-  // Runs on the pool, while the call is held.
+  // Runs on the pool. The job holds the call meanwhile.
   absl::Status Begin(const GenerationTerms& terms, const grpc::ByteBuffer& request) {
     if (is_prefill_) {
       v1::PrefillRequest parsed;

@@ -24,7 +24,7 @@
 namespace hearth {
 namespace {
 
-// Whether to report progress now. If so, not again for `pause`.
+// Whether to report progress now. If so, sets *next to the time of the next report, `pause` later.
 bool IsProgressDue(absl::Duration pause, absl::Time* next) {
   const absl::Time now = absl::Now();
   if (now < *next) return false;
@@ -32,10 +32,12 @@ bool IsProgressDue(absl::Duration pause, absl::Time* next) {
   return true;
 }
 
-// Generation: follows one request of the engine and gives its sink the tokens with their text.
+// Generation: gets the engine's events of one request and gives its sink the tokens with their
+// text.
 //
-// Thread safety: called by the engine's threads. One event at a time uses the fields without a
-// guard. Ownership: the request's callbacks keep it, because a publish may end after the call.
+// Thread safety: called by the engine's threads, one event at a time; events need no lock for the
+// members without a guard. Ownership: the request's callbacks keep the Generation, because a
+// publish may end after the call.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(Engine* engine, const GeneratorOptions& options, const v1::GenerateRequest& request,
@@ -50,7 +52,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
                                                   : absl::InfiniteDuration()),
         sink_(std::move(sink)) {}
 
-  // `recent` gets the first answer's tokens. It may be null.
+  // `recent`: gets the tokens of the first answer; may be null.
   absl::Status Submit(EngineRequest request, std::shared_ptr<RecentAnswer> recent);
 
  private:
@@ -58,34 +60,38 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void OnFinished(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPlanned(uint32_t written) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the sink the kept end of the answer, if there is one.
+  // Gives end_, the stored end of the answer, to the sink, if there is one.
   void DeliverEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Engine* const engine_;  // used only in its own events: the engine may be destroyed before this
+  // Used only in the engine's events: the engine may be destroyed before this object.
+  Engine* const engine_;
   const Tokenizer* const tokenizer_;
-  const std::vector<std::string> stop_;  // validated
+  const std::vector<std::string> stop_;  // stop strings, already validated
   const bool wait_published_;
   const absl::Duration plan_wait_;  // 0: do not wait for the store's plan
   const std::function<void(const FinishedInfo&)> on_finished_;
-  const absl::Duration progress_pause_;  // InfiniteDuration: no progress is reported
+  // least time between two reports; InfiniteDuration: no reports
+  const absl::Duration progress_pause_;
   const std::shared_ptr<GenerationSink> sink_;
-  // Set by Submit.
+  // The members below are set by Submit.
   SamplingParams sampling_;
   std::shared_ptr<RecentAnswer> recent_;
   uint32_t prompt_tokens_ = 0;
-  bool writes_ = false;    // the request may publish, so the engine reports an outcome
-  bool searches_ = false;  // all tokens come at the end, in one event
+  bool writes_ = false;    // the request may publish: the engine reports the outcome
+  bool searches_ = false;  // a beam search: all tokens come at the end, in one event
 
   absl::Time next_progress_;
-  std::vector<std::unique_ptr<TextStream>> texts_;  // by answer; empty without a tokenizer
-  std::vector<SampledToken> found_;                 // by a search; found_text_: their text
+  // one for each answer; empty without a tokenizer
+  std::vector<std::unique_ptr<TextStream>> texts_;
+  std::vector<SampledToken> found_;  // result of a beam search; found_text_ has its text
   std::string found_text_;
-  bool has_prompt_ = false;  // the sink got the beginning of the prompt
+  bool has_prompt_ = false;  // the sink has got the beginning of the prompt
 
-  // Held while the sink gets its last events, which come from different threads.
+  // Held while the sink gets the last events, which come from several threads.
   absl::Mutex mutex_;
-  std::optional<uint32_t> written_ ABSL_GUARDED_BY(mutex_);  // by the store's plan
-  std::optional<FinishedInfo> end_ ABSL_GUARDED_BY(mutex_);  // kept until the plan comes
+  // OnFinished's `written`, from the store's plan
+  std::optional<uint32_t> written_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FinishedInfo> end_ ABSL_GUARDED_BY(mutex_);  // waits for the store's plan
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -182,7 +188,7 @@ void Generation::OnPlanned(uint32_t written) {
 void Generation::DeliverEnd() {
   mutex_.AssertHeld();
   if (!end_.has_value()) return;
-  if (!written_.has_value()) written_ = 0;  // a later plan does not count
+  if (!written_.has_value()) written_ = 0;  // if the plan comes later, it is ignored
   sink_->OnFinished(*std::exchange(end_, std::nullopt), prompt_tokens_, *written_);
   if (wait_published_ && writes_) return;
   if (wait_published_) {
@@ -202,9 +208,10 @@ void Generation::OnPublished(const PublishOutcome& outcome) {
 
 // PrefillRun: the requests of the engine that one Prefill request needs.
 //
-// If the store lacks a boundary below a restored boundary, an extra request computes it and ends
-// there. If such a request fails, the outcome's note lists the missing boundaries. Thread safety:
-// called by the engine's threads. Ownership: the callbacks of its requests keep it.
+// If a boundary was restored and the store lacks one below it, an extra request computes the lower
+// boundary and ends there. If such a request fails, the outcome's note lists the missing
+// boundaries. Thread safety: called by the engine's threads. Ownership: the callbacks of its
+// requests keep it.
 class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
  public:
   PrefillRun(Engine* engine, EngineRequest first, absl::Duration progress_pause,
@@ -216,7 +223,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
     answer_.mutable_boundaries()->Add(first_.asked.begin(), first_.asked.end());
   }
 
-  // Submits first_, or a request that follows it.
+  // Submits first_, or one of the extra requests.
   absl::Status Submit(EngineRequest request);
   const EngineRequest& first() const { return first_; }
 
@@ -236,16 +243,17 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   const absl::Duration progress_pause_;
   const std::shared_ptr<GenerationSink> sink_;
   const absl::Time start_ = absl::Now();
-  absl::Time next_progress_;  // used by the engine's thread
+  absl::Time next_progress_;  // used only by the engine's thread
 
   absl::Mutex mutex_;
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
-  PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests up to now
-  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;           // by the request in progress
-  std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next
-  uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;         // the boundary that is computed now
+  PublishOutcome published_ ABSL_GUARDED_BY(mutex_);  // outcome of all requests up to now
+  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;      // tokens that the current request has written
+  // boundaries, descending; the last is computed next
+  std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);
+  uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;  // boundary that the current request computes
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
-  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // the most tokens in a report of progress
+  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // most ready tokens reported up to now
 };
 
 absl::Status PrefillRun::Submit(EngineRequest request) {
@@ -255,7 +263,8 @@ absl::Status PrefillRun::Submit(EngineRequest request) {
   if (progress_pause_ != absl::InfiniteDuration()) {
     callbacks.on_progress = [self](uint32_t ready_tokens) { self->OnProgress(ready_tokens); };
   }
-  // A prefill ends at its last boundary worth keeping, so only the end has the computed tokens.
+  // The tokens after a prefill's last boundary are not computed, so the number of computed tokens
+  // comes from the end.
   callbacks.on_finished = [self](const FinishedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
@@ -295,8 +304,8 @@ void PrefillRun::OnProgress(uint32_t ready_tokens) {
   sink_->OnPrefill(message);
 }
 
-// If there is a store, the outcome of the first request shows which boundaries the store lacks
-// below the restored boundary.
+// The outcome of the first request shows which boundaries the store lacks below the restored
+// boundary.
 bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   answer_.set_cache_write_tokens(answer_.cache_write_tokens() + std::exchange(written_, 0));
   const auto has = [&outcome](uint32_t boundary) {
@@ -308,7 +317,8 @@ bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
       const bool is_below = boundary < answer_.cached_tokens() && !outcome.boundaries.empty();
       if (is_below && !has(boundary)) missing_.insert(missing_.begin(), boundary);
     }
-    if (!missing_.empty()) published_.note.clear();  // the note is about missing_
+    // the note is only about boundaries in missing_
+    if (!missing_.empty()) published_.note.clear();
   } else {
     if (has(computing_)) published_.durable = std::min(published_.durable, outcome.durable);
     AddNote(outcome.note);
@@ -342,7 +352,7 @@ void PrefillRun::OnPublished(const PublishOutcome& outcome) {
   if (const absl::Status begun = Submit(std::move(next)); !begun.ok()) OnError(begun);
 }
 
-// The boundaries of the first request stay published, even if a later request fails.
+// Even if a later request fails, the boundaries of the first request are published.
 void PrefillRun::OnError(const absl::Status& status) {
   {
     absl::ReleasableMutexLock lock(&mutex_);
@@ -434,7 +444,7 @@ absl::Status Generator::AddPrompt(const GenerationTerms& terms, const v1::Prompt
   return absl::OkStatus();
 }
 
-// Makes everything except the prompt and the terms.
+// Makes the engine's request, except its prompt and terms.
 absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& request) const {
   const absl::StatusOr<SamplingParams> sampling =
       SamplingFromProto(request.sampling(), open_sampling());
@@ -509,7 +519,7 @@ absl::Status Generator::Prefill(const GenerationTerms& terms, const v1::PrefillR
   const absl::Status prompt =
       AddPrompt(terms, request.prompt(), PromptPurpose::kPrefill, sink.get(), &made);
   if (!prompt.ok()) return prompt;
-  // The boundaries that a first, uncached run of the request keeps.
+  // The boundaries at which the request would keep restore points if nothing were cached.
   made.asked =
       KeptBoundaries(made.token_ids.size(), made.breakpoints,
                      /*matched_tokens=*/0, /*restored_tokens=*/0, engine_->layout().chunk_tokens);

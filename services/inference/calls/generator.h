@@ -32,7 +32,7 @@
 
 namespace hearth {
 
-// RequestCancel: cancels a request of the engine, also if the request is submitted later.
+// RequestCancel: cancels a request of the engine, even if the engine gets the request only later.
 //
 // Thread safety: all methods from any thread, also after the request's end.
 class RequestCancel {
@@ -42,7 +42,7 @@ class RequestCancel {
     is_cancelled_ = true;
     if (handle_ != nullptr) handle_->Cancel();
   }
-  // Sets the request that the engine has now.
+  // Call when the engine has got the request.
   void Set(std::shared_ptr<EngineRequestHandle> handle) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     handle_ = std::move(handle);
@@ -59,70 +59,73 @@ class RequestCancel {
   bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// The next part of one answer.
+// The next tokens of one answer, and their text.
 struct TokenDelta {
-  absl::Span<const SampledToken> tokens;  // empty: only text held back before
+  absl::Span<const SampledToken> tokens;  // empty: the text was held back before
   bool has_logprobs = false;              // the tokens have log probabilities
   std::string text;                       // whole characters; may be empty
-  uint32_t sample = 0;                    // number of the answer
+  uint32_t sample = 0;                    // index of the answer among the request's samples
 };
 
-// GenerationSink: receives the answer to one request of Generate or Prefill: a stream over gRPC
-// (generate_call.cc), or a part of an answer over HTTP (openai/completion.h).
+// GenerationSink: receives the events of one request of Generate or Prefill. It is a stream over
+// gRPC (generate_call.cc), or a part of an answer over HTTP (openai/completion.h).
 //
-// Events come one at a time, from threads of the engine, which must not be blocked, in this order:
-// started, then progress and the prompt, tokens, finished, published, end. The end comes once, and
-// early if the request fails. Thread safety: cancel() from any thread. Ownership: kept until the
+// Events come one at a time, from threads of the engine, which must not be blocked. Their order:
+// started, progress and the prompt, tokens, finished, published, end. The end comes once, and early
+// if the request fails. Thread safety: cancel() from any thread. Ownership: must live until the
 // engine's last event of the request.
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
 
-  // `seed`: the seed that draws the tokens; absent: greedy.
+  // `seed`: draws the tokens; absent: greedy decoding.
   virtual void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) = 0;
-  // `ready_tokens`: tokens of the prompt that are restored or computed.
+  // `ready_tokens`: number of prompt tokens that are restored or computed by now.
   virtual void OnProgress(uint32_t /*ready_tokens*/) {}
-  // The prompt's next tokens. `is_first`: the first token has no log probability.
+  // `tokens`: the next tokens of the prompt. `is_first`: they begin the prompt, and the first of
+  // them has no log probability.
   virtual void OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) = 0;
   // Returns false to end this answer.
   virtual bool OnTokens(const TokenDelta& delta) = 0;
-  // `written`: tokens of the prompt that the store lacked, offered to it.
+  // `written`: number of prompt tokens that the store lacked and was offered.
   virtual void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) = 0;
-  // Comes only if the request has wait_published.
+  // Called only if the request has wait_published.
   virtual void OnPublished(const PublishOutcome& /*outcome*/) {}
-  // Prefill has these messages instead of the events between started and end.
+  // Called for Prefill, in place of the events between OnStarted and OnEnd.
   virtual void OnPrefill(const v1::PrefillResponse& message) = 0;
   virtual void OnEnd(const absl::Status& status) = 0;
 
-  // Cancels the request. The end still comes, possibly late.
+  // Cancels the request. OnEnd is still called, possibly late.
   RequestCancel* cancel() { return &cancel_; }
 
  private:
   RequestCancel cancel_;
 };
 
-// The operator's values for requests that leave them to the server. Absent: not set.
+// Sampling values of the operator, for requests that leave them to the server. Absent: not set.
 struct DefaultSampling {
   std::optional<float> temperature, top_p;
   std::optional<uint32_t> top_k;
 };
-// Parses "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument has the bad word.
+// Parses "temperature=0.7,top_k=40,top_p=0.9", or only some of these. kInvalidArgument quotes the
+// invalid part.
 absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
 
 struct GeneratorOptions {
-  const Tokenizer* tokenizer = nullptr;  // null: only token ids are served, because:
+  const Tokenizer* tokenizer = nullptr;  // null: only token ids are served
   std::string why_no_tokenizer;
-  std::string why_no_chats;       // empty: chats are served
-  bool strict_chats = false;      // overrides `strict` of requests
-  bool generation_config = true;  // open_sampling() has the values of the model's file
+  std::string why_no_chats;       // why chats are refused; empty: chats are served
+  bool strict_chats = false;      // overrides the `strict` of requests
+  bool generation_config = true;  // whether open_sampling() uses the model's generation_config.json
   DefaultSampling default_sampling;
-  absl::Duration progress_pause = absl::Milliseconds(250);  // between two progress events
-  // The longest time that an answer's end waits for the store's plan.
+  // least time between two progress events
+  absl::Duration progress_pause = absl::Milliseconds(250);
+  // The longest time that the end of an answer waits for the store's publish plan.
   absl::Duration plan_wait = absl::Milliseconds(50);
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
-// The caller of a request, and its deadline.
+// The tenant and the id of a request, and its deadline.
 struct GenerationTerms {
   std::string tenant, request_id;
   absl::Time deadline = absl::InfiniteFuture();
@@ -132,22 +135,25 @@ class Generator {
  public:
   Generator(Engine* engine, GeneratorOptions options);
 
-  // Both methods: REQUIRES: on a thread of pool(). An error is a refusal: the sink gets no event.
+  // REQUIRES, for both methods: called on a thread of pool(). An error refuses the request; the
+  // sink then gets no event.
   absl::Status Generate(const GenerationTerms& terms, const v1::GenerateRequest& request,
                         std::shared_ptr<GenerationSink> sink);
-  // Computes and publishes a prefix. Ends when the prefix was published, or could not be.
+  // Computes and publishes a prefix. The sink's end comes when the prefix was published, or could
+  // not be.
   absl::Status Prefill(const GenerationTerms& terms, const v1::PrefillRequest& request,
                        std::shared_ptr<GenerationSink> sink);
-  // REQUIRES: on a thread of pool(). `stopped`: true ends it with kCancelled; may be null.
+  // REQUIRES: called on a thread of pool(). `stopped`: if it returns true, MakePrompt ends with
+  // kCancelled. May be null.
   absl::StatusOr<Prompt> MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
                                     std::function<bool()> stopped) const;
-  // The values for requests with `server_defaults`.
+  // Returns the sampling values for requests with `server_defaults`.
   SamplingParams open_sampling() const;
 
   Engine* engine() const { return engine_; }
   const GeneratorOptions& options() const { return options_; }
   RecentAnswers* recent() { return &recent_; }
-  // Parses requests and makes prompts. Tenants take turns.
+  // The pool that parses requests and makes prompts. Tenants take turns.
   FairPool* pool() { return &pool_; }
 
  private:
@@ -158,7 +164,7 @@ class Generator {
   Engine* const engine_;
   const GeneratorOptions options_;
   RecentAnswers recent_;
-  FairPool pool_{"prompts"};  // last: its jobs use the others
+  FairPool pool_{"prompts"};  // last member: its jobs use the other members
 };
 
 }  // namespace hearth

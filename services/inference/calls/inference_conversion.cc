@@ -24,7 +24,7 @@ const char* LoadSourceName(LoadSource source) {
   return kNames[static_cast<size_t>(source)];
 }
 
-// Adds the alternatives of `token` to `out`.
+// Adds the log probabilities of the alternatives to `token` to `out`.
 template <typename Proto>
 void TopToProto(const SampledToken& token, Proto* out) {
   for (const TokenLogprob& alternative : token.top) {
@@ -43,7 +43,7 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
   for (const v1::ChatMessage& message : proto.messages()) {
     ChatMessage converted;
     converted.role = message.role();
-    // Ids above INT32_MAX become an id that no vocabulary has.
+    // An id above INT32_MAX becomes INT32_MAX, which no vocabulary has.
     for (const uint32_t id : message.token_ids())
       converted.token_ids.push_back(static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX)));
     for (const v1::ContentPart& part : message.parts()) {
@@ -106,7 +106,7 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
   if (proto.has_repetition_penalty()) rules.repetition_penalty = proto.repetition_penalty();
   rules.presence_penalty = proto.presence_penalty();
   rules.frequency_penalty = proto.frequency_penalty();
-  // Ids above INT32_MAX become an id that no vocabulary has.
+  // An id above INT32_MAX becomes an id that no vocabulary has.
   const auto id_of = [](uint32_t id) {
     return static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX));
   };

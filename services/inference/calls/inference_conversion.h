@@ -17,17 +17,18 @@
 namespace hearth {
 
 absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
-// `open`: the values for a request that leaves them to the server.
+// `open`: the values for requests that leave sampling to the server.
 absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto,
                                                  const SamplingParams& open);
 absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto);
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);
-// "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without estimates.
+// Returns "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without
+// estimates.
 std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
-// `is_first`: the first token has no logprob.
+// `is_first`: `prompt` begins the prompt, and its first token has no log probability.
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out);
 void TokensToProto(const TokenDelta& delta, v1::GeneratedToken* out);
 void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);

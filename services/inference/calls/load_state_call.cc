@@ -24,7 +24,7 @@ absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
       absl::StrCat("state: must have ", announced, " bytes, as announced; got ", seen, " or more"));
 }
 
-// The most elements in one message, because gRPC's own thread parses it.
+// Most elements in one message. The limit is low, because gRPC's own thread parses the message.
 constexpr uint64_t kMaxChunkElements = 16;
 
 void RulesToProto(const SavedState::Rules& rules, v1::SamplingParams* out) {
@@ -56,7 +56,8 @@ void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadS
   out->set_computed_tokens(static_cast<uint32_t>(state.token_ids.size() - 1));
 }
 
-// Checks the tokens that have no keys and values in the snapshot, as Submit does.
+// The snapshot does not cover the last tokens of a saved state: checks them like the tokens of a
+// new request.
 absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
   const auto context = static_cast<size_t>(config.max_position_embeddings);
   if (state.token_ids.size() > context) {
@@ -71,11 +72,11 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
       "] = ", last, ", running a vocabulary of ", config.vocab_size));
 }
 
-// One LoadState stream: receives a file, checks it on a pool, and puts its keys and values into the
-// worker's pool.
+// LoadStateCall: one LoadState stream. It receives a file, checks the file on a pool, and puts the
+// file's keys and values into the worker's prefix pool.
 //
-// Thread safety and ownership: upload_call.h; the service must outlive it.
-// Invariant: the call has memory reserved for all bytes received before it reads more.
+// Thread safety and ownership: upload_call.h; the service must outlive the call.
+// Invariant: before the call reads more, memory is reserved for all bytes received up to now.
 class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   LoadStateCall(grpc::CallbackServerContext* context, Generator* generator,
@@ -102,13 +103,13 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
       if (status = ReadPrelude(); !status.ok()) return status;
     }
-    // As a file, and as the objects made of it.
+    // Twice the bytes: for the file, and for the objects made of it.
     if (status = call_->Reserve(2 * file_.size()); !status.ok()) return status;
     Read();
     return absl::OkStatus();
   }
 
-  // Reads the number of bytes of the file, once the first bytes are there.
+  // Reads the file's size from its first bytes, when they have arrived.
   absl::Status ReadPrelude() {
     const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
     if (!prelude.ok()) return prelude.status();
@@ -118,7 +119,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (prelude->file_bytes > UINT64_MAX / 2) {
       return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
     }
-    // There must be room for the whole file now, but bytes that do not come reserve no memory.
+    // There must be room for the whole file now. But bytes that have not arrived reserve no memory.
     const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
     if (!fits.ok()) return fits;
     file_bytes_ = prelude->file_bytes;
@@ -138,7 +139,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
           absl::StrCat("state ends after ", file_.size(), " bytes of ",
                        file_bytes_ == 0 ? "its header" : absl::StrCat(file_bytes_)));
     }
-    // Nothing is read or written until the job ends, so no other thread uses the call.
+    // Until the job ends, the call neither reads nor writes, so no other thread uses it.
     return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
       End(context_->IsCancelled() ? CallerGone() : Load());
     });
@@ -166,7 +167,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
   grpc::ByteBuffer* const response_;
   std::string tenant_;
   std::string file_;
-  uint64_t file_bytes_ = 0;  // that the file announces; 0: not known yet
+  uint64_t file_bytes_ = 0;  // size that the file announces; 0: not known yet
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// RecentAnswers: the tokens of the last inferences, by tenant and request id. SaveState uses them
-// while inferences run and after their end.
+// RecentAnswers: the tokens of recent requests, by tenant and request id. SaveState reads them
+// while the requests run and after their end.
 //
 // Thread safety: all methods from any thread. Ownership: shares each answer with the call that adds
-// to it. Invariants: (1) at most kMaxTokens are kept, where an answer counts for at least
-// kMinTokens; if there are more, the tenant with the most tokens loses its oldest answer; (2) only
-// an answer's own tenant finds it.
+// to it. Invariants: (1) at most kMaxTokens are stored, where each answer counts for at least
+// kMinTokens. At the limit, the tenant with the most tokens loses its oldest answer; (2) only the
+// tenant of an answer finds it.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 
@@ -21,18 +21,19 @@
 
 namespace hearth {
 
-// The first answer to one request, with its request and the tokens generated up to now.
+// RecentAnswer: sample 0 of a request, stored with the request so that SaveState can continue from
+// it.
 class RecentAnswer {
  public:
   explicit RecentAnswer(EngineRequest request) : request_(std::move(request)) {}
 
   void Add(int32_t token) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the request that continues from here: the prompt is all tokens up to now, and
-  // first_draw the number of drawn tokens.
+  // Returns a request that continues the answer: its prompt is all tokens up to now, and its
+  // first_draw is the number of generated tokens.
   EngineRequest Rest() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const EngineRequest& request() const { return request_; }
-  // The most tokens that the answer may have.
+  // Returns an upper bound of the number of tokens: of the prompt and of the whole answer.
   uint64_t most_tokens() const {
     return uint64_t{request_.max_new_tokens} + request_.token_ids.size();
   }
@@ -45,20 +46,21 @@ class RecentAnswer {
 
 class RecentAnswers {
  public:
-  // 16 MiB of token ids.
+  // Most stored tokens: 16 MiB of token ids.
   static constexpr uint64_t kMaxTokens = uint64_t{4} << 20;
-  // So there are at most 64 answers.
+  // Each answer counts for at least this many tokens, so there are at most 64 answers.
   static constexpr uint64_t kMinTokens = uint64_t{64} << 10;
 
-  // Keeps a request from now on, and replaces an earlier request of the same tenant and id. Returns
-  // null if the request has no id, or asks for more tokens than any model has.
+  // Stores the answer to `request` from now on, in place of an earlier answer of the same tenant
+  // and request id. Returns null if the request has no id, or asks for more tokens than any model
+  // has.
   std::shared_ptr<RecentAnswer> Begin(const EngineRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns null if this tenant has no answer with this id.
+  // Returns null if this tenant has no answer with this request id.
   std::shared_ptr<RecentAnswer> Find(const std::string& tenant, const std::string& request_id) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Answers = std::list<std::shared_ptr<RecentAnswer>>;  // the oldest first
+  using Answers = std::list<std::shared_ptr<RecentAnswer>>;  // the oldest answer first
   Answers::const_iterator At(const std::string& tenant, const std::string& request_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Answers::const_iterator answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// The longest time for computing a state.
+// Time limit for computing a state.
 constexpr absl::Duration kMostTime = absl::Minutes(5);
 
 grpc::ByteBuffer ChunkOf(absl::string_view bytes) {
@@ -32,14 +32,14 @@ grpc::ByteBuffer ChunkOf(absl::string_view bytes) {
   return MessageBytes(chunk);
 }
 
-// Returns the bytes of the file that the engine will make: objects, digests, padding and tokens.
+// Returns the size of the snapshot that the engine will make: objects, digests, padding and tokens.
 uint64_t SnapshotBytes(const KvLayout& layout, uint32_t tokens) {
   uint64_t bytes = uint64_t{tokens} * sizeof(uint32_t);
   for (const ObjectId& id : NeededObjects(layout, tokens)) {
     bytes += layout.ObjectBytes(id.tokens, id.group);
     bytes += uint64_t{128} * (layout.LayerCount(id.group) + 1);
   }
-  return bytes + (uint64_t{64} << 10);  // the fingerprint
+  return bytes + (uint64_t{64} << 10);  // room for the fingerprint
 }
 
 absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_tokens,
@@ -71,13 +71,14 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
   return BuildStateHeader(state, snapshot_bytes);
 }
 
-// One SaveState stream: the engine makes the snapshot of an inference, and the stream sends the
-// state's header and the snapshot.
+// SaveStateCall: one SaveState stream. The engine makes the snapshot of an inference, and the
+// stream sends the state's header and the snapshot.
 //
-// Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, by jobs of the pool, which
-// hold the call, and by the engine's callbacks.
-// Invariants: (1) the file is made after its memory is reserved, and both are released before the
-// caller sees the end; (2) one message is made at a time, after the caller took the previous.
+// Thread safety: stream_call.h. Ownership: shared by gRPC (until OnDone), by jobs of the pool,
+// which hold the call, and by the engine's callbacks.
+// Invariants: (1) the file is made after its memory is reserved, and the file and the reservation
+// are released before the caller sees the end; (2) one message is made at a time, after the caller
+// took the previous message.
 class SaveStateCall final : public StreamCall {
  public:
   SaveStateCall(grpc::CallbackServerContext* context, Generator* generator)
@@ -152,7 +153,7 @@ class SaveStateCall final : public StreamCall {
     return handle.status();
   }
 
-  // Returns the request that computes the state, once there is room for it.
+  // Returns the request that computes the state. Reserves the memory of the state first.
   absl::StatusOr<EngineRequest> Prepare(const RecentAnswer& answer) {
     const KvLayout& layout = generator_->engine()->layout();
     if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
@@ -169,7 +170,7 @@ class SaveStateCall final : public StreamCall {
       return absl::FailedPreconditionError(
           "the inference cannot be saved: its kv_cache differs from the worker's own");
     }
-    // All tokens except the last, which is the first token of rest_.
+    // The request has all tokens except the last. The last token is the first token of rest_.
     EngineRequest computed;
     computed.token_ids.assign(rest_.token_ids.begin(), rest_.token_ids.end() - 1);
     computed.tenant = rest_.tenant;
@@ -182,12 +183,12 @@ class SaveStateCall final : public StreamCall {
     return computed;
   }
 
-  // Runs `make` on the pool, because the engine's thread has other requests to compute.
+  // Calls `make` on the pool, because the engine's thread has other requests to compute.
   void MakeSnapshot(SnapshotMaker make) ABSL_LOCKS_EXCLUDED(mutex_) {
     Delegate([&] {
       auto job = [self = Shared(this), make = std::move(make)]() mutable {
         absl::StatusOr<std::string> snapshot = make();
-        make = nullptr;  // releases the blocks that it holds
+        make = nullptr;  // releases the KV blocks that the function holds
         if (snapshot.ok()) {
           self->TakeSnapshot(*std::move(snapshot));
         } else {
@@ -214,13 +215,13 @@ class SaveStateCall final : public StreamCall {
 
   Generator* const generator_;
   RequestCancel cancel_;
-  // Set by Prepare: the request that continues from the state.
+  // The request that continues from the state. Set by Prepare.
   EngineRequest rest_;
   size_t prompt_tokens_ = 0;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
   std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
   std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent after the header
-  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of both
+  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of header_ and snapshot_ that were sent
 };
 
 }  // namespace
