@@ -44,7 +44,7 @@ std::string ReferencePage(const ProgramText& program);
 // Adds the flags --man and --reference. Parsing one of them stores the page in `*page` and ends
 // with exit code 0.
 void AddPageFlags(const std::string& section, CLI::App* app, std::string* page);
-// BashCompletion and ZshCompletion return a shell script that completes commands, flags and choices.
+// BashCompletion and ZshCompletion return a shell script that completes commands and flags.
 std::string BashCompletion(const ProgramText& program);
 std::string ZshCompletion(const ProgramText& program);
 

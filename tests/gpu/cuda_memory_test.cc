@@ -29,7 +29,7 @@ std::shared_ptr<DeviceMemory> Device(std::string* why) {
   return nullptr;
 }
 
-TEST(CudaMemory, NoDeviceErrorIsOneLine) {
+TEST(CudaMemory, ErrorWithoutDeviceIsOneLine) {
   std::string why;
   if (Device(&why) != nullptr) GTEST_SKIP() << "there is a device";
   EXPECT_EQ(why.substr(0, 14), "no CUDA device");

@@ -26,11 +26,11 @@ absl::Status CheckRunning(FingerprintField changed) {
                          Fingerprint::Create(fields).value());
 }
 
-TEST(CheckRestorableTest, SavingModelIsAccepted) {
+TEST(CheckRestorableTest, SnapshotOfSameModelIsAccepted) {
   EXPECT_TRUE(CheckChanged([](Manifest*) {}).ok());
 }
 
-TEST(CheckRestorableTest, ConfigDifferencePrecedesDigest) {
+TEST(CheckRestorableTest, DifferingConfigNamedBeforeDigest) {
   std::vector<FingerprintField> saved = TinyFields(), running = TinyFields();
   saved.push_back({"canary_sha256", std::string("aa")});
   running.push_back({"canary_sha256", std::string("bb")});
@@ -44,7 +44,7 @@ TEST(CheckRestorableTest, ConfigDifferencePrecedesDigest) {
   EXPECT_EQ(differences[1].field, "canary_sha256");
 }
 
-TEST(CheckRestorableTest, RowModelRefusesPageSnapshot) {
+TEST(CheckRestorableTest, RowLayoutModelRefusesPageSnapshot) {
   const absl::Status refused =
       CheckRestorable(ParseSnapshotHeader(PageFile()).value(), TinyFingerprint());
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);

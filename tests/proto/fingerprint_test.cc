@@ -28,7 +28,7 @@ std::string LayoutError(FingerprintField changed,
       Fingerprint::Create(With(fields, std::move(changed)))->Layout().status().message());
 }
 
-TEST(FingerprintTest, FieldOrderKeepsDigest) {
+TEST(FingerprintTest, DigestIgnoresFieldOrder) {
   std::vector<FingerprintField> reversed = TinyFields();
   std::reverse(reversed.begin(), reversed.end());
   EXPECT_EQ(Fingerprint::Create(reversed)->digest(), TinyFingerprint().digest());
@@ -97,7 +97,7 @@ TEST(FingerprintTest, PageBytesFieldSetsSliceSize) {
             TinyFingerprint().Layout()->SliceBytes(16));
 }
 
-TEST(FingerprintTest, HostilePageSizeNamesField) {
+TEST(FingerprintTest, InvalidPageSizeErrorNamesField) {
   const auto error = [](FingerprintField changed) {
     return LayoutError(std::move(changed), PageFields());
   };
@@ -152,7 +152,7 @@ TEST(DigestTest, StreamDigestCoversBytesSoFar) {
   EXPECT_EQ(stream.SoFar(), Sha256("abc"));
 }
 
-TEST(DigestTest, HexRoundTripsBadHexRefused) {
+TEST(DigestTest, HexRoundTripsAndBadHexRefused) {
   const Digest digest = Sha256("abc");
   EXPECT_EQ(DigestHex(digest), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(DigestFromHex(DigestHex(digest)).value(), digest);

@@ -29,7 +29,7 @@ TEST(KvLayoutTest, OutOfRangeFieldIsNamed) {
   EXPECT_THAT(message([](KvLayout* l) { l->window = 0; }), HasSubstr("window is 0"));
 }
 
-TEST(KvLayoutTest, NoLocalLayersNeedNoWindow) {
+TEST(KvLayoutTest, WindowIsOptionalWithoutLocalLayers) {
   KvLayout layout = Good();
   layout.layers = {LayerGroup::kGlobal};
   layout.window = 0;
@@ -52,7 +52,7 @@ TEST(KvLayoutTest, SizesMatchGemma27B) {
   EXPECT_EQ(layout.ObjectBytes(128, LayerGroup::kLocal), 52u << 20);
 }
 
-TEST(KvLayoutTest, GroupLayersKeepModelOrder) {
+TEST(KvLayoutTest, LayersOfGroupAreInModelOrder) {
   KvLayout layout = Good();
   layout.layers = {LayerGroup::kLocal, LayerGroup::kGlobal, LayerGroup::kLocal};
   EXPECT_THAT(layout.LayersOf(LayerGroup::kLocal), ElementsAre(0, 2));

@@ -49,7 +49,7 @@ TEST(KvQuantization, GroupMustDivideItsAxis) {
   EXPECT_FALSE(quantization.Check(128, 256).ok());
 }
 
-TEST(KvQuantization, OnlyWholeChunksShrink) {
+TEST(KvQuantization, OnlyWholeChunksAreQuantized) {
   KvLayout layout;
   layout.kv_heads = 1;
   layout.head_dim = 256;

@@ -26,7 +26,7 @@ TEST(PrefixKeyTest, SegmentKeyDependsOnParent) {
   EXPECT_EQ(first, SegmentKey(root, Ids{1, 2, 3}, Ids{}));
 }
 
-TEST(PrefixKeyTest, TokensAndCutsNeverCollide) {
+TEST(PrefixKeyTest, TokensAndCutsHashDifferently) {
   const Digest root = RootKey(Sha256("a"), "t", "s");
   EXPECT_NE(SegmentKey(root, Ids{1, 2, 3}, Ids{}), SegmentKey(root, Ids{1, 2}, Ids{3}));
   EXPECT_NE(SegmentKey(root, Ids{1, 2, 3}, Ids{1}), SegmentKey(root, Ids{1, 2, 3}, Ids{2}));

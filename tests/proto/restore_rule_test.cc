@@ -38,7 +38,7 @@ std::vector<int> Coverage(const std::vector<ObjectId>& objects, LayerGroup group
   return covered;
 }
 
-TEST(NeededObjectsTest, GlobalTokensAndLocalTailCovered) {
+TEST(NeededObjectsTest, CoversGlobalPrefixAndLocalWindow) {
   for (uint32_t chunk : {16u, 32u, 128u}) {
     for (uint32_t window : {1u, 2u, 8u, 15u, 16u, 17u, 18u, 33u, 100u, 129u, 512u, 600u}) {
       const KvLayout layout = LayoutOf(chunk, window);
@@ -63,7 +63,7 @@ TEST(NeededObjectsTest, GlobalTokensAndLocalTailCovered) {
   }
 }
 
-TEST(NeededObjectsTest, KeptBoundaryLoadsCompletely) {
+TEST(NeededObjectsTest, KeptBoundaryHasAllNeededObjects) {
   for (uint32_t chunk : {16u, 32u}) {
     for (uint32_t window : {1u, 7u, 16u, 17u, 40u, 200u}) {
       const KvLayout layout = LayoutOf(chunk, window);
@@ -105,7 +105,7 @@ TEST(NeededObjectsTest, EmptyGroupNeedsNoObjects) {
   EXPECT_THAT(NeededObjects(layout, 40), ElementsAre(ObjectId{32, 8, LayerGroup::kLocal}));
 }
 
-TEST(NeededObjectsTest, LongerTailNeedsOneMoreObject) {
+TEST(NeededObjectsTest, LongerWindowNeedsOneMoreObject) {
   // With W - 1 = 16, the tail of boundary 32 begins at 16; with W - 1 = 17, at 15.
   const std::vector<ObjectId> short_tail = NeededObjects(LayoutOf(16, 17), 32);
   const std::vector<ObjectId> long_tail = NeededObjects(LayoutOf(16, 18), 32);
@@ -122,7 +122,7 @@ TEST(StepEndsTest, StepsEndAtChunksAndBreakpoints) {
   EXPECT_THAT(StepEnds(0, Positions{}, 128), IsEmpty());
 }
 
-TEST(StepEndsTest, StepsBeforeBoundaryIgnoreSuffix) {
+TEST(StepEndsTest, WarmRunUsesStepsOfColdRun) {
   // A warm request computes only the tokens after its restore point, in the same steps as a cold
   // run.
   for (uint32_t boundary : {100u, 128u, 256u}) {
@@ -135,12 +135,12 @@ TEST(StepEndsTest, StepsBeforeBoundaryIgnoreSuffix) {
   }
 }
 
-TEST(RestoreCandidatesTest, NoneAboveHighestBoundary) {
+TEST(RestoreCandidatesTest, BoundariesAboveMaximumAreOmitted) {
   EXPECT_THAT(RestoreCandidates(255, Positions{100, 256}, 128), ElementsAre(100, 128));
   EXPECT_THAT(RestoreCandidates(99, Positions{100}, 128), IsEmpty());
 }
 
-TEST(CutsInsideTest, CutsAreOffsetsInsideChunk) {
+TEST(CutsInsideTest, CutsBecomeOffsetsInChunk) {
   const Positions cuts = {100, 128, 130, 200, 256};
   EXPECT_THAT(CutsInside({0, 128}, cuts, Exactness::kExact), ElementsAre(100));
   EXPECT_THAT(CutsInside({128, 128}, cuts, Exactness::kExact), ElementsAre(2, 72));
@@ -148,11 +148,11 @@ TEST(CutsInsideTest, CutsAreOffsetsInsideChunk) {
   EXPECT_THAT(CutsInside({128, 128}, cuts, Exactness::kPortable), IsEmpty());
 }
 
-TEST(KeptBoundariesTest, WholeChunksKeepLastTwoEnds) {
+TEST(KeptBoundariesTest, PromptOfWholeChunksKeepsLastTwo) {
   EXPECT_THAT(KeptBoundaries(2048, Positions{}, 0, 0, 128), ElementsAre(1920, 2048));
 }
 
-TEST(KeptBoundariesTest, PartialChunkKeepsPreviousEnd) {
+TEST(KeptBoundariesTest, PartialChunkKeepsPreviousChunkEnd) {
   EXPECT_THAT(KeptBoundaries(2112, Positions{}, 0, 0, 128), ElementsAre(2048));
 }
 
@@ -186,7 +186,7 @@ TEST(KeptBoundariesTest, KeptBoundariesAreStepEnds) {
   }
 }
 
-TEST(ValidateCutsTest, TooManyCutsNameLimit) {
+TEST(ValidateCutsTest, TooManyCutsErrorNamesLimit) {
   Positions cuts(kMaxCuts);
   std::iota(cuts.begin(), cuts.end(), 1);
   EXPECT_TRUE(ValidateCuts(cuts, kMaxPromptTokens).ok());

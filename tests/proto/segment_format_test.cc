@@ -41,7 +41,7 @@ TEST(SegmentFormat, HeaderRoundTrips) {
   EXPECT_EQ(read->data_offset(), layout.data_offset());
 }
 
-TEST(SegmentFormat, DeviceHandleReplacesFileData) {
+TEST(SegmentFormat, DeviceSegmentFileHasHandleWithoutData) {
   SegmentLayout layout = ThreeMiB();
   DeviceMemoryHandle& handle = layout.device.emplace();
   std::iota(handle.device.begin(), handle.device.end(), uint8_t{0x40});
@@ -71,7 +71,7 @@ TEST(SegmentFormat, GenerationTableFitsBeforeData) {
   }
 }
 
-TEST(SegmentFormat, ForeignSegmentFileRefused) {
+TEST(SegmentFormat, WrongFileSizeOrVersionRefused) {
   const SegmentLayout layout = ThreeMiB();
   const std::string good = EncodeSegmentHeader(layout);
   const auto refused = [&](std::string header, uint64_t bytes, const char* why) {

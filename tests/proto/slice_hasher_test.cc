@@ -16,7 +16,7 @@ std::string Bytes(size_t size) {
   return bytes;
 }
 
-TEST(SliceHasherTest, AnyPartsGiveWholeDigest) {
+TEST(SliceHasherTest, DigestIgnoresSplitIntoParts) {
   SliceHasher hasher;
   for (const size_t size : {size_t{0}, size_t{1}, size_t{300}, 3 * kHashBlockBytes + 17}) {
     const std::string bytes = Bytes(size);

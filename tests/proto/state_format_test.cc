@@ -62,7 +62,7 @@ TEST(StateFormatTest, WrittenStateIsReadBack) {
   EXPECT_EQ(prelude->snapshot_offset % 64, 0u);
 }
 
-TEST(StateFormatTest, RulesSelectStateVersion) {
+TEST(StateFormatTest, LogitRulesSelectStateVersion) {
   SavedState state = TinyState();
   state.rules.min_p = 0.25;
   state.rules.repetition_penalty = 1.5;
@@ -132,7 +132,7 @@ TEST(StateFormatTest, FlippedHeaderBitIsDataLoss) {
   }
 }
 
-TEST(StateFormatTest, ForgedStateReserializesOrFails) {
+TEST(StateFormatTest, AcceptedForgedStateReserializesEqually) {
   const std::string whole = TinyStateFile();
   const size_t end = DigestAt(whole);
   int refused = 0;

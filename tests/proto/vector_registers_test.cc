@@ -29,7 +29,7 @@ bool UpperHalvesAreInUse() {
   return (low & (1u << 2 | 1u << 6)) != 0;
 }
 
-TEST(VectorRegisters, DigestsLeaveUpperHalvesUnused) {
+TEST(VectorRegisters, HashingClearsUpperRegisterHalves) {
   if (!ReportsRegistersInUse()) GTEST_SKIP() << "this CPU does not say which registers are in use";
   const std::vector<char> bytes(1 << 16, 'x');
   const uint64_t whole = SliceDigest(bytes.data(), bytes.size());

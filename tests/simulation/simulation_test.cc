@@ -92,7 +92,7 @@ World::Figures RunSeed(uint64_t seed, bool tells) {
   return figures;
 }
 
-TEST(Simulation, NoInvariantIsViolated) {
+TEST(Simulation, InvariantsHoldForAllSeeds) {
   const uint64_t one = SimEnvironment("HEARTH_SIM_SEED", 0);
   const uint64_t first = SimEnvironment("HEARTH_SIM_FIRST_SEED", 1);
   std::vector<uint64_t> seeds;

@@ -67,7 +67,7 @@ TEST_F(AccessTest, UnreadableIdentitiesFileIsNamed) {
               AllOf(HasSubstr("--identities-file"), HasSubstr("/nonexistent")));
 }
 
-TEST_F(AccessTest, CredentialsSelectOwnTenant) {
+TEST_F(AccessTest, CredentialsSelectTenant) {
   EXPECT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u);
   EXPECT_EQ(Run({"ls"}, Certificate("caller-b")).objects.size(), 0u);
@@ -96,7 +96,7 @@ TEST_F(AccessTest, UnauthorizedCallsAreRefused) {
   EXPECT_EQ(Run({"ls", "--tenant", "b"}, Token("token-ops")).code, kExitOk);
 }
 
-TEST_F(AccessTest, AdminListNamesTenants) {
+TEST_F(AccessTest, AdminListingNamesTenants) {
   ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   ASSERT_EQ(Run({"import", tiny_}, Certificate("caller-b")).code, kExitOk);
   EXPECT_THAT(Run({"ls"}, Token("token-ops"), false).out,
@@ -117,7 +117,7 @@ TEST_F(AccessTest, AdminListNamesTenants) {
               HasSubstr("means all tenants"));
 }
 
-TEST_F(AccessTest, ListAllWithoutIdentitiesHidesTenants) {
+TEST_F(AccessTest, ListWithoutIdentitiesHidesOtherTenants) {
   const StoreOptions options = StoreServer::SmallStore(folder_.File("data"));
   server_ = std::make_unique<StoreServer>(options, access_);
   ASSERT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);

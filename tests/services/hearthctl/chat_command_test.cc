@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ChatCommandTest, FailedWorkerNamedWithoutFailover) {
+TEST(ChatCommandTest, ErrorNamesWorkerIfFailoverFails) {
   FakeWorker first, second;
   const TestFolder folder;
   const std::string token = folder.Write("token", "a-token-of-thirty-two-characters");

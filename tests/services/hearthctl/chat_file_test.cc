@@ -32,7 +32,7 @@ TEST(ChatFileTest, ReadsStringsAndParts) {
   EXPECT_TRUE(chat->messages(1).parts(1).cache_breakpoint());
 }
 
-TEST(ChatFileTest, MessageBreakpointMarksItsEnd) {
+TEST(ChatFileTest, MessageBreakpointIsAtMessageEnd) {
   auto chat = ParseChat(R"([{"role": "system", "content": "a", "cache_breakpoint": true},
                             {"role": "user", "content": "b", "cache_breakpoint": false},
                             {"role": "model", "content": [{"text": "c"}, {"text": "d"}],

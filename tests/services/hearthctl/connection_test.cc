@@ -48,7 +48,7 @@ class HangUp {
   const int fd_;
 };
 
-TEST(ConnectionTest, WaitFlagReachesLateServer) {
+TEST(ConnectionTest, WaitFlagWaitsForLateServer) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";
   HangUp early(path);
@@ -62,7 +62,7 @@ TEST(ConnectionTest, WaitFlagReachesLateServer) {
   EXPECT_EQ(result.code, kExitOk) << result.err;
 }
 
-TEST(ConnectionTest, WithoutWaitFirstRefusalFails) {
+TEST(ConnectionTest, FirstRefusalFailsWithoutWaitFlag) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";
   HangUp early(path);

@@ -19,7 +19,7 @@ def row(**changes):
 
 
 class Verdict(unittest.TestCase):
-    def test_bad_warm_row_fails(self):
+    def test_warm_row_without_reuse_fails(self):
         self.assertTrue(demo.good(row(), 5))
         for change in ({"cached_tokens": 0}, {"text_equal": False}, {"logits_equal": False},
                        {"speedup": 4.99}):

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(GenerateCommandTest, TooLongRequestNamesLimit) {
+TEST(GenerateCommandTest, TooLongRequestErrorNamesLimit) {
   FakeWorker worker;
   const TestFolder folder;
   const std::string path = folder.Write("long.txt", std::string(10'000'000, 'a'));

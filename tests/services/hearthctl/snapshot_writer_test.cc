@@ -15,7 +15,7 @@ absl::Status WriteTiny(SnapshotWriter* writer, size_t object, const std::string&
   return writer->WriteSlice(object, object % 2 == 0 ? 1 : 0, offset, data);
 }
 
-TEST(SnapshotWriterTest, PiecesInAnyOrderMatchGolden) {
+TEST(SnapshotWriterTest, PiecesInAnyOrderGiveGoldenFile) {
   TestFolder folder;
   auto writer =
       SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);

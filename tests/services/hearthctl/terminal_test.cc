@@ -51,7 +51,7 @@ std::string LastQuestion(const FakeWorker& worker) {
   return chat.messages(chat.messages_size() - 1).parts(0).text();
 }
 
-TEST(TerminalTest, ChatLineEditedAndRecalled) {
+TEST(TerminalTest, ChatLineCanBeEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -68,7 +68,7 @@ TEST(TerminalTest, ChatLineEditedAndRecalled) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-TEST(TerminalTest, PasteIsOneTurn) {
+TEST(TerminalTest, MultilinePasteIsOneTurn) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -89,7 +89,7 @@ TEST(TerminalTest, PasteIsOneTurn) {
   EXPECT_EQ(LastQuestion(worker), "int a;\tb\x15");
 }
 
-TEST(TerminalTest, PasteEditedAndRecalled) {
+TEST(TerminalTest, PasteCanBeEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -119,7 +119,7 @@ TEST(TerminalTest, LargePasteIsReadWhole) {
   }
 }
 
-TEST(TerminalTest, UnsendablePasteIsReplaced) {
+TEST(TerminalTest, InvalidPasteIsReplacedByNote) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -133,7 +133,7 @@ TEST(TerminalTest, UnsendablePasteIsReplaced) {
   EXPECT_EQ(LastQuestion(worker), "a[a paste that is not UTF-8 was ignored]b");
 }
 
-TEST(TerminalTest, InterruptAtPromptRestoresTerminal) {
+TEST(TerminalTest, InterruptAtChatInputRestoresTerminal) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -173,7 +173,7 @@ TEST(TerminalTest, NoColorDisablesDimmedLine) {
   }
 }
 
-TEST(TerminalTest, LostWorkerKeepsConversation) {
+TEST(TerminalTest, ConversationSurvivesLostWorker) {
   TestFolder folder;
   auto worker = std::make_unique<FakeWorker>();
   Terminal terminal({"chat", "--worker", worker->address()});

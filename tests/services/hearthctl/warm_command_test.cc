@@ -66,7 +66,7 @@ prompts:
   - {name: long, text: "forty characters, more than two chunks..", breakpoints: [5], pin: true}
 )";
 
-TEST_F(WarmCommandTest, PinHoldsEveryKeptBoundary) {
+TEST_F(WarmCommandTest, EveryStoredBoundaryIsPinned) {
   PinStore store;
   const CliResult result = Warm(kPinned, {"--store", store.address()});
   EXPECT_EQ(result.code, kExitOk) << result.err;

@@ -390,7 +390,7 @@ TEST_F(FieldsServerTest, HeaderListsUnknownFields) {
   EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
 }
 
-TEST_F(FieldsServerTest, UnknownFieldLoggedOnceUpTo256) {
+TEST_F(FieldsServerTest, EachUnknownFieldIsLoggedOnce) {
   testing::internal::CaptureStderr();
   for (size_t i = 0; i < 2 * OpenAiServer::kMaxLoggedFields / UnknownFields::kMaxNames; ++i) {
     FieldsJson body = {{"tokens", {4}}, {"colour", "red"}};
@@ -404,7 +404,7 @@ TEST_F(FieldsServerTest, UnknownFieldLoggedOnceUpTo256) {
   EXPECT_EQ(std::count_if(parts.begin(), parts.end(), is_colour), 1);
 }
 
-TEST_F(FieldsServerTest, FullContextEchoAsksShorterPrompt) {
+TEST_F(FieldsServerTest, EchoOfFullContextIsRefused) {
   FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
               testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("shorten it by one token")));
@@ -412,7 +412,7 @@ TEST_F(FieldsServerTest, FullContextEchoAsksShorterPrompt) {
   EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(FieldsServerTest, TokenizeWithOtherModelIs404) {
+TEST_F(FieldsServerTest, TokenizeForUnknownModelIs404) {
   for (const auto& [path, field] : std::map<std::string, FieldsJson>{
            {"/tokenize", {{"prompt", "a"}}}, {"/detokenize", {{"tokens", {4}}}}}) {
     FieldsJson body = field;
@@ -506,7 +506,7 @@ class FieldsPage {
   }
 };
 
-TEST(FieldsPage, PageMatchesTable) {
+TEST(FieldsPage, DocumentationMatchesFieldTable) {
   const std::string path =
       absl::StrCat(HEARTH_TEST_DATA_DIR, "/../../docs/reference/http-fields.md");
   const std::string text = FieldsPage::Text();

@@ -265,7 +265,7 @@ TEST(OpenAiRequest, UnsupportedFeatureRefusedByName) {
               StartsWith("messages[0].content[0]: must be a part of type \"text\", the only"));
 }
 
-TEST(OpenAiRequest, BreakpointAliasesAreEqual) {
+TEST(OpenAiRequest, BreakpointFieldAliasesAreEqual) {
   const std::string text = R"({"role": "user", "content": [{"type": "text", "text": "a")";
   for (const std::string& message :
        {text + R"(, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})",
@@ -339,7 +339,7 @@ TEST(OpenAiRequest, ContinueFinalMessageIsParsed) {
               StartsWith("continue_final_message: must be false, unless"));
 }
 
-TEST(OpenAiRequest, EchoOfZeroTokensRequestsOne) {
+TEST(OpenAiRequest, EchoWithZeroTokensRequestsOneToken) {
   const auto body = ParseBody(R"({"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0,
                                   "min_tokens": 3})");
   const auto request = ParseCompletion(body->root());

@@ -129,7 +129,7 @@ class OpenAiServerTest : public ::testing::Test {
 const char kChatBody[] = R"({"model": "tiny", "temperature": 0, "max_tokens": 6,
     "messages": [{"role": "user", "content": "the keeper of the lamp"}])";
 
-TEST_F(OpenAiServerTest, ForeignTemplateRefusesChatsOnly) {
+TEST_F(OpenAiServerTest, UnknownChatTemplateRefusesOnlyChats) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.why_no_chats = "DIR/chat_template.jinja is not Gemma's; start with --chat-template gemma";
   Serve(options);
@@ -140,7 +140,7 @@ TEST_F(OpenAiServerTest, ForeignTemplateRefusesChatsOnly) {
   EXPECT_EQ(text.status, 200) << text.body;
 }
 
-TEST_F(OpenAiServerTest, ChatAnswerEqualsGenerate) {
+TEST_F(OpenAiServerTest, ChatAnswerEqualsGrpcGenerate) {
   const Reply reply = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   ASSERT_EQ(reply.status, 200) << reply.body;
   v1::GenerateRequest request;
@@ -293,7 +293,7 @@ TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
 }
 
 // lm-eval scores prompts with such requests.
-TEST_F(OpenAiServerTest, EchoOfZeroTokensReturnsPrompt) {
+TEST_F(OpenAiServerTest, EchoWithZeroMaxTokensReturnsPrompt) {
   const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
                                 "temperature": 0, "logprobs": 1, "max_tokens": )";
   const json more = Post("/v1/completions", begin + "1}").parsed();
@@ -360,7 +360,7 @@ TEST_F(OpenAiServerTest, BadWordsAreNeverSampled) {
   }
 }
 
-TEST_F(OpenAiServerTest, PromptWithoutBosEqualsItsTokens) {
+TEST_F(OpenAiServerTest, TextWithoutBosEqualsItsTokenIds) {
   const std::string more = R"(, "max_tokens": 6, "temperature": 0, "ignore_eos": true})";
   const json made =
       Post("/v1/completions", R"({"prompt": "the keeper", "add_special_tokens": false)" + more)
@@ -406,7 +406,7 @@ TEST_F(OpenAiServerTest, ReturnedSeedReproducesText) {
   EXPECT_FALSE(Post("/v1/completions", open + R"(, "temperature": 0})").parsed().contains("seed"));
 }
 
-TEST(DefaultSampling, ParsesPairsNamesBadPair) {
+TEST(DefaultSampling, PairsParsedAndBadPairNamed) {
   const auto said = ParseDefaultSampling("temperature=0.5, top_k=7");
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->temperature, 0.5F);
@@ -564,7 +564,7 @@ TEST_F(OpenAiServerTest, WrongKeyReturnsInvalidApiKey) {
   }
 }
 
-TEST_F(OpenAiServerTest, WrongV1PrefixNamesBaseUrl) {
+TEST_F(OpenAiServerTest, WrongPathPrefixErrorNamesBaseUrl) {
   for (const char* path : {"/chat/completions", "/completions", "/models", "/models/tiny",
                            "/v1/v1/chat/completions", "/v1/v1/models"}) {
     for (const Reply& reply : {Get(path), Post(path, "{}")}) {
@@ -708,7 +708,7 @@ TEST_F(OpenAiServerTest, RevokedTokenEndsItsStream) {
   ExpectStreamFails(&caller, "no valid identity");
 }
 
-TEST_F(OpenAiServerTest, CutOffStreamEndsWithError) {
+TEST_F(OpenAiServerTest, ShutdownEndsStreamWithError) {
   ServeOneLongRequest();
   HttpCaller caller(openai_->address());
   caller.Say(LongRequest(/*streams=*/true));
@@ -965,7 +965,7 @@ TEST(HttpStatusOf, OnlyServerFaultsAre500) {
   }
 }
 
-TEST_F(OpenAiServerTest, InformationPathsAnswer) {
+TEST_F(OpenAiServerTest, PathsWithoutGenerationAnswer) {
   EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
   EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"],
             server_->engine()->config().max_position_embeddings);
