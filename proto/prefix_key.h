@@ -17,17 +17,20 @@
 
 namespace hearth {
 
-// `drop_number`: number of the tenant's last drop of all restore points. A new number changes all
-// keys, so entries from before the drop are never found again.
+// Returns the key before the first segment of a tenant's prompts. `drop_number` counts the tenant's
+// drops of all restore points. A new number changes all keys, so entries stored before the drop are
+// never found again.
 Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret,
                uint64_t drop_number = 0);
 
-// `cut_offsets`: CutsInside() of the segment, as offsets from its first token.
+// Returns the key of a segment. `cut_offsets`: the cuts inside the segment (CutsInside), as offsets
+// from its first token.
 Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,
                   absl::Span<const uint32_t> cut_offsets);
 
-// Returns the id of a chunk for routers, computed from its key: 2^62 to 2^63 - 1. So the id is
-// positive both as int64 and uint64, always takes eight bytes, and is never 0, which means "none".
+// Returns the id by which routers know a chunk, computed from the chunk's key. It is from 2^62 to
+// 2^63 - 1, so it is positive as int64 and uint64, always takes eight bytes, and is never 0, which
+// stands for "none".
 uint64_t ChunkId(const Digest& key);
 
 }  // namespace hearth

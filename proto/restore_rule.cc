@@ -21,7 +21,7 @@ bool Contains(absl::Span<const uint32_t> sorted, uint32_t value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-// Returns the multiples of C in (0, last].
+// Returns the multiples of chunk_tokens in (0, last].
 std::vector<uint32_t> ChunkEnds(uint32_t last, uint32_t chunk_tokens) {
   std::vector<uint32_t> ends;
   ends.reserve(last / chunk_tokens);
@@ -67,7 +67,8 @@ std::vector<Segment> SegmentsTo(uint32_t boundary, uint32_t chunk_tokens) {
 }
 
 uint32_t LocalTailBegin(const KvLayout& layout, uint32_t boundary) {
-  // The window includes the token being computed, so the next token sees window - 1 stored tokens.
+  // The window includes the token being computed, so the next token sees only window - 1 stored
+  // tokens.
   const uint32_t tail = layout.window > 0 ? layout.window - 1 : 0;
   return boundary > tail ? boundary - tail : 0;
 }
@@ -144,8 +145,8 @@ std::vector<uint32_t> KeptBoundaries(uint32_t tokens, absl::Span<const uint32_t>
   std::vector<uint32_t> kept(cuts.begin(), cuts.end());
   if (tokens % chunk_tokens == 0 || Contains(cuts, tokens)) kept.push_back(tokens);
   if (tokens > 0) kept.push_back(FloorToChunk(tokens - 1, chunk_tokens));
-  // Another prompt shares this many tokens, but no restore point ends there. Keeping this boundary
-  // gives the next prompt that diverges here a tail.
+  // An earlier prompt has this many tokens in common with this prompt, but no restore point ends
+  // there. A restore point near this position helps the next prompt that diverges here.
   if (matched_tokens > restored_tokens) {
     kept.push_back(FloorToChunk(std::min(matched_tokens, tokens), chunk_tokens));
   }

@@ -1,5 +1,5 @@
-// SliceHasher: computes the digest of a slice whose bytes arrive in parts, while each part is still
-// in the CPU's cache.
+// SliceHasher: computes the digest of a slice whose bytes arrive in pieces. Hashes each piece while
+// it is still in the CPU's cache.
 //
 // Thread safety: none. Ownership: owns only its state.
 #ifndef HEARTH_PROTO_SLICE_HASHER_H_
@@ -23,8 +23,9 @@ class SliceHasher {
   // Copies the bytes and adds them to the digest, in one pass over memory.
   void AddCopy(void* to, const void* from, size_t bytes);
 
-  // SliceDigest of the bytes added since Begin, and their number.
+  // Returns the SliceDigest of the bytes added since Begin.
   uint64_t digest() const;
+  // Returns the number of bytes added since Begin.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -35,7 +36,8 @@ class SliceHasher {
   uint64_t bytes_ = 0;
 };
 
-// Bytes to copy between two Adds: source and copy together fit the CPU's second-level cache.
+// Bytes to copy with one AddCopy, so that source and copy together fit into the CPU's second-level
+// cache.
 inline constexpr size_t kHashBlockBytes = size_t{64} << 10;
 
 }  // namespace hearth

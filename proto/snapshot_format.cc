@@ -17,12 +17,12 @@ constexpr absl::string_view kManifestMagic = "HRTHMANI";
 constexpr absl::string_view kFileMagic = "HRTHSNAP";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kDigestBytes = 8;
-// Slices start at multiples of a cache line, so that a mapped file can be read in place.
+// Slices start at multiples of a cache line, so that a mapped file can be used without copying.
 constexpr uint64_t kAlignment = 64;
-// Magic, version, fingerprint bytes, manifest bytes, payload offset, file bytes.
+// Bytes of magic, version, fingerprint length, manifest length, payload offset and file length.
 constexpr size_t kPreludeBytes = 8 + 4 + 4 + 8 + 8 + 8;
 constexpr size_t kMaxMaskBytes = 64;
-// 64 fields with at most 4 KiB of text and 64 bytes of name each, plus framing.
+// 64 fields, each with at most 4 KiB of text, 64 bytes of name and their length prefixes.
 constexpr uint64_t kMaxFingerprintBytes =
     kMaxFingerprintFields * (kMaxFingerprintTextBytes + kMaxFingerprintNameBytes + 16) + 64;
 
@@ -58,7 +58,7 @@ ManifestObject ReadObject(ByteReader* reader) {
   return object;
 }
 
-// Reads all fields before the objects; returns the number of objects.
+// Reads all fields of a manifest before its objects. Returns the number of objects.
 uint32_t ReadState(ByteReader* reader, Manifest* manifest) {
   const absl::string_view fingerprint =
       reader->Bytes(manifest->fingerprint.size(), "manifest fingerprint");
@@ -84,10 +84,11 @@ uint32_t ReadState(ByteReader* reader, Manifest* manifest) {
   return objects;
 }
 
-// Computes the offsets of all slices and the end of the last. The objects may differ from the
-// needed set (CheckRestorable reports that), but each must be a segment of the prompt and have one
-// digest per layer, so that its size is known. Objects must be strictly ascending. This limits
-// their number, and so the sum of sizes: 2^17 objects x 2^10 layers x 2^35 bytes is below 2^63.
+// Computes the file offset of every slice, and the end of the file. The objects may differ from the
+// needed objects (CheckRestorable reports that), but each object must be a segment of the prompt
+// and have one digest per layer, so that its size is known. Objects must be strictly ascending.
+// This limits their number, and so the sum of their sizes: 2^17 objects x 2^10 layers x 2^35 bytes
+// is below 2^63.
 absl::Status PlacePayload(SnapshotHeader* header) {
   const KvLayout& layout = header->layout;
   uint64_t end = header->payload_offset;
@@ -123,7 +124,8 @@ bool AllZero(absl::string_view bytes) {
 
 constexpr absl::string_view kCausal = "causal";
 
-// Returns "" if the objects are the needed set, else a description of the first difference.
+// Compares the objects of a manifest with the objects that its boundary needs. Returns "" if they
+// are equal, else a description of the first difference.
 std::string NeededSetDifference(const Manifest& manifest, const KvLayout& layout) {
   const std::vector<ObjectId> needed = NeededObjects(layout, manifest.token_count);
   for (size_t i = 0; i < needed.size(); ++i) {
@@ -150,7 +152,7 @@ absl::Status Mismatch(absl::string_view part, absl::string_view saved, absl::str
       absl::StrCat("cannot restore: ", part, " differs: saved ", saved, ", running ", running));
 }
 
-// Returns the part of a state that the fingerprint's field belongs to.
+// Returns the name, for errors, of the state field that contains this fingerprint field.
 std::string PartOf(const std::string& field) {
   if (field == "adapters_sha256") return "adapter";
   if (field == "kv_dtype") return "dtype (model config field kv_dtype)";
@@ -162,7 +164,7 @@ uint64_t VocabSize(const Fingerprint& running) {
     if (field.name != "vocab_size") continue;
     if (const auto* value = std::get_if<uint64_t>(&field.value)) return *value;
   }
-  return UINT64_MAX;  // unknown: no limit
+  return UINT64_MAX;  // the vocabulary size is unknown, so no token id is too large
 }
 
 absl::Status CheckTokens(const Manifest& manifest, const Fingerprint& running) {
@@ -211,7 +213,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   CheckMagic(&reader, kManifestMagic, "manifest");
   Manifest manifest;
   const uint32_t objects = ReadState(&reader, &manifest);
-  // In each group, every chunk is one object, and every cut adds one.
+  // Each group has at most one object for every chunk and one more for every cut.
   const uint64_t most =
       2 * (uint64_t{manifest.token_count} / kMinChunkTokens + manifest.cuts.size() + 2);
   if (objects > most) {
@@ -392,7 +394,8 @@ absl::Status CheckRestorable(const SnapshotHeader& snapshot, const Fingerprint& 
   if (!status.ok()) return status;
   const std::vector<FieldDifference> differences = Compare(running, snapshot.fingerprint);
   if (!differences.empty()) {
-    // Either field determines other fields that precede it by name: report it first.
+    // These two fields determine other fields that are listed before them, so report a difference
+    // in them first.
     const FieldDifference* first = &differences.front();
     for (const char* field : {"kv_dtype", "object_layout"}) {
       for (const FieldDifference& each : differences) {

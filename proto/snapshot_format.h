@@ -23,46 +23,53 @@ namespace hearth {
 
 struct ManifestObject {
   ObjectId id;
-  std::vector<uint64_t> slice_digests;  // one per layer of the group, ascending by layer
+  // one digest per layer of the group, in ascending order of layers
+  std::vector<uint64_t> slice_digests;
 };
 
 struct Manifest {
   Digest fingerprint{};
-  uint32_t token_count = 0;    // the boundary
-  uint32_t next_position = 0;  // equals token_count, because positions are absolute
+  uint32_t token_count = 0;  // number of tokens; the boundary of the restore point
+  // position of the next token; equals token_count, because positions are absolute
+  uint32_t next_position = 0;
   std::string attention_mask = "causal";
-  std::vector<uint32_t> token_ids;      // token_count of them
+  std::vector<uint32_t> token_ids;  // `token_count` ids
   std::vector<uint32_t> cuts;           // strictly increasing, each in (0, token_count]
-  std::vector<ManifestObject> objects;  // exactly NeededObjects(layout, token_count)
+  std::vector<ManifestObject> objects;  // exactly the objects of NeededObjects(layout, token_count)
 };
 
-// Checked both when a manifest is written and when it is read.
+// Validates a manifest. Called when a manifest is written and when it is read.
 absl::Status ValidateManifest(const Manifest& manifest, const KvLayout& layout);
 
 std::string SerializeManifest(const Manifest& manifest);
-absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);  // also checks the XXH3 at the end
+// also verifies the XXH3 digest at the end
+absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
-// All parts of a file before the slices. The slices follow, sorted by object and then by layer,
-// each at a 64-byte aligned offset. A digest at the end covers the header.
+// The header of a snapshot file: everything before the slices. The slices follow, sorted by object
+// and then by layer, each at an offset that is a multiple of 64. The digest at the end of the
+// header covers the header.
 struct SnapshotHeader {
   Fingerprint fingerprint;
   KvLayout layout;
   Manifest manifest;
   uint64_t payload_offset = 0;
   uint64_t file_bytes = 0;
-  // Offset of each slice in the file, in this order.
+  // Offset of each slice in the file, sorted by object and then by layer.
   std::vector<uint64_t> slice_offsets;
 };
 absl::StatusOr<std::string> BuildSnapshotHeader(const Fingerprint& fingerprint,
                                                 const Manifest& manifest);
-// `prefix`: at least the header's bytes; a whole file works too. kDataLoss: damaged or cut short.
+// Parses a header. `prefix`: the file or at least its whole header. kDataLoss: the header is
+// damaged or truncated.
 absl::StatusOr<SnapshotHeader> ParseSnapshotHeader(absl::string_view prefix);
 
-// Checks the digest of every slice in a whole file. kDataLoss names object, layer and offset.
+// Verifies the digest of every slice in a whole file. kDataLoss names the object, layer and offset
+// of a damaged slice.
 absl::Status VerifySnapshotFile(absl::string_view file);
 
-// Checks six parts of a saved state against a running model: token count, position, mask, tokens,
-// model config, KV. kFailedPrecondition names the first part that differs and both values.
+// Compares the six fields of a saved inference state with a running model: token count, position,
+// mask, tokens, model config, KV. kFailedPrecondition names the first field that differs, and both
+// values.
 absl::Status CheckRestorable(const SnapshotHeader& snapshot, const Fingerprint& running);
 
 }  // namespace hearth

@@ -17,12 +17,13 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "HRTHSTAT";
-// Versions of states with rules and without.
+// File versions of states with and without Rules.
 constexpr uint32_t kVersion = 2, kVersionWithoutRules = 1;
-constexpr size_t kMaxListed = 1024;  // tokens per list of the rules
+constexpr size_t kMaxListed = 1024;  // limit of token ids in each list of Rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;
-constexpr uint64_t kAlignment = 64;  // the snapshot's alignment, so that its slices stay aligned
+// alignment of the snapshot in the file, so that the snapshot's slices stay aligned
+constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768;
 
 uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
@@ -143,7 +144,7 @@ absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
   return state;
 }
 
-// The snapshot must have exactly the state's tokens without the last.
+// Checks that the snapshot has exactly the tokens of the state without the last token.
 absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
   const auto differs = [](absl::string_view part, absl::string_view state_has,
                           absl::string_view snapshot_has) {

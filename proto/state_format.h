@@ -21,20 +21,23 @@ namespace hearth {
 
 struct SavedState {
   std::string request_id;
-  std::string adapter;  // the saving worker's name for it; empty: none
-  // Prompt and answer so far: at least two tokens; the last has no keys and values.
+  std::string adapter;  // name that the saving worker has for the LoRA adapter; empty: none
+  // The tokens of the prompt and the answer so far, at least two. The last token has no keys and
+  // values yet.
   std::vector<uint32_t> token_ids;
-  uint32_t prompt_tokens = 0;  // the first of token_ids; the rest was generated
-  // State of the sampler: its next draw depends only on this and the logits.
+  // how many of the first token_ids are the prompt; the rest was generated
+  uint32_t prompt_tokens = 0;
+  // State of the sampler. Its next draw depends only on the fields from here on and the logits.
   uint64_t drawn = 0;
   double temperature = 0;
   uint32_t top_k = 0;
   double top_p = 0;
   uint64_t seed = 0;
-  // Rules that change logits of single tokens, and min_p. A state without rules has version 1.
+  // Sampling settings that change the logits of single tokens, and min_p. The file of a state
+  // without them has version 1.
   struct Rules {
     double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
-    std::vector<uint32_t> bias_ids, biases;  // biases: bits of float32
+    std::vector<uint32_t> bias_ids, biases;  // biases: the bits of float32 values
     std::vector<uint32_t> stop_ids, bad_ids;
     uint64_t min_tokens = 0;
     bool operator==(const Rules& other) const;
@@ -42,15 +45,15 @@ struct SavedState {
   Rules rules;
 };
 
-// kFailedPrecondition: states with this layout cannot be saved, and why.
+// Returns kFailedPrecondition with the reason if states of models with this layout cannot be saved.
 absl::Status CheckHasStates(const KvLayout& layout);
 
-// Maximum number of draws of an inference, so that a counter ends.
+// Maximum number of draws of an inference, so that the counter cannot overflow.
 inline constexpr uint64_t kMaxDraws = uint64_t{1} << 32;
 
-// Bytes that ParseStatePrelude needs to read the sizes.
+// Number of bytes from which ParseStatePrelude reads the sizes of the file's sections.
 inline constexpr size_t kStatePreludeBytes = 32;
-inline constexpr size_t kMaxStateTextBytes = 256;  // limit of a request id and of an adapter name
+inline constexpr size_t kMaxStateTextBytes = 256;  // longest request id and longest adapter name
 
 struct StatePrelude {
   uint32_t version = 0;
@@ -58,17 +61,18 @@ struct StatePrelude {
   uint64_t snapshot_offset = 0;
   uint64_t file_bytes = 0;
 };
-// `prefix`: at least kStatePreludeBytes.
+// Parses the prelude. REQUIRES: `prefix` has at least kStatePreludeBytes bytes.
 absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix);
 
-// Returns all bytes before a snapshot of `snapshot_bytes`. kInvalidArgument names the wrong field.
+// Returns the bytes of a state file before its snapshot, which has `snapshot_bytes` bytes.
+// kInvalidArgument names the invalid field.
 absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t snapshot_bytes);
 
 struct StateFile {
   SavedState state;
-  absl::string_view snapshot;  // borrowed; only its tokens were checked
+  absl::string_view snapshot;  // the snapshot file, borrowed; only its tokens were checked
 };
-// Parses a whole file. The snapshot must have the state's tokens.
+// Parses a whole state file. Checks that the snapshot has the tokens of the state.
 absl::StatusOr<StateFile> ParseStateFile(absl::string_view file);
 
 }  // namespace hearth

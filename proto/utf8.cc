@@ -8,16 +8,17 @@
 namespace hearth {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+// the replacement character U+FFFD in UTF-8
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 constexpr size_t kMaxCharBytes = 4;
 
 struct Scan {
   enum Kind { kWhole, kIncomplete, kInvalid } kind;
-  size_t length;  // of the character if kWhole
+  size_t length;  // number of bytes of the character, if kWhole
 };
 
-// For a lead byte: the length of its character and the range of the second byte. The range excludes
-// overlong forms, surrogates and values above U+10FFFF.
+// For a lead byte: the length of the character, and the allowed range of its second byte. This
+// range excludes overlong forms, surrogates and values above U+10FFFF.
 struct LeadRule {
   size_t length;
   uint8_t second_min, second_max;
@@ -49,7 +50,7 @@ Scan ScanChar(std::string_view text) {
   return have == rule.length ? Scan{Scan::kWhole, have} : Scan{Scan::kIncomplete, 0};
 }
 
-// Whether Python's str.isspace() is true for the character.
+// Returns whether Python's str.isspace() is true for this character.
 bool IsPythonSpace(char32_t c) {
   if (c <= 0x20) return c == 0x20 || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
   static constexpr char32_t kOthers[] = {0x85,   0xA0,   0x1680, 0x2028,

@@ -1,6 +1,6 @@
 // UTF-8 in untrusted text: validation, repair of byte streams, Unicode white space.
 //
-// Thread safety: free functions are pure; a Utf8Repairer belongs to one thread.
+// Thread safety: free functions are pure; a Utf8Repairer is used by one thread.
 #ifndef HEARTH_PROTO_UTF8_H_
 #define HEARTH_PROTO_UTF8_H_
 
@@ -25,7 +25,7 @@ struct Character {
   uint32_t bytes = 0;
 };
 
-// Decodes the character at `at`. REQUIRES: a character begins there and is complete.
+// Decodes the character that begins at byte `at`. REQUIRES: a complete character begins there.
 inline Character CharacterAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return char32_t{static_cast<uint8_t>(text[at + i])}; };
   const char32_t lead = byte(0);
@@ -36,20 +36,21 @@ inline Character CharacterAt(std::string_view text, size_t at) {
   return {(lead & 7) << 18 | low << 6 | (byte(3) & 0x3F), 4};
 }
 
-// Strip the white space that Python's str.strip and str.lstrip strip. REQUIRES: text is well
-// formed.
+// Remove the white space that Python's str.strip (at both ends) and str.lstrip (at the start)
+// remove. REQUIRES: text is well formed.
 std::string_view StripWhitespace(std::string_view text);
 std::string_view StripLeadingWhitespace(std::string_view text);
 
-// Turns a stream of bytes into whole characters. Each byte that cannot be part of a character
-// becomes U+FFFD. An incomplete character waits for its remaining bytes.
+// Converts a stream of bytes into whole UTF-8 characters. Each byte that cannot be part of a
+// character becomes U+FFFD. The first bytes of an incomplete character are held until the other
+// bytes arrive.
 //
-// Invariants: (1) the output of Append is well formed; (2) at most 3 bytes wait; (3) the output
+// Invariants: (1) the output of Append is well formed; (2) at most 3 bytes are held; (3) the output
 // does not depend on how the bytes are divided among calls.
 class Utf8Repairer {
  public:
   void Append(std::string_view bytes, std::string* out);
-  // Ends the text: an incomplete character becomes U+FFFD.
+  // Ends the stream: writes U+FFFD if an incomplete character is held.
   void Finish(std::string* out);
 
  private:

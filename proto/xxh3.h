@@ -18,7 +18,7 @@ namespace hearth {
 
 class ScopedVzeroupper {
  public:
-  ScopedVzeroupper() {}  // user-provided, so that compilers do not warn of an unused variable
+  ScopedVzeroupper() {}  // user-provided, so that compilers do not warn about an unused variable
   ~ScopedVzeroupper() {
 #if defined(__x86_64__)
     static const bool has_avx = __builtin_cpu_supports("avx") != 0;

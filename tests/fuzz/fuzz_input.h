@@ -12,15 +12,15 @@
 
 namespace hearth {
 
-// Fails the target if `holds` is false, also in builds without assertions.
+// Aborts the fuzz target if `holds` is false, also in builds without assertions.
 inline void Require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: %s\n", what);
   std::abort();
 }
 
-// Returns the bytes with the last 8 replaced by the digest of all bytes before: so the parser reads
-// past the digest check, as with a forged file.
+// Returns the bytes with the last 8 replaced by a valid digest, so that the parser reads past the
+// digest check, as for a forged file.
 inline std::string Sealed(absl::string_view bytes) {
   std::string sealed(bytes.substr(0, bytes.size() < 8 ? 0 : bytes.size() - 8));
   AppendU64(&sealed, SliceDigest(sealed.data(), sealed.size()));

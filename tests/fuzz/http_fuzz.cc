@@ -1,4 +1,4 @@
-// HTTP connections and JSON bodies of requests from untrusted callers.
+// Fuzz target: HTTP connections and JSON request bodies of untrusted callers.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -25,11 +25,11 @@ namespace {
 
 using OtherJson = nlohmann::ordered_json;
 
-constexpr int kAnswerS = 60;  // a server that takes longer hangs
+constexpr int kAnswerS = 60;  // seconds; if the server needs more time for an answer, it hangs
 constexpr size_t kMaxMessageBytes = 2048;
 constexpr uint32_t kContextTokens = 64;
 
-// Checks that an error is short, and valid as text in JSON.
+// Returns the error message. Checks first that it is short and can be put into JSON.
 std::string CheckedMessage(const absl::Status& status) {
   const std::string message(status.message());
   Require(!message.empty() && message.size() <= kMaxMessageBytes, "a long error, or an empty one");
@@ -38,7 +38,8 @@ std::string CheckedMessage(const absl::Status& status) {
   return message;
 }
 
-// Whether `value` equals the value that another parser reads from the same text.
+// Returns whether `value` equals the value that another JSON parser (nlohmann) reads from the same
+// text.
 bool IsSame(JsonValue value, const OtherJson& other) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (other.is_null()) return value.is_null();
@@ -59,7 +60,8 @@ bool IsSame(JsonValue value, const OtherJson& other) {
   return true;
 }
 
-// Parses a text with both parsers. They must agree, except for our parser's limits.
+// Parses a text with Hearth's JSON parser and with nlohmann's. The results must be equal, unless
+// the text exceeds a limit of Hearth's parser.
 void CompareParsers(absl::string_view text) {
   uint64_t held = 0;
   JsonLimits limits;
@@ -84,8 +86,8 @@ void CompareParsers(absl::string_view text) {
   Require(!other.is_discarded() && IsSame(document->root(), other), "JSON that was read otherwise");
 }
 
-// Parses a body like OpenAiServer. `hold` counts its memory. Returns the error; OK if the body is a
-// valid request.
+// Parses a request body as OpenAiServer does. `hold` counts its memory. Returns OK if the body is a
+// valid request, else the error.
 absl::Status ReadBody(bool is_chat, absl::string_view body,
                       const std::function<bool(uint64_t)>& hold) {
   const absl::StatusOr<JsonDocument> parsed = ParseBody(body, hold);
@@ -99,7 +101,7 @@ absl::Status ReadBody(bool is_chat, absl::string_view body,
   return absl::OkStatus();
 }
 
-// Runs the parsers of /tokenize, of /detokenize and of a time to live on any body.
+// Parses any body with the parsers of /tokenize, of /detokenize and of a time to live.
 void TryOthers(JsonValue body) {
   const absl::StatusOr<OpenAiRequest> tokenize = ParseTokenize(body, kContextTokens);
   if (!tokenize.ok()) CheckedMessage(tokenize.status());
@@ -132,7 +134,7 @@ HttpVerdict CheckHead(const HttpRequest& head) {
   return verdict;
 }
 
-// Handles a request like OpenAiServer, but without a model.
+// Handles an HTTP request as OpenAiServer does, but without a model.
 void Handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   const HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (request.method != "POST") return answer->Send(200, headers, "{}\r\n");
@@ -148,7 +150,7 @@ void Handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answe
   answer->End();
 }
 
-// Small limits, so that inputs reach them.
+// Starts a server with small limits, so that inputs reach the limits.
 HttpServer* Server() {
   static const auto& server = *new std::unique_ptr<HttpServer>([] {
     HttpServer::Options options;
@@ -173,7 +175,7 @@ int Connect() {
   to.sin_port = htons(static_cast<uint16_t>(port));
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   Require(fd >= 0, "no socket");
-  // libFuzzer's timer interrupts the call; the connection may complete meanwhile.
+  // The timer of libFuzzer interrupts connect(), but the connection may be established anyway.
   while (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 && errno != EISCONN) {
     Require(errno == EINTR, "the server takes no connection");
   }
@@ -182,7 +184,7 @@ int Connect() {
   return fd;
 }
 
-// Sends the bytes and closes the sending side. Returns the whole answer.
+// Sends the bytes and closes the sending direction. Returns everything that the server answers.
 std::string Exchange(absl::string_view bytes) {
   const int fd = Connect();
   while (!bytes.empty()) {
@@ -195,20 +197,22 @@ std::string Exchange(absl::string_view bytes) {
   std::string answer;
   char part[16384];
   ssize_t count = 0;
-  // libFuzzer's timer interrupts the call.
+  // The timer of libFuzzer interrupts recv().
   while ((count = recv(fd, part, sizeof(part), 0)) > 0 || (count < 0 && errno == EINTR)) {
     if (count > 0) answer.append(part, static_cast<size_t>(count));
   }
   Require(count == 0 || errno == ECONNRESET, "the server neither answered nor closed");
-  // Close with a reset: thousands of connections per second would otherwise exhaust the ports.
+  // Close the connection with a reset: otherwise thousands of connections per second would use up
+  // the ports.
   const linger reset = {1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   close(fd);
   return answer;
 }
 
-// Checks that the answer's status is allowed; 100 precedes another answer. Bodies here end with a
-// line break and have no other, so the first line of each answer follows a line break.
+// Checks that the status of each response is allowed; status 100 precedes another response. Bodies
+// in this target end with a line break and contain no other, so the first line of each later
+// response follows a line break.
 void TryConnection(absl::string_view bytes) {
   static const auto& statuses =
       *new std::set<int>{100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503};
@@ -223,7 +227,7 @@ void TryConnection(absl::string_view bytes) {
     Require(absl::SimpleAtoi(answer.substr(at, 3), &status) && statuses.count(status) > 0,
             "a status that no caller may get");
   }
-  // Both sides have closed the connection, but the server's thread may still be working on it.
+  // Both ends have closed the connection, but a thread of the server may still be working on it.
   const absl::Time end = absl::Now() + absl::Seconds(kAnswerS);
   while (Server()->held_bytes() > 0) {
     Require(absl::Now() < end, "memory that is held after the end of a connection");
@@ -234,8 +238,8 @@ void TryConnection(absl::string_view bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses: the rest is a connection's bytes, or the JSON of a completion or of a
-// chat.
+// The first byte selects what the other bytes are: the bytes of a connection, the JSON of a
+// completion, or the JSON of a chat.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

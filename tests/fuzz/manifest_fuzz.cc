@@ -1,4 +1,5 @@
-// Manifests and related records that a damaged disk or an attacker may return.
+// Fuzz target: manifests and other stored records, as a damaged disk or an attacker may return
+// them.
 #include "cache_store/disk/stored_records.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -33,7 +34,7 @@ void Try(uint8_t which, const std::string& bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses the parser, and whether the digest is made valid.
+// The first byte selects the parser, and whether the digest of the input is made valid.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

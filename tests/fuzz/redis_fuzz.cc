@@ -1,4 +1,4 @@
-// Data from a Redis server: answers, maps of hash slots, redirections.
+// Fuzz target: data from a Redis server: replies, tables of hash slots, redirections.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -30,7 +30,7 @@ struct Read {
   bool fails = false;
 };
 
-// Copies the bytes that fit into the reader.
+// Copies as many of the bytes as the reader accepts.
 void FeedReader(absl::string_view bytes, ReplyReader* reader) {
   const absl::Span<char> room = reader->Room();
   const size_t count = std::min(bytes.size(), room.size());
@@ -79,7 +79,8 @@ void TryReply(const RedisReply& reply, const ReplyLimits& limits) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses the limits, the second how the rest is divided into pieces.
+// The first byte selects the limits; the second selects how the other bytes are divided into
+// pieces.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const hearth::ReplyLimits limits =

@@ -21,5 +21,5 @@ int main(int argc, char** argv) {
     }
   }
   std::printf("%zu inputs\n", files);
-  return files > 0 ? 0 : 1;  // an empty corpus tests nothing
+  return files > 0 ? 0 : 1;  // fails if the corpus is empty, because then nothing was tested
 }

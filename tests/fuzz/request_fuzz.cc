@@ -1,4 +1,5 @@
-// Requests from an untrusted caller to a store in RAM: parsed, looked up, published.
+// Fuzz target: requests of an untrusted caller to a store in RAM, which are parsed, looked up and
+// published.
 #include <memory>
 
 #include "cache_store/store/tiered_store.h"
@@ -46,7 +47,8 @@ void TryFetch(absl::string_view bytes) {
   }
 }
 
-// Feeds the messages of a publish stream, each with its length in the two bytes before it.
+// Sends the messages of a publish stream to the store. Two bytes before each message are its
+// length.
 void TryPublish(absl::string_view bytes) {
   std::unique_ptr<PublishSession> session;
   std::unique_ptr<SliceAssembler> assembler;
@@ -97,7 +99,7 @@ void TryOther(absl::string_view bytes) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses the request.
+// The first byte selects the kind of request.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -91,7 +91,7 @@ std::string WholePublish() {
   return stream + Framed(commit);
 }
 
-// The first byte of an answer chooses how it is divided into pieces.
+// The first byte of a reply selects how the reply is divided into pieces.
 void WriteRedisSeeds(const std::filesystem::path& folder) {
   SeedFolder redis{folder};
   const std::string node = "*3\r\n$9\r\n127.0.0.1\r\n:7000\r\n$2\r\nid\r\n";
@@ -108,7 +108,8 @@ std::string Post(const std::string& path, const std::string& more, const std::st
          more + "\r\n" + body;
 }
 
-// Kind 0: the bytes of a connection; 1 and 3: the body of a completion and of a chat.
+// The first byte is the kind: 0 for the bytes of a connection, 1 for the body of a completion, 3
+// for the body of a chat.
 void WriteHttpSeeds(const std::filesystem::path& folder) {
   SeedFolder http{folder};
   const std::string chat =

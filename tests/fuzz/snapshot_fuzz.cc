@@ -1,4 +1,5 @@
-// Untrusted snapshot files: the header, the slices' digests, the check against a model.
+// Fuzz target: untrusted snapshot files. Parses the header, verifies the digests of the slices, and
+// compares the state with a model.
 #include "proto/snapshot_format.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/proto/tiny_snapshot.h"
@@ -22,8 +23,8 @@ void Try(absl::string_view file) {
 }  // namespace
 }  // namespace hearth
 
-// If the first byte is odd, the last 8 bytes become a valid digest, as of a file that is only a
-// header.
+// If the first byte is odd, the last 8 bytes are replaced by a valid digest, so the input is a file
+// with only a header.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);

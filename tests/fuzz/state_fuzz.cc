@@ -1,4 +1,5 @@
-// Untrusted saved states: the prelude, the state, and its agreement with the snapshot.
+// Fuzz target: untrusted saved states. Parses the prelude and the state, and checks that the state
+// agrees with its snapshot.
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
 #include "proto/state_format.h"
@@ -16,7 +17,7 @@ void Try(absl::string_view file) {
           "a state was accepted that has another encoding");
 }
 
-// Returns the file with a valid digest of its header, if it has a header.
+// Returns the file with a valid digest of its header, if the file is long enough for a header.
 std::string WithDigest(absl::string_view file) {
   std::string sealed(file);
   if (sealed.size() < kStatePreludeBytes) return sealed;
@@ -31,7 +32,7 @@ std::string WithDigest(absl::string_view file) {
 }  // namespace
 }  // namespace hearth
 
-// The first byte chooses whether the state gets a valid digest.
+// The first byte selects whether the digest of the state is made valid.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);

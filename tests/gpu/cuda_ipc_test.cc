@@ -1,4 +1,4 @@
-// One process exports device memory and another maps it: two real processes, one device.
+// One process exports memory of a CUDA device, and a second process maps it.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ TEST(CudaIpc, ExportedMemoryReadByOtherProcess) {
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
   const std::string hex =
       absl::BytesToHexString({reinterpret_cast<const char*>(&*handle), sizeof(*handle)});
-  // A CUDA context does not survive fork, so the reader is a new process of this program.
+  // Starts this program again as the reader, because a CUDA context does not survive fork.
   EXPECT_EQ(
       std::system(absl::StrCat(kHandle, "=", hex, " '", self, "' --gtest_also_run_disabled_tests",
                                " --gtest_filter=CudaIpc.DISABLED_Reader")

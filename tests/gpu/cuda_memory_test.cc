@@ -1,4 +1,5 @@
-// Device memory through the CUDA runtime: bytes read back equal the bytes written.
+// Device memory through the CUDA runtime: the bytes that are read equal the bytes that were
+// written.
 #include "cache_store/memory/cuda_memory.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ std::vector<std::byte> RandomBytes(size_t count, uint32_t seed) {
   return bytes;
 }
 
-// Returns 64 MiB of device 0; null if there is no device, with the reason in `why`.
+// Returns 64 MiB of memory of device 0. If there is no device, returns null and stores the reason
+// in `why`.
 std::shared_ptr<DeviceMemory> Device(std::string* why) {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, 64 * kMiB);
   if (memory.ok()) return *std::move(memory);
@@ -69,7 +71,7 @@ TEST(CudaMemory, GpuTierSurvivesEvictions) {
   for (uint32_t object = 0; object < 100; ++object) {
     const std::vector<std::byte> bytes = RandomBytes(3 * kMiB + object, object);
     const StoredSlice slice{object, 0, bytes.size(), SliceDigest(bytes.data(), bytes.size())};
-    // CopyIn reads the bytes back and compares
+    // CopyIn also reads the copied bytes back and compares them with the source.
     const auto copy = tier.CopyIn({{slice, CopySlice(bytes)}});
     ASSERT_TRUE(copy.ok()) << copy.status();
     tier.MakeVisible(object, *copy);

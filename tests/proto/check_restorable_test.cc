@@ -10,7 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Checks a saved state with a changed manifest against the model that saved it.
+// Changes the manifest of a saved state, and compares the state with the model that saved it.
 absl::Status CheckChanged(void (*change)(Manifest*)) {
   SnapshotHeader header = ParseSnapshotHeader(TinyFile()).value();
   change(&header.manifest);

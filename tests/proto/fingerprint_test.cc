@@ -90,7 +90,7 @@ TEST(FingerprintTest, PageBytesFieldSetsSliceSize) {
   EXPECT_TRUE(layout.MayEndAt(32));
   EXPECT_FALSE(layout.MayEndAt(33));
   EXPECT_TRUE(TinyFingerprint().Layout()->MayEndAt(33));
-  // The dtype of pages is the engine's own name.
+  // With pages, kv_dtype is a name that only the engine understands.
   EXPECT_EQ(LayoutError({"kv_dtype", std::string("int3")}, PageFields()), "");
   // With object_layout 1, page_bytes has no effect.
   EXPECT_EQ(Fingerprint::Create(With({"page_bytes", uint64_t{72}}))->Layout()->SliceBytes(16),
@@ -123,7 +123,7 @@ TEST(FingerprintTest, InvalidPageSizeErrorNamesField) {
 
 TEST(FingerprintTest, ComparisonNamesEveryDifference) {
   std::vector<FingerprintField> fields = With({"window", uint64_t{9}});
-  fields.erase(fields.begin());  // chunk_tokens
+  fields.erase(fields.begin());  // removes chunk_tokens
   fields.push_back({"weights", std::string("abc")});
   const auto differences = Compare(TinyFingerprint(), Fingerprint::Create(fields).value());
   ASSERT_EQ(differences.size(), 3u);

@@ -1,5 +1,6 @@
-// The published bytes. If a test here fails, the format or a key has changed, and data stored by
-// earlier releases becomes unreadable or cannot be found. Give the change a new version instead.
+// Tests that the formats still have their published bytes. If a test here fails, a format or a key
+// has changed: data stored by earlier releases could not be read or found. Give the changed format
+// a new version instead.
 #include <gtest/gtest.h>
 
 #include <fstream>

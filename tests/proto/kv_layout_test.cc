@@ -48,7 +48,7 @@ TEST(KvLayoutTest, SizesMatchGemma27B) {
   EXPECT_EQ(layout.SliceBytes(128), 1u << 20);
   EXPECT_EQ(layout.LayersOf(LayerGroup::kGlobal).size(), 10u);
   EXPECT_EQ(layout.LayerCount(LayerGroup::kGlobal), 10u);
-  // 52 local layers of 1 MiB.
+  // 52 local layers with 1 MiB each.
   EXPECT_EQ(layout.ObjectBytes(128, LayerGroup::kLocal), 52u << 20);
 }
 

@@ -63,7 +63,8 @@ TEST(KvQuantization, OnlyWholeChunksAreQuantized) {
     EXPECT_EQ(layout.SliceBytes(128) % 64, 0u);
     EXPECT_EQ(layout.SliceBytes(127), layout.PlainSliceBytes(127));
   }
-  // With bfloat16 rows, whole chunks have the same size, and shorter objects half of theirs.
+  // Compared with float32 rows: a whole chunk has the same size, because it is quantized; a shorter
+  // object has half the size.
   const size_t sealed = layout.SliceBytes(128), open = layout.SliceBytes(127);
   layout.dtype = KvDtype::kBFloat16;
   ASSERT_TRUE(layout.Validate().ok());

@@ -1,4 +1,5 @@
-// Parsers get bytes from disks, networks and untrusted callers. For any bytes they return a status.
+// Parsers get bytes from disks, networks and untrusted callers. For any input they must return a
+// value or an error, without reading outside the input.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// Replaces the digest in the last 8 bytes by a valid one, so that parsing continues past it.
+// Replaces the last 8 bytes by a valid digest, so that the parser reads past the digest check.
 std::string Resealed(std::string bytes) {
   bytes.resize(bytes.size() - 8);
   AppendU64(&bytes, SliceDigest(bytes.data(), bytes.size()));
@@ -90,7 +91,8 @@ TEST(ParserRobustnessTest, ForgedHeaderKeepsSlicesInsideFile) {
     } else {
       ASSERT_EQ(header.status().code(), absl::StatusCode::kDataLoss) << bit;
     }
-    // Verification reads every slice that the header announces, and must not read outside the file.
+    // VerifySnapshotFile reads every slice that the forged header announces. It must not read
+    // outside the file.
     VerifySnapshotFile(forged).IgnoreError();
   }
 }

@@ -39,7 +39,7 @@ TEST(PrefixKeyTest, ChunkIdIsPositiveAsInt64) {
   }
   Digest key{};
   key[0] = 0x0d;
-  key[7] = 0xff;  // the two highest bits of this byte are not part of the id
+  key[7] = 0xff;  // the two highest bits of key[7] are not part of the id
   key[8] = 0xee;
   EXPECT_EQ(ChunkId(key), 0x7f0000000000000du);
 }

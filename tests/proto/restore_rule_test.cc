@@ -26,7 +26,7 @@ KvLayout LayoutOf(uint32_t chunk_tokens, uint32_t window) {
   return layout;
 }
 
-// Returns how many objects of the group cover each token of [0, boundary).
+// Returns, for each token of [0, boundary), how many objects of the group contain it.
 std::vector<int> Coverage(const std::vector<ObjectId>& objects, LayerGroup group,
                           uint32_t boundary) {
   std::vector<int> covered(boundary, 0);
@@ -52,7 +52,7 @@ TEST(NeededObjectsTest, CoversGlobalPrefixAndLocalWindow) {
         for (uint32_t t = tail; t < boundary; ++t) {
           ASSERT_EQ(local[t], 1) << "C " << chunk << " W " << window << " B " << boundary;
         }
-        // No more than the tail needs: every local object overlaps the tail.
+        // There are no unneeded objects: every local object overlaps the last window of tokens.
         for (const ObjectId& id : needed) {
           if (id.group == LayerGroup::kLocal) {
             ASSERT_GT(id.begin + id.tokens, tail);
@@ -70,19 +70,19 @@ TEST(NeededObjectsTest, KeptBoundaryHasAllNeededObjects) {
       for (uint32_t tokens = 1; tokens <= 4 * chunk + 2; ++tokens) {
         const Positions cuts = {std::max(1u, tokens / 3), std::max(2u, tokens / 3 + 1)};
         const Positions sent = tokens < 2 ? Positions{} : cuts;
-        // Store the objects of all kept boundaries.
+        // Store the objects of all boundaries that are worth keeping.
         std::set<ObjectId> stored;
         const Positions kept = KeptBoundaries(tokens, sent, 0, 0, chunk);
         for (uint32_t boundary : kept) {
           for (const ObjectId& id : NeededObjects(layout, boundary)) stored.insert(id);
         }
-        // Look up a later, longer prompt with the same cuts.
+        // Look up a later, longer prompt that has the same cuts.
         const Positions candidates = RestoreCandidates(tokens + 50, sent, chunk);
         for (uint32_t boundary : kept) {
           ASSERT_TRUE(std::binary_search(candidates.begin(), candidates.end(), boundary));
         }
-        // Load: a candidate is complete if all needed objects are stored. Kept boundaries must be
-        // complete; boundaries past the prompt must not.
+        // A candidate can be restored if all objects that it needs are stored. Kept boundaries must
+        // be restorable; boundaries after the prompt's end must not be.
         for (uint32_t boundary : candidates) {
           const std::vector<ObjectId> needed = NeededObjects(layout, boundary);
           const bool complete = std::all_of(needed.begin(), needed.end(), [&](const ObjectId& id) {
@@ -106,7 +106,8 @@ TEST(NeededObjectsTest, EmptyGroupNeedsNoObjects) {
 }
 
 TEST(NeededObjectsTest, LongerWindowNeedsOneMoreObject) {
-  // With W - 1 = 16, the tail of boundary 32 begins at 16; with W - 1 = 17, at 15.
+  // With a window of 17, the local objects for boundary 32 begin at token 16; with a window of 18,
+  // at token 15.
   const std::vector<ObjectId> short_tail = NeededObjects(LayoutOf(16, 17), 32);
   const std::vector<ObjectId> long_tail = NeededObjects(LayoutOf(16, 18), 32);
   EXPECT_THAT(short_tail, ElementsAre(ObjectId{0, 16, LayerGroup::kGlobal},
@@ -123,7 +124,7 @@ TEST(StepEndsTest, StepsEndAtChunksAndBreakpoints) {
 }
 
 TEST(StepEndsTest, WarmRunUsesStepsOfColdRun) {
-  // A warm request computes only the tokens after its restore point, in the same steps as a cold
+  // A request that restores a prefix computes only the tokens after it, in the same steps as a cold
   // run.
   for (uint32_t boundary : {100u, 128u, 256u}) {
     Positions cold = StepEnds(500, Positions{100, 256}, 128);
@@ -164,7 +165,7 @@ TEST(KeptBoundariesTest, BreakpointAndLastChunkKept) {
 TEST(KeptBoundariesTest, DivergencePointIsKept) {
   EXPECT_THAT(KeptBoundaries(3000, Positions{}, 1000, 0, 128), ElementsAre(896, 2944));
   EXPECT_THAT(KeptBoundaries(3000, Positions{}, 1000, 896, 128), ElementsAre(2944));
-  // The store may know more tokens than this prompt has.
+  // The store may have matched more tokens than this prompt has.
   EXPECT_THAT(KeptBoundaries(256, Positions{}, 4096, 128, 128), ElementsAre(256));
 }
 

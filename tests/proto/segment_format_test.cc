@@ -86,7 +86,7 @@ TEST(SegmentFormat, WrongFileSizeOrVersionRefused) {
   std::string other = good;
   other[16] = 3;
   refused(other, layout.file_bytes(), "version 3");
-  // If the lowest byte of any other field changes, the header contradicts itself.
+  // Each other field: if its lowest byte changes, the header contradicts itself.
   for (const size_t at : {20, 24, 32}) {
     other = good;
     other[at] ^= 1;

@@ -49,7 +49,8 @@ TEST(ManifestTest, InvalidManifestErrorNamesReason) {
               HasSubstr("is not needed"));
 }
 
-// Objects take more memory after parsing than in the file, so their number is limited.
+// An object takes more memory after parsing than in the file, so the parser limits the number of
+// objects.
 TEST(ManifestTest, TooManyObjectsAreRefused) {
   Manifest manifest = TinyManifest();
   manifest.objects.assign(1000, ManifestObject());

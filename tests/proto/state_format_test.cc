@@ -15,13 +15,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Returns the offset of the header's digest, the end of the bytes that it covers.
+// Returns the offset of the header's digest, which is also the number of bytes that the digest
+// covers.
 size_t DigestAt(const std::string& file) {
   ByteReader reader(absl::string_view(file).substr(12));
   return kStatePreludeBytes + reader.U32("body");
 }
 
-// Replaces the digest by a valid one.
+// Returns the file with a valid digest of its header.
 std::string Resealed(std::string file) {
   const size_t at = DigestAt(file);
   if (at + 8 > file.size()) return file;
@@ -30,7 +31,7 @@ std::string Resealed(std::string file) {
   return file.replace(at, digest.size(), digest);
 }
 
-// Parses a file of a changed state with the tiny snapshot.
+// Changes a saved state, writes it with the tiny snapshot, and parses the file.
 absl::Status ParsedAs(void (*change)(SavedState*)) {
   SavedState state = TinyState();
   change(&state);
@@ -152,7 +153,7 @@ TEST(StateFormatTest, AcceptedForgedStateReserializesEqually) {
   EXPECT_GT(refused, 100);
 }
 
-// The names are forwarded as text.
+// Request id and adapter name are put into logs and messages without escapes.
 TEST(StateFormat, InvalidStateNamesRefused) {
   for (const char* name : {"\xff\xfe", "a b", "a\nb"}) {
     SavedState state = TinyState();

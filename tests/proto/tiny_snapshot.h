@@ -1,6 +1,8 @@
-// The example snapshots of the format's tests and of docs/dev/snapshot-format.md. Tiny: two layers,
-// one of them sliding-window, 20 tokens in chunks of 16, so that every kind of object occurs.
-// Pages: an engine's pages, 48 tokens in blocks of 16. Pure functions.
+// The example snapshots of the format's tests and of docs/dev/snapshot-format.md.
+//
+// Tiny: two layers, one of them with a sliding window, and 20 tokens in chunks of 16, so that every
+// kind of object occurs. Pages: opaque pages of an inference engine, 48 tokens in blocks of 16.
+// Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_
 #define HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_
 
@@ -44,7 +46,7 @@ inline std::vector<FingerprintField> PageFields() {
           {"window", uint64_t{24}}};
 }
 
-// Returns `fields` with one field changed or added.
+// Returns a copy of `fields` in which one field was changed or added.
 inline std::vector<FingerprintField> With(std::vector<FingerprintField> fields,
                                           FingerprintField changed) {
   for (FingerprintField& field : fields) {
@@ -61,14 +63,14 @@ inline Fingerprint PageFingerprint() { return Fingerprint::Create(PageFields()).
 
 inline Fingerprint TinyFingerprint() { return Fingerprint::Create(TinyFields()).value(); }
 
-// Returns the bytes of the file's n-th slice: byte i is n * 37 + i * 11.
+// Returns the bytes of slice number n: byte i is n * 37 + i * 11.
 inline std::string TinySlice(size_t n, size_t bytes) {
   std::string slice(bytes, '\0');
   for (size_t i = 0; i < bytes; ++i) slice[i] = static_cast<char>(n * 37 + i * 11);
   return slice;
 }
 
-// Returns a manifest of the tokens 2, 3, ...
+// Returns a manifest of `tokens` tokens with the ids 2, 3, ...
 inline Manifest ManifestOf(const Fingerprint& fingerprint, uint32_t tokens) {
   const KvLayout layout = fingerprint.Layout().value();
   Manifest manifest;
@@ -97,7 +99,7 @@ inline Manifest TinyManifest() {
 
 inline Manifest PageManifest() { return ManifestOf(PageFingerprint(), 48); }
 
-// Returns the whole file, as an exporter writes it.
+// Returns the bytes of a snapshot file, as an export writes it.
 inline std::string FileOf(const Fingerprint& fingerprint, const Manifest& manifest) {
   std::string file = BuildSnapshotHeader(fingerprint, manifest).value();
   const SnapshotHeader header = ParseSnapshotHeader(file).value();

@@ -1,5 +1,5 @@
-// The saved inference of the state format's tests: the tokens of the tiny snapshot and one more.
-// Pure functions.
+// The saved inference for tests of the state format: the tokens of the tiny snapshot and one more
+// token. Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_STATE_H_
 #define HEARTH_TESTS_PROTO_TINY_STATE_H_
 

@@ -1,5 +1,5 @@
-// Hashing leaves the upper halves of the vector registers unused; otherwise other code would run
-// slower.
+// Tests that hashing clears the upper halves of the CPU's vector registers; otherwise later code
+// runs slower.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace hearth {
 namespace {
 
 #if defined(__x86_64__)
-// Whether the CPU reports which registers are in use (XGETBV with ECX = 1).
+// Returns whether the CPU can report which registers are in use (XGETBV with ECX = 1).
 bool ReportsRegistersInUse() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool has_xgetbv = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_OSXSAVE) != 0;
   return has_xgetbv && __get_cpuid_count(0xD, 1, &a, &b, &c, &d) != 0 && (a & 4) != 0;
 }
 
-// Whether the upper halves of registers 0 to 15 are in use, those of 256 bits or those of 512.
+// Returns whether the upper halves of vector registers 0 to 15 are in use, for 256 or 512 bits.
 bool UpperHalvesAreInUse() {
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));

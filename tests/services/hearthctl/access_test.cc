@@ -1,4 +1,4 @@
-// hearthctl with a store that checks identities, over TLS on a real socket.
+// hearthctl calls a store that checks identities, with TLS on a TCP connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -153,7 +153,8 @@ TEST_F(AccessTest, TlsMismatchIsExplained) {
   const CliResult stranger = RunCli({"stats", "--store", server_->address(), "--tls-ca",
                                      secrets_.Write("other.pem", other.certificate())});
   EXPECT_EQ(stranger.code, kExitUnreachable);
-  // Both authorities have the same name: OpenSSL reports a wrong signature.
+  // Both certificate authorities have the same name, so OpenSSL reports a wrong signature instead
+  // of an unknown authority.
   EXPECT_THAT(stranger.err, HasSubstr("TLS failed: "));
 }
 

@@ -17,7 +17,7 @@ TEST(ChatCommandTest, ErrorNamesWorkerIfFailoverFails) {
   const std::string token = folder.Write("token", "a-token-of-thirty-two-characters");
   ASSERT_EQ(::chmod(token.c_str(), 0600), 0);
   first.failure_between_words = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-  // without its token the client cannot connect
+  // without the token file, chat cannot connect to the second worker
   first.between_words = [&] { ::unlink(token.c_str()); };
   const CliResult result = RunCli(
       {"chat", "--token-file", token, "--worker", first.address(), "--worker", second.address()},

@@ -69,7 +69,8 @@ TEST(ReadTextFileTest, EmptyFileIsRead) {
   EXPECT_EQ(*text, "");
 }
 
-// Limits of well-formed sequences: Unicode table 3-7.
+// The first and last well-formed byte sequences of Unicode table 3-7, and ill-formed ones next to
+// them.
 TEST(CheckUtf8Test, FirstInvalidSequenceIsNamed) {
   for (const char* good : {"", "a\n\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF",
                            "\xEE\x80\x80\xEF\xBF\xBF", "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"}) {
@@ -92,7 +93,8 @@ TEST(ReadTextFileTest, FolderIsRefused) {
 }
 
 TEST(ReadTextFileTest, ReadErrorIsReported) {
-  // Opening succeeds, but reading at offset 0 fails with EIO, because nothing is mapped there.
+  // Opening /proc/self/mem succeeds, but a read at offset 0 fails with EIO, because no memory is
+  // mapped there.
   const absl::Status status = ReadTextFile("/proc/self/mem").status();
   EXPECT_THAT(status.message(), HasSubstr("cannot read /proc/self/mem"));
 }

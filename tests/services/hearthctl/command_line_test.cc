@@ -23,7 +23,8 @@ int Paint(const PaintFlags& flags, Console& console) {
 }
 int Wash(const PaintFlags&, Console&) { return 8; }
 
-// A program "tool" with the commands "paint" and "wash"; the flags of "paint" are under test.
+// Declares a program "tool" with the commands "paint" and "wash". The tests parse the flags of
+// "paint".
 class CommandLineTest : public ::testing::Test {
  protected:
   std::optional<int> Parse(const std::vector<std::string>& words) {
@@ -43,7 +44,7 @@ class CommandLineTest : public ::testing::Test {
   CLI::App* const paint_ = added_.first;
   CLI::App* const wash_ = line_.Add("wash", "Take dirt off it", "Wash's end.", Wash).first;
   std::string out_, err_;
-  int ran_ = 0;  // the command's exit code
+  int ran_ = 0;  // exit code that the command returns
 };
 
 TEST_F(CommandLineTest, ChosenCommandRunsWithFlags) {

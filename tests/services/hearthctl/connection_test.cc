@@ -1,4 +1,4 @@
-// How long hearthctl waits for a server.
+// Tests how long hearthctl waits for a server.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Listens on a socket file, and closes the first connection.
+// A server that listens on a unix socket and closes the first connection.
 class HangUp {
  public:
   explicit HangUp(const std::string& path) : path_(path), fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
@@ -31,8 +31,8 @@ class HangUp {
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(fd_, 8), 0);
   }
-  // Accepts one connection, stops listening, then closes the connection after `silent_ms`. Returns
-  // whether the client was still connected at the end.
+  // Accepts one connection and stops listening. Closes the connection after `silent_ms`
+  // milliseconds. Returns whether the client was still connected at that time.
   bool TakeOneCall(int silent_ms = 0) {
     const int caller = accept(fd_, nullptr, nullptr);
     unlink(path_.c_str());
@@ -56,7 +56,7 @@ TEST(ConnectionTest, WaitFlagWaitsForLateServer) {
   std::thread client([&] {
     result = RunCli({"stats", "--store", "unix:" + path, "--wait", "60"});
   });
-  early.TakeOneCall();  // the first attempt fails
+  early.TakeOneCall();  // makes the client's first attempt fail
   StoreServer server(StoreServer::SmallStore(""), "unix:" + path);
   client.join();
   EXPECT_EQ(result.code, kExitOk) << result.err;
@@ -74,7 +74,8 @@ TEST(ConnectionTest, FirstRefusalFailsWithoutWaitFlag) {
   EXPECT_THAT(result.err, HasSubstr("no store at unix:" + path));
 }
 
-// A server on a busy machine answers late. A cache client would have given up by then.
+// On a busy machine a server may need seconds to answer. hearthctl must wait, although a worker's
+// calls to its cache would have timed out.
 TEST(ConnectionTest, SlowServerIsNotAbandoned) {
   TestFolder folder;
   const std::string path = folder.path() + "/s";

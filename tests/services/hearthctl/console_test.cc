@@ -1,4 +1,4 @@
-// No untrusted text controls a terminal, and lost output is reported.
+// Tests that untrusted text cannot control the terminal, and that hearthctl reports lost output.
 #include "services/cli/console.h"
 
 #include <fcntl.h>
@@ -77,7 +77,8 @@ TEST(SafeStreamTest, AnswerToFileIsUnchanged) {
   EXPECT_EQ(json.last()["text"], "\x1b[31m there");
 }
 
-// Runs hearthctl with the output `out`. Returns its exit code and its errors.
+// Runs hearthctl with `out` as its standard output. Returns the exit code and the text of standard
+// error.
 std::pair<int, std::string> RunInto(std::ostream& out, std::vector<const char*> words) {
   std::istringstream in;
   std::ostringstream err;
@@ -112,7 +113,7 @@ TEST(LostOutputTest, ClosedPipeEndsCallSilently) {
   const auto [code, err] = RunInto(out, {"generate", "a", "--worker", worker.address().c_str()});
   EXPECT_EQ(code, kExitFailed);
   EXPECT_EQ(err, "");
-  ended.Notify();  // only now the worker may send its second word
+  ended.Notify();  // from now on the worker may send its second word
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// hearthctl diff: differences between two snapshot files.
+// Tests of hearthctl diff, which prints the differences between two snapshot files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Returns a snapshot file of the tiny manifest with other fields and another first token; `change`
+// Returns a snapshot file like the tiny one, with these fields and another first token. `change`
 // edits its first slice.
 std::string Changed(const std::vector<FingerprintField>& fields, uint32_t first_token,
                     void (*change)(std::string* slice)) {
@@ -45,7 +45,7 @@ TEST(DiffCommand, DifferingFieldTokenAndSliceNamed) {
   for (FingerprintField& field : fields) {
     if (field.name == "vocab_size") field.value = uint64_t{65};
   }
-  // 1.0 and 1.5 as float16: the tiny file's first slice has neither value.
+  // The bits of 1.0 and 1.5 in float16. The first slice of the tiny file has neither value.
   const std::string b = folder.Write("b", Changed(fields, 3, [](std::string* slice) {
                                        (*slice)[0] = '\0';
                                        (*slice)[1] = '\x3C';

@@ -28,28 +28,30 @@ class FakeWorker final : public v1::Inference::Service {
   ~FakeWorker() override;
   const std::string& address() const { return address_; }
 
-  // Options.
-  grpc::Status failure = grpc::Status::OK;   // if not OK, the result of every call
-  v1::ExplainResponse explained;             // if its summary is set, Explain's answer
-  grpc::Status prefill_failure;              // if not OK, Prefill's result
-  bool answers_get_model = false;            // GetModel ignores `failure`
-  std::string field_dtype;                   // if set, the fingerprint's field dtype
-  bool store_works = true;                   // false: Prefill computes and publishes nothing
-  std::string first_word = "Hello";          // first word of each answer
-  std::function<void()> between_words;       // called between the words of Generate
-  grpc::Status failure_between_words;        // if not OK, ends Generate between the words
-  std::set<uint32_t> without_restore_point;  // boundaries for which Explain has no id
-  std::string unreachable_store;             // GetModel's unreachable_store
+  // Options, set by the test.
+  grpc::Status failure = grpc::Status::OK;  // if not OK, every call ends with this error
+  v1::ExplainResponse explained;  // if its summary is set, the response of Explain
+  grpc::Status prefill_failure;  // if not OK, Prefill ends with this error
+  bool answers_get_model = false;  // if true, GetModel succeeds even if `failure` is set
+  std::string field_dtype;  // if not empty, value of the fingerprint's field dtype
+  bool store_works = true;  // if false, Prefill computes the prompt but publishes nothing
+  std::string first_word = "Hello";  // the first word of each answer
+  std::function<void()> between_words;  // called between the two words of an answer
+  // if not OK, Generate ends with this error between the two words
+  grpc::Status failure_between_words;
+  // boundaries for which Explain returns no restore point id
+  std::set<uint32_t> without_restore_point;
+  std::string unreachable_store;  // value of unreachable_store in the response of GetModel
 
-  // Returns the id that Explain gives the restore point at `boundary`.
+  // Returns the restore point id that Explain reports for `boundary`.
   static std::string RestorePointId(uint32_t boundary);
 
-  // Records.
+  // Records of the received requests.
   std::vector<v1::GenerateRequest> generated;
-  std::vector<absl::Time> deadlines;  // of the requests in `generated`
+  std::vector<absl::Time> deadlines;  // deadlines of the requests in `generated`
   std::vector<v1::PrefillRequest> prefilled;
   std::vector<v1::TokenizeRequest> tokenized;
-  std::set<std::string> stored;  // rendered prompts that were stored
+  std::set<std::string> stored;  // texts of the prompts that were stored
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -64,7 +66,7 @@ class FakeWorker final : public v1::Inference::Service {
 
  private:
   std::string address_;
-  std::mutex mutex_;  // calls of Generate may run concurrently
+  std::mutex mutex_;  // guards the records, because calls of Generate may run concurrently
 
   std::unique_ptr<grpc::Server> server_;
 };

@@ -1,5 +1,5 @@
-// Death tests run in separate processes, because all threads of a process must leave SIGINT to the
-// watcher, and threads of other tests do not.
+// These tests run in separate processes (death tests): all threads of a process must block SIGINT
+// so that only the Interrupt's thread gets it, but the threads of other tests do not block it.
 #include "services/hearthctl/interrupt.h"
 
 #include <gtest/gtest.h>

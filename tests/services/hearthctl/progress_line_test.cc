@@ -9,7 +9,7 @@ namespace {
 
 class ProgressLineTest : public ::testing::Test {
  protected:
-  // Returns the text written since the last call.
+  // Returns the text that the line has written since the previous call.
   std::string Said() {
     std::string said = err_.str();
     err_.str("");

@@ -1,4 +1,4 @@
-// Runs hearthctl in this process, as a shell would.
+// Runs hearthctl in the test's process, as a shell would run it.
 //
 // Thread safety: pure functions, except for effects of the command.
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_RUN_CLI_H_
@@ -19,13 +19,14 @@ namespace hearth {
 struct CliResult {
   int code = 0;
   std::string out, err;
-  std::vector<Json> objects;  // lines of `out` that are JSON objects
+  std::vector<Json> objects;  // the lines of `out` that are JSON objects, parsed
 
-  // Returns the last object; an empty object if there is none.
+  // Returns the last JSON object of the output; an empty object if there is none.
   Json last() const { return objects.empty() ? Json::object() : objects.back(); }
 };
 
-// `progress`: as if `err` were a terminal. `program`: the program to run.
+// Runs a program. `progress`: behave as if standard error were a terminal. `program`: the program
+// to run; default: hearthctl.
 CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "",
                  bool progress = false,
                  int (*program)(int, const char* const*, Console&) = RunHearthctl);

@@ -8,8 +8,8 @@
 namespace hearth {
 namespace {
 
-// Slices 0..3 of the tiny file belong to objects 0..3, one layer each: layer 1 is global, layer 0
-// local.
+// In the tiny file each object has one layer, so slice i belongs to object i. Layer 1 is global,
+// layer 0 is local.
 absl::Status WriteTiny(SnapshotWriter* writer, size_t object, const std::string& data,
                        uint64_t offset = 0) {
   return writer->WriteSlice(object, object % 2 == 0 ? 1 : 0, offset, data);

@@ -1,4 +1,4 @@
-// Commands that call a store, with a real store in this process.
+// Tests of commands that call a store. The store runs in the test's process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST_F(StoreCommandsTest, ExportIsNotCountedAsHit) {
 }
 
 TEST_F(StoreCommandsTest, LastScrubTimeIsReadable) {
-  // The first scrub starts when the store opens and finds nothing to read.
+  // Wait for the first scrub, which starts when the store opens and finds nothing to read.
   while (Run({"stats"}).last()["counters"]["last_full_scrub_unix_s"] == 0) {
   }
   const CliResult human = RunCli({"stats", "--store", server_.address()});

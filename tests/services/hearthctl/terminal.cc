@@ -40,7 +40,7 @@ Terminal::Terminal(const std::vector<std::string>& arguments,
   process_ = forkpty(&file_, nullptr, nullptr, &size);
   EXPECT_GE(process_, 0);
   if (process_ != 0) return;
-  // After the fork, other threads' locks may be held: only call execve.
+  // After fork in a process with threads, locks may be held forever, so only call execve.
   execve(argv[0], argv.data(), envp.data());
   _exit(127);
 }
@@ -61,7 +61,7 @@ bool Terminal::ReadMore() {
   if (poll(&ready, 1, kMinuteMs) <= 0) return false;
   char bytes[4096];
   const ssize_t count = read(file_, bytes, sizeof(bytes));
-  if (count <= 0) return false;  // EIO: the program has ended
+  if (count <= 0) return false;  // end of file or EIO: the program has ended
   screen_.append(bytes, static_cast<size_t>(count));
   return true;
 }

@@ -14,7 +14,7 @@ namespace hearth {
 
 class Terminal {
  public:
-  // Starts hearthctl with `variables` added to a small environment.
+  // Starts hearthctl. `variables` are added to a minimal environment.
   explicit Terminal(const std::vector<std::string>& arguments,
                     const std::map<std::string, std::string>& variables = {});
   ~Terminal();
@@ -22,13 +22,13 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   void Type(const std::string& text);
-  // Reads until the output after the last match contains `text`. Returns false if the program ends
-  // first, or nothing is printed for a minute.
+  // Reads output until it contains `text`; skips output up to the previous match. Returns false if
+  // the program ends first, or if it prints nothing for a minute.
   bool WaitFor(const std::string& text);
-  // Reads the rest of the output. Returns the status of waitpid.
+  // Reads the rest of the output and waits for the program's end. Returns the status from waitpid.
   int WaitEnd();
 
-  // Whether the terminal echoes input and passes it line by line.
+  // Returns whether the terminal echoes input and delivers it line by line.
   bool EchoesInput() const;
   const std::string& screen() const { return screen_; }
 

@@ -1,4 +1,4 @@
-// hearthctl on a pseudo terminal.
+// Tests of hearthctl on a pseudo terminal.
 #include "tests/services/hearthctl/terminal.h"
 
 #include <gmock/gmock.h>
@@ -40,12 +40,12 @@ TEST(TerminalTest, AnswerEscapesControlSequences) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-// Waits until line editing is on: the prompt is shown and bracketed paste is enabled.
+// Waits until a line can be edited: the prompt is shown, and bracketed paste is enabled.
 bool WaitForPrompt(Terminal* terminal) {
   return terminal->WaitFor("you> ") && terminal->WaitFor("\x1b[?2004h");
 }
 
-// Returns the text of the last user message sent to the worker.
+// Returns the text of the last user message that was sent to the worker.
 std::string LastQuestion(const FakeWorker& worker) {
   const v1::Chat& chat = worker.generated.back().prompt().chat();
   return chat.messages(chat.messages_size() - 1).parts(0).text();
@@ -55,7 +55,7 @@ TEST(TerminalTest, ChatLineCanBeEditedAndRecalled) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));
-  // Cursor left three times, delete a letter, insert two; then Return.
+  // Keys: cursor left three times, Backspace, two letters, Return.
   terminal.Type("tree\x1b[D\x1b[D\x1b[D\x7fsh\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   ASSERT_TRUE(WaitForPrompt(&terminal));
@@ -81,7 +81,7 @@ TEST(TerminalTest, MultilinePasteIsOneTurn) {
   terminal.Type("\x1b[200~a single one\x1b[201~\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   EXPECT_EQ(LastQuestion(worker), "a single one");
-  // If typed, tab and Ctrl-U would be editing keys.
+  // The paste contains a tab and Ctrl-U, which would be editing keys if they were typed.
   ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("\x1b[200~int a;\tb\x15\x1b[201~\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();

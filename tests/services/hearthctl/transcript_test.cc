@@ -36,7 +36,7 @@
 namespace hearth {
 namespace {
 
-// Splits at spaces that are not inside '...'.
+// Splits a line into words at spaces outside of '...'.
 std::vector<std::string> WordsOf(const std::string& line) {
   std::vector<std::string> words;
   bool quoted = false, inside = false;
@@ -65,7 +65,7 @@ std::string Slurp(const std::string& path) {
 
 class Case {
  public:
-  // Runs one "@" or "$" line. Returns its output.
+  // Runs one line that begins with "@" or "$". Returns its output.
   std::string Run(const std::string& line) {
     std::vector<std::string> words = WordsOf(absl::StrReplaceAll(
         line, {{"$STORE", absl::StrContains(line, "$STORE") ? store().address() : ""},
@@ -102,7 +102,7 @@ class Case {
     return *store_;
   }
 
-  // Masks values that differ between runs.
+  // Replaces values that differ between runs by placeholders.
   std::string Printed(const std::string& mark, const std::string& text) const {
     static const std::pair<std::regex, const char*> kMasks[] = {
         {std::regex(R"(\b[0-9]+(\.[0-9]+)? (ms|s)\b)"), "N $2"},
@@ -160,7 +160,7 @@ grpc::Status Refusal(const std::vector<std::string>& words) {
   return {codes.at(words.at(2)), words.size() > 3 ? words[3] : ""};
 }
 
-// Runs "@ worker NAME VALUE" or "@ other NAME VALUE".
+// Runs a line "@ worker NAME VALUE" or "@ other NAME VALUE", which sets an option of a FakeWorker.
 void Case::SetKnob(const std::vector<std::string>& words) {
   using Set = std::function<void(FakeWorker*)>;
   const auto number = [&] { return std::stoi(words.at(2)); };
@@ -188,34 +188,34 @@ std::string Case::Setting(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "worker" || what == "other") {
     SetKnob(words);
-  } else if (what == "file") {  // NAME and its text, with escapes such as \n and \xFF
+  } else if (what == "file") {  // NAME TEXT; the text may have escapes such as \n and \xFF
     std::string text;
     EXPECT_TRUE(absl::CUnescape(words.at(2), &text));
     folder_.Write(words.at(1), text);
-  } else if (what == "trace") {  // 60 requests of three blocks: one of 7 pairs, then a new block
+  } else if (what == "trace") {  // 60 requests: one of 7 pairs of blocks, then a new block
     std::string text;
     for (int i = 0; i < 60; ++i) {
       absl::StrAppend(&text, R"({"timestamp":)", i * 1000, R"(,"input_length":1100,"hash_ids":[)",
                       i % 7, ",", i % 7 + 10, ",", i + 20, "]}\n");
     }
     folder_.Write(words.at(1), text);
-  } else if (what == "input") {  // standard input of the next command
+  } else if (what == "input") {  // TEXT: standard input of the next command
     EXPECT_TRUE(absl::CUnescape(words.at(1), &input_));
-  } else if (what == "tiny") {  // NAME, and optionally the offset of a byte to change
+  } else if (what == "tiny") {  // NAME [OFFSET of a byte to change]: the tiny snapshot file
     std::string file = TinyFile();
     if (words.size() > 2) file.at(std::stoul(words[2])) ^= 1;
     folder_.Write(words.at(1), file);
   } else if (what == "show") {
     return Printed("> ", folder_.Read(words.at(1)));
-  } else if (what == "has") {  // FILE TEXT
+  } else if (what == "has") {  // FILE TEXT: checks that the file contains the text
     return absl::StrCat("> ", absl::StrContains(folder_.Read(words.at(1)), words.at(2)), "\n");
-  } else if (what == "same") {  // two files
+  } else if (what == "same") {  // FILE FILE: checks that the files are equal
     return absl::StrCat("> ", folder_.Read(words.at(1)) == folder_.Read(words.at(2)), "\n");
   } else if (what == "generated") {
     return Sent(worker_.generated);
   } else if (what == "prefilled") {
     return Sent(worker_.prefilled);
-  } else if (what == "asked") {  // prompts of Generate calls, in order
+  } else if (what == "asked") {  // prints the prompts of the Generate calls, in order
     std::string prompts;
     for (const auto& request : worker_.generated) {
       absl::StrAppend(&prompts, request.prompt().ShortDebugString(), "\n");

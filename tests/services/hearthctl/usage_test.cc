@@ -1,4 +1,4 @@
-// Exit codes and messages of commands that need no server.
+// Tests of exit codes and messages of commands that need no server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -68,7 +68,7 @@ TEST(UsageTest, HelpCommandEqualsHelpFlag) {
 }
 
 TEST(UsageTest, UnknownHostNameIsReported) {
-  // RFC 6761: the domain "invalid" never resolves.
+  // Host names under the domain "invalid" never resolve (RFC 6761).
   const CliResult result = RunCli({"ls", "--store", "store.invalid:7080"});
   EXPECT_EQ(result.code, kExitUnreachable);
   EXPECT_THAT(result.err, AllOf(HasSubstr("unknown host name store.invalid"),

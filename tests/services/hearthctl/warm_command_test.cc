@@ -31,7 +31,7 @@ class WarmCommandTest : public ::testing::Test {
   TestFolder folder_;
 };
 
-// A store that implements only Pin.
+// A fake store that implements only Pin.
 class PinStore final : public v1::CacheStore::Service {
  public:
   PinStore() {
@@ -45,7 +45,7 @@ class PinStore final : public v1::CacheStore::Service {
   ~PinStore() override { server_->Shutdown(); }
   const std::string& address() const { return address_; }
 
-  std::set<std::string> refused;  // ids for which Pin fails
+  std::set<std::string> refused;  // restore point ids for which Pin fails
   std::vector<std::string> pinned;
 
   grpc::Status Pin(grpc::ServerContext*, const v1::PinRequest* request, v1::PinResponse*) override {

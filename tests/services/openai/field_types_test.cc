@@ -1,5 +1,5 @@
-// Sends every field of every request with every JSON type: each request gets an answer, and the
-// worker survives.
+// Sends every field of every request with a value of every JSON type. Each request must get a
+// response, and the worker must keep running.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,13 +17,13 @@
 namespace hearth {
 namespace {
 
-// A field, and an object that contains it: "@" is the field's place.
+// A field, and the JSON of an object that contains it; "@" is replaced by the field.
 struct Field {
   const char* name;
   const char* inside = "@";
 };
 
-// All fields of all requests. Add each new field here.
+// The fields of all kinds of requests. If a request gets a new field, add it here.
 const Field kFields[] = {
     {"model"},
     {"messages"},
@@ -150,8 +150,7 @@ std::vector<std::string> ValuesOfAllTypes() {
           R"({"a": {"b": []}})"};
 }
 
-// Builds a request with the field. Usual values fill required fields, unless the field itself is
-// required.
+// Returns a request body with the field. Other required fields have valid values.
 std::string BodyWith(const Field& field, const std::string& value, bool is_chat) {
   const std::string set = absl::StrCat("\"", field.name, "\": ", value);
   std::string inside = field.inside;
@@ -184,7 +183,7 @@ class FieldTypesTest : public testing::Test {
   }
   static WorkerServer::Options Options() {
     WorkerServer::Options options = WorkerServer::Invariant();
-    options.geometry.context_tokens = 48;  // keeps the longest answers short
+    options.geometry.context_tokens = 48;  // a short context keeps answers short
     return options;
   }
   int StatusOf(const std::string& path, const std::string& body) {

@@ -1,4 +1,4 @@
-// Bodies of 3 MiB that are the most expensive to parse, each with another structure.
+// Request bodies of 3 MiB with structures that are expensive to parse.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_TESTS_SERVICES_OPENAI_HOSTILE_BODIES_H_
@@ -16,7 +16,7 @@ namespace hearth {
 
 inline constexpr size_t kHostileBytes = size_t{3} << 20;
 
-// Returns `begin`, then copies of `item` up to kHostileBytes, separated by commas, then `end`.
+// Returns a text of about kHostileBytes: `begin`, copies of `item` separated by commas, and `end`.
 inline std::string Repeated(absl::string_view begin, absl::string_view item,
                             absl::string_view end) {
   std::string body(begin);
@@ -26,7 +26,7 @@ inline std::string Repeated(absl::string_view begin, absl::string_view item,
   return absl::StrCat(body, end);
 }
 
-// Returns an object with `keys` fields whose names differ only in the last characters.
+// Returns a JSON object with `keys` fields whose names differ only in the last characters.
 inline std::string ObjectOfKeys(size_t keys, absl::string_view prefix, absl::string_view value) {
   std::string made = "{";
   for (size_t i = 0; i < keys; ++i) {
@@ -42,7 +42,7 @@ inline std::string RepeatedText(absl::string_view part) {
   return text;
 }
 
-// Returns pairs of a name and the body of a completion or chat request.
+// Returns the bodies, each with a name for messages. Each is a completion or chat request.
 inline std::vector<std::pair<std::string, std::string>> HostileBodies() {
   const std::string chat = R"({"messages":[)", role = R"({"role":"user","content":)";
   const std::string nest = std::string(60, '[') + std::string(60, ']');

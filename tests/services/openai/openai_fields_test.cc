@@ -1,4 +1,4 @@
-// Compares the table of fields with lists of the fields of OpenAI's API, vLLM and llama.cpp.
+// Compares the table of fields with lists of all fields of OpenAI's API, vLLM and llama.cpp.
 #include "services/openai/openai_fields.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,8 @@ const std::map<std::string, FieldPlace>& Places() {
   return places;
 }
 
-// A field of one list, with a value that asks for something and a value that asks for nothing.
+// A field of OpenAI's API, vLLM or llama.cpp, with a value that has an effect and a value that has
+// none.
 struct KnownField {
   std::string source;
   std::string name;
@@ -93,7 +94,7 @@ const char* PathOfCall(uint16_t place) {
   }
 }
 
-// Whether a request without this field is invalid.
+// Returns whether a request without this field is invalid.
 bool IsRequired(const KnownField& field) {
   const std::set<std::string> required = {"messages", "prompt", "tokens", "role",
                                           "content",  "type",   "text"};
@@ -101,8 +102,8 @@ bool IsRequired(const KnownField& field) {
          FindOpenAiField(field.name, field.place)->use == FieldUse::kServed;
 }
 
-// Returns a valid request with the field, and with the fields that it needs. `value`: null: leave
-// the field out.
+// Returns a valid request body with this field and the fields that it needs. If `value` is null,
+// leaves the field out.
 FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   FieldsJson body = {{"max_tokens", 1}};
   FieldsJson* object = &body;
@@ -134,7 +135,8 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     object = &(body["prompt_cache_options"] = FieldsJson::object());
   }
   if (field.place == kInResponseFormat) object = &(body["response_format"] = {{"type", "text"}});
-  // max_tokens only keeps the other answers short.
+  // max_tokens is only there to keep the answers to other fields short, so remove it if the tested
+  // field sets the same limit.
   if (field.name == "n_predict" || field.name == "max_completion_tokens") body.erase("max_tokens");
   if (value != nullptr) {
     (*object)[field.name] = *value;
@@ -144,7 +146,7 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   return body;
 }
 
-// Returns all parsed fields of a request as text.
+// Returns all members of a parsed request as text.
 std::string StateOf(const OpenAiRequest& request) {
   std::string text = absl::StrCat(
       request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
@@ -156,7 +158,7 @@ std::string StateOf(const OpenAiRequest& request) {
   return text;
 }
 
-// Returns the parsed request as text, or "error: ...".
+// Returns the parsed request as text, or "error: ..." if parsing fails.
 std::string Read(const FieldsJson& json, uint16_t place) {
   const auto body = ParseBody(json.dump());
   EXPECT_TRUE(body.ok()) << body.status();
@@ -191,14 +193,14 @@ TEST(OpenAiFields, EveryRowIsFoundByName) {
 }
 
 TEST(OpenAiFields, ParsedFieldsFollowTable) {
-  // Served fields that do not change the parsed request: they check other fields, or the value is
-  // the default.
+  // Supported fields that leave the parsed request unchanged: they are only checked against other
+  // fields, or the tested value is the default.
   const std::map<std::string, uint16_t> traceless = {
       {"best_of", kInChat | kInCompletion},  {"response_format", kInChat | kInCompletion},
       {"type", kInPart | kInResponseFormat}, {"role", kInMessage},
       {"truncation_side", kInCompletion},    {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
-    if (field.place == kInDetokenize) continue;  // OpenAiServer parses it
+    if (field.place == kInDetokenize) continue;  // OpenAiServer parses this body, not ParseTokenize
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
                               field.asks.dump()));
     const OpenAiField& row = *FindOpenAiField(field.name, field.place);
@@ -291,7 +293,7 @@ TEST(OpenAiFields, NeutralValuesCountAsAbsent) {
   }
 }
 
-// Each of these values asks for something that is not supported, also if the value is empty.
+// Each of these values requests something that is not supported, even if the value is empty.
 TEST(OpenAiFields, UnsupportedValuesAreRefused) {
   for (const char* body :
        {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
@@ -337,7 +339,7 @@ class FieldsServerTest : public ::testing::Test {
     options.geometry.context_tokens = 64;
     return options;
   }
-  // Returns the whole answer, including its headers.
+  // Sends a POST request. Returns the whole response, including its headers.
   std::string Post(const std::string& path, const FieldsJson& body) {
     const std::string text = body.dump();
     HttpCaller caller(openai_->address());
@@ -423,7 +425,7 @@ TEST_F(FieldsServerTest, TokenizeForUnknownModelIs404) {
   }
 }
 
-// Generates docs/reference/http-fields.md from the table.
+// Generates the text of docs/reference/http-fields.md from the table of fields.
 class FieldsPage {
  public:
   static std::string Text() {
@@ -498,7 +500,7 @@ class FieldsPage {
       if ((field.nothing & bit) != 0) values.push_back(absl::StrCat("`", text, "`"));
     }
     for (const absl::string_view word : absl::StrSplit(field.words, ' ', absl::SkipEmpty())) {
-      if ((field.nothing & kAllWords) != 0) break;  // the note says so
+      if ((field.nothing & kAllWords) != 0) break;  // the field's note lists the words
       values.push_back(absl::StrCat("`\"", word, "\"`"));
       if ((field.nothing & kWordList) != 0) values.push_back(absl::StrCat("`[\"", word, "\"]`"));
     }

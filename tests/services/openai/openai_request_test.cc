@@ -212,8 +212,8 @@ TEST(OpenAiRequest, ListsOverGrpcLimitsRefused) {
               StartsWith("prompt_cache_key: must be a string of at most 1024 bytes; got "));
 }
 
-// With nlohmann's parser callback, 1 MB of objects took 114 s: the callback walks the parent at the
-// end of each object.
+// An earlier version used nlohmann's parser callback and took 114 s for 1 MB of objects, because
+// the callback walks the parent at the end of each object.
 TEST(OpenAiRequest, HostileBodyParsedInHalfSecond) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr double kMostSeconds = 10;

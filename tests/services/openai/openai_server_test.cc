@@ -1,4 +1,5 @@
-// OpenAI's API on a worker with a stand-in for the forward pass.
+// Tests of OpenAI's API on a worker whose model is replaced by hashing
+// (tests/support/hash_gemma.cc).
 #include "services/openai/openai_server.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +35,7 @@ struct Reply {
   int status = 0;
   std::string head, body;
   json parsed() const { return json::parse(body, nullptr, false); }
-  // The data of a stream's events.
+  // Returns the data of each event of a stream.
   std::vector<std::string> events() const {
     std::vector<std::string> found;
     for (const absl::string_view line : absl::StrSplit(body, '\n')) {
@@ -63,7 +64,7 @@ class OpenAiServerTest : public ::testing::Test {
         absl::StrCat(R"({"identities":[{"name":"a","role":"tenant","token_sha256":")",
                      DigestHex(Sha256(token)), "\"}]}"));
   }
-  // Accepts only callers that send the token "right".
+  // Starts a server that accepts only callers with the token "right".
   void ServeWithToken(WorkerServer::Options options = WorkerServer::Invariant()) {
     Identities::Options identities;
     identities.file = WriteIdentity("right");
@@ -71,7 +72,8 @@ class OpenAiServerTest : public ::testing::Test {
     options.identities = identities_.get();
     Serve(options);
   }
-  // A worker that runs one request at a time; LongRequest's answer takes longer than any test.
+  // Returns options for a worker that runs one request at a time. LongRequest's answer takes longer
+  // than any test.
   static WorkerServer::Options ForOneLongRequest() {
     WorkerServer::Options options = WorkerServer::Invariant();
     options.engine.max_running = 1;
@@ -91,7 +93,7 @@ class OpenAiServerTest : public ::testing::Test {
                         "X-Api-Key: right\r\nContent-Type: application/json\r\n",
                         "Content-Length: ", body.size(), "\r\n\r\n", body);
   }
-  // Expects that the caller's stream ends with an error and that its call has ended.
+  // Checks that the caller's stream ends with an error, and that the worker's call ends.
   void ExpectStreamFails(HttpCaller* caller, const std::string& why) {
     const std::string rest = caller->HearUntil("data: [DONE]");
     EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
@@ -119,8 +121,10 @@ class OpenAiServerTest : public ::testing::Test {
   Reply Get(const std::string& path) { return Ask("GET " + path, "Host: localhost\r\n"); }
 
   SecretFolder folder_;
-  std::unique_ptr<Identities> identities_;    // must outlive server_
-  std::unique_ptr<MemoryPrefixCache> cache_;  // must outlive the engine
+  // declared before server_, because it must outlive server_
+  std::unique_ptr<Identities> identities_;
+  // declared before the engine, because it must outlive the engine
+  std::unique_ptr<MemoryPrefixCache> cache_;
   std::unique_ptr<WorkerServer> server_;
   OpenAiOptions options_;
   std::unique_ptr<OpenAiServer> openai_;
@@ -232,8 +236,8 @@ TEST_F(OpenAiServerTest, ByteTokensHaveDistinctLogprobKeys) {
                        {"logprobs", 20},         {"logit_bias", {{std::to_string(id), 100}}}};
     return Post("/v1/completions", body.dump()).parsed()["choices"][0]["logprobs"];
   };
-  // A byte token that is not valid UTF-8 alone, and a byte token with the same text as another
-  // piece.
+  // The first token is a byte that is not valid UTF-8 alone; the second is a byte token whose text
+  // equals another token's text.
   for (const auto& [piece, name] : {std::pair("<0xE2>", "bytes:\\xe2"),
                                     std::pair("<0x61>", "bytes:\\x61"), std::pair("a", "a")}) {
     const json flat = flat_of(piece);
@@ -265,8 +269,8 @@ TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
       EXPECT_LE(flat["token_logprobs"][i], 0);
       EXPECT_EQ(flat["top_logprobs"][i].size(), 1u);
     }
-    // Without the prompt's last token, that token is generated with the same probability as in the
-    // echo.
+    // Remove the last token of the prompt: that token is then generated, and must have the same log
+    // probability as in the echo.
     const json all =
         Post("/tokenize", R"({"prompt": "the keeper of the lamp"})").parsed()["tokens"];
     json ids = all;
@@ -292,7 +296,7 @@ TEST_F(OpenAiServerTest, EchoedLogprobsBypassCache) {
       Post("/v1/completions", body + "}").parsed()["choices"][0]["logprobs"]["tokens"].size());
 }
 
-// lm-eval scores prompts with such requests.
+// lm-eval scores texts with such requests.
 TEST_F(OpenAiServerTest, EchoWithZeroMaxTokensReturnsPrompt) {
   const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
                                 "temperature": 0, "logprobs": 1, "max_tokens": )";
@@ -445,8 +449,8 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
   EXPECT_EQ(cache_->published().back().hint.priority, 2);
 }
 
-// The prefix that includes the answer is published concurrently with the prompt's, and may store
-// the prompt's chunks first.
+// The prefix with the answer is published concurrently with the prompt, and may store the chunks of
+// the prompt first.
 TEST_F(OpenAiServerTest, CacheWriteTokensIgnorePublishOrder) {
   class AnswerFirst final : public MemoryPrefixCache {
    public:
@@ -637,13 +641,13 @@ TEST_F(OpenAiServerTest, DrainRefusesNewRequest) {
   EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After: 1\r\n"));
 }
 
-// A call that begins after the server's shutdown would end the process.
+// A call that begins after the server's shutdown would crash the process.
 TEST_F(OpenAiServerTest, DrainRefusesBodyBeingParsed) {
   std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
   while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
   const std::string body = begin + "]}";
-  // Bodies from one address are parsed one after another, so some are unparsed when the test's
-  // thread reads held_bytes.
+  // The server parses bodies from one address one after another, so some bodies are not parsed yet
+  // when the test reads held_bytes.
   constexpr size_t kCallers = 8;
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
     Serve(WorkerServer::Invariant());
@@ -776,7 +780,7 @@ TEST_F(OpenAiServerTest, ForeignHostOrOriginIsForbidden) {
 
 constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
 
-// The headers that Chromium sends in a preflight for a chat of OpenAI's JavaScript client.
+// The headers that Chromium sends in a preflight request for a chat of OpenAI's JavaScript client.
 TEST_F(OpenAiServerTest, PreflightAllowsClientHeaders) {
   options_.origins = {"https://chat.example.com"};
   const std::string asked =
@@ -874,7 +878,7 @@ TEST_F(OpenAiServerTest, IllFormedTokenIs401) {
                 absl::StrCat("Host: localhost\r\nContent-Type: application/json\r\n", header, token,
                              "\r\n"),
                 R"({"prompt": "a", "tokens": [3], "max_tokens": 1})");
-        // Control characters are not valid HTTP: 400.
+        // Control characters are not valid in HTTP headers, so they get status 400.
         EXPECT_TRUE(reply.status == 401 || (reply.status == 400 && token[1] < 0x20))
             << reply.status << " " << path << " " << header << reply.body;
       }
@@ -906,7 +910,7 @@ TEST_F(OpenAiServerTest, ConflictingKeyAndTokenRefused) {
   EXPECT_EQ(status("Authorization: Basic a\r\n"), 200) << "no token at all";
 }
 
-// Sends only the headers: the server must not wait for the body.
+// Sends only the headers: the server must answer without waiting for the body.
 TEST_F(OpenAiServerTest, WrongTokenRefusedBeforeBody) {
   ServeWithToken();
   Open();
