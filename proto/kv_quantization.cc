@@ -18,9 +18,9 @@ constexpr int kDefaultAxisKey = -1;
 constexpr char kOptions[] = "bits, group, axis_key, axis_value, residual";
 
 absl::Status Wrong(absl::string_view option, absl::string_view value, absl::string_view may_be) {
-  return absl::InvalidArgumentError(absl::StrCat(absl::CEscape(option.substr(0, 80)), ": \"",
-                                                 absl::CEscape(value.substr(0, 80)), "\", ",
-                                                 may_be));
+  return absl::InvalidArgumentError(absl::StrCat(absl::CEscape(option.substr(0, 80)), ": ", may_be,
+                                                 "; got \"", absl::CEscape(value.substr(0, 80)),
+                                                 "\""));
 }
 
 bool IsAxis(int axis) { return axis == 0 || axis == -1; }
@@ -38,25 +38,25 @@ absl::Status CheckAxis(const char* option, int axis, uint32_t group, uint32_t ch
 absl::Status SetOption(absl::string_view name, absl::string_view value, KvQuantization* to,
                        uint32_t* residual) {
   int number = 0;
-  if (!absl::SimpleAtoi(value, &number)) return Wrong(name, value, "which is no number");
+  if (!absl::SimpleAtoi(value, &number)) return Wrong(name, value, "must be a number");
   if (name == "bits") {
-    if (!AreBits(number)) return Wrong(name, value, "may be 8, 4 or 2");
+    if (!AreBits(number)) return Wrong(name, value, "must be 8, 4 or 2");
     to->bits = static_cast<uint32_t>(number);
   } else if (name == "group") {
     if (number < 1 || number > static_cast<int>(kMaxGroup)) {
-      return Wrong(name, value, absl::StrCat("may be 1 to ", kMaxGroup));
+      return Wrong(name, value, absl::StrCat("must be 1 to ", kMaxGroup));
     }
     to->group = static_cast<uint32_t>(number);
   } else if (name == "axis_key" || name == "axis_value") {
     if (!IsAxis(number)) {
-      return Wrong(name, value, "may be 0, a token's channels, or -1, a channel's tokens");
+      return Wrong(name, value, "must be 0 (group along channels) or -1 (group along tokens)");
     }
     (name == "axis_key" ? to->axis_key : to->axis_value) = number;
   } else if (name == "residual") {
     if (number < 1) return Wrong(name, value, "must be above 0");
     *residual = static_cast<uint32_t>(number);
   } else {
-    return Wrong(name, value, absl::StrCat("is none of ", kOptions));
+    return Wrong(name, value, absl::StrCat("is not an option; known options: ", kOptions));
   }
   return absl::OkStatus();
 }
@@ -68,8 +68,8 @@ absl::Status KvQuantization::Check(uint32_t chunk_tokens, uint32_t head_dim) con
                      IsAxis(axis_key) && IsAxis(axis_value);
   if (!known) return absl::InvalidArgumentError(KvQuantizationText(*this) + ": out of range");
   if (head_dim % (32 / bits) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("bits: ", bits, " of head_dim ", head_dim, " do not fill words"));
+    return absl::InvalidArgumentError(absl::StrCat("bits: ", bits, " bits of head_dim ", head_dim,
+                                                   " elements must fill words of 32 bits"));
   }
   const absl::Status keys = CheckAxis("axis_key", axis_key, group, chunk_tokens, head_dim);
   if (!keys.ok()) return keys;
@@ -86,8 +86,8 @@ constexpr size_t kMaxTextBytes = 256;
 
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual) {
   if (text.size() > kMaxTextBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv_quantization: has ", text.size(), " bytes, allowed are ", kMaxTextBytes));
+    return absl::InvalidArgumentError(absl::StrCat("kv_quantization: has ", text.size(),
+                                                   " bytes, more than the limit, ", kMaxTextBytes));
   }
   KvQuantization quantization;
   quantization.bits = kDefaultBits;
@@ -98,7 +98,7 @@ absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint3
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(option, absl::MaxSplits('=', 1));
     if (!seen.insert(std::string(parts.first)).second) {
-      return Wrong(parts.first, parts.second, "is given twice");
+      return Wrong(parts.first, parts.second, "must be given once");
     }
     const absl::Status set = SetOption(parts.first, parts.second, &quantization, residual);
     if (!set.ok()) return set;

@@ -36,18 +36,18 @@ std::vector<uint32_t> ChunkEnds(uint32_t last, uint32_t chunk_tokens) {
 absl::Status ValidateCuts(absl::Span<const uint32_t> cuts, uint32_t tokens) {
   if (cuts.size() > kMaxCuts) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cuts: ", cuts.size(), " of them; the limit is ", kMaxCuts));
+        absl::StrCat("cuts: must have at most ", kMaxCuts, " positions; got ", cuts.size()));
   }
   uint32_t previous = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     if (cuts[i] <= previous) {
-      return absl::InvalidArgumentError(absl::StrCat("cuts[", i, "] is ", cuts[i],
-                                                     ", must be above ", previous,
-                                                     ": cuts are strictly increasing and above 0"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cuts[", i, "] is ", cuts[i], ", must be above ", previous,
+                       ": cuts must be strictly increasing and above 0"));
     }
     if (cuts[i] > tokens) {
       return absl::InvalidArgumentError(
-          absl::StrCat("cuts[", i, "] is ", cuts[i], ", past the ", tokens, " tokens"));
+          absl::StrCat("cuts[", i, "] is ", cuts[i], ", past the end of the prompt, ", tokens));
     }
     previous = cuts[i];
   }

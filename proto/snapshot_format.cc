@@ -300,7 +300,7 @@ absl::StatusOr<SnapshotHeader> ParseSnapshotHeader(absl::string_view prefix) {
   header.manifest = *std::move(manifest);
   header.payload_offset = payload_offset;
   if (header.manifest.fingerprint != header.fingerprint.digest()) {
-    return absl::DataLossError("snapshot manifest names another fingerprint than its fields have");
+    return absl::DataLossError("snapshot manifest: its fingerprint differs from the file's fields");
   }
   if (absl::Status placed = PlacePayload(&header); !placed.ok()) return placed;
   if (payload_offset != announced_offset || header.file_bytes != announced_bytes ||
@@ -350,13 +350,13 @@ absl::Status ValidateManifest(const Manifest& manifest, const KvLayout& layout) 
                                                    ", allowed are 1 to ", kMaxPromptTokens));
   }
   if (!layout.MayEndAt(manifest.token_count)) {
-    return absl::InvalidArgumentError(absl::StrCat("token_count is ", manifest.token_count,
-                                                   ", not a multiple of chunk_tokens, ",
-                                                   layout.chunk_tokens, ": pages are not divided"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token_count is ", manifest.token_count, ", must be a multiple of chunk_tokens, ",
+        layout.chunk_tokens, ": pages cannot be divided"));
   }
   if (manifest.token_ids.size() != manifest.token_count) {
     return absl::InvalidArgumentError(absl::StrCat("token_count is ", manifest.token_count,
-                                                   " beside ", manifest.token_ids.size(),
+                                                   ", but there are ", manifest.token_ids.size(),
                                                    " token ids"));
   }
   if (manifest.next_position != manifest.token_count) {

@@ -32,11 +32,11 @@ absl::Status CheckState(const SavedState& state) {
   const size_t tokens = state.token_ids.size();
   if (tokens < 2 || tokens > kMaxPromptTokens) {
     return absl::InvalidArgumentError(
-        absl::StrCat("token_ids: ", tokens, " of them; 2 to ", kMaxPromptTokens, " are possible"));
+        absl::StrCat("token_ids: must have 2 to ", kMaxPromptTokens, " ids; got ", tokens));
   }
   if (state.prompt_tokens < 1 || state.prompt_tokens > tokens) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt_tokens: ", state.prompt_tokens, " of ", tokens, " tokens"));
+        absl::StrCat("prompt_tokens: must be 1 to ", tokens, "; got ", state.prompt_tokens));
   }
   if (state.drawn > kMaxDraws) {
     return absl::InvalidArgumentError(absl::StrCat("drawn: ", state.drawn, " is over 2^32"));
@@ -48,7 +48,7 @@ absl::Status CheckState(const SavedState& state) {
     }
     if (!IsPlainName(*name)) {
       return absl::InvalidArgumentError(
-          "request_id or adapter: not of letters, digits, \"-\", \"_\" and \".\" alone");
+          "request_id or adapter: must have only letters, digits, \"-\", \"_\" and \".\"");
     }
   }
   if (!(state.temperature >= 0 && state.temperature <= 1e6) ||
@@ -65,12 +65,12 @@ absl::Status CheckState(const SavedState& state) {
   for (const auto* ids : {&rules.bias_ids, &rules.stop_ids, &rules.bad_ids}) {
     if (ids->size() > kMaxListed) {
       return absl::InvalidArgumentError(
-          absl::StrCat("rules: ", ids->size(), " tokens in a list; at most ", kMaxListed));
+          absl::StrCat("rules: a list must have at most ", kMaxListed, " ids; got ", ids->size()));
     }
   }
   if (rules.biases.size() == rules.bias_ids.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("biases: ", rules.biases.size(), " of ", rules.bias_ids.size(), " tokens"));
+      absl::StrCat("biases: must be ", rules.bias_ids.size(), "; got ", rules.biases.size()));
 }
 
 bool HasRules(const SavedState& state) { return !(state.rules == SavedState::Rules()); }
@@ -192,7 +192,7 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
   ByteReader reader(prefix);
   const absl::string_view magic = reader.Bytes(kMagic.size(), "state magic");
   if (magic != kMagic) {
-    reader.Refuse(absl::StrCat("a state begins with ", kMagic, ", this with \"",
+    reader.Refuse(absl::StrCat("a state must begin with ", kMagic, "; got \"",
                                absl::CHexEscape(magic), "\""));
   }
   const uint32_t version = reader.U32("state version");
@@ -204,8 +204,8 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
   const uint64_t offset = reader.U64("state snapshot_offset");
   const uint64_t file_bytes = reader.U64("state file_bytes");
   if (body_bytes > kMaxBodyBytes || offset != SnapshotOffset(body_bytes) || file_bytes <= offset) {
-    reader.Refuse(absl::StrCat("state announces ", body_bytes, " bytes, its snapshot at ", offset,
-                               " and ", file_bytes, " bytes in all"));
+    reader.Refuse(absl::StrCat("state header contradicts itself: body of ", body_bytes,
+                               " bytes, snapshot at ", offset, ", file of ", file_bytes));
   }
   if (!reader.status().ok()) return reader.status();
   return StatePrelude{version, body_bytes, offset, file_bytes};
@@ -233,8 +233,8 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
   const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file);
   if (!prelude.ok()) return prelude.status();
   if (file.size() != prelude->file_bytes) {
-    return absl::DataLossError(
-        absl::StrCat("state has ", file.size(), " bytes, it announces ", prelude->file_bytes));
+    return absl::DataLossError(absl::StrCat("state has ", file.size(),
+                                            " bytes, but its header says ", prelude->file_bytes));
   }
   const size_t header_bytes = kStatePreludeBytes + prelude->body_bytes + kDigestBytes;
   const auto sealed = StripDigest(file.substr(0, header_bytes), "state");
@@ -249,7 +249,7 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
   if (HasRules(*state) != (prelude->version == kVersion)) {
     return absl::DataLossError(absl::StrCat("state of version ", prelude->version,
                                             HasRules(*state) ? " has" : " lacks",
-                                            " rules of tokens"));
+                                            " biases, penalties or token lists"));
   }
   StateFile parsed{*std::move(state), file.substr(prelude->snapshot_offset)};
   const absl::StatusOr<SnapshotHeader> snapshot = ParseSnapshotHeader(parsed.snapshot);

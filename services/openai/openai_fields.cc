@@ -17,7 +17,7 @@ constexpr uint16_t kEmpty = kFalse | kEmptyText | kEmptyList | kEmptyObject;
 
 // Notes that several rows of the table share.
 constexpr char kAsBreakpoint[] = "same as prompt_cache_breakpoint";
-constexpr char kCallerNote[] = "a note for the caller's own use";
+constexpr char kCallerNote[] = "for the caller; not used here";
 constexpr char kNeedsBeams[] = "no effect without use_beam_search";
 constexpr char kNeedsDry[] = "no effect without dry_multiplier";
 constexpr char kNeedsGrammar[] = "no effect without grammar or tools";
@@ -26,8 +26,8 @@ constexpr char kNeedsMirostat[] = "no effect without mirostat";
 constexpr char kNoPart[] = "does not change the answer";
 constexpr char kNoReasoning[] = "answers have no reasoning part";
 constexpr char kNoReasoningInChat[] = "Gemma's chats have no reasoning part";
-constexpr char kNoShift[] = "a context is never shifted";
-constexpr char kOfImages[] = "for images only";
+constexpr char kNoShift[] = "this server never shifts the context";
+constexpr char kOfImages[] = "applies only to images";
 constexpr char kOnlyTime[] = "a hint that changes only speed";
 constexpr char kOnlyWhen[] = "changes only when the request runs";
 constexpr char kPutInside[] = "put it into a message or a content part";
@@ -38,19 +38,18 @@ constexpr OpenAiField kFields[] = {
     {"adaptive_decay", kAnswer, FieldUse::kIgnored, 0, "no effect without adaptive_target"},
     {"adaptive_target", kAnswer, FieldUse::kRefused, kMinusOne},
     {"add_generation_prompt", kInChat | kInTokenize, FieldUse::kServed, kTrue,
-     "false: only if the last message is the assistant's"},
+     "may be false only if the last message is the assistant's"},
     {"add_special", kInTokenize, FieldUse::kRefused, kTrue, "send add_special_tokens"},
     {"add_special_tokens", kInChat, FieldUse::kRefused, kFalse, "the template adds <bos>"},
     {"add_special_tokens", kInCompletion, FieldUse::kServed, kTrue, "false: without <bos>"},
     {"add_special_tokens", kInTokenize, FieldUse::kServed, 0,
      "false: without <bos>; not with messages"},
     {"allowed_token_ids", kAnswer, FieldUse::kRefused, kEmpty, "send logit_bias or bad_token_ids"},
-    {"annotations", kInMessage, FieldUse::kIgnored, 0,
-     "part of an earlier answer, not of the prompt"},
+    {"annotations", kInMessage, FieldUse::kIgnored, 0, "not part of the prompt"},
     {"audio", kAnswer | kInMessage, FieldUse::kRefused, kEmpty},
     {"audio_embeds", kInPart, FieldUse::kRefused, kEmpty},
     {"audio_url", kInPart, FieldUse::kRefused, kEmpty},
-    {"backend_sampling", kAnswer, FieldUse::kIgnored, 0, "changes only where tokens are drawn"},
+    {"backend_sampling", kAnswer, FieldUse::kIgnored, 0, "changes only the sampling device"},
     {"bad_token_ids", kAnswer, FieldUse::kServed, kEmptyList},
     {"bad_words", kAnswer, FieldUse::kServed, kEmptyList | kEmptyText | kEmptyTexts,
      "each word must be one token"},
@@ -63,12 +62,12 @@ constexpr OpenAiField kFields[] = {
     {"cache_prompt", kAnswer, FieldUse::kServed, kTrue,
      "false: neither reads nor writes the cache"},
     {"cache_salt", kAnswer, FieldUse::kRefused, kEmptyText,
-     "identities separate callers (--identities-file), not a salt"},
+     "to separate callers, use --identities-file"},
     {"chat_format", kAnswer, FieldUse::kRefused, kEmpty},
     {"chat_parser", kAnswer, FieldUse::kRefused, kEmpty},
     {"chat_template", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"chat_template_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty,
-     "null and false are ignored", kInTemplate},
+     "values null and false are ignored", kInTemplate},
     {"content", kInTokenize, FieldUse::kRefused, kEmpty, "send prompt"},
     {"content", kInMessage, FieldUse::kServed, 0, "may be null in an assistant's message"},
     {"continue_final_message", kInChat | kInTokenize, FieldUse::kServed, kFalse,
@@ -112,7 +111,7 @@ constexpr OpenAiField kFields[] = {
     {"ignore_eos", kAnswer, FieldUse::kServed, kFalse},
     {"image_embeds", kInPart, FieldUse::kRefused, kEmpty},
     {"image_url", kInPart, FieldUse::kRefused, kEmpty},
-    {"include_obfuscation", kInStreamOptions, FieldUse::kIgnored, 0, "controls padding of events"},
+    {"include_obfuscation", kInStreamOptions, FieldUse::kIgnored, 0, "changes only event padding"},
     {"include_reasoning", kAnswer, FieldUse::kIgnored, 0, kNoReasoning},
     {"include_stop_str_in_output", kAnswer, FieldUse::kRefused, kFalse},
     {"include_usage", kInStreamOptions, FieldUse::kServed, kFalse},
@@ -122,7 +121,7 @@ constexpr OpenAiField kFields[] = {
     {"keep", kInCacheOptions, FieldUse::kServed},
     {"kv_transfer_params", kAnswer, FieldUse::kRefused, kEmpty},
     {"length_penalty", kAnswer, FieldUse::kIgnored, 0, kNeedsBeams},
-    {"logit_bias", kAnswer, FieldUse::kServed, kEmptyList | kEmptyObject, "or a list of pairs"},
+    {"logit_bias", kAnswer, FieldUse::kServed, kEmptyList | kEmptyObject, "map or list of pairs"},
     {"logits_processors", kAnswer, FieldUse::kRefused, kEmpty},
     {"logprob_token_ids", kAnswer, FieldUse::kRefused, kEmpty},
     {"logprobs", kInChat, FieldUse::kServed, kFalse | kZero, "true or false"},
@@ -226,7 +225,7 @@ constexpr OpenAiField kFields[] = {
     {"stop_token_ids", kAnswer, FieldUse::kServed, kEmptyList},
     {"store", kAnswer, FieldUse::kIgnored, 0, "answers are not stored"},
     {"stream", kAnswer, FieldUse::kServed, kFalse},
-    {"stream_interval", kAnswer, FieldUse::kIgnored, 0, "how the answer is split into events"},
+    {"stream_interval", kAnswer, FieldUse::kIgnored, 0, "changes only the size of events"},
     {"stream_options", kAnswer, FieldUse::kServed, kFalse, "", kInStreamOptions},
     {"structural_tag", kAnswer, FieldUse::kRefused, kEmpty},
     {"structured_outputs", kAnswer, FieldUse::kRefused, kEmpty},
@@ -245,17 +244,17 @@ constexpr OpenAiField kFields[] = {
     {"tool_choice", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "", 0, "auto none"},
     {"tools", kAnswer | kInTokenize | kInMessage, FieldUse::kRefused, kEmpty},
     {"top_k", kAnswer, FieldUse::kServed, 0, "0 and -1: no limit"},
-    {"top_logprobs", kInChat, FieldUse::kServed, kZero, "needs logprobs"},
+    {"top_logprobs", kInChat, FieldUse::kServed, kZero, "needs logprobs: true"},
     {"top_logprobs", kInCompletion, FieldUse::kRefused, kZero, "send logprobs as a number"},
     {"top_n_sigma", kAnswer, FieldUse::kRefused, kZero | kMinusOne},
     {"top_p", kAnswer, FieldUse::kServed},
     {"truncate_prompt_tokens", kInCompletion, FieldUse::kServed, 0,
-     "needs a prompt of token ids; -1: keep as many as leave room for the answer"},
+     "only for a prompt of token ids; -1: context minus max_tokens"},
     {"truncate_prompt_tokens", kInChat | kInTokenize, FieldUse::kRefused},
     {"truncation_side", kInCompletion, FieldUse::kServed, 0, "left: drop the first tokens"},
     {"truncation_side", kInChat, FieldUse::kIgnored, 0, "no effect without truncate_prompt_tokens"},
     {"ttl", kInCacheOptions | kInBreakpoint | kInCacheControl, FieldUse::kServed},
-    {"type", kInMessage, FieldUse::kIgnored, 0, "lm-eval sends it; content has the types"},
+    {"type", kInMessage, FieldUse::kIgnored, 0, "each content part has a type instead"},
     {"type", kInPart | kInResponseFormat | kInCacheControl, FieldUse::kServed},
     {"typical_p", kAnswer, FieldUse::kRefused, kOne},
     {"use_beam_search", kAnswer, FieldUse::kRefused, kFalse},

@@ -29,12 +29,12 @@ TEST(KvQuantization, ErrorNamesWrongOption) {
     uint32_t residual = 0;
     return std::string(ParseKvQuantization(text, &residual).status().message());
   };
-  EXPECT_EQ(error("bits=3"), "bits: \"3\", may be 8, 4 or 2");
-  EXPECT_THAT(error("bits=4,bits=8"), HasSubstr("given twice"));
-  EXPECT_THAT(error("group=0"), HasSubstr("group: \"0\""));
-  EXPECT_THAT(error("axis_key=1"), HasSubstr("-1, a channel's tokens"));
-  EXPECT_THAT(error("nbits=4"), HasSubstr("none of bits, group"));
-  EXPECT_THAT(error("bits"), HasSubstr("no number"));
+  EXPECT_EQ(error("bits=3"), "bits: must be 8, 4 or 2; got \"3\"");
+  EXPECT_THAT(error("bits=4,bits=8"), HasSubstr("given once"));
+  EXPECT_THAT(error("group=0"), HasSubstr("group: must be 1"));
+  EXPECT_THAT(error("axis_key=1"), HasSubstr("-1 (group along tokens)"));
+  EXPECT_THAT(error("nbits=4"), HasSubstr("known options: bits, group"));
+  EXPECT_THAT(error("bits"), HasSubstr("must be a number"));
   EXPECT_THAT(error("residual=0"), HasSubstr("above 0"));
 }
 

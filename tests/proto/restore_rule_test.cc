@@ -193,7 +193,7 @@ TEST(ValidateCutsTest, TooManyCutsErrorNamesLimit) {
   EXPECT_TRUE(ValidateCuts(cuts, kMaxPromptTokens).ok());
   cuts.push_back(cuts.back() + 1);
   EXPECT_THAT(ValidateCuts(cuts, kMaxPromptTokens).message(),
-              HasSubstr("65537 of them; the limit is 65536"));
+              HasSubstr("at most 65536 positions; got 65537"));
 }
 
 TEST(ValidateCutsTest, ErrorNamesBadCut) {
@@ -201,7 +201,8 @@ TEST(ValidateCutsTest, ErrorNamesBadCut) {
   EXPECT_TRUE(ValidateCuts(Positions{}, 0).ok());
   EXPECT_THAT(ValidateCuts(Positions{0}, 10).message(), HasSubstr("cuts[0] is 0"));
   EXPECT_THAT(ValidateCuts(Positions{5, 5}, 10).message(), HasSubstr("cuts[1] is 5"));
-  EXPECT_THAT(ValidateCuts(Positions{5, 11}, 10).message(), HasSubstr("past the 10 tokens"));
+  EXPECT_THAT(ValidateCuts(Positions{5, 11}, 10).message(),
+              HasSubstr("past the end of the prompt, 10"));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST(SnapshotFileTest, PagesMustBeWholeBlocks) {
   const KvLayout layout = PageFingerprint().Layout().value();
   const Manifest divided = ManifestOf(PageFingerprint(), 40);
   EXPECT_EQ(ValidateManifest(divided, layout).message(),
-            "token_count is 40, not a multiple of chunk_tokens, 16: pages are not divided");
+            "token_count is 40, must be a multiple of chunk_tokens, 16: pages cannot be divided");
   EXPECT_FALSE(BuildSnapshotHeader(PageFingerprint(), divided).ok());
 }
 

@@ -81,11 +81,11 @@ TEST(StateFormatTest, LogitRulesSelectStateVersion) {
   std::string forged = file;
   forged[8] = 1;
   EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
-              HasSubstr("state of version 1 has rules of tokens"));
+              HasSubstr("state of version 1 has biases, penalties or token lists"));
   forged = TinyStateFile();
   forged[8] = 2;
   EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
-              HasSubstr("state of version 2 lacks rules of tokens"));
+              HasSubstr("state of version 2 lacks biases, penalties or token lists"));
   state.rules.biases.clear();
   EXPECT_FALSE(BuildStateHeader(state, 1).ok());
 }

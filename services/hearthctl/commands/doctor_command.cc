@@ -217,7 +217,7 @@ void CheckRestore(const Worker& first, const GenerationResult& stored, const Wor
   const std::string who =
       absl::StrCat(next.peer.address, ", prefix stored by ", first.peer.address);
   if (restored.started.cached_tokens() == 0 && load.decision() == "compute") {
-    findings->Good("sharing", absl::StrCat(who, ": it is stored, but computing it is faster"));
+    findings->Good("sharing", absl::StrCat(who, ": is stored, but computing it is faster"));
   } else if (restored.started.cached_tokens() == 0) {
     findings->Bad(
         "sharing", absl::StrCat(who, ": nothing was restored"),
@@ -268,7 +268,7 @@ void Probe(const std::vector<Worker>& workers, const v1::GenerateRequest& reques
     findings->Bad("publish",
                   absl::StrCat(who, " stored nothing",
                                stored->published ? ": " + stored->published->note() : ""),
-                  "the --store of this worker must be the store of this check, and reachable");
+                  "give this worker the --store that doctor checks, and make it reachable");
     return;
   }
   findings->Good("publish",

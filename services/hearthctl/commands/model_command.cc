@@ -59,7 +59,7 @@ int RunModel(const ModelFlags& flags, Console& console) {
 
 void AddModelCommand(CommandLine* line) {
   const auto [command, flags] = line->Add<ModelFlags>(
-      "model", "Show a worker's model, exactness class and fingerprint", kModelExamples, RunModel);
+      "model", "Show a worker's model and its fingerprint", kModelExamples, RunModel);
   flags->worker.Declare(command);
   command->add_option("--against", flags->against, "a snapshot file to compare with");
   AddJson(command, &flags->json,

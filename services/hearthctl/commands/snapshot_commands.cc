@@ -129,7 +129,7 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
     console.out << "\n";
     for (const std::string& problem : report->problems) console.out << "  " << problem << "\n";
     if (report->misread_count > 0) {
-      console.out << report->misread_count << " reads gave other bytes when repeated: "
+      console.out << report->misread_count << " reads returned different bytes when repeated: "
                   << "the files are not damaged, but check the disk and its cable\n";
     }
     for (const std::string& misread : report->misreads) console.out << "  " << misread << "\n";

@@ -212,7 +212,7 @@ class Warmer {
     assert(store_ != nullptr);
     if (boundary.pinned()) return absl::OkStatus();
     if (boundary.restore_point_id().empty()) {
-      return absl::NotFoundError("no restore point ends there");
+      return absl::NotFoundError("no restore point ends at this boundary");
     }
     v1::PinRequest request;
     request.set_tenant(flags_.store.tenant);
@@ -369,7 +369,7 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   if (totals.failed > 0) return kExitFailed;
   if (flags.min_coverage > 0 && totals.wanted == 0) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(
-                             flags.file, ": no prompt in it has a boundary worth keeping; ",
+                             flags.file, ": no prompt in it has a boundary worth storing; ",
                              "pass --min-coverage 0 to accept that")));
   }
   if (totals.coverage().value_or(1.0) < flags.min_coverage) {
