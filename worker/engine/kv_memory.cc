@@ -72,9 +72,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     }
   }
   if (lacking() > 0) {
-    // Something else, such as a publish, still uses the missing memory. Clear the pool too: blocks
-    // that the pool also holds are not freed when the other user releases them, and only a freed
-    // block wakes the engine.
+    // Another holder, such as a publish, uses the rest. If the pool holds these blocks too, their
+    // release would free nothing and not wake the engine, so clear the pool.
     if (others.empty()) keeper_->pool().Clear();
     sequence->pooled = PooledPrefix();  // lets the pool evict it while this sequence waits
     return false;

@@ -1,4 +1,4 @@
-// CallStop: cancels blocking calls from another thread when their results are not needed any more.
+// CallStop: cancels the blocking calls of another thread when their results are no longer needed.
 //
 // Thread safety: all methods may be called from any thread. Ownership: shared by the threads that
 // cancel the calls and the threads that make them.
@@ -18,7 +18,7 @@ namespace hearth {
 
 class CallStop {
  public:
-  // Cancels running calls. A later call is cancelled as soon as it begins.
+  // Cancels running calls. A call that begins later is cancelled at once.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     if (std::exchange(stopped_, true)) return;
@@ -29,11 +29,11 @@ class CallStop {
     return stopped_;
   }
 
-  // Registers a call while it lives. `end` is called at most once, to cancel the call, and never
-  // after the destructor. `end` must not block, and must not call back.
+  // Registers a call from construction to destruction. `end` cancels the call. It is called at most
+  // once, and never after the destructor. `end` must not block, and must not use this CallStop.
   class Call {
    public:
-    // `stop` may be null: then the call is never cancelled.
+    // If `stop` is null, the call is never cancelled.
     Call(std::shared_ptr<CallStop> stop, std::function<void()> end)
         : stop_(std::move(stop)), end_(std::move(end)) {
       assert(end_ != nullptr);

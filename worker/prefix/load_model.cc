@@ -10,11 +10,11 @@ namespace {
 // steps to 1/e.
 constexpr double kKept = 0.5, kMemoryTokens = 8192;
 constexpr absl::Duration kRetryAfter = absl::Seconds(30);
-// Shorter loads are always made: they save computing for other requests.
+// Loads expected to take less time are always made: they save computing time for other requests.
 constexpr absl::Duration kShortLoad = absl::Milliseconds(20);
-// Fraction 1/20 of the computing time that a load may waste, by silence or by a retry.
+// A load without data, or a retry, may waste at most 1/20 of the computing time.
 constexpr int kLossShare = 20;
-// Minimum of every limit: a pause of a busy machine does not mean a slow link.
+// Minimum of every limit: a short pause of a busy machine does not mean that the link is slow.
 constexpr absl::Duration kLeastLimit = absl::Milliseconds(50);
 
 }  // namespace
@@ -85,7 +85,7 @@ void LoadModel::Decide(const LoadWork& work, LoadReport* load) {
   }
   const absl::Duration most = std::max(*load->compute_estimate, kLeastLimit);
   const absl::Duration loss = std::max(most / kLossShare, kLeastLimit);
-  // Twice the estimate: links slow down, and other transfers share them.
+  // Allow twice the estimate: links become slower, and other transfers share them.
   const absl::Duration expected = 2 * load->load_estimate.value_or(most);
   load->limits = LoadLimits{load->retries ? loss : std::clamp(expected, loss, most), loss};
 }

@@ -1,12 +1,12 @@
-// LoadModel: decides whether to load or compute a stored prefix, by the rates that the worker
-// measured.
+// LoadModel: decides whether to load a stored prefix or to compute it, by the speeds that this
+// worker measured.
 //
-// The faster alternative wins. If a rate is unknown, the prefix is loaded. A source that was too
-// slow is retried after a while. The decision is made once, when the plan has arrived, and sets
-// limits for the transfer. A wrong decision is a cache miss and changes no result. Only two
-// boundaries are compared, the worker's own and the longest stored one: with a longer boundary the
-// bytes grow ever slower (windows) and the computing grows ever faster (attention), so no boundary
-// between them costs less than both.
+// The faster alternative wins. If a speed is unknown, the prefix is loaded. A source that was too
+// slow is retried after a while. The decision is made once, when the plan of the transfer has
+// arrived, and sets time limits for the transfer. A wrong decision costs time only. Two boundaries
+// are compared: the restored one and the longest stored one. With longer boundaries, the bytes grow
+// ever more slowly (sliding windows) and the computing time ever faster (attention), so no boundary
+// between the two costs less than both.
 //
 // Thread safety: all methods may be called from any thread.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_MODEL_H_
@@ -25,51 +25,53 @@
 
 namespace hearth {
 
-// In the order of the flag's names.
+// In the order of the names of --load.
 enum class LoadChoice { kAuto, kAlways, kNever };
 
-// Source of a plan's bytes: the slowest part counts.
+// Where a plan's bytes come from. If there are several sources, the slowest counts.
 enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kCount };
 
 enum class LoadDecision {
-  kNone,       // store not asked (none, no reads, no gain), or no plan came
-  kMiss,       // the store had nothing more, or a useless answer
+  kNone,       // store not asked (no store, no reads, or no gain), or no plan arrived
+  kMiss,       // the store had no longer prefix, or an invalid one
   kLoad,       // the stored prefix was loaded
   kCompute,    // not loaded, or not requested: computing is faster
   kAbandoned,  // the load exceeded its limits
 };
 
-// Maximum durations of a transfer, and of the wait for each message.
+// Time limits of a transfer, and of the wait for each of its messages.
 struct LoadLimits {
   absl::Duration transfer, message;
 };
 
 struct LoadReport {
   LoadDecision decision = LoadDecision::kNone;
-  std::optional<LoadSource> source;  // of the offer; empty: best source
-  uint32_t boundary = 0;             // offered by the store
-  uint64_t bytes = 0;                // offered, or the most that the store could offer
-  // Empty if unknown. compute_estimate is the time that a load saves.
+  std::optional<LoadSource> source;  // source of the stored bytes; empty: fastest source
+  uint32_t boundary = 0;             // boundary that the store offers
+  uint64_t bytes = 0;  // bytes to load: offered by the store, or estimated from the boundary
+  // Empty if unknown. compute_estimate: time to compute the tokens that a load would save.
   std::optional<absl::Duration> load_estimate, compute_estimate;
-  std::optional<LoadLimits> limits;  // empty: the fetch's deadline
-  bool retries = false;              // retries a slow source
+  std::optional<LoadLimits> limits;  // empty: only the fetch's timeout applies
+  bool retries = false;              // true if a source that was too slow is tried again
 
-  // Measured by the fetch: time until the plan arrived, and from then until the transfer ended.
+  // Measured by the fetch: time until the plan arrived, and time from the plan to the end of the
+  // transfer.
   std::optional<absl::Duration> plan_took;
   absl::Duration took = absl::ZeroDuration();
-  bool is_late = false;   // plan or transfer was abandoned
-  uint64_t received = 0;  // bytes of an abandoned transfer, plus half of the next message
+  bool is_late = false;  // the plan or the transfer exceeded its limit
+  // Bytes of an abandoned transfer, including half of the message that did not arrive.
+  uint64_t received = 0;
 };
 
-// The computation that a load may save.
+// The computing that a load may save.
 struct LoadWork {
-  uint32_t have_tokens = 0, tokens = 0;  // held and total tokens of the request
-  uint32_t others = 0;                   // concurrent prompts of the same length
+  uint32_t have_tokens = 0, tokens = 0;  // tokens restored so far; all tokens of the prompt
+  uint32_t others = 0;                   // concurrent prompts of about the same length
 };
 
 class LoadModel {
  public:
-  // A monotonic clock, for differences only.
+  // Returns the time of a monotonic clock. Use differences only.
   static absl::Time SteadyNow() {
     const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
     return absl::UnixEpoch() + absl::FromChrono(since_start);
@@ -79,25 +81,26 @@ class LoadModel {
       : choice_(choice), clock_(std::move(clock)) {}
   absl::Time Now() const { return clock_(); }
 
-  // Records the duration of a prefill step, and of a fetch.
+  // OnStep records the duration of a prefill step of `tokens` tokens. OnFetch records the durations
+  // of a fetch.
   void OnStep(uint32_t tokens, absl::Duration took);
   void OnFetch(const LoadReport& load);
 
-  // Sets both estimates of an offer, and the decision that follows: kLoad or kCompute.
+  // Sets both estimates of `load`, and its decision: kLoad or kCompute.
   void Compare(const LoadWork& work, LoadReport* load) const;
-  // As Compare, but obeys the LoadChoice and sets the limits of the transfer. Without a source,
-  // decides whether to ask the store.
+  // As Compare, but also obeys the LoadChoice and sets the limits of the transfer. If `load` has no
+  // source, decides whether to ask the store.
   void Decide(const LoadWork& work, LoadReport* load);
 
  private:
   struct Rate {
-    double seconds = 0, units = 0;  // decaying sums
-    absl::Time at;                  // last measurement or retry
+    double seconds = 0, units = 0;  // sums in which older measurements count less
+    absl::Time at;                  // time of the last measurement or retry
     std::optional<absl::Duration> TimeOf(uint64_t more) const {
       if (units == 0) return std::nullopt;
       return absl::Seconds(seconds / units * static_cast<double>(more));
     }
-    // Adds a measurement; earlier ones keep the share `kept` of their weight.
+    // Adds a measurement and multiplies the weight of all earlier measurements by `kept`.
     void Add(double kept, uint64_t more, absl::Duration took) {
       seconds = seconds * kept + absl::ToDoubleSeconds(took);
       units = units * kept + static_cast<double>(more);
@@ -109,9 +112,10 @@ class LoadModel {
   const LoadChoice choice_;
   const std::function<absl::Time()> clock_;
   mutable absl::Mutex mu_;
-  Rate computing_ ABSL_GUARDED_BY(mu_);  // tokens
+  Rate computing_ ABSL_GUARDED_BY(mu_);  // seconds per token
   Rate plans_ ABSL_GUARDED_BY(mu_);
-  std::array<Rate, static_cast<size_t>(LoadSource::kCount)> loads_ ABSL_GUARDED_BY(mu_);  // bytes
+  // Seconds per byte.
+  std::array<Rate, static_cast<size_t>(LoadSource::kCount)> loads_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

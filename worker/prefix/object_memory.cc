@@ -15,18 +15,18 @@ namespace {
 
 // A cache line, and the alignment of the widest vector loads.
 constexpr size_t kAlignment = 64;
-// Smaller blocks are recycled by the allocator's own arenas.
+// Smaller blocks are not kept: the allocator reuses them itself.
 constexpr size_t kMinRecycledBytes = size_t{64} << 10;
-// A typical prompt. Its prefix takes 28 MiB in the 270M model.
+// Length of a typical prompt. Its KV takes 28 MiB in the 270M model.
 constexpr uint32_t kPrefixTokens = 2048;
-// A free block is reused for a smaller request if at most an eighth of it is wasted.
+// A free block is reused for a smaller request if at most 1/8 of the block is wasted.
 constexpr size_t kMaxWasteFraction = 8;
 
-// Recycles blocks: the first touch of fresh memory runs at 0.2 to 1.3 GB/s, slower than the copies
-// of a restore.
+// Keeps freed blocks for reuse: first use of fresh memory runs at 0.2 to 1.3 GB/s, slower than the
+// copies of a restore.
 class BlockRecycler {
  public:
-  // Sets `*bytes` to the size of the returned block.
+  // Returns a block of at least `*bytes` bytes, and sets `*bytes` to its size.
   void* Take(size_t* bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
@@ -78,7 +78,7 @@ class BlockRecycler {
     absl::MutexLock lock(&mu_);
     FreeDownToLocked(bytes);
   }
-  // Frees the largest blocks first: these sizes are the rarest, and few frees suffice.
+  // Frees the largest blocks first: their sizes are needed rarely, and few frees suffice.
   void FreeDownToLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     mu_.AssertHeld();
     while (free_bytes_ > bytes) {

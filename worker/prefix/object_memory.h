@@ -1,6 +1,6 @@
-// Memory of KV objects. Freed blocks are reused, up to a limit, instead of returned to the system.
+// Allocates the memory of KV objects. Freed blocks are kept for reuse, up to a limit.
 //
-// Thread safety: any thread. One limit per process.
+// Thread safety: any thread. There is one limit per process.
 #ifndef HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
 #define HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
 
@@ -12,22 +12,23 @@
 
 namespace hearth {
 
-// Returns uninitialised memory, 64-byte aligned. Aborts if the machine is out of memory even after
-// all recycled blocks were freed.
+// Returns uninitialised memory, aligned to 64 bytes. If the machine is out of memory, frees all
+// blocks kept for reuse and tries again; then aborts.
 std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
 
-// Current bytes, and maximum bytes, kept for reuse. A lower limit frees blocks at once.
+// RecycledBytes returns the bytes kept for reuse; SetRecycledLimit sets their maximum. A lower
+// limit frees blocks at once.
 size_t RecycledBytes();
 void SetRecycledLimit(size_t bytes);
 inline constexpr size_t kLeastRecycledLimit = size_t{256} << 20;  // also the initial limit
 inline constexpr size_t kMaxRecycledLimit = size_t{1} << 30;
 
-// Returns the limit for a worker: a prefix of 2,048 tokens per place, at most a quarter of
-// kv_budget_bytes and kMaxRecycledLimit, at least kLeastRecycledLimit. A budget of 0 (unlimited)
-// gives the minimum.
+// Returns the limit for a worker: the bytes of a 2,048-token prefix for each running slot
+// (`places`), but at most kv_budget_bytes / 4 and kMaxRecycledLimit, and at least
+// kLeastRecycledLimit. kv_budget_bytes 0 (unlimited) gives kLeastRecycledLimit.
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes);
 
-// For tests: replaces std::aligned_alloc; null restores it.
+// For tests: replaces std::aligned_alloc. Null restores std::aligned_alloc.
 using AllocateBlock = void* (*)(size_t alignment, size_t bytes);
 void ReplaceBlockAllocation(AllocateBlock allocate);
 

@@ -34,12 +34,12 @@ struct AddedToken {
   std::string text;
   bool is_special = false;
   bool is_normalized = false;
-  bool says_normalized = false;  // the file has the flag
+  bool says_normalized = false;  // whether the file sets `normalized`
 };
 
-// Tokens of the other files.
+// Tokens listed in files other than the vocabulary file.
 struct Additions {
-  std::string file;                   // source of `tokens`
+  std::string file;                   // file that lists `tokens`
   bool is_whole = false;              // `tokens` lists every never-merged token
   std::vector<AddedToken> tokens;     // ascending ids
   std::vector<std::string> specials;  // texts of special tokens, without duplicates
@@ -50,7 +50,7 @@ absl::Status Refused(const Parts&... parts) {
   return absl::FailedPreconditionError(absl::StrCat(parts...));
 }
 
-// Returns null if there is no such file.
+// Returns the JSON object in the file, or null if the file does not exist.
 absl::StatusOr<Json> ReadObject(const std::string& path) {
   absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (absl::IsNotFound(text.status())) return Json();
@@ -87,8 +87,8 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& file, const std::string&
   return token;
 }
 
-// Adds the texts of the fields that name special tokens: bos_token, image_token, ..., and two
-// lists.
+// Adds the texts of special tokens: from fields such as bos_token and image_token, and from the two
+// lists of further special tokens.
 void AddSpecials(const Json& json, std::vector<std::string>* specials) {
   for (const auto& [name, value] : json.items()) {
     const bool is_list = name == "additional_special_tokens" || name == "extra_special_tokens";
@@ -146,10 +146,11 @@ absl::StatusOr<Additions> ReadAdditions(const std::string& folder) {
   return additions;
 }
 
-// Adds tokens to a list of pieces. Finds texts by a hash table.
+// Adds tokens to a list of pieces. A hash table maps texts to ids.
 class PieceAdder {
  public:
-  // `most`: maximum number of added tokens, reserved so that texts do not move in memory.
+  // `most`: maximum number of tokens to add. Memory is reserved for them, because ids_ refers to
+  // the texts.
   PieceAdder(const std::string& source, size_t most, Pieces* pieces,
              std::vector<std::string>* notes)
       : source_(source), pieces_(pieces), notes_(notes) {
@@ -219,13 +220,13 @@ class PieceAdder {
   const std::string& source_;
   Pieces* pieces_;
   std::vector<std::string>* notes_;
-  bool has_gap_ = false;  // some ids have no piece
+  bool has_gap_ = false;  // some ids below the highest have no piece
   absl::flat_hash_map<std::string_view, size_t> ids_;
   size_t bytes_ = 0;
 };
 
-// Adds special tokens that have only a name. A new one gets the next id. Two new tokens are
-// refused, because transformers' versions differ in their order.
+// Adds special tokens of which the files give only the text. A new token gets the next id. Two new
+// tokens are refused, because transformers' versions differ in their order.
 absl::Status AddNamed(const std::string& file, const std::vector<std::string>& specials,
                       size_t next_id, PieceAdder* adder) {
   const std::string* added = nullptr;
@@ -242,8 +243,9 @@ absl::Status AddNamed(const std::string& file, const std::vector<std::string>& s
   return absl::OkStatus();
 }
 
-// Refuses an added token of tokenizer.json that added_tokens_decoder does not list. This includes
-// an empty decoder: with it, transformers' Gemma class drops the added tokens of tokenizer.json.
+// Returns an error if tokenizer.json has an added token that added_tokens_decoder does not list.
+// This includes an empty added_tokens_decoder: transformers' Gemma class then drops the added
+// tokens of tokenizer.json.
 absl::Status CheckWhole(const Additions& additions, const std::string& source,
                         const Pieces& pieces) {
   absl::flat_hash_set<std::string_view> listed(additions.specials.begin(),

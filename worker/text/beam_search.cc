@@ -21,7 +21,7 @@ absl::Status BeamOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("beams: must be in [1, ", kMaxBeams, "]; got ", beams));
   }
-  // Written so that NaN fails.
+  // This form of the condition is also true for NaN.
   if (!(length_penalty >= -kMaxLengthPenalty && length_penalty <= kMaxLengthPenalty)) {
     return absl::InvalidArgumentError(absl::StrCat("length_penalty: is ", length_penalty,
                                                    "; must be in [", -kMaxLengthPenalty, ", ",
@@ -43,7 +43,8 @@ const BeamSearch::Hypothesis& BeamSearch::best() const {
   return hypotheses_.front();
 }
 
-// Returns the best extensions of all beams. Ties: the better beam first, then its likelier token.
+// Returns the best extensions of all beams. If scores are equal, the extension of the better beam
+// comes first, then its likelier token.
 std::vector<BeamSearch::Extension> BeamSearch::Likeliest(
     absl::Span<const std::vector<TokenLogprob>> likeliest) const {
   std::vector<Extension> extensions;
@@ -91,7 +92,8 @@ void BeamSearch::Advance(absl::Span<const std::vector<TokenLogprob>> likeliest) 
   assert(!done_ || !hypotheses_.empty());
 }
 
-// Ties: the older hypothesis first.
+// Inserts the hypothesis in the order of scores. If scores are equal, the older hypothesis comes
+// first.
 void BeamSearch::Keep(Hypothesis hypothesis) {
   const auto place = std::find_if(hypotheses_.begin(), hypotheses_.end(),
                                   [&](const auto& kept) { return kept.score < hypothesis.score; });
@@ -99,8 +101,8 @@ void BeamSearch::Keep(Hypothesis hypothesis) {
   if (hypotheses_.size() > options_.beams) hypotheses_.pop_back();
 }
 
-// Scores the best beam as if it ended now. This is an estimate: with a positive length penalty a
-// longer answer may still score better.
+// Returns whether the best beam, scored as if it ended now, beats the worst hypothesis. This is an
+// estimate: with a positive length penalty, a longer answer may score better.
 bool BeamSearch::MayImprove() const {
   const Beam& best = beams_.front();
   return Penalized(best.score, best.tokens.size(), options_.length_penalty) >

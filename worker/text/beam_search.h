@@ -1,16 +1,16 @@
 // BeamSearch: searches the likeliest answer to a prompt, like transformers' generate with
-// num_beams. Does not know the model: the caller passes the likely next tokens, and the search
-// chooses the beams.
+// num_beams. Independent of the model: the caller passes the likeliest next tokens of each beam.
 //
-// A beam is an unfinished answer; its score is the sum of its tokens' log probabilities (float32,
-// as in transformers). Each step ranks the likeliest extensions of all beams: `beams` times max(2,
-// 1 + end tokens) of them. An extension that ends and ranks among the first `beams` becomes a
-// hypothesis; its score is divided by (tokens, including the end token)^length_penalty. The best
-// `beams` hypotheses are kept. The best extensions that do not end become the next beams. The
-// search is done if there are `beams` hypotheses and either early_stopping is set or no beam,
-// scored as if it ended now, beats the worst hypothesis; and at max_tokens.
+// A beam is an unfinished answer. Its score is the sum of its tokens' log probabilities (float32,
+// as in transformers). Each step ranks the likeliest extensions of all beams, `beams` * max(2, 1 +
+// number of end tokens) of them. If an extension that ends the answer is among the best `beams`
+// extensions, it becomes a hypothesis. The score of a hypothesis is the sum divided by (number of
+// tokens, including the end token)^length_penalty. The best `beams` hypotheses are kept. The best
+// extensions that do not end become the next beams. The search is done at max_tokens, or when there
+// are `beams` hypotheses and either early_stopping is set, or no beam would beat the worst
+// hypothesis if it ended now.
 //
-// Thread safety: none. Ownership: nothing is borrowed.
+// Thread safety: none. Ownership: the search keeps no references to its arguments.
 #ifndef HEARTH_WORKER_TEXT_BEAM_SEARCH_H_
 #define HEARTH_WORKER_TEXT_BEAM_SEARCH_H_
 
@@ -27,14 +27,15 @@
 namespace hearth {
 
 inline constexpr uint32_t kMaxBeams = 16;
-// Beyond this, scores of the longest answers overflow float32.
+// With a larger penalty, the scores of the longest answers overflow float32.
 inline constexpr float kMaxLengthPenalty = 4;
 
-// Why an answer ends: token limit, end token, or stop string or stop token.
+// Why an answer ended: kLength: token limit. kEos: end token of the model. kStop: stop string or
+// stop token.
 enum class FinishReason { kLength, kEos, kStop };
 
 struct BeamOptions {
-  uint32_t beams = 1;  // 1: no search
+  uint32_t beams = 1;  // 1: no beam search
   float length_penalty = 1;
   bool early_stopping = false;
 
@@ -45,7 +46,7 @@ struct BeamOptions {
 class BeamSearch {
  public:
   struct Beam {
-    size_t parent = 0;  // index of its parent beam before the step
+    size_t parent = 0;  // index of the beam that it extends, among the beams before the step
     std::vector<int32_t> tokens;
     float score = 0;
   };
@@ -54,8 +55,8 @@ class BeamSearch {
     FinishReason end = FinishReason::kLength;
     float score = 0;
   };
-  // When answers end. `tokens`: end tokens. `stops`: returns whether an answer ends with its last
-  // token; may be null.
+  // When an answer ends. `tokens`: the model's end tokens. `stops`: returns whether an answer ends
+  // with its last token, because a stop string is complete; may be null.
   struct Ends {
     std::vector<int32_t> tokens;  // ascending
     uint32_t max_tokens = 1;
@@ -65,15 +66,15 @@ class BeamSearch {
   // REQUIRES: options.Validate() is OK; ends.max_tokens >= 1.
   BeamSearch(const BeamOptions& options, Ends ends);
 
-  // Number of likeliest tokens of each beam that a step needs.
+  // Number of likeliest next tokens that Advance needs for each beam.
   uint32_t candidates() const { return candidates_; }
   // The current beams, best first. Initially one beam without tokens.
   const std::vector<Beam>& beams() const { return beams_; }
-  // Takes a step. `likeliest`: for each beam its likeliest next tokens, likeliest first;
-  // candidates() of them, or the whole vocabulary. REQUIRES: not done.
+  // Extends the beams by one token. `likeliest`: for each beam, its candidates() likeliest next
+  // tokens, or the whole vocabulary if that is smaller; likeliest first. REQUIRES: !done().
   void Advance(absl::Span<const std::vector<TokenLogprob>> likeliest);
   bool done() const { return done_; }
-  // REQUIRES: done.
+  // Returns the best answer. REQUIRES: done().
   const Hypothesis& best() const;
 
  private:

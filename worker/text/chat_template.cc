@@ -57,7 +57,7 @@ void AppendSystem(const ChatMessage& message, RenderedChat* chat) {
   AddBreakpoint(!message.parts.empty() && message.parts.back().cache_breakpoint, chat);
 }
 
-// `unfinished`: the last part may continue, so keep the white space at its end.
+// `unfinished`: the last part may be continued later, so keep the white space at its end.
 void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat) {
   for (size_t i = 0; i < message.parts.size(); ++i) {
     const ChatPart& part = message.parts[i];
@@ -105,7 +105,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
     if (i == 0) open(/*of_model=*/false);
     AppendSystem(messages[i], &chat);
   }
-  size_t begin = chat.text.size();  // start of the current turn's messages
+  size_t begin = chat.text.size();  // offset of the first message of the current turn
   for (; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     if (!is_open || IsModelRole(message.role) != is_model) {

@@ -2,18 +2,18 @@
 //
 //  <bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n{answer}...
 //
-// The system text is inserted unchanged into the first user turn. User and model texts are stripped
-// of white space at both ends, part by part, like Python's str.strip. The published template
+// The system text is inserted unchanged into the first user turn. Each part of a user or model
+// message is stripped of white space at both ends, like Python's str.strip. The published template
 // refuses chats whose roles do not alternate, and drops all but the first part of a system message.
-// Here:
-// - System and developer messages at the beginning form one system text, with a blank line after
-//   each message. If no user message follows, the user turn contains only the system text.
-// - A later system or developer message counts as a user message.
-// - Adjacent messages of one role form one turn, with a blank line between their texts.
-// - All parts of a message are written, one after the other.
-// As in the published template, "<end_of_turn>" in a message ends its turn, unless the ranges in
-// RenderedChat::messages are tokenized as plain text (ChatInput::strict).
-// Thread safety: a pure function. Works on text only; prompt.h makes tokens.
+// This renderer differs:
+//  - System and developer messages at the beginning form one system text, with a blank line after
+//    each message. If no user message follows, the user turn has only the system text.
+//  - A later system or developer message is rendered as a user message.
+//  - Adjacent messages of the same role form one turn, with a blank line between their texts.
+//  - All parts of a message are written, one after the other.
+// As in the published template, "<end_of_turn>" inside a message ends its turn, unless the caller
+// tokenizes the ranges RenderedChat::messages as plain text (ChatInput::strict).
+// Thread safety: a pure function. It renders text only; prompt.h converts the text to tokens.
 #ifndef HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
 #define HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
 
@@ -30,39 +30,42 @@ namespace hearth {
 inline constexpr char kStartOfTurn[] = "<start_of_turn>";
 inline constexpr char kEndOfTurn[] = "<end_of_turn>";
 
-// Returns whether a message of this role is system text if it begins a chat.
+// Returns whether messages of this role, at the beginning of a chat, form the system text.
 bool IsSystemRole(std::string_view role);
 
 struct ChatPart {
-  std::string text;               // well-formed UTF-8
-  bool cache_breakpoint = false;  // declare a breakpoint at the end of this part
+  std::string text;  // well-formed UTF-8
+  // The caller wants a cached prefix that ends at the end of this part.
+  bool cache_breakpoint = false;
 };
 
 struct ChatMessage {
   std::string role;  // system, developer, user, assistant or model
   std::vector<ChatPart> parts;
-  // For a model message: the tokens of its text, which is then written unchanged, including white
-  // space. Empty: the text is encoded.
+  // For a model message: the tokens that the model generated. The message's text is then written
+  // unchanged, including white space. Empty: the text is rendered and encoded as usual.
   std::vector<int32_t> token_ids = {};
 };
 
 enum class ChatEnding {
-  kGenerationPrompt,  // ends with the opening of a model turn
+  kGenerationPrompt,  // ends with an opened model turn, for the answer
   kClosed,            // all turns are closed
-  kOpen,              // as kClosed, but a final user turn stays open
-  kContinued,         // as kClosed, but a final model turn stays open
+  kOpen,              // as kClosed, but if the last turn is a user turn, it stays open
+  kContinued,         // as kClosed, but the last turn, a model turn, stays open
 };
 
 struct RenderedChat {
   std::string text;
   // Byte offsets in `text`, strictly increasing: the end of the system text, the end of each
-  // opening of a model turn (both occur in later turns of the same chat, too), and declared
-  // breakpoints. A breakpoint declared on the last system part becomes the end of the system text.
+  // opening of a model turn, and the ends of parts with cache_breakpoint. Later turns of the same
+  // chat have the same offsets again. A cache_breakpoint on the last system part moves to the end
+  // of the system text.
   std::vector<size_t> breakpoints;
-  std::vector<bool> declared;  // per breakpoint: the caller declared it
-  // Byte ranges [begin, end) of the messages' own text, ascending; the rest is the template's text.
+  std::vector<bool> declared;  // for each breakpoint: whether a cache_breakpoint declared it
+  // Byte ranges [begin, end) of text that came from messages, ascending. All other text is the
+  // template's.
   std::vector<std::pair<size_t, size_t>> messages;
-  // The text of each message with token ids, ascending.
+  // Byte range of each message that has token ids, ascending; `message` is its index.
   struct Answer {
     size_t begin = 0, end = 0;
     size_t message = 0;
@@ -70,8 +73,8 @@ struct RenderedChat {
   std::vector<Answer> answers;
 };
 
-// kInvalidArgument, with the field's path: no messages, an unknown role, or kContinued if the last
-// message is not a model's.
+// kInvalidArgument, with the path of the field: there are no messages, a role is unknown, or
+// `ending` is kContinued and the last message is not a model message.
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);
 

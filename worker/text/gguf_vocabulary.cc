@@ -15,8 +15,8 @@ namespace {
 
 using Pieces = std::vector<VocabularyPiece>;
 
-// Ranges of Gemma's 262,144 pieces: byte pieces from kFirstByte, merged pieces from kFirstNormal to
-// kBehindNormal, never-merged pieces before and after these.
+// Ids of Gemma's 262,144 pieces: byte pieces from kFirstByte on, merged pieces from kFirstNormal to
+// kBehindNormal - 1; all other pieces are never merged.
 constexpr size_t kFirstByte = 238, kFirstNormal = 494, kBehindNormal = 255968;
 constexpr size_t kGemmaPieces = 262144, kUnknownId = 3;
 
@@ -63,12 +63,13 @@ absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool
     pieces.push_back(
         {std::move(text), is_byte ? PieceType::kByte : static_cast<PieceType>(type), score});
   }
-  // Drops unused tokens at the end, which pad the embedding.
+  // Drop unused tokens at the end: they only pad the embedding matrix.
   while (!pieces.empty() && pieces.back().type == PieceType::kUnused) pieces.pop_back();
   return pieces;
 }
 
-// Number of pieces, at most the rows of the embedding: Ollama's files list more tokens.
+// Returns the number of pieces, at most the rows of the embedding matrix: Ollama's files list more
+// tokens than the matrix has rows.
 size_t PiecesOf(const GgufHeader& header) {
   size_t count = header.vocabulary.tokens->size();
   for (const TensorView& view : header.tensors) {

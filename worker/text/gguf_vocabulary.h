@@ -1,10 +1,11 @@
 // Reads the vocabulary of a GGUF header as a list of pieces.
 //
-// "llama" has the pieces of tokenizer.model with their scores; if they are missing or all 0, a
-// piece ranks by its id, as Gemma's pieces do. "gpt2" has the pieces of tokenizer.json with their
-// merges. For Gemma's own vocabulary, the types are Gemma's and the file's types are ignored:
-// Google's files mark turn markers as ordinary text. For other vocabularies the file's types count.
-// Thread safety: a pure function. Errors as in vocabulary_file.h.
+// If tokenizer.ggml.model is "llama", the header has the pieces of tokenizer.model with their
+// scores. If scores are missing or all 0, pieces are ranked by id, as Gemma's are. If it is "gpt2",
+// the header has the pieces of tokenizer.json with their merges. For Gemma's own vocabulary the
+// types in the file are ignored, because Google's files mark turn markers as ordinary text; other
+// vocabularies use the types in the file.
+// Thread safety: a pure function. Errors: see vocabulary_file.h.
 #ifndef HEARTH_WORKER_TEXT_GGUF_VOCABULARY_H_
 #define HEARTH_WORKER_TEXT_GGUF_VOCABULARY_H_
 
@@ -17,7 +18,8 @@
 
 namespace hearth {
 
-// Adds to `notes` what differs from the file. REQUIRES: the header was read with its vocabulary.
+// Adds to `notes` how the returned pieces differ from the file. REQUIRES: `header` was read with
+// its vocabulary.
 absl::StatusOr<std::vector<VocabularyPiece>> ReadGgufVocabulary(const GgufHeader& header,
                                                                 std::vector<std::string>* notes);
 

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// Written so that NaN fails.
+// The condition is false for NaN, so NaN is refused.
 absl::Status CheckRange(const char* name, float value, float least, float most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(

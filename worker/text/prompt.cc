@@ -13,7 +13,8 @@
 namespace hearth {
 namespace {
 
-// A text that is too long is encoded up to this multiple of the context, to report its length.
+// A text that is too long is encoded up to this multiple of the context, to report its length if
+// that is less.
 constexpr size_t kCountedContexts = 2;
 
 template <typename... Parts>
@@ -56,7 +57,8 @@ absl::Status CheckIds(const Prompt& prompt, absl::string_view field, const Promp
     return PromptTooLong(field, limits.context_tokens, prompt.token_ids.size());
   }
   for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
-    // The tokenizer may have ids without an embedding in this model, such as the image placeholder.
+    // The tokenizer may have ids that have no row in the model's embedding matrix, such as the
+    // image placeholder.
     if (static_cast<uint32_t>(prompt.token_ids[i]) >= limits.vocab_size) {
       return UnknownToken(i, prompt.token_ids[i], limits);
     }
@@ -67,7 +69,7 @@ absl::Status CheckIds(const Prompt& prompt, absl::string_view field, const Promp
 absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
                                const std::vector<uint32_t>& breakpoints,
                                const PromptLimits& limits) {
-  // Check before converting to signed.
+  // Check the ids while they are unsigned.
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= limits.vocab_size) {
       return UnknownToken(i, ids[i], limits);
@@ -97,11 +99,12 @@ absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptL
   return absl::OkStatus();
 }
 
-// Encodes the rendered text. Answers with token ids are inserted from `messages` (empty for plain
-// text). The text between answers is encoded piece by piece: each piece begins and ends at the
-// template's markers, or at the blank line between two messages of a turn, and no token crosses
-// these. REQUIRES: breakpoints are ascending, possibly repeated, and lie between characters;
-// `declared` has one entry per breakpoint.
+// Encodes the rendered text. Answers with token ids are inserted from `messages`, which is empty
+// for plain text. The text between two answers is encoded separately. It begins and ends at a turn
+// marker of the template, or at the blank line between two messages of a turn; no token crosses
+// these borders.
+// REQUIRES: breakpoints are ascending (repeats are allowed) and lie between characters; `declared`
+// has one entry per breakpoint.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   Prompt prompt;
@@ -191,8 +194,8 @@ absl::Status CheckChat(const ChatInput& chat) {
   return absl::OkStatus();
 }
 
-// Returns whether the token ids spell the message's text. They do not if the text was edited, or if
-// they contain control pieces.
+// Returns whether the token ids decode to exactly the message's text. This is false if the text was
+// edited, or if the ids include control pieces.
 bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const PromptLimits& limits) {
   if (message.token_ids.empty() || message.token_ids.size() > limits.context_tokens) return false;
   std::string text, spelt;

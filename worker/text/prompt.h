@@ -1,7 +1,8 @@
 // Prompt: converts a caller's input (text, chat or token ids) to token ids and breakpoints.
 //
-// A breakpoint in text becomes the longest common token prefix of the text up to there and the
-// whole prompt. Every longer prompt with the same beginning shares this cut.
+// A breakpoint in text becomes a token index: the length of the longest common token prefix of (the
+// text before the breakpoint) and (the whole text). Every longer prompt with the same beginning
+// gets the same index.
 // Thread safety: pure functions; the tokenizer is only read.
 #ifndef HEARTH_WORKER_TEXT_PROMPT_H_
 #define HEARTH_WORKER_TEXT_PROMPT_H_
@@ -21,28 +22,28 @@
 
 namespace hearth {
 
-// Each declared breakpoint costs a prefill step and a kept tail. 1,024 of them in 131,072 tokens
-// are one per C = 128 tokens.
+// Each declared breakpoint costs a prefill step and a saved copy of KV. 1,024 breakpoints in
+// 131,072 tokens are one per 128 tokens (the default chunk).
 inline constexpr size_t kMaxDeclaredBreakpoints = 1024;
-// The shortest turn has 5 tokens, so more messages do not fit the longest context.
+// More messages do not fit the longest context: the shortest turn has 5 tokens.
 inline constexpr size_t kMaxChatMessages = 131072 / 5;
 
 struct ChatInput {
   std::vector<ChatMessage> messages;
-  // Add no generation prompt; a final user message stays open.
+  // Do not open a model turn at the end; a final user turn stays open.
   bool omit_generation_prompt = false;
-  // Control pieces and turn markers in a message are plain characters, so a message cannot end its
-  // own turn.
+  // Encode control pieces and turn markers inside messages as plain characters, so that a message
+  // cannot end its turn.
   bool strict = false;
-  // The last message is the beginning of the answer; its turn stays open.
+  // The last message is the beginning of the answer: its turn stays open.
   bool continue_final_message = false;
 };
 
 struct PromptSource {
-  // Text (gets <bos> unless it begins with it), token ids, or a chat.
+  // Text ("<bos>" is added unless the text begins with it), token ids, or a chat.
   std::variant<std::string, std::vector<uint32_t>, ChatInput> input;
-  // Byte offsets in text, or token positions in token ids, in (0, length], in any order. For a
-  // chat, set cache_breakpoint on its parts.
+  // Byte offsets in text, or token positions in token ids; in (0, length], in any order. For a
+  // chat, set ChatPart::cache_breakpoint instead.
   std::vector<uint32_t> breakpoints;
   bool omit_bos = false;  // do not add <bos> to text
 };
@@ -50,35 +51,36 @@ struct PromptSource {
 struct PromptLimits {
   uint32_t vocab_size = 0;
   uint32_t context_tokens = 0;
-  // Polled every few milliseconds; true ends the work with kCancelled. Null: never cancelled.
+  // Called every few milliseconds; if it returns true, BuildPrompt returns kCancelled. Null: never
+  // cancelled.
   std::function<bool()> stopped = nullptr;
-  // Reason, for errors, if there is no tokenizer.
+  // If there is no tokenizer: the reason, for error messages.
   std::string_view why_no_tokenizer = "this worker has no tokenizer";
-  // If not empty, chats are refused with this reason.
+  // If not empty: chats are refused, with this reason.
   std::string_view why_no_chats = "";
 };
 
-// For kPrefill, a chat with only a system text leaves the user turn open.
+// With kPrefill, the user turn stays open if a chat has only system text.
 enum class PromptPurpose { kGenerate, kPrefill };
 
-// Invariants: token_ids is not empty, each in [0, vocab_size); breakpoints strictly increase, in
-// (0, token_ids.size()].
+// Invariants: token_ids is not empty, and each id is in [0, vocab_size). breakpoints strictly
+// increase and are in (0, token_ids.size()].
 struct Prompt {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;
-  std::vector<uint32_t> declared;  // the breakpoints that the caller declared
+  std::vector<uint32_t> declared;  // those of `breakpoints` that the caller declared
   std::string text;                // the rendered prompt; empty for token ids
 };
 
-// `tokenizer`: null if the model folder has none that is supported. Encodes at most twice the
-// context. kInvalidArgument names the field and the limit. kFailedPrecondition: text or chat
-// without a tokenizer, a chat if the tokenizer has no turn markers, or a chat if why_no_chats is
-// set.
+// Converts `source` to a prompt. `tokenizer`: null if the model has no supported tokenizer. Stops
+// encoding at twice the context. kInvalidArgument names the field and the limit.
+// kFailedPrecondition: text or chat without a tokenizer; a chat although the tokenizer has no turn
+// markers or why_no_chats is set.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 
-// kInvalidArgument, with `field` and the byte offset or the limit, unless `text` is well-formed
-// UTF-8 of at most kMaxTextBytes.
+// Returns OK if `text` is well-formed UTF-8 of at most kMaxTextBytes. Otherwise kInvalidArgument,
+// with `field` and the byte offset or the limit.
 absl::Status CheckText(std::string_view text, std::string_view field);
 
 }  // namespace hearth

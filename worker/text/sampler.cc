@@ -15,15 +15,16 @@
 namespace hearth {
 namespace {
 
-// Top-p usually keeps tens of tokens, so KeepTopP sorts 256 tokens first, then batches of four
-// times the size.
+// Number of tokens that KeepTopP sorts first; each further batch is four times as large. Top-p
+// usually keeps tens of tokens.
 constexpr size_t kFirstSorted = 256;
 
 bool Better(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Returns a bound on the difference between two orders of adding weights with the sum `sum`.
+// Returns a bound on the difference between two sums of the same weights, added in different
+// orders, whose value is about `sum`.
 double ErrorOf(absl::Span<const float> logits, double sum) {
   return kWeightError * static_cast<double>(logits.size() + 16) * sum;
 }
@@ -35,8 +36,8 @@ absl::Status NotFinite(absl::Span<const float> logits) {
       absl::StrCat("logits[", bad - logits.begin(), "] is ", *bad, ": not a finite number"));
 }
 
-// Finds the k best, in order, with a heap whose top is the worst. Among equal logits the first one
-// ranks higher, so logits not above the worst can be skipped.
+// Finds the k best candidates, best first, with a heap whose top is the worst. Among equal logits
+// the lower id is better, so a logit equal to the worst can be skipped.
 void FindTopK(absl::Span<const float> logits, size_t k, std::vector<Candidate>* heap) {
   heap->clear();
   const auto count = static_cast<int64_t>(logits.size());
@@ -53,8 +54,8 @@ void FindTopK(absl::Span<const float> logits, size_t k, std::vector<Candidate>* 
   std::sort_heap(heap->begin(), heap->end(), Better);
 }
 
-// Returns the float log probability if it is the same for every log_sum within `error`, else
-// nullopt.
+// Returns the log probability as a float if every log_sum within `error` rounds to the same float,
+// else nullopt.
 std::optional<float> LogprobOf(float logit, double log_sum, double error) {
   const auto low = static_cast<float>(logit - (log_sum + error));
   const auto high = static_cast<float>(logit - (log_sum - error));
@@ -72,7 +73,7 @@ uint64_t Mix(uint64_t x) {
 }  // namespace
 
 absl::Status SamplingParams::Validate() const {
-  // Written so that NaN fails.
+  // This form of the conditions is also true for NaN.
   if (!(temperature >= 0 && temperature <= kMaxTemperature)) {
     return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: is ", temperature,
                                                    "; must be in [0, ", kMaxTemperature, "]"));
@@ -98,7 +99,7 @@ absl::Status SamplingParams::Validate() const {
 }
 
 double UniformAt(uint64_t seed, uint64_t step) {
-  // Mix the seed first, so that neighbouring seeds give unrelated streams.
+  // Mix the seed first, so that neighbouring seeds give unrelated numbers.
   const uint64_t bits = Mix(Mix(seed + kGolden) + (step + 1) * kGolden);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
@@ -195,7 +196,8 @@ int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const Sam
   for (const Candidate& candidate : kept) sum += candidate.weight;
   const double point = share * sum;
   for (const Candidate& candidate : kept) {
-    // If rounding leaves `reached` below the point, the last possible token is drawn.
+    // If rounding leaves `reached` below `point` at the end, return the last token with a positive
+    // weight.
     if (candidate.weight > 0) id = candidate.id;
     reached += candidate.weight;
     if (reached > point) break;
@@ -210,7 +212,7 @@ double Sampler::SumOf(absl::Span<const float> logits, double greatest, double te
   return std::accumulate(sums_.begin(), sums_.end(), 0.0);
 }
 
-// Draws from all tokens, in order of ids, looking at the weights of one block only.
+// Samples from all tokens in order of ids. Computes the weights of single tokens in one block only.
 std::optional<int32_t> Sampler::DrawFromAll(absl::Span<const float> logits, double greatest,
                                             const SamplingParams& params, double share) {
   const double sum = SumOf(logits, greatest, params.temperature);
@@ -230,9 +232,9 @@ std::optional<int32_t> Sampler::DrawFromAll(absl::Span<const float> logits, doub
   return std::nullopt;
 }
 
-// Partitions candidates_ up to `end`: returns how many of the best candidates come before the one
-// whose weight raises the sum above `wanted`, and their sum in `before`. These candidates are moved
-// to the front, in no order.
+// Finds the candidate whose weight raises the sum above `wanted`, if candidates_[0, end) are added
+// best first. Returns the number of better candidates, and their sum in `before`. Moves the better
+// candidates to the front, in any order.
 size_t Sampler::SelectByWeight(double wanted, size_t end, double* before) {
   *before = 0;
   size_t begin = 0;
@@ -256,7 +258,8 @@ size_t Sampler::SelectByWeight(double wanted, size_t end, double* before) {
   return begin;
 }
 
-// Draws from the tokens that top-p keeps, if they are many, by repeated halving instead of sorting.
+// Samples from the tokens that top-p keeps, if they are many, by repeated halving instead of
+// sorting.
 std::optional<int32_t> Sampler::DrawFromTopP(absl::Span<const float> logits, double greatest,
                                              const SamplingParams& params, double share) {
   KeepTopK(logits, 0);
@@ -264,7 +267,8 @@ std::optional<int32_t> Sampler::DrawFromTopP(absl::Span<const float> logits, dou
   double sum = 0, before = 0;
   for (const Candidate& candidate : candidates_) sum += candidate.weight;
   const double error = 2 * ErrorOf(logits, sum);
-  // Returns the index at which the ordered sum certainly passes `wanted`, else nullopt.
+  // Returns the index at which the ordered sum exceeds `wanted`, or nullopt if rounding leaves it
+  // uncertain.
   const auto find = [&](double wanted, size_t end) -> std::optional<size_t> {
     const size_t place = SelectByWeight(wanted, end, &before);
     if (place == end) return std::nullopt;
@@ -326,7 +330,8 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
   return candidates_;
 }
 
-// Applies top-k, top-p and a bound for min-p; candidates_ is then in order.
+// Applies top-k and top-p, and if only min-p is on, a bound on the logits. Leaves candidates_ in
+// the order that Filter describes.
 void Sampler::KeepAll(absl::Span<const float> logits, double greatest,
                       const SamplingParams& params) {
   const bool top_p = params.top_p > 0 && params.top_p < 1;
@@ -349,7 +354,7 @@ void Sampler::KeepAbove(absl::Span<const float> logits, float bound) {
   }
 }
 
-// The likeliest token has weight 1.
+// Removes candidates with a weight below `min_p`: the likeliest token has weight 1.
 void Sampler::KeepMinP(double min_p) {
   const auto is_less = [min_p](const Candidate& one) { return one.weight < min_p; };
   candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_less),
@@ -365,8 +370,8 @@ void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {
   }
 }
 
-// KeepTopP over all tokens, if the first kFirstSorted tokens are enough. Returns false if not, or
-// in doubt.
+// Applies top-p to all tokens if the first kFirstSorted tokens suffice. Returns false if they do
+// not suffice, or if rounding leaves the result uncertain.
 bool Sampler::TryKeepTopP(absl::Span<const float> logits, double greatest,
                           const SamplingParams& params) {
   if (logits.size() <= kFirstSorted) return false;
@@ -385,7 +390,7 @@ bool Sampler::TryKeepTopP(absl::Span<const float> logits, double greatest,
   return false;
 }
 
-// Keeps the fewest best tokens whose weights reach `top_p` of the sum, at least one.
+// Keeps the smallest set of best tokens whose weights reach `top_p` of the sum; at least one token.
 void Sampler::KeepTopP(double top_p) {
   double sum = 0;
   for (const Candidate& candidate : candidates_) sum += candidate.weight;

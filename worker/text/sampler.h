@@ -1,19 +1,21 @@
-// Sampler: draws a token from the logits of the last position.
+// Sampler: chooses the next token from the logits of the last position.
 //
-// Order of the filters, as in transformers: temperature, top-k, top-p over the result of top-k,
-// then min-p (tokens at least min_p times as likely as the likeliest). Equal logits rank by id,
-// lowest first, so top-k keeps exactly k tokens. LogitRules change the logits before all filters.
+// Order of the filters, as in transformers: temperature; top-k; top-p over the tokens that top-k
+// keeps; min-p (keeps tokens at least min_p times as likely as the likeliest). Tokens with equal
+// logits rank by id, lowest first, so top-k keeps exactly k tokens. LogitRules change the logits
+// before all filters.
 //
-// Randomness is counter based: the draw of token number `step` depends only on (seed, step) and the
-// logits, so a resumed sequence continues identically. The random number has 53 bits of
-// splitmix64's output. Weights are doubles, added in a fixed order. Equal logits, parameters and
-// step give the same token on every machine, except if exp() of two C libraries differs in the last
-// bit exactly at the drawn point.
+// Random numbers are counter based: the number for token `step` depends only on (seed, step), so a
+// resumed sequence continues identically. It has 53 bits of splitmix64's output. Weights are
+// doubles, added in a fixed order. Equal logits, parameters and step give the same token on every
+// machine, unless exp() of two C libraries differs in the last bit exactly where the token is
+// decided.
 //
-// The fixed order covers the whole vocabulary. Faster sums in another order, with an error bound,
-// are used if they determine the token; otherwise the fixed order is computed.
+// The fixed order is ascending ids over the whole vocabulary. Faster sums in a different order,
+// with an error bound, are used if they decide the token; otherwise the sums are computed in the
+// fixed order.
 //
-// Thread safety: one thread at a time (it keeps scratch space); copies are independent.
+// Thread safety: one thread at a time (the sampler keeps scratch memory); copies are independent.
 // Ownership: does not keep the logits.
 #ifndef HEARTH_WORKER_TEXT_SAMPLER_H_
 #define HEARTH_WORKER_TEXT_SAMPLER_H_
@@ -29,19 +31,19 @@
 
 namespace hearth {
 
-// Logits span tens, so at this temperature nearly all tokens are equally likely.
+// Logits differ by tens, so at this temperature nearly all tokens are equally likely.
 inline constexpr float kMaxTemperature = 100.0F;
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 
 struct SamplingParams {
-  float temperature = 0;  // 0 is greedy: the other filters then change nothing
-  uint32_t top_k = 0;     // 0 is off
-  float top_p = 0;        // 0 is off, else in (0, 1]
-  float min_p = 0;        // in [0, 1]; 0 is off
+  float temperature = 0;  // 0: greedy (the other filters have no effect)
+  uint32_t top_k = 0;     // 0: off
+  float top_p = 0;        // 0: off; otherwise in (0, 1]
+  float min_p = 0;        // in [0, 1]; 0: off
   uint64_t seed = 0;
-  uint32_t logprobs = 0;         // alternatives reported with each token; 0 is off
+  uint32_t logprobs = 0;         // number of alternatives reported with each token; 0: none
   bool report_logprobs = false;  // report the chosen token's logprob
-  // Report the logprobs of the prompt's tokens, with this many alternatives.
+  // Report the log probabilities of the prompt's tokens, with this number of alternatives.
   std::optional<uint32_t> prompt_logprobs;
   TokenRules rules;
 
@@ -56,8 +58,8 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// A drawn token. Logprobs are the model's: from the raw logits, before rules, temperature and
-// filters.
+// A sampled token. Log probabilities are the model's: computed from the logits before rules,
+// temperature and filters.
 struct SampledToken {
   int32_t id = 0;
   float logprob = 0;              // 0 unless params.reports()
@@ -74,28 +76,28 @@ struct Candidate {
 
 class Sampler {
  public:
-  // Draws a token. kInternal: a logit is not finite. `rules`: change the logits for the draw and
-  // restore them; may be null. `allowed`: one bit for each token, the first token in the lowest bit;
-  // only tokens with a set bit are drawn; empty: all tokens. kInvalidArgument: the rules leave no
-  // allowed token. REQUIRES: logits is not empty; params.Validate() is OK.
+  // Samples a token. `rules` change the logits for this call and restore them; may be null.
+  // `allowed` has one bit for each token, the first token in the lowest bit: only tokens with a set
+  // bit are sampled; empty: all tokens. kInvalidArgument: the rules leave no allowed token.
+  // kInternal: a logit is not finite. REQUIRES: logits is not empty; params.Validate() is OK.
   absl::StatusOr<SampledToken> Sample(absl::Span<float> logits, const SamplingParams& params,
                                       uint64_t step, LogitRules* rules,
                                       absl::Span<const uint32_t> allowed = {});
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                       uint64_t step);
 
-  // Sets the log probability of token->id, and the `count` likeliest tokens. kInternal: a logit is
-  // not finite.
+  // Sets token->logprob and the `count` likeliest tokens, token->top. kInternal: a logit is not
+  // finite.
   absl::Status AddLogprobs(absl::Span<const float> logits, uint32_t count, SampledToken* token);
 
-  // Returns the `count` likeliest tokens (or all if there are fewer), likeliest first. kInternal: a
-  // logit is not finite. REQUIRES: logits is not empty.
+  // Returns the `count` likeliest tokens, or all tokens if there are fewer; likeliest first.
+  // kInternal: a logit is not finite. REQUIRES: logits is not empty.
   absl::StatusOr<std::vector<TokenLogprob>> Likeliest(absl::Span<const float> logits,
                                                       uint32_t count);
 
-  // Returns the tokens that Sample would draw from; valid until the next call. In descending order
-  // of logits if top-k or top-p is on, else by id. REQUIRES: as Sample; temperature > 0; logits are
-  // finite.
+  // Returns the tokens that pass the filters; valid until the next call. They are in descending
+  // order of logits if top-k or top-p is on, otherwise in order of ids. REQUIRES: logits are finite
+  // and not empty; params.Validate() is OK; temperature > 0.
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);
 
  private:
@@ -110,8 +112,8 @@ class Sampler {
   void KeepMinP(double min_p);
   void KeepAbove(absl::Span<const float> logits, float bound);
   void WeighCandidates(double greatest, double temperature);
-  // Fast versions that look at few logits. If rounding leaves the result in doubt, they return
-  // false or nullopt, and candidates_ is undefined.
+  // Faster versions that examine few logits. If rounding errors leave the result uncertain, they
+  // return false or nullopt, and candidates_ is undefined.
   bool TryKeepTopP(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   std::optional<int32_t> DrawFromAll(absl::Span<const float> logits, double greatest,
                                      const SamplingParams& params, double share);
@@ -127,18 +129,18 @@ class Sampler {
   std::vector<Candidate> candidates_;
   std::vector<double> sums_;  // sums of weights per block
   std::vector<float> row_;    // logits of the allowed tokens
-  bool few_ = true;           // top-p kept few tokens last time
+  bool few_ = true;           // top-p kept few tokens in the last call
 };
 
-// Returns a random seed for requests without one: 53 bits, exact in JSON. Uses a generator per
-// thread.
+// Returns a random seed, for requests without a seed. It has 53 bits, so that JSON numbers
+// represent it exactly. Each thread has its own generator.
 uint64_t NewSeed();
 
-// Returns the seed of answer number `sample`: the request's seed for the first, derived seeds for
-// the others.
+// Returns the seed of answer number `sample`. The first answer uses the request's seed; further
+// answers use seeds derived from it.
 uint64_t SeedOfSample(uint64_t seed, uint32_t sample);
 
-// Returns the number in [0, 1) that decides draw number `step`; the same on every machine.
+// Returns the random number in [0, 1) for token `step`; the same on every machine.
 double UniformAt(uint64_t seed, uint64_t step);
 
 }  // namespace hearth

@@ -14,19 +14,20 @@
 namespace hearth {
 namespace {
 
-// SHA-256 of forms that transformers rendered as RenderChat does: text-only chats, system message
-// of one part, with and without generation prompt. template_oracle.py repeats this with templates
-// of all these forms: tests/data/gemma_chat.jinja, and its changes in gemma_templates.json.
+// SHA-256 of forms that render like RenderChat, as tests with transformers showed: text-only chats,
+// a system message of one part, with and without generation prompt. template_oracle.py repeats the
+// tests with a template of each form: tests/data/gemma_chat.jinja and the changes to it in
+// gemma_templates.json.
 constexpr std::string_view kGemmaForms[] = {
-    // Gemma 3's published template; Unsloth's has the same form.
+    // Gemma 3's published template. Unsloth's template has the same form.
     "a8105c462bbdc32c986bafbea4cf3078f851f7e3adcec20609110923d3b43e85",
-    // axolotl's, which reads all parts of a system message.
+    // axolotl's template, which reads all parts of a system message.
     "478ba4679383a7dc60af8dd015b6c064f12962ead1d9c38ed14ba69ddf1c3b19",
-    // Gemma 3n's, which differs in images and audio.
+    // Gemma 3n's template, which differs only for images and audio.
     "e53ebaab6a22143244de534d0cf9725f067194b45b917b82fdc84eea6fcaf3d0",
-    // TRL's for training, which marks answers.
+    // TRL's template for training, which marks answers.
     "92c1a7f5a383a093c5ca506ba943cdb1248db85d283dacf48488a97c2130565a",
-    // tests/data/gemma_chat.jinja, which tests read.
+    // The template of this project's tests, tests/data/gemma_chat.jinja.
     "9cf9aff272dfbf91e1e6f9b7280083803bd3af506dcb6c563ea471aca222126d",
 };
 
@@ -38,13 +39,15 @@ struct Token {
 };
 using Tokens = std::vector<Token>;
 
-// Part of a template: text between tags, or a tag.
+// A part of a template: the text between tags, or a tag.
 struct Part {
   enum Kind { kData, kOutput, kStatement, kComment } kind;
   std::string data;
   Tokens tokens;
-  bool strips_left = false, strips_right = false;  // "-": strip all white space
-  bool keeps_left = false, keeps_right = false;    // "+": disables lstrip_blocks or trim_blocks
+  // "-" at the tag's side: strip all white space there.
+  bool strips_left = false, strips_right = false;
+  // "+" at the tag's side: disables lstrip_blocks or trim_blocks there.
+  bool keeps_left = false, keeps_right = false;
 };
 
 bool IsSpace(char c) { return absl::ascii_isspace(static_cast<unsigned char>(c)); }
@@ -65,8 +68,8 @@ std::string WithUnixLineEnds(std::string_view text) {
   return out;
 }
 
-// Returns the string literal at the front of `rest`, and moves `rest` past it. nullopt: the literal
-// does not end, or has an unsupported escape sequence.
+// Returns the string literal at the front of `rest`, and removes it from `rest`. Returns nullopt if
+// the literal has no end or an unsupported escape sequence.
 std::optional<std::string> TakeLiteral(std::string_view* rest) {
   const char quote = (*rest)[0];
   std::string value;
@@ -92,15 +95,15 @@ std::optional<std::string> TakeLiteral(std::string_view* rest) {
   return std::nullopt;
 }
 
-// Parses the tag at the front of `rest`, past its opening "{{" or "{%". Returns false if it does
-// not end.
+// Parses a tag. `rest` begins after the tag's opening "{{" or "{%". Returns false if the tag has no
+// end.
 bool TakeTag(std::string_view* rest, Part* part) {
   const std::string_view end = part->kind == Part::kOutput ? "}}" : "%}";
   if (!rest->empty() && ((*rest)[0] == '-' || (*rest)[0] == '+')) {
     ((*rest)[0] == '-' ? part->strips_left : part->keeps_left) = true;
     rest->remove_prefix(1);
   }
-  int depth = 0;  // open brackets; inside them "}}" does not end the tag
+  int depth = 0;  // number of open brackets; "}}" ends the tag only at depth 0
   while (!rest->empty()) {
     const char c = (*rest)[0];
     const bool may_mark = c == '-' || (c == '+' && part->kind == Part::kStatement);
@@ -176,7 +179,7 @@ std::optional<std::vector<Part>> Divide(std::string_view rest) {
   return parts;
 }
 
-// Applies Jinja's white space control to the text between two tags; either tag may be null.
+// Applies Jinja's white space control to the text `data` between two tags. Either tag may be null.
 void StripData(const Part* before, const Part* after, std::string* data) {
   size_t begin = 0, end = data->size();
   if (before != nullptr && before->strips_right) {
@@ -190,7 +193,7 @@ void StripData(const Part* before, const Part* after, std::string* data) {
   } else if (after != nullptr && after->kind != Part::kOutput && !after->keeps_left) {
     size_t line = end;
     while (line > begin && ((*data)[line - 1] == ' ' || (*data)[line - 1] == '\t')) --line;
-    // The tag is the first in its line, or in the template.
+    // True if the tag after `data` is the first in its line or in the template.
     const bool is_line_start =
         line == begin ? before == nullptr || begin > 0 : (*data)[line - 1] == '\n';
     if (is_line_start) end = line;
@@ -198,7 +201,8 @@ void StripData(const Part* before, const Part* after, std::string* data) {
   *data = data->substr(begin, end - begin);
 }
 
-// Drops the texts of errors, rewrites a['b'] as a.b, and removes parentheses around a condition.
+// Removes the texts of error messages, rewrites a['b'] as a.b, and removes parentheses around a
+// whole condition.
 Tokens Simplified(Tokens tokens) {
   Tokens out;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -246,7 +250,7 @@ void Append(char kind, std::string_view text, std::string* form) {
 
 std::string TemplateForm(std::string_view original) {
   std::string text = WithUnixLineEnds(original);
-  if (!text.empty() && text.back() == '\n') text.pop_back();  // as Jinja does
+  if (!text.empty() && text.back() == '\n') text.pop_back();  // Jinja removes one final newline too
   std::optional<std::vector<Part>> parts = Divide(text);
   if (!parts.has_value()) return std::string(original);
   for (size_t i = 0; i < parts->size(); ++i) {
@@ -278,7 +282,8 @@ std::string TemplateForm(std::string_view original) {
 
 bool RendersAsGemma(std::string_view text) {
   std::string form = TemplateForm(text);
-  // RenderChat writes "<bos>" as well, whatever the model's bos_token.
+  // RenderChat writes "<bos>" for any bos_token of the model, so a literal "<bos>" is equivalent to
+  // bos_token.
   constexpr std::string_view kLiteral = "d5:<bos>", kName = "{t9:bos_token";
   if (form.compare(0, kLiteral.size(), kLiteral) == 0) form.replace(0, kLiteral.size(), kName);
   const std::string digest = DigestHex(Sha256(form));

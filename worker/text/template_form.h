@@ -1,8 +1,9 @@
-// Recognizes chat templates that render chats as chat_template.h does, without running them.
+// Recognizes chat templates that render chats as chat_template.h does, without running the
+// templates.
 //
-// A template is reduced to a form without the parts that do not change its output: comments, layout
-// of tags, style of quotes, texts of errors. The form's SHA-256 is compared with a list. A template
-// that is not on the list may render the same chats, but counts as unknown.
+// A template is reduced to a form without everything that does not change its output: comments,
+// layout of tags, style of quotes, texts of error messages. The SHA-256 of the form is looked up in
+// a list. A template that is not in the list counts as unknown, even if it renders the same chats.
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_TEXT_TEMPLATE_FORM_H_
 #define HEARTH_WORKER_TEXT_TEMPLATE_FORM_H_
@@ -13,12 +14,12 @@
 namespace hearth {
 
 // Returns the form of a Jinja template, as transformers configures Jinja (trim_blocks and
-// lstrip_blocks). Equal forms render every chat equally. A template that cannot be parsed, or has
-// raw blocks, is returned unchanged.
+// lstrip_blocks). Templates of equal form render every chat equally. Returns a template unchanged
+// if it cannot be parsed or has raw blocks.
 std::string TemplateForm(std::string_view text);
 
-// Returns whether the form is on the list: then text-only chats are rendered as RenderChat renders
-// them.
+// Returns whether the list has the template's form: RenderChat then renders text-only chats as the
+// template does.
 bool RendersAsGemma(std::string_view text);
 
 }  // namespace hearth

@@ -12,12 +12,14 @@
 namespace hearth {
 namespace {
 
-// About 1 ms. A step looks up a piece or pops a pair from the heap.
+// Steps between two calls of EncodeRules::stopped: about 1 ms. A step looks up a piece, or takes a
+// pair from the heap.
 constexpr uint32_t kStepsBetweenQuestions = 4096;
-// No neighbour.
+// Value of `previous` or `next` if there is no neighbour.
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// Returns the length of the space (U+0020 or U+2581) at the front, or 0 if there is none.
+// Returns the length of the space (U+0020 or U+2581) at the front of `text`; 0 if `text` does not
+// begin with a space.
 size_t SpaceLength(std::string_view text) {
   if (!text.empty() && text[0] == ' ') return 1;
   return text.substr(0, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 0;
@@ -27,7 +29,7 @@ bool MayBeSpace(char first) { return first == ' ' || first == kSpaceMark[0]; }
 
 }  // namespace
 
-// Adds the pair to pairs_. Returns false if no piece joins the two parts.
+// Adds the pair to pairs_. Returns false, and adds nothing, if no piece joins the two parts.
 bool PairMerger::AddPair(std::string_view text, uint32_t left, uint32_t right) {
   if (left == kNone || right == kNone) return false;
   const uint32_t bytes = parts_[left].bytes + parts_[right].bytes;
@@ -42,7 +44,7 @@ bool PairMerger::Merge(std::string_view text, absl::FunctionRef<bool()> may_go_o
   assert(text.size() < kNone);
   parts_.clear();
   pairs_.clear();
-  // Each character starts as a part.
+  // At first, each character is a part.
   for (uint32_t at = 0; at < text.size(); at += parts_.back().bytes) {
     if (!may_go_on()) return false;
     const auto number = static_cast<uint32_t>(parts_.size());
@@ -72,8 +74,8 @@ bool PairMerger::Merge(std::string_view text, absl::FunctionRef<bool()> may_go_o
   return true;
 }
 
-// Called in each step. Checks the token limit, and polls the caller every kStepsBetweenQuestions
-// steps.
+// Called in each step. Checks the token limit, and calls EncodeRules::stopped every
+// kStepsBetweenQuestions steps.
 bool TextEncoder::MayGoOn() {
   if (ended_ != EncodeEnd::kDone) return false;
   if (ids.size() > rules_.max_tokens) {
@@ -84,7 +86,7 @@ bool TextEncoder::MayGoOn() {
   return ended_ == EncodeEnd::kDone;
 }
 
-// Returns whether `tokens` more tokens stay within the limit.
+// Returns whether `tokens` more tokens stay within the token limit.
 bool TextEncoder::HasRoomFor(size_t tokens) {
   if (ids.size() + tokens > rules_.max_tokens) ended_ = EncodeEnd::kTooManyTokens;
   return ended_ == EncodeEnd::kDone;
@@ -106,13 +108,13 @@ bool TextEncoder::Encode(size_t begin) {
   return Divide(/*normalized=*/false, begin, text_.size()) && HasRoomFor(0);
 }
 
-// Splits at never-merged pieces, then splits the text between these at normalized pieces.
+// Splits text at never-merged pieces, and the text between these at normalized pieces.
 bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
   const bool is_last = normalized || vocabulary_.longest_normalized_bytes() == 0;
   const auto between = [&](size_t from, size_t to) {
     return is_last ? Gap(from, to) : Divide(/*normalized=*/true, from, to);
   };
-  size_t gap = begin;  // start of the text not yet encoded
+  size_t gap = begin;  // start of the text that is not encoded yet
   for (size_t at = begin; at < end;) {
     if (!vocabulary_.MayStartWhole(normalized, text_[at])) {
       ++at;
@@ -125,9 +127,9 @@ bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
       continue;
     }
     if (vocabulary_.token(match->id).special && IsPlain(at)) {
-      // In a plain range, end the stretch after the piece's first character; otherwise merging
-      // would make the whole piece. If the text is cut inside the piece, its characters may merge
-      // differently, so no segment begins inside it.
+      // In a plain range, encode the piece's first character separately; otherwise merging would
+      // produce the whole piece. No segment begins inside the piece: if the text is cut there, the
+      // piece's characters may merge differently.
       const size_t piece_end = at + match->length_bytes;
       at += CharacterAt(text_, at).bytes;
       if (!between(gap, at)) return false;
@@ -144,7 +146,7 @@ bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
   return between(gap, end);
 }
 
-// Encodes text between never-merged pieces: runs of spaces, and stretches of ordinary text.
+// Encodes the text between never-merged pieces: runs of spaces, and ordinary text between these.
 bool TextEncoder::Gap(size_t begin, size_t end) {
   const SpaceRuns& runs = vocabulary_.space_runs();
   size_t stretch = begin;
@@ -172,7 +174,8 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
   return Stretch(stretch, end);
 }
 
-// Splits where no merge crosses, which keeps the heaps small.
+// Encodes ordinary text. Splits it between characters that no merge joins, which keeps the heaps
+// small.
 bool TextEncoder::Stretch(size_t begin, size_t end) {
   size_t part = begin;
   for (size_t at = begin; at < end;) {
@@ -182,7 +185,7 @@ bool TextEncoder::Stretch(size_t begin, size_t end) {
     if (!Part(part, at)) return false;
     part = at;
   }
-  assert(part == end);  // both ends lie between characters
+  assert(part == end);  // `begin` and `end` lie between characters
   return true;
 }
 

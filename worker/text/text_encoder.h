@@ -1,8 +1,9 @@
 // TextEncoder: encodes one text as token ids.
 //
 // The text is split four times: at pieces that are never merged, at normalized pieces, at runs of
-// spaces, and between characters that no merge joins. Each part is merged by itself. Thread safety:
-// one thread. Ownership: all arguments must outlive it.
+// spaces, and between characters that no merge joins. Each resulting part is merged separately.
+//
+// Thread safety: one thread. Ownership: all arguments must outlive the encoder.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 
@@ -19,29 +20,29 @@ namespace hearth {
 
 // PairMerger: byte-pair encoding of text without never-merged pieces.
 //
-// Merges neighbours, best score first and leftmost among equal scores, as in SentencePiece and
-// transformers. A heap holds the pairs of neighbours that form a piece.
+// Merges pairs of neighbours, best score first; among equal scores, the leftmost pair first, as in
+// SentencePiece and transformers. A heap holds the pairs that can merge into a piece.
 class PairMerger {
  public:
   explicit PairMerger(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
-  // Appends the ids of `text` to `ids`. `may_go_on` is called in each step; if it returns false,
-  // Merge returns false and appends nothing. Takes up to 48 bytes of memory per character of the
-  // longest text. REQUIRES: well-formed UTF-8 of less than 4 GiB, with spaces as U+0020.
+  // Appends the ids of `text` to `ids`. Calls `may_go_on` in each step; if it returns false, Merge
+  // returns false and appends nothing. Uses up to 48 bytes of memory per character of the text.
+  // REQUIRES: well-formed UTF-8 of less than 4 GiB, with spaces as U+0020.
   bool Merge(std::string_view text, absl::FunctionRef<bool()> may_go_on, std::vector<int32_t>* ids);
 
  private:
-  // Part of the text. bytes = 0 after it was merged into the part before it.
+  // A part of the text. bytes = 0 after it was merged into the part before it.
   struct Part {
     uint32_t begin, bytes;
     uint32_t previous, next;
   };
-  // Two neighbours that form a piece. Stale if either changed since.
+  // Two neighbouring parts that can merge into a piece. Outdated if either part has changed since.
   struct Pair {
     float score;
     uint32_t left, right;
-    uint32_t bytes;                            // of the piece
-    bool operator<(const Pair& other) const {  // greatest = best
+    uint32_t bytes;                            // length of the piece
+    bool operator<(const Pair& other) const {  // the greatest pair is the best
       return score < other.score || (score == other.score && left > other.left);
     }
   };
@@ -54,7 +55,7 @@ class PairMerger {
 
 class TextEncoder {
  public:
-  // Part of the text whose tokens do not depend on earlier text: a never-merged piece, a run of
+  // A part of the text whose tokens do not depend on earlier text: a never-merged piece, a run of
   // spaces, or ordinary text.
   struct Segment {
     size_t begin_bytes;
@@ -64,8 +65,8 @@ class TextEncoder {
   TextEncoder(const Vocabulary& vocabulary, std::string_view text, const EncodeRules& rules)
       : vocabulary_(vocabulary), text_(text), rules_(rules), merger_(vocabulary) {}
 
-  // Encodes from `begin` to the end; appends to `ids` and `segments`. Returns false if it stopped
-  // early; see ended().
+  // Encodes the text from byte `begin` to its end. Appends to `ids` and `segments`. Returns false
+  // if it stopped early; ended() has the reason.
   bool Encode(size_t begin);
   EncodeEnd ended() const { return ended_; }
 

@@ -27,7 +27,8 @@ absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings) {
   return absl::OkStatus();
 }
 
-// Decodes only the last tokens: at least kMaxStopStringBytes bytes, from the start of a character.
+// Decodes only the last tokens, from the start of a character: kMaxStopStringBytes bytes or more
+// before the last token.
 bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
                         absl::Span<const int32_t> ids) {
   assert(!ids.empty());
@@ -77,7 +78,7 @@ std::string TextStream::Release() {
   return delta;
 }
 
-// Every stop string is complete in pending_: a possible beginning of a stop string was held back.
+// Searches only pending_: the beginning of a stop string is always held back there.
 bool TextStream::CutAtStopString() {
   size_t first_end = std::string::npos, begin = std::string::npos;
   for (const std::string& stop : stop_strings_) {
@@ -95,8 +96,8 @@ bool TextStream::CutAtStopString() {
   return true;
 }
 
-// Returns the length of the longest suffix of `pending_` that begins a stop string. It starts at a
-// character, because stop strings are well-formed UTF-8.
+// Returns the length of the longest suffix of pending_ that is the beginning of a stop string. The
+// suffix starts at a whole character, because stop strings are well-formed UTF-8.
 size_t TextStream::HeldBackBytes() const {
   size_t held_bytes = 0;
   for (const std::string& stop : stop_strings_) {

@@ -1,13 +1,14 @@
 // TextStream: converts a sequence's tokens, one by one, to text that can be shown at once.
 //
 // Text is held back while a character is incomplete, or while it may be the beginning of a stop
-// string. A stop string ends the text right before it, even if it spans tokens. If several match,
-// the first complete stop string counts; of those, the longest.
+// string. A stop string ends the text just before the stop string, even if it spans several tokens.
+// If several stop strings match, the one that is complete first counts; of several that end at the
+// same byte, the longest.
 //
 // Thread safety: one thread at a time. Ownership: the tokenizer must outlive the stream.
-// Invariants: (1) every delta is well-formed UTF-8; (2) the deltas together are Decode(ids,
-// skip_special = true), cut before the stop string; (3) the whole text does not depend on token
-// borders.
+// Invariants: (1) Every returned text is well-formed UTF-8. (2) All returned texts together are
+// Decode(ids, skip_special = true), cut before the stop string. (3) The whole text depends only on
+// the tokens' bytes, not on how these are divided into tokens.
 #ifndef HEARTH_WORKER_TEXT_TEXT_STREAM_H_
 #define HEARTH_WORKER_TEXT_TEXT_STREAM_H_
 
@@ -23,16 +24,17 @@
 
 namespace hearth {
 
-// These keep the text held back, and searched after each token, below 256 bytes plus one token.
+// With these limits, less than 256 bytes plus one token are held back and searched after each
+// token.
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 256;
 
-// kInvalidArgument with the stop string's index and the limit: too many, empty, too long, or
-// invalid UTF-8.
+// Returns kInvalidArgument, with the stop string's index and the limit, if there are too many stop
+// strings, or if one is empty, too long, or invalid UTF-8.
 absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings);
 
-// Returns whether the last token completes a stop string. REQUIRES: no earlier token did;
-// ValidateStopStrings(stop_strings) is OK; ids is not empty.
+// Returns whether the last token of `ids` completes a stop string. REQUIRES: no earlier token
+// completes one; ValidateStopStrings(stop_strings) is OK; ids is not empty.
 bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
                         absl::Span<const int32_t> ids);
 
@@ -41,11 +43,12 @@ class TextStream {
   // REQUIRES: ValidateStopStrings(stop_strings) is OK.
   TextStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings);
 
-  // Adds a token. Returns the text that is now certain, possibly empty. After a stop: always empty.
+  // Adds a token. Returns the text that can be shown now; may be empty. After a stop string, it is
+  // always empty.
   std::string Push(int32_t token_id);
-  // Ends the sequence. Returns the text held back, with incomplete characters as U+FFFD.
+  // Ends the stream. Returns the text held back, with U+FFFD for incomplete characters.
   std::string Finish();
-  // A stop string is complete: the sequence should end.
+  // Returns whether a stop string is complete: the caller should then end the answer.
   bool stopped() const { return stopped_; }
 
  private:

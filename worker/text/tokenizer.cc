@@ -15,16 +15,16 @@
 namespace hearth {
 namespace {
 
-// The longest text plus a "<bos>".
+// The longest text plus "<bos>".
 constexpr size_t kMaxEncodeBytes = kMaxTextBytes + 64;
 // Limit of bytes that are encoded again to find common tokens. Ordinary text needs a word or two
-// per offset, but 1,000 offsets inside one word of megabytes would take minutes.
+// per offset. Without the limit, 1,000 offsets inside one word of megabytes would take minutes.
 constexpr size_t kMaxRepeatedBytes = 2 * kMaxTextBytes;
 
-// How an offset cuts an encoded text.
+// How the tokens change if an encoded text is cut at an offset.
 struct Cut {
-  TextEncoder::Segment begin;  // tokens before this are unchanged
-  bool inside;                 // the cut is inside a segment: encode from `begin` again
+  TextEncoder::Segment begin;  // the tokens before this segment do not change
+  bool inside;                 // the cut is inside a segment: encode again from `begin`
 };
 
 // `normalized_bytes`: length of the longest normalized piece.
@@ -32,13 +32,14 @@ Cut CutAt(size_t offset, size_t text_bytes, size_t normalized_bytes, const TextE
   auto segment =
       std::lower_bound(whole.segments.begin(), whole.segments.end(), offset,
                        [](const TextEncoder::Segment& s, size_t at) { return s.begin_bytes < at; });
-  // A cut between segments changes no token before it.
+  // A cut between two segments changes no token before the cut.
   if (segment != whole.segments.end() && segment->begin_bytes == offset) return {*segment, false};
   if (segment == whole.segments.end() && offset == text_bytes) {
     return {{text_bytes, whole.ids.size()}, false};
   }
-  // The rest of a cut segment may join its neighbour (one space of a run of five), so begin one
-  // segment earlier. It may also end a normalized piece, so begin where such a piece may begin.
+  // The remaining beginning of a cut segment may join the segment before it (one space of a run of
+  // five), so begin one segment earlier. It may also end a normalized piece, so begin where such a
+  // piece may begin.
   const auto begin = whole.segments.begin();
   if (segment != begin) --segment;
   const size_t first = segment->begin_bytes - std::min(segment->begin_bytes, normalized_bytes);
@@ -76,7 +77,8 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
     const std::vector<VocabularyPiece>& pieces) {
-  bool runs = false, pairs = false;  // pieces made of spaces
+  // Whether there are pieces of several spaces, and of two spaces.
+  bool runs = false, pairs = false;
   absl::flat_hash_set<std::string> normalized;
   for (const VocabularyPiece& piece : pieces) {
     if (IsNeverMerged(piece.type) && piece.is_normalized &&

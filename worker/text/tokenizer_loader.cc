@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 using Pieces = std::vector<VocabularyPiece>;
 
-// Escapes control characters of quoted text as "\x0a".
+// Replaces control characters, for a message of one line: a newline becomes "\x0a".
 std::string OneLine(absl::string_view message) {
   std::string line;
   for (const char c : message) {
@@ -37,13 +37,14 @@ std::string OneLine(absl::string_view message) {
   return line;
 }
 
-// A template and its file.
+// A chat template and the file from which it was read.
 struct FoundTemplate {
   std::string from;
-  absl::StatusOr<std::string> text;  // error: unreadable, or not a template
+  absl::StatusOr<std::string> text;  // an error if the file is unreadable or has no valid template
 };
 
-// From a list, uses the template named "default".
+// Returns the template in a JSON value. If the value is a list of templates, returns the one named
+// "default".
 absl::StatusOr<std::string> TemplateOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array()) {
@@ -55,8 +56,8 @@ absl::StatusOr<std::string> TemplateOf(const Json& value) {
   return absl::InvalidArgumentError("must be a string, or a list with a template named default");
 }
 
-// Returns the templates that transformers' tokenizer or processor may use. An unreadable file is
-// returned with its error, since it may contain any template.
+// Returns the chat templates that transformers' tokenizer or processor may use. A file that cannot
+// be read is returned with its error, since it may contain any template.
 std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   std::string path = dir + "/chat_template.jinja";
   auto text = ReadModelFile(path, kMaxJsonFileBytes);
@@ -78,7 +79,7 @@ std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   return found;
 }
 
-// Adds notes about the model's templates, and sets why_no_chats if chats must be refused.
+// Adds notes about the model's chat templates. Sets why_no_chats if the worker must refuse chats.
 void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
                     LoadedTokenizer* loaded) {
   for (const FoundTemplate& found : templates) {
@@ -106,7 +107,7 @@ void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
     loaded->notes.push_back("chat_template: the model has none: Gemma 3's is used");
 }
 
-// Returns the reason for having no tokenizer if a file needs the unsupported feature `what`.
+// Returns the value of why_none for a file that needs the unsupported feature `what`.
 std::string UnsupportedReason(absl::string_view what) {
   return absl::StrCat(OneLine(what), "; only tokenizers like Gemma's are supported");
 }
@@ -168,7 +169,7 @@ absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) 
     absl::StatusOr<Pieces> pieces = loaded->file == "tokenizer.model"
                                         ? ReadTokenizerModel(*bytes)
                                         : ReadTokenizerJson(*bytes, &loaded->notes);
-    *bytes = std::string();  // the tokenizer needs the memory
+    *bytes = std::string();  // frees the file's bytes before the tokenizer is made
     if (pieces.ok()) {
       const absl::Status added = AddTokens(folder, name, &*pieces, &loaded->notes);
       if (absl::IsUnimplemented(added)) {

@@ -1,4 +1,4 @@
-// Loads the tokenizer of a model, and reports faults of its files as absl::Status.
+// Loads the tokenizer of a model. Reports faults of its files as absl::Status.
 //
 // Thread safety: a pure function of the files' contents.
 #ifndef HEARTH_WORKER_TEXT_TOKENIZER_LOADER_H_
@@ -14,29 +14,30 @@
 
 namespace hearth {
 
-// Gemma's tokenizer files have 4.7 MB and 33 MB.
+// Gemma's tokenizer files have 4.7 MB (tokenizer.model) and 33 MB (tokenizer.json).
 inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
 
-// The template that renders chats. Only Gemma's is implemented (chat_template.h).
+// Which template renders chats. Only Gemma's template is implemented (chat_template.h).
 enum class ChatTemplateChoice {
-  kAuto,   // the model's, if known to render as Gemma's; Gemma's if the model has none
-  kGemma,  // Gemma's, ignoring the model's template
+  kAuto,   // the model's if it renders like Gemma's; Gemma's if the model has none
+  kGemma,  // Gemma's, even if the model has another template
 };
 
-// Without a tokenizer a worker accepts only token ids; `why_none` is the reason given to callers.
+// Without a tokenizer, the worker accepts only token ids, and tells callers the reason `why_none`.
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::string file;          // source of the tokenizer
+  std::string file;          // file from which the tokenizer was read
   std::string why_none;      // empty if there is a tokenizer
-  std::string why_no_chats;  // a clause; empty if chats are supported
-  // For the log: the tokenizer's source, differences from the file, and the model's chat template.
+  std::string why_no_chats;  // reason for refusing chats; empty if chats are accepted
+  // Lines for the log: the tokenizer's file, differences from the file, and the model's chat
+  // template.
   std::vector<std::string> notes;
 };
 
-// Loads a tokenizer from a GGUF file's header or, in a folder, from tokenizer.json or else
-// tokenizer.model (transformers' order), and adds tokens of other files (added_tokens.h). The
-// tokenizer is null if there is no such file, or if a file needs a feature that Gemma's tokenizer
-// does not have. Errors are one line with the file and its fault.
+// Loads a tokenizer from a GGUF file's header or from a folder: from tokenizer.json, else from
+// tokenizer.model (the order of transformers). Adds the tokens of the folder's other files
+// (added_tokens.h). The tokenizer is null if there is no such file, or if a file needs a feature
+// that Gemma's tokenizer does not have. Errors are one line that names the file and its fault.
 absl::StatusOr<LoadedTokenizer> LoadTokenizer(
     const std::string& model, ChatTemplateChoice choice = ChatTemplateChoice::kAuto);
 

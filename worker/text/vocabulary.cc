@@ -12,7 +12,7 @@ namespace hearth {
 
 namespace {
 
-// Merges neighbours of lengths `left` and `right`, from left to right.
+// Merges neighbouring parts of lengths `left` and `right`, from left to right.
 void MergeNeighbours(size_t left, size_t right, std::vector<size_t>* parts) {
   size_t kept = 0;
   for (size_t i = 0; i < parts->size(); ++i) {
@@ -38,8 +38,9 @@ SpaceRuns::SpaceRuns(std::map<size_t, int32_t> pieces) : id_by_length_(std::move
 }
 
 // A merge is ranked by the id of the new piece, then by the longer left part. Ids grow with the
-// length, so a merge never enables one of lower rank: each is tried once, in order. The parts halve
-// while the lengths double: about 44 steps per space over all 31 lengths.
+// length of the pieces, so a merge never enables a merge of a lower rank: it suffices to try each
+// merge once, in order. While lengths double, the number of parts halves: about 44 steps per space
+// over all 31 lengths.
 size_t SpaceRuns::Append(size_t count, std::vector<int32_t>* ids) const {
   assert(count >= 2);
   std::vector<size_t> parts(count, 1);
@@ -71,9 +72,10 @@ PieceMatcher::PieceMatcher(std::vector<Piece> pieces) : pieces_(std::move(pieces
   }
 }
 
-// A piece that begins the text sorts no later than the text, and after shorter such pieces. So look
-// at the last piece that sorts no later than the text. If it begins the text, it is the longest.
-// Otherwise no matching piece is longer than their common part, so search again with that part.
+// In sorted order, a piece that begins the text comes before or at the text, and after shorter
+// pieces that begin it. So check the last piece that is not after the text. If it begins the text,
+// it is the longest. Otherwise no matching piece is longer than the beginning that both have in
+// common, so search again with that beginning.
 std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) const {
   if (text.empty() || !Starts(text[0])) return std::nullopt;
   for (auto end = pieces_.end(); !text.empty();) {
@@ -92,11 +94,11 @@ std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) 
 
 namespace {
 
-// Special tokens although the file has them as user-defined pieces.
+// Pieces that count as special although the file lists them as user-defined.
 constexpr std::string_view kMarkers[] = {"<start_of_turn>", "<end_of_turn>", "<start_of_image>",
                                          "<end_of_image>", "<image_soft_token>"};
 
-// "<0x41>" -> 'A'.
+// Returns the byte of a byte piece: "<0x41>" -> 'A'.
 char ByteOf(std::string_view piece) {
   return static_cast<char>(std::stoi(std::string(piece.substr(3, 2)), nullptr, 16));
 }
@@ -147,7 +149,7 @@ std::optional<PieceMatcher::Match> Vocabulary::LongestWhole(bool normalized,
     window = with_spaces = Replaced(window, kSpaceMark, " ");
   auto match = normalized_.Longest(window);
   if (!match.has_value()) return match;
-  size_t bytes = 0;  // length in the text
+  size_t bytes = 0;  // length of the match in `text`
   for (size_t i = 0; i < match->length_bytes; ++i)
     bytes += text.substr(bytes, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 1;
   match->length_bytes = bytes;

@@ -25,12 +25,12 @@ enum WireType : uint64_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFix
 
 struct Field {
   uint64_t number = 0;
-  uint64_t varint = 0;     // of a varint field
-  std::string_view bytes;  // of a length-delimited field
+  uint64_t varint = 0;     // value of a varint field
+  std::string_view bytes;  // bytes of a length-delimited field
 };
 
-// Reads fields from a protobuf message. Next() returns false at the end, or on an error (then ok()
-// is false).
+// Reads the fields of a protobuf message. Next() returns false at the end, or after an error; ok()
+// is false only after an error.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view message) : rest_(message) {}
@@ -116,7 +116,7 @@ std::optional<VocabularyPiece> ReadPiece(std::string_view message) {
   return piece;
 }
 
-// Settings of the model. As in protobuf, later fields override earlier ones.
+// The model's settings. A later field overrides an earlier one, as in protobuf.
 struct Settings {
   bool is_bpe = false, has_bytes = false, has_suffix = false;
   bool has_charsmap = false, adds_prefix = true, removes_spaces = true, escapes_spaces = true;
@@ -155,8 +155,8 @@ absl::Status CheckSettings(const Settings& settings) {
 
 // --- tokenizer.json ---
 
-// Parses tokenizer.json with the vocabulary and the merges as compact lists; the JSON value has
-// empty ones. A misplaced value leaves a piece without an id, or sets has_odd_merge().
+// Parses tokenizer.json. Keeps the vocabulary and the merges in compact lists; both are empty in
+// the JSON value. A value of the wrong type leaves a piece without an id, or sets has_odd_merge().
 class TokenizerJson : public ModelJsonBuilder {
  public:
   static constexpr uint32_t kNoId = UINT32_MAX;
@@ -194,9 +194,9 @@ class TokenizerJson : public ModelJsonBuilder {
   bool Odd();
   bool AddHalf(std::string_view half);
 
-  Part part_ = kOther;  // part that contains the next value
+  Part part_ = kOther;  // which part of the file contains the next value
   size_t levels_ = 0;   // nesting depth within the part
-  size_t found_ = 0;    // texts of the current merge, if it is a list
+  size_t found_ = 0;    // number of texts read of the current merge, if the merge is a list
   size_t bytes_ = 0;    // size of all texts
   TextList texts_;
   std::vector<uint32_t> ids_;
@@ -243,14 +243,16 @@ bool TokenizerJson::start_array(size_t size) {
   return ModelJsonBuilder::start_array(size);
 }
 
-// Enters a list or object inside a part. Only the list of a merge is allowed.
+// Enters a list or object inside the vocabulary or the merges. Only the list of one merge is
+// allowed there.
 bool TokenizerJson::Enter() {
   if (levels_ == kMaxJsonLevels) return Fail("has too many levels");
   found_ = 0;
   return ++levels_ == 2 || Odd();
 }
 
-// Returns whether the value ends its part, or lies outside both parts.
+// Returns whether the JSON value is needed: it ends the vocabulary or the merges, or lies outside
+// both.
 bool TokenizerJson::Leave() {
   if (part_ == kOther) return true;
   if (levels_ == 2 && found_ != 2) Odd();
@@ -275,7 +277,8 @@ bool IsOff(const Json& value) {
   return value.is_null() || value == false || value == "" || value == 0;
 }
 
-// Collects the steps of a normalizer or pre_tokenizer, which may be nested Sequences.
+// Collects the steps of a normalizer or pre_tokenizer. A step may be a Sequence of steps, also
+// nested.
 void AddParts(const Json& step, const char* list, std::vector<const Json*>* parts) {
   if (JsonAt(step, {"type"}) != "Sequence") return parts->push_back(&step);
   for (const Json& part : JsonAt(step, {list})) AddParts(part, list, parts);
@@ -298,7 +301,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
   if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
     return Other("its normalizer does more, or less, than replace spaces by U+2581");
-  // The normalizer leaves no space to split at.
+  // Splitting at spaces has no effect: the normalizer has replaced all spaces.
   const auto splits_nothing = [](const Json* part) {
     return part->is_null() ||
            (JsonAt(*part, {"type"}) == "Split" && JsonAt(*part, {"pattern", "String"}) == " ");
@@ -309,7 +312,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   return absl::OkStatus();
 }
 
-// Returns whether the post-processor adds "<bos>" before a text, and nothing after it.
+// Returns whether the post-processor adds "<bos>" before a text and adds nothing after it.
 bool PutsBosFirst(const Json& processor) {
   const Json* part = &processor;
   if (JsonAt(processor, {"type"}) == "Sequence") {
@@ -334,13 +337,14 @@ absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pie
   VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
     return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have the same id");
-  // In Gemma, pieces produced earlier have smaller ids; CheckMerges verifies this.
+  // In Gemma, a piece that merges produce earlier has a smaller id. CheckMerges verifies this.
   piece = {std::string(text), type, -static_cast<float>(id)};
   return absl::OkStatus();
 }
 
-// Reads the added tokens. `ids`: ids of added tokens that the vocabulary has. New tokens are added
-// to it, with ids that follow the vocabulary's size, as in transformers, whatever the file says.
+// Reads the added tokens. `ids`: ids of the added tokens that the vocabulary already has. A new
+// token gets the next id after the vocabulary, as in transformers, even if the file says another,
+// and is added to `ids`.
 absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
                        absl::flat_hash_map<std::string, uint64_t>* ids, Pieces* pieces,
                        std::vector<std::string>* notes) {
@@ -436,9 +440,9 @@ absl::Status CheckMerges(size_t merges,
   for (size_t id = 0; id < pieces->size(); ++id) {
     if (!(*pieces)[id].text.empty()) ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
   }
-  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by some merge
+  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by any merge
   size_t last = 0;
-  std::set<size_t> splits;  // lengths of the left halves, for piece `last`
+  std::set<size_t> splits;  // for the piece `last`: lengths of the left halves of its merges so far
   for (size_t at = 0; at < merges; ++at) {
     const std::optional<MergeHalves> halves = merge_at(at);
     if (!halves.has_value()) return Broken(kOddMerge);
@@ -453,7 +457,7 @@ absl::Status CheckMerges(size_t merges,
     is_made[last] = is_half[left->second] = is_half[right->second] = true;
     if (!splits.insert(halves->first.size()).second) return Broken("a merge occurs twice");
   }
-  // Returns whether merges know this text. Added tokens without merges are unknown to them.
+  // Returns whether merges use this text. They do not use added tokens that occur in no merge.
   const auto joins = [&](std::string_view half) {
     const auto found = ids.find(half);
     if (found == ids.end()) return false;

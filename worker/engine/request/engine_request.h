@@ -1,6 +1,6 @@
 // EngineRequest: a request to the engine, and its callbacks.
 //
-// Plain values. Callbacks: see Engine.
+// Plain values. Engine describes when callbacks are called.
 #ifndef HEARTH_WORKER_ENGINE_REQUEST_ENGINE_REQUEST_H_
 #define HEARTH_WORKER_ENGINE_REQUEST_ENGINE_REQUEST_H_
 
@@ -26,46 +26,48 @@ namespace hearth {
 
 inline constexpr uint32_t kMaxSamples = 16;
 
-enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
+enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault: reads and writes
 
 struct EngineRequest {
   std::vector<int32_t> token_ids;
-  std::vector<uint32_t> breakpoints;  // declared and automatic; strictly increasing
-  // Boundaries that the caller asked for, ascending. Requested boundaries below the restored one
-  // are published too if the restored objects or the cache have their objects; otherwise only a
-  // request that computes up to them can keep them.
+  std::vector<uint32_t> breakpoints;  // declared by the caller or automatic; strictly increasing
+  // Boundaries that the caller wants to be stored, ascending. A boundary below the restored one is
+  // published too if its objects were restored or are in the cache. Otherwise only a request that
+  // computes up to the boundary can store it.
   std::vector<uint32_t> asked;
   std::string tenant = "default";
-  std::string adapter;  // a name of EngineOptions::adapters; empty: none
+  std::string adapter;  // name in EngineOptions::adapters; empty: no adapter
   SamplingParams sampling;
-  uint64_t first_draw = 0;  // draw number of the first token: tokens already drawn
-  // 0: prefill only. Such a request, if it writes, computes up to the last boundary worth keeping,
-  // and nothing if that is cached.
+  // Tokens drawn before this request; the first token's random number has this index.
+  uint64_t first_draw = 0;
+  // 0: prefill only. A prefill-only request that writes computes up to the last boundary to save,
+  // and nothing if that boundary is cached.
   uint32_t max_new_tokens = 0;
-  // Number of answers to the prompt. Each has its own place and memory; the prompt's memory is
-  // shared. Only the first answer is kept for a next turn.
+  // Number of answers to the prompt. Each answer occupies a running slot and its own memory; the
+  // prompt's memory is shared. Only the first answer can be saved for a next chat turn.
   uint32_t samples = 1;
-  // Beam search, if beams > 1: greedy, one sample, class invariant. The answer is sent at its end,
-  // and is not kept for a next turn.
+  // Beam search if beams > 1: temperature 0, one sample, class invariant only. The answer is sent
+  // when the search ends, and is not saved for a next chat turn.
   BeamOptions search;
   bool ignore_eos = false;
-  bool hash_logits = false;  // of every token, not only the first
+  bool hash_logits = false;  // hash the logits of every token, not only of the first
   CacheMode cache = CacheMode::kDefault;
   RequestedKv requested_kv;
-  KvChoice kv;  // set by Complete
-  // As EngineOptions::speculate, up to kMostSpeculate. Complete sets the default.
+  KvChoice kv;  // effective KV options; set by Complete
+  // Maximum guessed tokens per step, up to kMostSpeculate. If unset, Complete sets
+  // EngineOptions::speculate.
   std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
-  uint32_t ttl_s = 0;      // of published prefixes; 0: the cache's default
-  KeepHint hint;           // of published prefixes
-  std::string request_id;  // for logs, also the cache's
+  uint32_t ttl_s = 0;      // TTL of published prefixes; 0: the cache's default
+  KeepHint hint;           // retention hint for published prefixes
+  std::string request_id;  // for logs of the worker and of the cache
   absl::Time deadline = absl::InfiniteFuture();
 
-  // Whether the request looks prefixes up, and whether it keeps them.
+  // Whether the request looks for cached prefixes; and whether it saves new restore points.
   bool reads() const { return cache == CacheMode::kDefault || cache == CacheMode::kRead; }
   bool writes() const { return cache == CacheMode::kDefault || cache == CacheMode::kWrite; }
   bool searches() const { return search.beams > 1; }
-  // Number of sequences, each with a place.
+  // Returns the number of sequences that run at a time. Each needs a running slot.
   uint32_t sequences() const { return searches() ? search.beams : samples; }
 };
 
@@ -79,57 +81,61 @@ struct StartedInfo {
 struct SampleEnd {
   FinishReason reason = FinishReason::kLength;
   uint32_t generated_tokens = 0;
-  // Digest of all logits that tokens were drawn from, in order, including the last token's. Zero
-  // unless requested.
+  // SHA-256 of the logits from which the tokens were drawn, in order; includes the last token's
+  // logits. Zero unless hash_logits is set.
   Digest logits_sha256{};
-  double beam_score = 0;  // score of a search's answer
+  double beam_score = 0;  // score of a beam search's answer
 };
 struct FinishedInfo {
-  FinishReason reason = FinishReason::kLength;  // of the first sample
-  uint32_t generated_tokens = 0;                // tokens sent, of all samples
+  FinishReason reason = FinishReason::kLength;  // finish reason of the first sample
+  uint32_t generated_tokens = 0;                // tokens sent, sum of all samples
   std::vector<SampleEnd> samples;
   uint32_t computed_tokens = 0;  // prompt tokens computed by the model
-  // Sums of all samples: decode steps, guessed tokens, and guessed tokens that were right.
+  // Sums of all samples: decode steps, guessed tokens, and guessed tokens that were correct.
   uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
-  // Bytes of keys and values at the end. Bytes that samples share count once.
+  // KV bytes of all samples when they ended. Bytes that samples share count once.
   uint64_t kv_bytes = 0;
   KvChoice kv;
   Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
 
-// Makes a snapshot file of the keys and values that it holds, which takes as long as copying them.
-// Any thread. May outlive the request, but not the engine. kResourceExhausted: out of memory.
+// Makes a snapshot file from KV that it holds. Takes as long as copying the KV. Any thread. May
+// outlive the request, but not the engine. kResourceExhausted: the machine is out of memory.
 using SnapshotMaker = std::function<absl::StatusOr<std::string>()>;
 
-// Exactly one of on_finished and on_error ends a request. If the request writes, on_published
-// follows on_finished, even if there was nothing to publish.
+// A request ends with exactly one call of on_finished or on_error. If the request writes prefixes,
+// on_published follows on_finished, even if nothing was published.
 struct EngineCallbacks {
   std::function<void(const StartedInfo&)> on_started;
-  // After each prefill step except the last: prompt tokens restored or computed so far.
+  // Called after each prefill step except the last. Argument: number of prompt tokens restored or
+  // computed so far.
   std::function<void(uint32_t)> on_progress;
-  // Returns false to end the sample now with kStop (a stop string was seen). An end token (kEos) or
-  // a token of stop_ids (kStop) ends the sample without this call.
+  // Called with each token. Returns false to end the sample after this token, with reason kStop
+  // (the caller found a stop string). Not called for the end token (kEos) or stop token (kStop)
+  // that ends a sample.
   std::function<bool(const SampledToken&)> on_token;
-  // For a beam search: returns whether an answer of these tokens ends with its last token (a stop
-  // string is complete). Null: no stops.
+  // For beam search: returns whether an answer with these tokens ends at the last of them, because
+  // a stop string is complete. Null: there are no stop strings.
   std::function<bool(absl::Span<const int32_t>)> stops;
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
-  // For a request that writes: the number of prompt tokens that the cache does not have, once the
-  // cache has reported them or cannot be asked. May be called twice, before on_published.
+  // For a request that writes prefixes. Argument: number of prompt tokens that the cache did not
+  // have. Called when the cache has reported this number, or when the cache cannot report it. May
+  // be called twice, always before on_published.
   std::function<void(uint32_t)> on_planned;
-  // For a request with prompt_logprobs: the prompt's next tokens, in order. The very first token
-  // has no logprob.
+  // For a request with prompt_logprobs: the next tokens of the prompt, in order. The prompt's first
+  // token has no log probability.
   std::function<void(absl::Span<const SampledToken>)> on_prompt;
-  // Before on_finished: a maker of the whole prompt's snapshot. Only for a request that generates
-  // nothing and does not write, in the class invariant. Null: not wanted.
+  // Called before on_finished, with a maker of a snapshot of the whole prompt. Requires class
+  // invariant and a request that generates nothing and does not write prefixes. Null: no snapshot
+  // is wanted.
   std::function<void(SnapshotMaker)> on_snapshot;
 };
 
-// An adapter of the worker, with the fingerprint of its keys and values.
+// An adapter of the worker, and the fingerprint of KV computed with it.
 struct AdapterInfo {
   std::string name;
   int rank = 0;

@@ -10,7 +10,8 @@
 namespace hearth {
 namespace {
 
-// A search is greedy and has a single answer.
+// Returns an error if a beam-search request uses options that beam search does not support: it is
+// greedy and has one answer.
 absl::Status CheckSearch(const EngineRequest& request) {
   if (absl::Status status = request.search.Validate(); !status.ok()) return status;
   if (!request.searches()) return absl::OkStatus();
@@ -113,12 +114,13 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
     if (!invariant) return not_here("sampling.prompt_logprobs");
-    // Restored tokens have no logits, so do not read from the cache.
+    // Restored tokens have no logits, so every prompt token must be computed: do not read from the
+    // cache.
     request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;
   }
-  // The worker keeps only KV with the same bits as its own.
+  // Do not use the cache if the KV has different bits from the worker's default.
   if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
-  // In the other classes, a row's bits depend on the other rows of the step.
+  // Outside class invariant, guessed rows would change the bits of other rows of the step.
   const bool may_guess = invariant && !request->searches();
   if (!request->speculate.has_value()) request->speculate = may_guess ? options.speculate : 0;
   if (*request->speculate > 0 && request->searches()) {

@@ -13,24 +13,26 @@
 
 namespace hearth {
 
-// kInvalidArgument names the field, its value and the limit.
+// Checks the request against the model's limits. kInvalidArgument names the field, its value and
+// the limit.
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config);
 
-// kInvalidArgument if the request needs more places than `max_running`.
+// kInvalidArgument: the request needs more than `max_running` running slots.
 absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running);
 
-// Sets the fields that the request leaves to the worker (`options`) and its model (with `layout`).
-// kInvalidArgument names the field. Idempotent.
+// Sets the fields that the request leaves unset to the defaults of the worker (`options`) and of
+// `model`, whose layout is `layout`. kInvalidArgument names the field. Calling it twice has no
+// further effect.
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
                              const KvLayout& layout, EngineRequest* request);
 
-// kInvalidArgument if `tokens` is above the limit.
+// kInvalidArgument: `tokens` exceeds kMostSpeculate.
 absl::Status CheckSpeculate(uint32_t tokens);
 
-// kInvalidArgument, which lists the adapters, unless `name` is empty or an adapter's name.
+// kInvalidArgument: `name` is neither empty nor an adapter's name; the error lists the adapters.
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters);
 
-// A tenant is a short name.
+// Limit of tenant names, which should be short.
 inline constexpr size_t kMaxTenantBytes = 256;
 
 }  // namespace hearth

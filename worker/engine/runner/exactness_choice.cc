@@ -14,7 +14,8 @@
 namespace hearth {
 namespace {
 
-// Assumed if the machine does not report its memory; --kv-bytes overrides it.
+// Memory assumed if the machine does not report it. --kv-bytes overrides the budget derived from
+// it.
 constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
 
 }  // namespace
@@ -58,7 +59,7 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
                      ", where weights, products, keys and values are of --dtype: ", leave,
                      ", or --exactness at auto"));
   }
-  // Values of --weights, --arithmetic and --kv-dtype that devices support.
+  // Devices support only these values of --weights, --arithmetic and --kv-dtype.
   const bool device_has = value == "stored" || value == "float32";
   if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -79,12 +80,12 @@ uint64_t MemoryBytes(const std::string& root) {
     bytes = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
   }
   const auto limit = [&](const std::string& file) {
-    uint64_t limit_bytes = 0;  // stays 0 for "max"
+    uint64_t limit_bytes = 0;  // unchanged if the file contains "max" (no limit)
     if (std::ifstream(file) >> limit_bytes && limit_bytes > 0) bytes = std::min(bytes, limit_bytes);
   };
   limit(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");  // cgroup version 1
   std::ifstream groups(root + "/proc/self/cgroup");
-  std::string group;  // cgroup version 2, such as "0::/system.slice/hearth.service"
+  std::string group;  // path for cgroup version 2, such as "0::/system.slice/hearth.service"
   for (std::string line; std::getline(groups, line);) {
     if (absl::StartsWith(line, "0::/")) group = line.substr(3);
   }

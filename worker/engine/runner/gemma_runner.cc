@@ -10,8 +10,8 @@ namespace hearth {
 
 namespace {
 
-// Minimum capacity, doubled as needed, so that a cache fits many later requests. 4,096 tokens of
-// the 270M model's global layers take 24 MiB.
+// Minimum capacity of a KV cache. Capacities are doubled as needed, so that later requests can
+// reuse a cache. 4,096 tokens of the 270M model's global layers take 24 MiB.
 constexpr int kMinCapacityTokens = 4096;
 
 bool Smaller(const KvCache& a, const KvCache& b) { return a.capacity() < b.capacity(); }
@@ -49,7 +49,7 @@ namespace {
 // REQUIRES: `kv` was made by NewKv, so it is a KvCache.
 KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
 
-// Counts its bytes in `used` while it lives.
+// A KvCache that adds its bytes to `used` for as long as it exists.
 class CountedCache : public KvCache {
  public:
   CountedCache(KvCache kv, uint64_t bytes, std::atomic<uint64_t>* used)
@@ -95,7 +95,8 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
 
 uint64_t GemmaRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
                                      const KvChoice& /*choice*/) const {
-  return kv == nullptr ? gemma_->KvCacheBytes(tokens) : 0;  // an existing cache is complete
+  // An existing cache already has all its memory.
+  return kv == nullptr ? gemma_->KvCacheBytes(tokens) : 0;
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
@@ -120,7 +121,7 @@ void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
   if (kv_budget_bytes_ == 0) kv_caches_.Release(std::move(*CacheOf(kv.get())));
 }
 
-// Copies by way of host memory, one layer at a time.
+// Copies one layer at a time, through host memory.
 void GemmaRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
   KvCache* copy = CacheOf(fork);
   const int end = kv.length();

@@ -1,6 +1,6 @@
 // GemmaRunner: a ModelRunner for Gemma (gemma.h). Keeps KV caches between requests.
 //
-// Thread safety and ownership: as ModelRunner.
+// Thread safety and ownership: see ModelRunner.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_GEMMA_RUNNER_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_GEMMA_RUNNER_H_
 
@@ -19,18 +19,18 @@ namespace hearth {
 
 // KvCachePool: reuses KV caches between requests, because the first touch of fresh memory is slow.
 //
-// Thread safety: none; used by the engine's thread.
-// Ownership: the Gemma must outlive the pool and every cache from it.
-// Invariant: the pool holds at most `max_free` caches, each of length 0.
+// Thread safety: none; only the engine's thread uses the pool.
+// Ownership: the Gemma must outlive the pool and every cache from the pool.
+// Invariant: the pool holds at most `max_free` caches, all empty.
 class KvCachePool {
  public:
   KvCachePool(const Gemma* gemma, int context_tokens, size_t max_free);
 
-  // Returns an empty cache for at least `tokens` tokens: the smallest free cache that fits, else a
-  // new cache.
+  // Returns an empty cache for at least `tokens` tokens: the smallest free cache that is large
+  // enough, or a new cache.
   absl::StatusOr<KvCache> Acquire(int tokens);
-  // Returns a cache to the pool. If the pool is full, frees the smallest: larger ones fit more
-  // requests.
+  // Returns a cache to the pool. If the pool is full, frees its smallest cache: larger caches fit
+  // more requests.
   void Release(KvCache kv);
 
  private:
@@ -42,9 +42,9 @@ class KvCachePool {
 
 class GemmaRunner : public ModelRunner {
  public:
-  // `exactness`: exact or portable. `max_free`: KV caches kept for reuse. `kv_budget_bytes`: limit
-  // for the caches of all sequences; each cache then has exactly the capacity that its sequence may
-  // need, and none is kept for reuse. 0: no budget.
+  // `exactness`: exact or portable. `max_free`: maximum unused KV caches to keep for reuse.
+  // `kv_budget_bytes`: limit for the caches of all sequences; each cache then has exactly the
+  // capacity that its sequence may need, and unused caches are freed. 0: no limit.
   GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free,
               uint64_t kv_budget_bytes, std::vector<std::string> notes);
 
@@ -70,7 +70,7 @@ class GemmaRunner : public ModelRunner {
   const std::unique_ptr<Gemma> gemma_;
   const Exactness exactness_;
   const uint64_t kv_budget_bytes_;
-  std::atomic<uint64_t> kv_used_bytes_{0};  // of living caches
+  std::atomic<uint64_t> kv_used_bytes_{0};  // bytes of all existing caches
   KvCachePool kv_caches_;
   std::vector<std::string> notes_;
 };

@@ -12,18 +12,20 @@ namespace {
 // REQUIRES: `kv` was made by NewKv, so it is an InvariantKv.
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
-// Maximum blocks of a sequence of `tokens` tokens, in steps of at most a chunk.
+// Maximum KV blocks, and bytes, of a sequence of `tokens` tokens that runs in steps of at most a
+// chunk.
 struct MostBlocks {
   MostBlocks(const KvLayout& layout, uint64_t tokens, KvStrategy strategy) {
     const uint64_t chunk = layout.chunk_tokens;
-    // Chunks of a step's rows and of the earlier rows in their window.
+    // Chunks that contain the rows of a step, and the earlier rows in the window of these rows.
     const uint64_t seen = (layout.window + 3 * chunk - 2) / chunk;
     global = (tokens + chunk - 1) / chunk;
-    // If the prompt is kept, blocks that leave the window stay in use by other holders.
+    // Static KV reserves twice the blocks: if the prompt is saved, blocks that leave the window
+    // stay in use.
     local = std::min(global, strategy == KvStrategy::kStatic ? 2 * seen : seen);
     bytes = global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
             local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-    if (layout.quantization.is_on())  // unquantized rows of a step, in at most two chunks
+    if (layout.quantization.is_on())  // unquantized rows of a step, which lie in at most two chunks
       bytes += 2 * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
   }
   uint64_t global = 0, local = 0, bytes = 0;
@@ -59,7 +61,7 @@ ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
 
 uint64_t InvariantRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
                                          const KvChoice& choice) const {
-  // A static sequence takes all its memory in its first step.
+  // A sequence with static KV takes all its memory in its first step.
   if (choice.strategy == KvStrategy::kStatic && kv != nullptr && kv->length() > 0) return 0;
   const InvariantKv empty = gemma_->NewKv(choice.quantization);
   const auto most = [&](int length) {
@@ -75,7 +77,8 @@ bool InvariantRunner::CountsKvBytes(const KvObject& object) const {
   return block != nullptr && gemma_->kv_blocks().Owns(block);
 }
 
-// The identity names neither machine nor number of threads: the bits depend on neither.
+// The identity omits the machine and the number of threads: in class invariant, the bits depend on
+// neither.
 absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout) {
   ComputeIdentity identity;
   identity.device_kind = device_kind_;
@@ -127,7 +130,7 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   for (const auto& object : objects) {
     const absl::Status restored = RestoreObject(layout, *object, blocks);
     if (restored.ok()) continue;
-    blocks->BeginRestore(0);  // restore nothing: shared blocks must not be written
+    blocks->BeginRestore(0);  // drop what was restored: shared blocks must not be written
     return restored;
   }
   blocks->FinishRestore();

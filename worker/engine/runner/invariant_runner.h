@@ -1,7 +1,7 @@
-// InvariantRunner: a ModelRunner for InvariantGemma. Whole chunks are restored and kept by
-// reference.
+// InvariantRunner: a ModelRunner for InvariantGemma. Whole chunks of KV are restored and saved by
+// reference, without copying.
 //
-// Thread safety and ownership: as ModelRunner.
+// Thread safety and ownership: see ModelRunner.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
 
@@ -18,11 +18,12 @@ namespace hearth {
 
 class InvariantRunner : public ModelRunner {
  public:
-  // `notes`: for the log, in addition to the model's. `kv`: default of requests.
+  // `notes`: log lines, in addition to the model's notes. `kv`: default KV options of requests.
   InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
                   std::vector<std::string> notes);
 
-  // REQUIRES: no sequence exists yet. Errors name the file, and the field or tensor.
+  // Loads an adapter. REQUIRES: no sequence exists yet. Errors name the file, and the field or
+  // tensor.
   absl::Status LoadAdapter(const std::string& name, const std::string& dir);
 
   const ModelConfig& config() const override { return gemma_->config(); }
@@ -59,7 +60,7 @@ class InvariantRunner : public ModelRunner {
   const KvChoice kv_;
   std::vector<std::string> notes_;
   std::vector<ModelAdapter> adapters_;
-  std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // of adapters_, in order
+  std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // parallel to adapters_
   const std::string device_kind_;
 };
 

@@ -125,7 +125,8 @@ void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint
 
 void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
   assert(from.id.begin == to->id.begin && from.id.group == to->id.group);
-  // For each layer, K or V, and KV head, the rows [token][head_dim] are contiguous.
+  // In each object, the rows [token][head_dim] of one layer, of K or V, and of one KV head are
+  // contiguous.
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
   const size_t from_stride = from.id.tokens * row_bytes;
   const size_t to_stride = to->id.tokens * row_bytes;

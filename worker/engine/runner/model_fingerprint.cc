@@ -12,15 +12,15 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kObjectLayoutVersion = 1;
-// Version of the fields that only the class exact has, and of the canary's steps. Version 2 added
-// the second place, the step of one row, and cpu_capability.
+// Version of the fingerprint fields of class exact, and of the canary's steps. Version 2 added the
+// second run of steps, the step of one row, and cpu_capability.
 constexpr uint64_t kFingerprintVersion = 2;
 
-// Shapes of the canary's steps: a chunk, a few rows, and one row as in decoding.
+// Row counts of the canary's steps: a whole chunk, then a few rows, then one row as in decoding.
 constexpr int kFewRows = 7;
-constexpr int kCanaryRun = kFewRows + 1;  // after the chunk
-// Minimum position of the second run: kernels split a sum by its length, and a global layer sums
-// over all keys.
+constexpr int kCanaryRun = kFewRows + 1;  // rows after the chunk
+// Minimum position of the canary's second run. Kernels split a sum by its length, and a global
+// layer sums over all keys.
 constexpr int kFarKeys = 4096;
 
 uint64_t Count(int value) {
@@ -28,7 +28,7 @@ uint64_t Count(int value) {
   return static_cast<uint64_t>(value);
 }
 
-// Two runs of `run` tokens each: at position 0 and at far_begin.
+// Two runs of `run` tokens each: the first at position 0, the second at far_begin.
 struct CanaryPlan {
   int run = 0;
   int far_begin = 0;  // 0: the context is too short for a second run
@@ -38,7 +38,8 @@ CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
   const int context = config.max_position_embeddings;
   CanaryPlan plan;
   plan.run = std::min(chunk_tokens + kCanaryRun, context);
-  // Also beyond the window, so that every row of the run has a full window.
+  // The second run must also begin after the first window, so that each of its rows has a full
+  // window.
   const int wanted = std::max(kFarKeys, config.attention.sliding_window);
   const int begin = (wanted + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
   const int last = (context - plan.run) / chunk_tokens * chunk_tokens;
@@ -46,19 +47,20 @@ CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
   return plan;
 }
 
-// The rows of one run: one slice of `run` columns per layer.
+// The KV rows of one canary run: for each layer, one slice of `run` tokens.
 class CanaryRows {
  public:
   CanaryRows(const KvLayout& layout, int run)
       : run_(run), layers_(layout.layers.size(), std::vector<std::byte>(layout.SliceBytes(run))) {}
 
-  // Copies rows [begin, end) of `kv`. They belong to the run that began at `run_begin`.
+  // Copies rows [begin, end) of `kv`. The rows belong to the run that began at position
+  // `run_begin`.
   void Take(const KvCache& kv, int run_begin, int begin, int end) {
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       kv.CopyOut(static_cast<int>(layer), begin, end, run_begin, run_, layers_[layer].data());
     }
   }
-  // Restores `kv` to `length` tokens with repeated copies of these rows.
+  // Fills `kv` up to `length` tokens with repeated copies of these rows.
   void Repeat(int length, KvCache* kv) const {
     kv->BeginRestore(length);
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
@@ -81,7 +83,8 @@ class CanaryRows {
   std::vector<std::vector<std::byte>> layers_;
 };
 
-// Runs the steps (a chunk, a few rows, one row) from position `begin`, the end of `kv`.
+// Runs the canary's steps (a chunk, a few rows, one row) from position `begin`, the current length
+// of `kv`.
 absl::Status RunCanary(const Gemma& gemma, int chunk_tokens, int begin, KvCache* kv,
                        CanaryRows* rows) {
   const int end = begin + PlanCanary(gemma.config(), chunk_tokens).run;
@@ -147,7 +150,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
     fields.push_back({"compute_version", identity.compute_version});
-    if (!identity.cpu_capability.empty()) {  // device bits depend on neither of these
+    if (!identity.cpu_capability.empty()) {  // the bits of a device depend on neither of these
       fields.push_back({"cpu_capability", identity.cpu_capability});
       fields.push_back({"threads", Count(identity.threads)});
     }
@@ -172,7 +175,7 @@ absl::StatusOr<Digest> ComputeCanary(const Gemma& gemma, const KvLayout& layout,
   const CanaryPlan plan = PlanCanary(gemma.config(), chunk_tokens);
   assert(kv->length() == 0 && kv->capacity() >= CanaryTokens(gemma.config(), layout.chunk_tokens));
   CanaryRows rows(layout, plan.run);
-  std::string digests;  // digests of each run's rows, over all layers
+  std::string digests;  // SHA-256 of each run's rows, one per layer
   if (absl::Status s = RunCanary(gemma, chunk_tokens, 0, kv, &rows); !s.ok()) return s;
   rows.AppendDigest(&digests);
   if (plan.far_begin > 0) {

@@ -1,8 +1,9 @@
 // ModelRunner: the engine's interface to a model: the forward pass, the memory of sequences, and
-// everything that determines the bits.
+// the properties that determine the bits of KV.
 //
-// Thread safety: non-const methods by the engine's thread; const methods by any thread.
-// Ownership: a SequenceKv must not outlive its runner. Objects that share its blocks may.
+// Thread safety: non-const methods by the engine's thread only; const methods by any thread.
+// Ownership: a SequenceKv must not outlive its runner. Objects that share its blocks may outlive
+// the runner.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
 #define HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
 
@@ -28,8 +29,8 @@
 
 namespace hearth {
 
-// One sequence's part of a step. `logits`, if not null, receives the logits of its last `wanted`
-// tokens, [wanted, vocab_size].
+// The tokens of one sequence in a step. `logits`, if not null, receives the logits of the last
+// `wanted` tokens, [wanted, vocab_size].
 struct StepPart {
   SequenceKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
@@ -40,7 +41,7 @@ struct StepPart {
 // A loaded low-rank adapter.
 struct ModelAdapter {
   std::string name;
-  Digest digest{};  // identifies its weights
+  Digest digest{};  // digest of the adapter's weights
   int rank = 0;
   uint64_t bytes = 0;
 };
@@ -63,69 +64,71 @@ class ModelRunner {
   virtual KvDtype kv_dtype() const = 0;
   virtual const std::string& device_kind() const = 0;
   virtual const Digest& weights_digest() const = 0;
-  // Form of the matrices: "stored" (the checkpoint's own bits), "int8", or a dtype.
+  // Number format of the matrices: "stored" (as in the checkpoint), "int8", or a dtype.
   virtual std::string weights() const = 0;
-  virtual std::string arithmetic() const = 0;  // type of the products: "int8/32/1", or a dtype
+  // Arithmetic of matrix products: "int8/32/1", or a dtype.
+  virtual std::string arithmetic() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
-  // How keys and values are kept by default.
+  // Default KV options of requests.
   virtual KvChoice kv() const { return {}; }
-  // Maximum tokens of one sequence in a step in which nothing decodes; at least a chunk.
+  // Maximum prompt tokens of a step in which no sequence decodes; at least a chunk.
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
     uint64_t budget = 0, used = 0;  // budget 0: unlimited
-    uint64_t blocks_taken = 0;      // total so far
+    uint64_t blocks_taken = 0;      // blocks allocated since the start
   };
   virtual KvBytes kv_bytes() const { return {}; }  // any thread
-  // Returns the maximum bytes of the budget that a sequence still takes until it has `tokens`
-  // tokens, in steps of at most a chunk. `kv`: its current state, or null if empty.
+  // Returns the maximum bytes of the budget that a sequence still needs to reach `tokens` tokens,
+  // in steps of at most a chunk. `kv`: the sequence's current KV, or null if it has none yet.
   virtual uint64_t MissingKvBytes(const SequenceKv* kv, int tokens,
                                   const KvChoice& choice) const = 0;
-  // Returns whether the object's bytes count towards the budget.
+  // Returns whether the object's memory is part of the KV budget.
   virtual bool CountsKvBytes(const KvObject& object) const {
     (void)object;
     return false;
   }
-  // Calls `on_freed` once, from any thread, when someone other than the engine frees bytes of the
-  // budget. Replaces an earlier function.
+  // Calls `on_freed` once, from any thread, when something other than the engine, such as a
+  // publish, frees memory of the budget. Replaces the function of an earlier call.
   virtual void WhenKvFreed(std::function<void()> on_freed) { (void)on_freed; }
 
-  // Returns everything that determines the bits in addition to the model. May compute for a second.
+  // Returns the properties of this process that determine the bits of KV. May compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // Returns an empty state for up to `tokens` tokens, kept as `choice` says. If the model batches,
-  // MakeRoom and Restore take its memory; else NewKv does. kResourceExhausted: no memory.
+  // Returns an empty KV for up to `tokens` tokens, with the options `choice`. If the model batches,
+  // MakeRoom and Restore allocate its memory, else NewKv does. kResourceExhausted: no memory.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) = 0;
   // The adapters that sequences may use.
   virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
-  // Assigns the adapter `name` to a sequence; empty: none. REQUIRES: the adapter exists, and `kv`
-  // is fresh from NewKv.
+  // Makes a sequence use the adapter `name`; empty: none. REQUIRES: the adapter exists; `kv` is
+  // unused since NewKv.
   virtual void UseAdapter(const std::string& name, SequenceKv* kv) {
     (void)name, (void)kv;
     assert(name.empty());
   }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
-  // Makes `fork` a copy of `kv`. Shared blocks are copied on write. REQUIRES: `fork` is empty.
+  // Makes `fork` a copy of `kv`. Shared blocks are copied when written. REQUIRES: `fork` is empty.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
-  // Sets `kv` to the state after `boundary` tokens. After an error its contents are undefined.
-  // kResourceExhausted: the budget is exhausted.
-  // REQUIRES: CheckAndSortObjects passed.
+  // Sets `kv` to the state after `boundary` tokens. After an error the contents of `kv` are
+  // undefined. kResourceExhausted: the budget is exhausted.
+  // REQUIRES: CheckAndSortObjects accepted `objects`.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;
-  // Whether a step may have parts of several sequences: then a row's bits depend only on its own
-  // sequence.
+  // Returns whether a step may have parts of several sequences. If so, the bits of a row depend
+  // only on the row's sequence.
   virtual bool batches() const { return false; }
-  // Takes the memory for a step of `tokens` tokens. kResourceExhausted: the budget is exhausted.
+  // Allocates the memory for a step of `tokens` tokens. kResourceExhausted: the budget is
+  // exhausted.
   virtual absl::Status MakeRoom(SequenceKv* kv, int tokens) {
     (void)kv, (void)tokens;
     return absl::OkStatus();
   }
-  // Appends the tokens of each part. After an error all lengths are unchanged. kResourceExhausted:
-  // out of memory; the step may be retried.
-  // REQUIRES: each kv occurs once; one part unless batches().
+  // Appends each part's tokens to its KV. After an error all lengths are unchanged.
+  // kResourceExhausted: out of memory; the step may be retried.
+  // REQUIRES: each `kv` occurs once; there is one part unless batches().
   virtual absl::Status Step(absl::Span<const StepPart> parts) = 0;
-  // Removes the tokens of the latest step after `length`. REQUIRES: batches(); their rows are not
-  // shared.
+  // Removes the tokens from index `length` on, which the latest step appended. REQUIRES: batches();
+  // the blocks of these tokens are not shared.
   virtual void Forget(SequenceKv* kv, int length) {
     (void)kv, (void)length;
     assert(batches());
