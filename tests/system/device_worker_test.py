@@ -53,9 +53,9 @@ class TinyModels(DeviceTest):
                  "--kv-cache", "quantized"),
                 ("must be dynamic or static with device emulated; got offloaded", model,
                  "--kv-cache", "offloaded"),
-                ("weights: q8_0 is computed on the CPU", model, "--weights", "q8_0"),
-                ("kv-dtype: bfloat16 is computed on the CPU", model, "--kv-dtype", "bfloat16"),
-                ("arithmetic: int8 is computed on the CPU", model, "--arithmetic", "int8"),
+                ("weights: q8_0 is supported on the CPU", model, "--weights", "q8_0"),
+                ("kv-dtype: bfloat16 is supported on the CPU", model, "--kv-dtype", "bfloat16"),
+                ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
                 ("has values that are no bfloat16", float32)):
             with self.subTest(said):

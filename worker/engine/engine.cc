@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
     const absl::StatusOr<uint64_t> free = (*gemma)->FreeDeviceBytes();
     if (!free.ok()) return free.status();
     kv_bytes = DefaultDeviceKvBytes(*free);
-    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), " of ", MiBText(*free),
+    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), ", chosen from ", MiBText(*free),
                                  " free on the device after loading the weights"));
   }
   return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness),
@@ -190,7 +190,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
 absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
   const auto refuse = [&why](const std::string& what) {
     return absl::FailedPreconditionError(
-        absl::StrCat(what, " needs exactness invariant, which is not used: ", why));
+        absl::StrCat(what, " needs exactness invariant, which this worker does not use: ", why));
   };
   if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic))
     return refuse(absl::StrCat("kv-cache: ", options.kv.cache));

@@ -178,14 +178,14 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     if (wait->Deliver(std::move(outcome))) wake_();
   };
   if (calls_.Submit(fetch)) return absl::OkStatus();
-  return absl::ResourceExhaustedError("audits: too many calls are waiting");
+  return absl::ResourceExhaustedError("too many cache calls of audits are waiting");
 }
 
 absl::Status EngineAudit::Finish(PrefixCache* cache) {
   std::optional<FetchOutcome> fetched = audit_->fetch->Take(absl::InfinitePast());
   const uint32_t boundary = audit_->boundary();
   if (!fetched.has_value() || fetched->usable_tokens != boundary) {
-    return absl::NotFoundError("the prefix is gone");
+    return absl::NotFoundError("the cache no longer has the prefix");
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<SequenceKv>> kv =

@@ -29,7 +29,7 @@ absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("the worker has no memory for this request");
+    return absl::ResourceExhaustedError("the worker has too little memory for this request");
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }
@@ -154,7 +154,7 @@ std::vector<std::string> EngineImpl::notes() const {
   notes.push_back(absl::StrCat("max-running: ", options_.max_running, " sequences at a time"));
   if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty() &&
       options_.FlagsOfInvariant().empty()) {
-    notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));
+    notes.push_back(absl::StrCat("--exactness auto chose exact because: ", why_not_invariant_));
   }
   return notes;
 }
@@ -162,7 +162,7 @@ std::vector<std::string> EngineImpl::notes() const {
 std::vector<std::string> EngineImpl::warnings() const {
   std::vector<std::string> warnings;
   if (options_.memory.kv_offload_bytes > 0) {
-    warnings.push_back("--kv-offload-bytes has no effect: this worker treats offloaded as dynamic");
+    warnings.push_back("--kv-offload-bytes has no effect: kv-cache offloaded runs as dynamic");
   }
   if (layout_.exactness != Exactness::kInvariant && !options_.FlagsOfInvariant().empty()) {
     warnings.push_back(

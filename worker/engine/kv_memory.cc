@@ -152,9 +152,9 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   if (!absl::IsResourceExhausted(room)) return room;
   const bool no_token = sequence->Text().size() == sequence->tokens();  // no token since admission
   if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than all ",
-                     model_->kv_bytes().budget, " bytes: raise --kv-bytes"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than the limit of ",
+        model_->kv_bytes().budget, " bytes: raise --kv-bytes"));
   }
   Preempt(sequence);
   return absl::OkStatus();

@@ -180,7 +180,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const auto done = [notice, skipped, in_blocks, planned](PublishOutcome outcome) {
     planned();
     if (skipped > 0) {
-      AddNote(absl::StrCat(skipped, " boundaries not kept: staging-bytes",
+      AddNote(absl::StrCat(skipped, " restore points were not saved: staging-bytes",
                            in_blocks ? " or kv-bytes" : "", " is full"),
               &outcome);
     }
@@ -228,8 +228,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     job.done = [below, done](PublishOutcome outcome) {
       for (const uint32_t boundary : below) {
         if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
-        AddNote(absl::StrCat("boundary ", boundary, " not kept: it must be computed: use Prefill"),
-                &outcome);
+        AddNote(absl::StrCat("boundary ", boundary, " was not computed: use Prefill"), &outcome);
       }
       done(std::move(outcome));
     };
@@ -267,7 +266,7 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   }
   if (!staged.AddNow(*sequence->kv, &staging_)) {
     counters_->Add(EngineCounter::kStagingSkips);
-    nothing.note = "the answer was not kept: staging-bytes is full";
+    nothing.note = "the answer was not saved: staging-bytes is full";
     return done(nothing);
   }
   PrefixRequest prefix = sequence->prefix;
@@ -324,7 +323,7 @@ absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   StagedSnapshots& staged = *sequence.kept.staged;
   if (!staged.AddNow(*sequence.kv, &staging_)) {
     counters_->Add(EngineCounter::kStagingSkips);
-    return absl::ResourceExhaustedError("no room to copy the state: staging-bytes is full; retry");
+    return absl::ResourceExhaustedError("cannot save the state: staging-bytes is full; retry");
   }
   return staged.ObjectsOf(end);
 }
@@ -366,7 +365,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
   const KvObjects objects = ObjectsOfSnapshot(*header, file);
   if (!AreFinite(objects, layout_.dtype)) {
     return absl::InvalidArgumentError(
-        "cannot restore: KV differs: it has values that are not finite");
+        "cannot restore: the saved KV has values that are not finite");
   }
   prefix.token_ids = header->manifest.token_ids;
   prefix.tenant = tenant;
@@ -378,7 +377,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
                                                        memory_.pool_bytes, " (--pool-bytes)"));
     case PrefixPool::InsertResult::kDiffers:
       return absl::FailedPreconditionError(
-          "cannot restore: KV differs: the saved bytes are not this worker's for the same tokens");
+          "cannot restore: KV differs: this worker computed other bytes for the same tokens");
     default:
       return prefix.adapter;
   }

@@ -65,9 +65,9 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   const bool accepted = queue_.Submit([this, end](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun) return end(nullptr);
     end(stopping_ ? "the worker stopped before publishing"
-                  : "dropped: the waiting publishes hold too much memory");
+                  : "publish dropped: waiting publishes hold too much memory");
   });
-  if (!accepted) end("too many publishes are waiting");
+  if (!accepted) end("publish dropped: too many publishes are waiting");
   const auto wait_too_many = [this] {
     absl::MutexLock lock(&mu_);
     return waiting_ > 1 && waiting_bytes_ > max_waiting_bytes_;

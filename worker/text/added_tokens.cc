@@ -26,8 +26,8 @@ constexpr char kConfigFile[] = "/tokenizer_config.json";
 constexpr char kAddedFile[] = "/added_tokens.json";
 constexpr char kSpecialFile[] = "/special_tokens_map.json";
 constexpr char kAdvice[] =
-    "; transformers may read either: save the tokenizer again (save_pretrained), or remove the "
-    "file that is out of date";
+    "; transformers may read either file: save the tokenizer again (save_pretrained), or remove "
+    "the file that is out of date";
 
 struct AddedToken {
   uint64_t id = 0;
@@ -76,7 +76,7 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& file, const std::string&
   for (const char* name : {"single_word", "lstrip", "rstrip"}) {
     if (JsonAt(json, {name}) == true) {
       return absl::UnimplementedError(
-          absl::StrCat(file, ": the added token \"", ShownText(*text), "\" has ", name));
+          absl::StrCat(file, ": the added token \"", ShownText(*text), "\" must not have ", name));
     }
   }
   token.text = *text;
@@ -176,11 +176,11 @@ class PieceAdder {
     if (found.has_value() && *found == token.id) return NeverMerge(file, token);
     const std::string shown = absl::StrCat(file, ": token ", token.id, " is \"",
                                            ShownText(token.text), "\", but ", source_);
-    if (found.has_value()) return Refused(shown, " has this token at ", *found, kAdvice);
+    if (found.has_value()) return Refused(shown, " has this token with the id ", *found, kAdvice);
     if (token.id < pieces_->size()) {
-      return Refused(shown, " has \"", ShownText((*pieces_)[token.id].text), "\" there", kAdvice);
+      return Refused(shown, " has \"", ShownText((*pieces_)[token.id].text), "\" instead", kAdvice);
     }
-    if (has_gap_) return Refused(shown, " has missing ids", kAdvice);
+    if (has_gap_) return Refused(shown, " has ids without a token", kAdvice);
     if (token.id > pieces_->size())
       notes_->push_back(IdNote(token.text, pieces_->size(), token.id));
     bytes_ += token.text.size();

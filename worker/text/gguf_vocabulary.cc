@@ -45,7 +45,7 @@ void TakeGemmasTypes(Pieces* pieces, std::vector<std::string>* notes) {
   }
   if (mistyped == 0) return;
   notes->push_back(absl::StrCat("tokenizer: ", mistyped,
-                                " pieces have wrong types in the file; Gemma 3's are used"));
+                                " pieces have wrong types in the file; Gemma 3's types are used"));
 }
 
 absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool has_scores) {
@@ -86,7 +86,7 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
   const GgufVocabulary& from = header.vocabulary;
   const bool has_merges = header.FieldIs("model", "gpt2");
   if (!from.tokens.has_value() || from.tokens->size() == 0)
-    return absl::UnimplementedError("has no tokenizer.ggml.tokens");
+    return absl::UnimplementedError("the field tokenizer.ggml.tokens is missing or empty");
   if (!has_merges && !header.FieldIs("model", "llama"))
     return absl::UnimplementedError("tokenizer.ggml.model must be llama or gpt2");
   const auto is_one_each = [&](const auto& numbers) {
@@ -100,14 +100,14 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
   const bool has_scores =
       !has_merges && is_scored && !std::all_of(from.scores->begin(), from.scores->end(), is_zero);
   if (!has_merges && !has_scores)
-    notes->push_back("tokenizer: no scores; pieces are merged in the order of their ids");
+    notes->push_back("tokenizer: no scores, so pieces are merged in the order of their ids");
   absl::StatusOr<Pieces> pieces = ReadPieces(from, PiecesOf(header), has_scores);
   if (!pieces.ok()) return pieces;
   const auto* adds_space = std::get_if<bool>(&header.Field("add_space_prefix"));
   if (IsGemmas(*pieces)) {
     TakeGemmasTypes(&*pieces, notes);
   } else if (!has_merges && adds_space != nullptr && *adds_space) {
-    return absl::UnimplementedError("adds a space before each text");
+    return absl::UnimplementedError("it adds a space before each text: not supported");
   }
   if (absl::Status s = CheckPieces(*pieces); !s.ok()) return s;
   if (!has_merges) return pieces;

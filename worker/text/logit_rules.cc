@@ -36,8 +36,8 @@ absl::Status TokenRules::Validate() const {
                                                   {"bad_token_ids", bad_ids.size()}};
   for (const auto& [name, size] : lists) {
     if (!status.ok() || size <= kMaxListedTokens) continue;
-    status = absl::InvalidArgumentError(
-        absl::StrCat("sampling.", name, ": has ", size, " tokens; at most ", kMaxListedTokens));
+    status = absl::InvalidArgumentError(absl::StrCat("sampling.", name, ": has ", size,
+                                                     " tokens; the limit is ", kMaxListedTokens));
   }
   return status;
 }

@@ -27,7 +27,7 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 absl::Status CheckDeclared(const std::vector<uint32_t>& breakpoints, size_t length,
                            absl::string_view unit) {
   if (breakpoints.size() > kMaxDeclaredBreakpoints) {
-    return Invalid("breakpoints: has ", breakpoints.size(), "; the limit is ",
+    return Invalid("breakpoints: has ", breakpoints.size(), " positions; the limit is ",
                    kMaxDeclaredBreakpoints);
   }
   for (size_t i = 0; i < breakpoints.size(); ++i) {
@@ -171,7 +171,7 @@ absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint3
 
 absl::Status CheckChat(const ChatInput& chat) {
   if (chat.messages.size() > kMaxChatMessages) {
-    return Invalid("chat.messages: has ", chat.messages.size(), "; the limit is ",
+    return Invalid("chat.messages: has ", chat.messages.size(), " messages; the limit is ",
                    kMaxChatMessages);
   }
   size_t declared = 0;
@@ -184,7 +184,7 @@ absl::Status CheckChat(const ChatInput& chat) {
     }
     const std::string& role = chat.messages[i].role;
     if (!chat.messages[i].token_ids.empty() && role != "model" && role != "assistant") {
-      return Invalid("chat.messages[", i, "].token_ids: only the model's messages have them");
+      return Invalid("chat.messages[", i, "].token_ids: only model messages may have token ids");
     }
   }
   if (declared > kMaxDeclaredBreakpoints) {
@@ -220,7 +220,7 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
   for (const char* marker : {kStartOfTurn, kEndOfTurn}) {
     if (!tokenizer.FindPiece(marker).has_value()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("chat: the model's tokenizer has no piece ", marker));
+          absl::StrCat("chat: the model's tokenizer lacks the token ", marker));
     }
   }
   if (absl::Status status = CheckChat(chat); !status.ok()) return status;

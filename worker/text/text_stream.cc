@@ -10,8 +10,8 @@ namespace hearth {
 
 absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings) {
   if (stop_strings.size() > kMaxStopStrings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stop: has ", stop_strings.size(), "; the limit is ", kMaxStopStrings));
+    return absl::InvalidArgumentError(absl::StrCat("stop: has ", stop_strings.size(),
+                                                   " strings; the limit is ", kMaxStopStrings));
   }
   for (size_t i = 0; i < stop_strings.size(); ++i) {
     const std::string& stop = stop_strings[i];

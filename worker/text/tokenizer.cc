@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
   }
   if (runs && !pairs) {
     return absl::UnimplementedError(
-        "has pieces for runs of spaces that are never merged, but none for two spaces");
+        "the vocabulary has never-merged pieces for runs of spaces, but none for two spaces");
   }
   return std::unique_ptr<Tokenizer>(new Tokenizer(pieces));
 }

@@ -76,7 +76,7 @@ class FieldReader {
   bool ok_ = true;
 };
 
-constexpr char kOddMerge[] = "a merge is not a pair of strings";
+constexpr char kOddMerge[] = "a merge must be a pair of strings";
 
 using Pieces = std::vector<VocabularyPiece>;
 using Json = nlohmann::json;
@@ -145,11 +145,11 @@ bool ReadNormalizer(std::string_view message, Settings* settings) {
 
 absl::Status CheckSettings(const Settings& settings) {
   if (settings.has_charsmap)
-    return Other("has a normalizer that changes the text before tokenization");
+    return Other("its normalizer changes the text before tokenization, which is not supported");
   if (settings.adds_prefix || settings.removes_spaces || !settings.escapes_spaces)
-    return Other("adds a prefix or drops white space");
-  if (!settings.is_bpe || settings.has_suffix) return Other("does more than BPE merges");
-  if (!settings.has_bytes) return Other("has no byte pieces for characters without a piece");
+    return Other("its normalizer adds a prefix or drops white space, which is not supported");
+  if (!settings.is_bpe || settings.has_suffix) return Other("its model must be plain BPE");
+  if (!settings.has_bytes) return Other("its model must have byte_fallback set");
   return absl::OkStatus();
 }
 
@@ -246,7 +246,7 @@ bool TokenizerJson::start_array(size_t size) {
 // Enters a list or object inside the vocabulary or the merges. Only the list of one merge is
 // allowed there.
 bool TokenizerJson::Enter() {
-  if (levels_ == kMaxJsonLevels) return Fail("has too many levels");
+  if (levels_ == kMaxJsonLevels) return Fail("is nested too deeply");
   found_ = 0;
   return ++levels_ == 2 || Odd();
 }
@@ -287,12 +287,12 @@ void AddParts(const Json& step, const char* list, std::vector<const Json*>* part
 absl::Status CheckJsonSettings(const Json& json) {
   const Json& model = JsonAt(json, {"model"});
   const Json& type = JsonAt(model, {"type"});  // missing in old files
-  if (!type.is_null() && type != "BPE") return Other("its model is not BPE");
+  if (!type.is_null() && type != "BPE") return Other("its model must be BPE");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"}) {
-    if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is set");
+    if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is not supported");
   }
-  if (JsonAt(model, {"byte_fallback"}) != true) return Other("model.byte_fallback is not set");
+  if (JsonAt(model, {"byte_fallback"}) != true) return Other("model.byte_fallback must be true");
   const auto writes_mark = [](const Json* part) {
     return JsonAt(*part, {"type"}) == "Replace" && JsonAt(*part, {"pattern", "String"}) == " " &&
            JsonAt(*part, {"content"}) == std::string(kSpaceMark);
@@ -300,7 +300,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   std::vector<const Json*> normalizers, splitters;
   AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
   if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
-    return Other("its normalizer does more, or less, than replace spaces by U+2581");
+    return Other("its normalizer must only replace spaces by U+2581");
   // Splitting at spaces has no effect: the normalizer has replaced all spaces.
   const auto splits_nothing = [](const Json* part) {
     return part->is_null() ||
@@ -308,7 +308,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   };
   AddParts(JsonAt(json, {"pre_tokenizer"}), "pretokenizers", &splitters);
   if (!std::all_of(splitters.begin(), splitters.end(), splits_nothing))
-    return Other("its pre_tokenizer splits the text");
+    return Other("its pre_tokenizer must not split the text");
   return absl::OkStatus();
 }
 
@@ -356,7 +356,7 @@ absl::Status ReadAdded(const Json& rest, size_t vocabulary_size,
     if (text == nullptr) return Broken("an added token has no content");
     for (const char* name : {"single_word", "lstrip", "rstrip"}) {
       if (!IsOff(JsonAt(token, {name})))
-        return Other("the added token \"", ShownText(*text), "\" has ", name);
+        return Other("the added token \"", ShownText(*text), "\" has unsupported ", name);
     }
     if (!said.is_number_unsigned() || said >= kMaxPieces) return NoId(*text);
     const auto [at, is_new] = ids->emplace(*text, next);
@@ -408,7 +408,7 @@ std::optional<MergeHalves> MergeOf(std::string_view text) {
 absl::Status CheckPieceRoom(size_t pieces, size_t bytes) {
   if (pieces > kMaxPieces) return Broken("has more than ", kMaxPieces, " pieces");
   if (bytes > kMaxVocabularyBytes)
-    return Broken("has pieces of more than ", kMaxVocabularyBytes, " bytes");
+    return Broken("has pieces of more than ", kMaxVocabularyBytes, " bytes in all");
   return absl::OkStatus();
 }
 
@@ -428,7 +428,7 @@ absl::Status CheckPieces(const Pieces& pieces) {
       return Broken("the byte piece \"", piece.text, "\" must be like <0x41>");
     bytes += piece.type == PieceType::kByte;
   }
-  if (bytes != 256) return Other("must have 256 byte pieces; has ", bytes);
+  if (bytes != 256) return Other("the vocabulary must have 256 byte pieces; got ", bytes);
   return absl::OkStatus();
 }
 
@@ -451,7 +451,7 @@ absl::Status CheckMerges(size_t merges,
                right = ids.find(halves->second);
     if (made == ids.end() || left == ids.end() || right == ids.end())
       return Broken("a merge of \"", ShownText(halves->first), "\" uses a piece that is missing");
-    if (made->second < last) return Other("its merges are not in the order of its pieces");
+    if (made->second < last) return Other("its merges must be in the order of its pieces");
     if (made->second != last) splits.clear();
     last = made->second;
     is_made[last] = is_half[left->second] = is_half[right->second] = true;
@@ -473,7 +473,7 @@ absl::Status CheckMerges(size_t merges,
         (is_character || (is_made[id] && piece.type == PieceType::kControl)) &&
         piece.text.find(kSpaceMark) != std::string::npos) {
       return Other("the added token \"", piece.text,
-                   "\" is matched in the text, but merges of spaces also make it");
+                   "\" can also be produced by merging spaces, which is not supported");
     }
     if (IsNeverMerged(piece.type) && !is_made[id]) {
       if (piece.type == PieceType::kUserDefined) piece.type = PieceType::kWhole;
@@ -507,7 +507,7 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
     if (absl::Status s = CheckPieceRoom(pieces.size() + 1, bytes); !s.ok()) return s;
     pieces.push_back(*std::move(piece));
   }
-  if (!is_whole || !reader.ok() || pieces.empty()) return Broken("not a SentencePiece model");
+  if (!is_whole || !reader.ok() || pieces.empty()) return Broken("is not a SentencePiece model");
   absl::Status status = CheckSettings(settings);
   if (status.ok()) status = CheckPieces(pieces);
   if (!status.ok()) return status;
@@ -517,12 +517,12 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
 absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text, std::vector<std::string>* notes) {
   TokenizerJson json;
   const absl::Status parsed = json.Parse(absl::string_view(text.data(), text.size()));
-  if (!parsed.ok()) return Broken("not a tokenizer: it ", parsed.message());
+  if (!parsed.ok()) return Broken("the file is not a tokenizer: it ", parsed.message());
   const Json rest = json.Take();
   const Json& added = JsonAt(rest, {"added_tokens"});
   if (!JsonAt(rest, {"model", "vocab"}).is_object() ||
       !JsonAt(rest, {"model", "merges"}).is_array() || !(added.is_array() || added.is_null())) {
-    return Broken("not a tokenizer with a vocabulary and merges");
+    return Broken("the file is not a tokenizer with a vocabulary and merges");
   }
   if (absl::Status status = CheckJsonSettings(rest); !status.ok()) return status;
   absl::flat_hash_map<std::string, uint64_t> added_ids;

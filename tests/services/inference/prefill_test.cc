@@ -95,8 +95,7 @@ TEST(Generate, WarmBreakpointNeedsPrefill) {
   ASSERT_TRUE(answer.status.ok());
   EXPECT_EQ(answer.started.cached_tokens(), 200u);
   const std::string& note = answer.published.note();
-  EXPECT_TRUE(absl::StrContains(note, "boundary 32 not kept: it must be computed: use Prefill"))
-      << note;
+  EXPECT_TRUE(absl::StrContains(note, "boundary 32 was not computed: use Prefill")) << note;
   EXPECT_FALSE(absl::StrContains(note, "boundary 200")) << note;
 }
 

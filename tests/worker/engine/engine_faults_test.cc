@@ -161,7 +161,7 @@ TEST_F(EngineFaultsTest, FullStagingAreaSkipsPublish) {
   ExpectComputed(*run);
   EXPECT_THAT(run->outcome.boundaries, IsEmpty());
   EXPECT_EQ(worker.Counter("staging_skips"), 1u);
-  EXPECT_EQ(run->outcome.note, "1 boundaries not kept: staging-bytes is full");
+  EXPECT_EQ(run->outcome.note, "1 restore points were not saved: staging-bytes is full");
   EXPECT_EQ(worker->Stats().staged_bytes, 0u);
 }
 

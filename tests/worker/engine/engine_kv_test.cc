@@ -173,7 +173,7 @@ TEST(EngineKv, StaticNeedsInvariantClass) {
   TestWorker worker(Dir());
   EngineRequest request = AskFor("static");
   EXPECT_THAT(std::string(worker->Complete(&request).message()),
-              HasSubstr("static needs exactness invariant; this worker's is exact"));
+              HasSubstr("static needs exactness invariant; this worker uses exact"));
   EngineOptions options = TestWorker::SmallOptions();
   options.kv.cache = "static";
   options.model_dir = Dir();

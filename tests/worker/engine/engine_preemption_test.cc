@@ -317,8 +317,9 @@ TEST(EnginePreemption, AnswerLargerThanMemoryFails) {
   worker.Submit(Request(Prompt(20), {}, 200), &run);
   run.WaitEnd();
   EXPECT_EQ(run.error.code(), absl::StatusCode::kResourceExhausted) << run.error;
-  EXPECT_THAT(std::string(run.error.message()),
-              HasSubstr(absl::StrCat("needs more than all ", options.memory.kv_bytes, " bytes")));
+  EXPECT_THAT(
+      std::string(run.error.message()),
+      HasSubstr(absl::StrCat("needs more than the limit of ", options.memory.kv_bytes, " bytes")));
   EXPECT_GE(run.tokens.size(), 60u);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }

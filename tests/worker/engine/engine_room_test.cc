@@ -243,7 +243,7 @@ TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
     ASSERT_TRUE(run->error.ok()) << run->error;
     EXPECT_EQ(run->tokens, cold->tokens);
     EXPECT_GT(worker.Counter("staging_skips"), 0u);
-    EXPECT_THAT(run->outcome.note, HasSubstr("boundaries not kept"));
+    EXPECT_THAT(run->outcome.note, HasSubstr("restore points were not saved"));
   }
 }
 

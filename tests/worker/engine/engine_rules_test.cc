@@ -190,7 +190,7 @@ TEST(EngineTokenRules, InvalidRuleIsRefusedByName) {
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids = {-1}; }),
               HasSubstr("sampling.bad_token_ids: -1 is not in"));
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1025); }),
-              HasSubstr("sampling.bad_token_ids: has 1025 tokens; at most 1024"));
+              HasSubstr("sampling.bad_token_ids: has 1025 tokens; the limit is 1024"));
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1000); }),
               HasSubstr("must leave at least one token"));
   EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.repetition_penalty = 0; }),

@@ -296,7 +296,7 @@ TEST(EngineSearchTest, InvalidSearchNamesTheField) {
   const absl::Status refused = exact->Submit(Searching(3), {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("beams: a search needs exactness invariant; this worker's is exact"));
+              HasSubstr("beams: beam search needs exactness invariant; this worker uses exact"));
 }
 
 // Beams share the prompt's whole chunks, and need memory for everything after them.

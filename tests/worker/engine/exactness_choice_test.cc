@@ -50,7 +50,7 @@ TEST(ExactnessChoiceTest, SelfTestWithoutMemoryIsInconclusive) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(failed.message(),
             "exactness: invariant could not be tested on this machine: kv-bytes: no memory; "
-            "--exactness exact does not need it");
+            "use --exactness exact");
   EXPECT_THAT(std::string(SelfTestFailure(absl::FailedPreconditionError("x")).message()),
               HasSubstr("invariant does not hold on this machine: x;"));
 }
@@ -93,7 +93,7 @@ TEST(ExactnessChoiceTest, FailedSelfTestMakesAutoExact) {
   EXPECT_EQ(worker->layout().exactness, Exactness::kExact);
   EXPECT_THAT(worker->why_not_invariant(),
               testing::AllOf(HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
-  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("exact, not invariant"),
+  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("chose exact because"),
                                                                 HasSubstr("M = 5 "))));
   EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
 }
@@ -148,13 +148,13 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EXPECT_THAT(Refusal(options), HasSubstr("use --exactness auto"));
   options = Emulated();
   options.dtype = "bfloat16";
-  EXPECT_THAT(Refusal(options), HasSubstr("computed in float32, and dtype is bfloat16"));
+  EXPECT_THAT(Refusal(options), HasSubstr("needs dtype float32 or auto; got dtype bfloat16"));
   options = Emulated();
   options.weights = WeightsChoice::kStored;
   options.kv_dtype = KvDtypeChoice::kFloat32;
   EXPECT_EQ(Refusal(options), "");
   options.kv_dtype = KvDtypeChoice::kBFloat16;
-  EXPECT_THAT(Refusal(options), HasSubstr("kv-dtype: bfloat16 is computed on the CPU"));
+  EXPECT_THAT(Refusal(options), HasSubstr("kv-dtype: bfloat16 is supported on the CPU only"));
 }
 
 TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
@@ -176,7 +176,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
 // `auto` does not choose CUDA until its bits were verified on a GPU.
 TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   EXPECT_THAT(std::string(CheckAutoInvariant("cuda:1", "auto").message()),
-              HasSubstr("--exactness invariant computes the CPU's bits there"));
+              HasSubstr("--exactness invariant computes the bits of the CPU"));
   EXPECT_TRUE(CheckAutoInvariant("cpu", "auto").ok());
   EngineOptions options = Emulated();
   options.exactness = ExactnessChoice::kInvariant;
@@ -325,8 +325,8 @@ TEST(ArithmeticChoiceTest, ExplicitChoiceNeedsInvariantClass) {
     options.exactness = ExactnessChoice::kExact;
     EXPECT_EQ(Refusal(options),
               choice +
-                  " is of the class invariant, and exactness is exact, where weights, "
-                  "products, keys and values are of --dtype: leave --" +
+                  " needs exactness invariant, and exactness is exact, which uses "
+                  "--dtype for weights, products, keys and values: leave --" +
                   choice.substr(0, choice.find(':')) + " at auto, or --exactness at auto");
   };
   for (const bool integers : {true, false}) {

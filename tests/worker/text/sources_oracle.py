@@ -149,7 +149,7 @@ def check_renamed(binary, make, start):
     folder.write("tokenizer_config.json",
                  {"added_tokens_decoder": {str(start): entry("<|im_start|>")}})
     check_refused(binary, folder, f"token {start} is \"<|im_start|>\"",
-                  "has \"<start_of_turn>\" there")
+                  "has \"<start_of_turn>\" instead")
 
 
 def check_empty_decoder(binary, make, count):
@@ -173,14 +173,14 @@ def check_differences(binary, make, count, start):
     folder = make("another id in added_tokens.json")
     folder.write("added_tokens.json", {"<start_of_turn>": start + 1})
     check_refused(binary, folder, f"token {start + 1} is \"<start_of_turn>\"",
-                  f"has this token at {start}")
+                  f"has this token with the id {start}")
     folder = make("two special tokens without ids")
     folder.write("tokenizer_config.json", {"pad_token": "[PAD]", "sep_token": "[SEP]"})
     check_refused(binary, folder, "\"[PAD]\" and \"[SEP]\"")
     folder = make("a token that takes spaces")
     folder.change("tokenizer.json", lambda it: it["added_tokens"].append(
         {"id": count, **entry("<tool>", lstrip=True)}))
-    check_refused(binary, folder, "the added token \"<tool>\" has lstrip")
+    check_refused(binary, folder, "the added token \"<tool>\" must not have lstrip")
 
 
 def check_added(binary, make):

@@ -79,7 +79,8 @@ absl::Status EngineOptions::Validate() const {
                        " letters, digits, \".\", \"_\" and \"-\"; got \"", name, "\""));
     }
   }
-  if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
+  if (threads < 0)
+    return absl::InvalidArgumentError(absl::StrCat("threads: must be at least 0; got ", threads));
   if (max_running > kMaxRunning) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_running: must be in [0, ", kMaxRunning, "]; got ", max_running));

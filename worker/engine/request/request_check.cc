@@ -66,7 +66,7 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
   }
   if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes) {
     return absl::InvalidArgumentError(absl::StrCat("tenant: must have 1 to ", kMaxTenantBytes,
-                                                   " bytes; has ", request.tenant.size()));
+                                                   " bytes; it has ", request.tenant.size()));
   }
   if (request.samples > 1 && request.max_new_tokens == 0) {
     return absl::InvalidArgumentError("n: must be 1 if max_new_tokens is 0");
@@ -107,7 +107,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (!kv.ok()) return kv.status();
   const auto not_here = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, " needs exactness invariant; this worker's is ", ExactnessName(layout.exactness)));
+        what, " needs exactness invariant; this worker uses ", ExactnessName(layout.exactness)));
   };
   if (!invariant && !cache.empty() && cache != KvStrategyName(KvStrategy::kDynamic))
     return not_here(absl::StrCat("kv_cache: ", cache));
@@ -131,7 +131,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
     return not_here(absl::StrCat("speculate: ", *request->speculate));
   absl::Status may = CheckSpeculate(*request->speculate);
   if (!may.ok()) return may;
-  if (request->searches() && !invariant) return not_here("beams: a search");
+  if (request->searches() && !invariant) return not_here("beams: beam search");
   if (request->searches() && request->kv.strategy == KvStrategy::kStatic) {
     return absl::InvalidArgumentError("beams: not supported with kv_cache static");
   }

@@ -23,7 +23,7 @@ constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
 absl::Status CheckInvariantDtype(const std::string& dtype) {
   if (dtype != "auto" && dtype != "float32") {
     return absl::InvalidArgumentError(
-        absl::StrCat("exactness: invariant is computed in float32, and dtype is ", dtype));
+        absl::StrCat("exactness: invariant needs dtype float32 or auto; got dtype ", dtype));
   }
   return absl::OkStatus();
 }
@@ -31,8 +31,8 @@ absl::Status CheckInvariantDtype(const std::string& dtype) {
 absl::Status CheckAutoInvariant(const std::string& device, const std::string& dtype) {
   if (device != "cpu" && device != kEmulatedDevice) {
     return absl::InvalidArgumentError(
-        absl::StrCat("exactness: auto is invariant on the CPU alone, and device is ", device,
-                     ": --exactness invariant computes the CPU's bits there"));
+        absl::StrCat("exactness: auto chooses invariant only on the CPU, and device is ", device,
+                     ": --exactness invariant computes the bits of the CPU on this device"));
   }
   return CheckInvariantDtype(dtype);
 }
@@ -40,7 +40,7 @@ absl::Status CheckAutoInvariant(const std::string& device, const std::string& dt
 absl::Status SelfTestFailure(const absl::Status& status) {
   const char* what = absl::IsFailedPrecondition(status) ? "does not hold" : "could not be tested";
   return {status.code(), absl::StrCat("exactness: invariant ", what, " on this machine: ",
-                                      status.message(), "; --exactness exact does not need it")};
+                                      status.message(), "; use --exactness exact")};
 }
 
 const char* WeightsChoiceName(WeightsChoice weights) {
@@ -54,21 +54,21 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
   const std::string leave = absl::StrCat("leave --", flag, " at auto");
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", value, " is of the class invariant, and exactness is ",
+        absl::StrCat(flag, ": ", value, " needs exactness invariant, and exactness is ",
                      exactness == ExactnessChoice::kExact ? "exact" : "portable",
-                     ", where weights, products, keys and values are of --dtype: ", leave,
+                     ", which uses --dtype for weights, products, keys and values: ", leave,
                      ", or --exactness at auto"));
   }
   // Devices support only these values of --weights, --arithmetic and --kv-dtype.
   const bool device_has = value == "stored" || value == "float32";
   if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flag, ": ", value, " is computed on the CPU, and device is ", device, ": ", leave));
+        flag, ": ", value, " is supported on the CPU only, and device is ", device, ": ", leave));
   }
   if (dtype != "auto" && dtype != "float32") {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value,
-                                                   " is of the class invariant, and dtype is ",
-                                                   dtype, ": ", leave, ", or --dtype at auto"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": ", value, " needs exactness invariant, which needs dtype float32, and dtype is ",
+        dtype, ": ", leave, ", or --dtype at auto"));
   }
   return absl::OkStatus();
 }

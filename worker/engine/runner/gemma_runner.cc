@@ -108,9 +108,9 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
   }
   const uint64_t bytes = gemma_->KvCacheBytes(tokens);
   if (kv_used_bytes_ + bytes > kv_budget_bytes_) {
-    return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: a cache takes ", bytes,
-                                                     " bytes, and ", kv_used_bytes_.load(), " of ",
-                                                     kv_budget_bytes_, " are taken"));
+    return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: the cache needs ", bytes,
+                                                     " bytes, but ", kv_used_bytes_.load(), " of ",
+                                                     kv_budget_bytes_, " are in use"));
   }
   absl::StatusOr<KvCache> kv = gemma_->NewKvCache(tokens);
   if (!kv.ok()) return kv.status();

@@ -51,7 +51,7 @@ const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_byte
 
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects) {
   for (const auto& object : *objects) {
-    if (object == nullptr) return absl::DataLossError("a null object");
+    if (object == nullptr) return absl::DataLossError("an object is null");
   }
   std::sort(objects->begin(), objects->end(),
             [](const auto& a, const auto& b) { return a->id < b->id; });
