@@ -55,7 +55,7 @@ class CudaDevice : public Device {
   bool Check(int code, const char* what);
   bool FindKernels();
 
-  // of pinned memory; a step's tables need about 100 KB
+  // Bytes of the pinned ring buffer; the tables of a step need about 100 KB.
   static constexpr size_t kRingBytes = size_t{4} << 20;
 
   const int number_;

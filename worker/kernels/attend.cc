@@ -1,7 +1,8 @@
-// A tile has up to sixteen rows: the heads that share a KV head, for a few tokens. With many tiles,
-// a part computes all splits of one tile. With few tiles, as in decoding, a part computes one split
-// of a tile; a second loop combines the results, which lie in the workspace. Both ways use the same
-// order of operations.
+// Attention is divided into tiles of at most sixteen rows: the query heads that share a KV head,
+// for a few tokens. If there are many tiles, one task computes all splits of one tile. If there are
+// few tiles, as in decoding, one task computes one split of one tile, and a second loop combines
+// the results in the workspace. Both ways use the same order of operations. A split is the tokens
+// of one KV block.
 #include "worker/kernels/attend.h"
 
 #include <algorithm>
@@ -30,13 +31,13 @@
 #define HEARTH_WORKER_KERNELS_ATTEND_CALL_
 namespace hearth {
 
-// With this many tiles there is work for every thread of a worker.
+// With at least this many tiles, every thread of a worker has a task.
 constexpr int64_t kEnoughTiles = 16;
 
 struct AttendCall {
   AttendShape shape;
   std::vector<AttendSequence> sequences;
-  std::vector<AttendTile> tiles;  // of `sequences`
+  std::vector<AttendTile> tiles;  // point into `sequences`
   ConstRows queries;
   Rows out;
   Workspace* workspace;
@@ -56,7 +57,8 @@ struct AttendCall {
   }
 };
 
-// Returns a buffer of this thread for the dequantized keys or values of a split: [split][head_dim].
+// Returns a buffer of the calling thread for the dequantized keys or values of a split:
+// [split][head_dim].
 inline float* SealedRoom(const AttendShape& shape) {
   thread_local Workspace room;
   return room.Floats(static_cast<size_t>(shape.split * shape.head_dim));
@@ -78,7 +80,7 @@ constexpr int kValueRows = 4, kValueVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 using Quarter = hn::FixedTag<float, 4>;
 
-// Returns the tree sums of four sets of partial sums.
+// Returns, for each of four keys, the tree sum (TreeSum) of its sixteen partial sums.
 HWY_INLINE hn::Vec<Quarter> TreeSums(const Sixteen (&sums)[kScoreKeys]) {
   const Quarter d;
   hn::Vec<Quarter> four[kScoreKeys];
@@ -91,7 +93,7 @@ HWY_INLINE hn::Vec<Quarter> TreeSums(const Sixteen (&sums)[kScoreKeys]) {
   return hn::Add(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
 }
 
-// Scores of R queries with four keys, to scores[r][key .. key + 3].
+// Computes the scores of R queries with four keys and writes them to scores[r][key .. key + 3].
 template <int R, typename T>
 HWY_INLINE void ScoresOf(const float* const* queries, const T* keys, int64_t head_dim,
                          float* const* scores, int64_t key) {
@@ -123,7 +125,7 @@ HWY_INLINE void ScoresOf(const float* const* queries, const T* keys, int64_t hea
   for (int r = 0; r < R; ++r) hn::StoreU(TreeSums(sums[r]), Quarter(), scores[r] + key);
 }
 
-// Adds weight * value over the keys [begin, end) to the outputs of R rows, in N vectors of columns.
+// Adds weight * value for the keys [begin, end) to the outputs of R rows, for N vectors of columns.
 template <int R, int N, typename T>
 HWY_INLINE void ValuesOf(const float* const* weights, const T* values, int64_t head_dim,
                          int64_t begin, int64_t end, float* const* outputs, int64_t column) {
@@ -166,8 +168,8 @@ HWY_NOINLINE void AddValues(const float* const* weights, const T* values, int64_
   }
 }
 
-// Dequantizes columns [column, column + kLanes) of a token. Their numbers lie at one bit offset of
-// adjacent bytes.
+// Dequantizes columns [column, column + kLanes) of a token. The codes of these columns lie in
+// adjacent bytes, all at the same bit offset.
 HWY_INLINE V DequantizeLanes(const QuantizedPlane& plane, const std::byte* codes,
                              const BFloat16* steps, const BFloat16* leasts, int64_t token,
                              int64_t column) {
@@ -180,7 +182,7 @@ HWY_INLINE V DequantizeLanes(const QuantizedPlane& plane, const std::byte* codes
   const auto mask = hn::Set(wide, (1 << plane.form.bits) - 1);
   const auto numbers = hn::And(hn::ShiftRightSame(hn::PromoteTo(wide, bytes), shift), mask);
   const int64_t group = plane.GroupOf(token, column);
-  if (plane.axis == 0) {  // one group: kLanes divides the group
+  if (plane.axis == 0) {  // all lanes are in one group, because kLanes divides the group size
     return hn::MulAdd(hn::ConvertTo(D(), numbers), Constant(WidenOne(steps[group])),
                       Constant(WidenOne(leasts[group])));
   }
@@ -206,8 +208,8 @@ namespace {
 
 constexpr int64_t kTileMax = AttendShape::kSharersMax;
 
-// One split of a tile. If a row sees no key of the split, the row's sum is 0. Any other sum is at
-// least 1, or NaN.
+// Attention over one split for one tile. A row's sum of weights is 0 if the row attends to no key
+// of the split; otherwise it is at least 1, or NaN.
 template <typename T>
 class SplitOfTile {
  public:
@@ -254,8 +256,8 @@ class SplitOfTile {
   }
 
  private:
-  // Dequantizes a plane of this head. Keys and values share one buffer: the keys are no longer
-  // needed when the values are dequantized.
+  // Dequantizes the keys or the values of this KV head into the thread's buffer. Keys and values
+  // use the same buffer, because the keys are no longer needed when the values are dequantized.
   const T* Opened(int64_t first_plane, int axis) const {
     float* room = SealedRoom(shape_);
     const QuantizedPlane plane{quantization_, axis, shape_.split, shape_.head_dim};
@@ -264,9 +266,9 @@ class SplitOfTile {
     return reinterpret_cast<const T*>(room);  // T is float
   }
 
-  // Reads the keys and values of four tokens, line by line. A decoded token is the first to read
-  // its blocks, and the CPU does not predict the strides of the loops below; reading whole lines
-  // first fetches them from memory twice as fast.
+  // Reads the keys and values of four tokens, one cache line after the other, to bring them into
+  // the cache. In decoding, nothing has read the KV blocks before, and the CPU does not predict the
+  // strides of the loops below; reading whole lines first is twice as fast.
   void FetchRows(int64_t key) const {
     constexpr int64_t kLine = 64 / sizeof(T);
     const int64_t begin = key * shape_.head_dim, end = (key + kScoreKeys) * shape_.head_dim;
@@ -277,7 +279,8 @@ class SplitOfTile {
     }
   }
 
-  // Computes the scores of all keys that any row sees, rounded out to multiples of sixteen.
+  // Computes the scores of all keys that at least one row attends to. The range of keys is extended
+  // to multiples of sixteen.
   void Score() {
     int64_t begin = shape_.split, end = 0;
     for (int64_t i = 0; i < rows_; ++i) {
@@ -296,8 +299,8 @@ class SplitOfTile {
     }
   }
 
-  // Also caps the scores of unseen keys, which Weigh then overwrites: capping after that would turn
-  // their -infinity into a finite number.
+  // Applies the softcap to all scores from `begin` to `end`. Call before Weigh sets the scores
+  // outside a row's range to -infinity: the softcap would make -infinity finite.
   void Cap(float* begin, const float* end) const {
     const V cap = Constant(shape_.softcap);
     for (float* score = begin; score < end; score += kLanes) {
@@ -305,7 +308,7 @@ class SplitOfTile {
     }
   }
 
-  // Turns scores into weights; keys that the row does not see get weight 0.
+  // Turns scores into softmax weights; keys that the row does not attend to get weight 0.
   void Weigh(int64_t i, float* largest, float* sum) {
     *largest = -kInfinity;
     *sum = 0;
@@ -316,7 +319,7 @@ class SplitOfTile {
     if (shape_.softcap > 0) Cap(scores + begin, scores + end);
     std::fill(scores + begin, scores + seen_[i].begin, -kInfinity);
     std::fill(scores + seen_[i].end, scores + end, -kInfinity);
-    // This maximum may ignore a NaN, but the NaN's weight and the sum below are NaN.
+    // If a score is NaN, this maximum may ignore it; the softmax weight and the sum are NaN anyway.
     V most = Constant(-kInfinity);
     for (int64_t at = begin; at < end; at += kLanes) {
       most = hn::Max(most, hn::LoadU(D(), scores + at));
@@ -335,8 +338,8 @@ class SplitOfTile {
     *sum = TreeSum(sums);
   }
 
-  // Adds the values for four rows from row `i` on: together over the keys that all four see, one
-  // row at a time before and after these keys.
+  // Adds weight * value for four rows that begin at row `i`: for all four rows at once over the
+  // keys that all of them attend to, and for one row at a time over the keys before and after.
   void SumValues(int64_t i, float* const* outputs) {
     SeenKeys all = seen_[i];
     for (int r = 1; r < kValueRows; ++r) {
@@ -360,18 +363,18 @@ class SplitOfTile {
   const int64_t rows_;
   const bool decodes_;
   const T *keys_ = nullptr, *values_ = nullptr;
-  const std::byte* sealed_ = nullptr;  // null: the split is not quantized
+  const std::byte* sealed_ = nullptr;  // quantized block; null if the split is not quantized
   KvQuantization quantization_;
   int64_t kv_head_ = 0;
   SeenKeys seen_[kTileMax];
   const float* queries_[kTileMax];
-  float* scores_[kTileMax];  // scores, then weights
+  float* scores_[kTileMax];  // [row][key]: scores, later softmax weights
   alignas(kKernelAlignBytes) float scores_room_[kTileMax * AttendShape::kSplitMax];
 };
 
 void Combine(const AttendState& split, int64_t rows, int64_t head_dim, const AttendState& state) {
   for (int64_t i = 0; i < rows; ++i) {
-    if (split.sums[i] == 0) continue;  // a row may see a score of -infinity, so test the sum
+    if (split.sums[i] == 0) continue;  // not `largest`: a real score may be -infinity
     const float largest = std::max(state.largest[i], split.largest[i]);
     const V before = ExpOf(Constant(state.largest[i] - largest));
     const V now = ExpOf(Constant(split.largest[i] - largest));
@@ -405,7 +408,8 @@ void Finish(const AttendCall& call, const AttendTile& tile, const AttendState& s
   }
 }
 
-// Keys and values of a quantized split are dequantized to float32.
+// Computes one split of a tile. If the split is quantized, its keys and values are float32 after
+// dequantization, so T does not apply.
 template <typename T>
 void ComputeSplit(const AttendCall& call, const AttendTile& tile, int64_t split,
                   const AttendState& state) {
@@ -416,7 +420,7 @@ void ComputeSplit(const AttendCall& call, const AttendTile& tile, int64_t split,
   }
 }
 
-// Computes and combines all splits of one tile.
+// Computes all splits of one tile and combines them.
 template <typename T>
 void WholeTile(const AttendCall& call, const AttendTile& tile) {
   constexpr int64_t kRoom = kTileMax * (AttendShape::kHeadDimMax + 2);
@@ -431,8 +435,8 @@ void WholeTile(const AttendCall& call, const AttendTile& tile) {
   Finish(call, tile, all);
 }
 
-// For few tiles: computes each split of each tile in a part of its own, into the workspace, then
-// combines them.
+// For few tiles: a first loop computes each split of each tile as a separate task and writes its
+// softmax state to the workspace; a second loop combines the states of each tile.
 template <typename T>
 void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
   const int64_t tiles = static_cast<int64_t>(shared->tiles.size());
@@ -440,7 +444,7 @@ void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
   for (const AttendTile& tile : shared->tiles) most_splits = std::max(most_splits, tile.splits);
   const int64_t head_dim = shared->shape.head_dim, room = AttendState::Floats(head_dim);
   const size_t floats = static_cast<size_t>(tiles * (most_splits + 1) * room);
-  shared->workspace->Floats(floats);  // allocate now: the loops must not grow the workspace
+  shared->workspace->Floats(floats);  // allocate before the loops run in parallel
   phases->Add(tiles * most_splits, [=](int64_t part) {
     const FloatMode mode;
     const AttendCall& call = *shared;

@@ -1,22 +1,23 @@
-// Attend: softmax attention of rows over the keys and values of their sequences, in blocks.
+// Softmax attention of query rows over the keys and values of their sequences, stored in KV blocks.
 //
-// The written order, for one row and head. Split s holds the keys at positions [s * C, (s + 1) *
-// C). The row sees the keys [position - window + 1, position]. For each split with a key that the
-// row sees:
-//   score[j] = dot(query, key j), sixteen partial sums and a tree (row_kernels.h), then the softcap
-//   m = the largest score seen; p[j] = exp(score[j] - m)
-//   l = sum of p[j]: sixteen partial sums by j % 16 and a tree
-//   o[d] = chain of fma(p[j], value[j][d], o[d]) from +0, over the keys seen, j ascending
+// The order of operations for one row and head. A split is the tokens of one KV block: split s
+// holds the keys at positions [s * C, (s + 1) * C). The row attends to the keys [position - window
+// + 1, position]. For each split with at least one of these keys:
+//   score[j] = softcap(dot(query, key j)); dot has sixteen partial sums (row_kernels.h)
+//   m = the largest of these scores; p[j] = exp(score[j] - m)
+//   l = sum of p[j]: sixteen partial sums by j % 16, added in a tree
+//   o[d] = +0, then o[d] = fma(p[j], value[j][d], o[d]) for these keys j in ascending order
 // Splits are combined in ascending order, from M = -infinity, L = 0, O = 0:
 //   M' = max(M, m), a = exp(M - M'), b = exp(m - M')
 //   L = fma(L, a, l * b), O[d] = fma(O[d], a, o[d] * b)
-// The result is O[d] * (1 / L). A split without a seen key is skipped, and its block may be null.
-// Unseen keys of a block may be read, but their bits never change the result. So a row's result is
-// the same alone and in a batch, in a prefill and in decoding.
+// The result is O[d] * (1 / L). A split with no key of the row is skipped, and its block may be
+// null. Other keys of a block may be read, but their bits never change the result. So a row's
+// result is the same alone and in a batch, in a prefill and in decoding.
 //
-// If a sequence has sealed splits, a row reads every split before its own in the sealed form: as
-// stored, or, if quantized, as the dequantized values. The row reads its own split unsealed. So the
-// position alone decides which form of a split a row reads.
+// A sequence may have sealed blocks: complete KV blocks in the form in which they are stored,
+// possibly quantized. Then a row reads every block before its own in the sealed form (dequantized
+// if quantized), and its own block unsealed. So the row's position alone determines which form of a
+// block it reads.
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_H_
@@ -40,28 +41,30 @@ struct AttendShape {
   // REQUIRES: kv_heads divides heads; at most kSharersMax heads share a KV head; head_dim is a
   // multiple of 16 up to kHeadDimMax, and split a multiple of 16 up to kSplitMax.
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t split = 128;  // C: keys of a block
-  int64_t window = 0;   // keys that a row sees, including its own; 0: all before it
-  float softcap = 0;    // cap of the scores; 0: none
+  int64_t split = 128;  // C: tokens of a KV block
+  // number of keys that a row attends to, including its own; 0: all earlier keys
+  int64_t window = 0;
+  float softcap = 0;                            // softcap of the scores; 0: no softcap
   ElementType kv_type = ElementType::kFloat32;  // kFloat32 or kBFloat16
 
   int64_t sharers() const { return heads / kv_heads; }  // query heads that share one KV head
 };
 
-// Consecutive rows of one sequence: row i is at position begin + i. blocks[s] holds the keys and
-// values of split s: [K,V][kv_head][split][head_dim]. Not owned.
+// Consecutive rows (tokens) of one sequence: row i is at position begin + i. blocks[s]: KV block of
+// split s, [K,V][kv_head][split][head_dim]. The memory is not owned.
 struct AttendSequence {
   const std::byte* const* blocks = nullptr;
   int64_t begin = 0, rows = 0;
-  // sealed[s]: split s in sealed form, for every split before a row's own; `blocks` then needs only
-  // the rows' own splits. Null: nothing is sealed. If `quantization` is on, a sealed split has the
-  // planes [K,V][kv_head] of proto/kv_quantization.h.
+  // sealed[s]: split s in sealed form, for every split before a row's own split; `blocks` then
+  // needs only the rows' own splits. Null: the sequence has no sealed blocks. If `quantization` is
+  // on, a sealed block consists of the planes [K,V][kv_head] of proto/kv_quantization.h.
   const std::byte* const* sealed = nullptr;
   KvQuantization quantization = {};
 };
 
-// Adds attention to `phases`. `queries` and `out`: [rows of all sequences, in order] [heads *
-// head_dim]; the queries are already scaled. REQUIRES: `out` overlaps no other memory.
+// Adds the loops of the attention to `phases`. `queries` and `out`: [rows of all sequences, in
+// order][heads * head_dim]. The queries are already scaled. REQUIRES: `out` overlaps no other
+// memory.
 void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
                const ConstRows& queries, const Rows& out, Workspace* workspace,
                KernelPhases* phases);

@@ -1,5 +1,6 @@
-// Divides an Attend into tiles, and computes the keys of a split that a row sees. A tile has a few
-// rows of one sequence, for the heads that share a KV head. Private to worker/kernels.
+// Divides an attention into tiles, and computes which keys of a split a row attends to. A tile has
+// a few tokens of one sequence, with the query heads that share one KV head. Private to
+// worker/kernels.
 //
 // Thread safety: values.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_
@@ -13,7 +14,7 @@
 
 namespace hearth {
 
-// Keys [begin, end) of a split, counted from the split's first key.
+// Range [begin, end) of the keys that a row attends to, relative to the first key of the split.
 struct SeenKeys {
   int64_t begin = 0, end = 0;
   bool none() const { return begin >= end; }
@@ -29,18 +30,18 @@ inline int64_t FirstSplit(const AttendShape& shape, int64_t position) {
   return shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) / shape.split : 0;
 }
 
-// Rows that are computed together, where a row is one query head of one token. Row i is head i %
-// sharers of token i / sharers.
+// Rows that are computed together. A row is one query head of one token: row i is head i % sharers
+// of token i / sharers.
 struct AttendTile {
   const AttendSequence* sequence;
   int64_t kv_head;
-  int64_t row;       // row of `queries` of the first token
-  int64_t position;  // position of the first token
+  int64_t row;       // index in `queries` of the first token
+  int64_t position;  // position of the first token in the sequence
   int64_t tokens;
-  int64_t first_split, splits;  // the splits that any token of the tile sees
+  int64_t first_split, splits;  // the splits that at least one token of the tile attends to
 
-  // Returns whether the tile reads `split` in its sealed form. All tokens of a tile then have the
-  // same own split.
+  // Returns whether the tile reads `split` in its sealed form. In a sequence with sealed blocks,
+  // all tokens of a tile are in the same split.
   bool IsSealed(const AttendShape& shape, int64_t split) const {
     return sequence->sealed != nullptr && split < position / shape.split;
   }
@@ -49,10 +50,10 @@ struct AttendTile {
   }
 };
 
-// Running softmax of a tile's rows, over one split or over all splits so far.
+// Online-softmax state of a tile's rows, over one split or over several splits.
 struct AttendState {
   float* largest;  // [16]: largest score of each row
-  float* sums;     // [16]: sum of each row's weights
+  float* sums;     // [16]: sum of each row's softmax weights
   float* outputs;  // [16][head_dim]
 
   static int64_t Floats(int64_t head_dim) { return AttendShape::kSharersMax * (head_dim + 2); }

@@ -1,4 +1,4 @@
-// Widens quantized weights (quantized/weight_blocks.h), packed in panels (packed_weights.h), to
+// Widens quantized weights (quantized/weight_blocks.h) from packed panels (packed_weights.h) to
 // float32 in registers. Private to worker/kernels; included once for each target, after Highway.
 #if defined(HEARTH_WORKER_KERNELS_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_BLOCKS_INL_H_
@@ -31,10 +31,10 @@ HWY_INLINE hn::Vec<Whole> Row(const uint8_t* row) {
   return hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<uint8_t, D>(), row));
 }
 
-// Which half of each byte holds the low bits; kEither: known only at run time.
+// The half of each byte that holds the low bits of the weights; kEither: known only at run time.
 enum class Half { kLower, kUpper, kEither };
 
-// The weights of one input: operator()(n) returns vector n of them.
+// The widened weights of one input; operator()(n) returns vector n of these weights.
 template <class B, Half kHalf, bool kIsTight>
 struct InputWeights {
   HWY_INLINE V operator()(int n) const {
@@ -58,7 +58,8 @@ struct InputWeights {
     const V value = hn::ConvertTo(d, q), scale = hn::Load(d, scales + at);
     if (!B::kAdds) return hn::Mul(value, scale);
     const V least = hn::Load(d, leasts + at);
-    // Same bits, because the product is exact; add and multiply read both numbers from memory.
+    // Both forms give the same bits, because the product is exact. Add and Mul need no register for
+    // `scale` and `least`: they read these from memory.
     return kIsTight ? hn::Add(hn::Mul(value, scale), least) : hn::MulAdd(value, scale, least);
   }
 
@@ -67,7 +68,7 @@ struct InputWeights {
   const float *scales, *leasts;
 };
 
-// Reads a group's scale and least value of Q4_K and Q5_K, 6 bits each.
+// Reads the 6-bit scale and the 6-bit least value of a group in a Q4_K or Q5_K block.
 HWY_INLINE void GroupScale(const uint8_t* rows, int64_t width, int64_t group, hn::Vec<Whole>* scale,
                            hn::Vec<Whole>* least) {
   const auto low = [](hn::Vec<Whole> q, int mask)
@@ -84,7 +85,8 @@ HWY_INLINE void GroupScale(const uint8_t* rows, int64_t width, int64_t group, hn
   *least = hn::Or(hn::ShiftRight<4>(both), hn::ShiftLeft<4>(of_least));
 }
 
-// Writes the factor (`scales`) and the addend (`leasts`) of a run for N vectors of outputs.
+// Writes the multipliers (`scales`) and addends (`leasts`) of one run of inputs, for N vectors of
+// outputs.
 template <class B, int N>
 HWY_INLINE void LoadScales(const B* block, const uint8_t* rows, int64_t width, int64_t at,
                            int64_t run, float* scales, float* leasts) {
@@ -120,8 +122,8 @@ HWY_INLINE void VisitRun(const uint8_t* rows, int64_t width, const RunPlace& pla
   }
 }
 
-// Prefetches a run's share of the bytes kAheadBytes ahead. All rows of a block are prefetched,
-// because they are not used in the order in which they lie.
+// Prefetches the weights that are kAheadBytes ahead of the current run. It prefetches all rows of a
+// block, because the rows are not used in memory order.
 template <class B>
 HWY_INLINE void PrefetchAhead(const B* block, int64_t width, int64_t run) {
   constexpr int64_t kAheadBytes = 6 << 10, kLine = 64;
@@ -130,9 +132,9 @@ HWY_INLINE void PrefetchAhead(const B* block, int64_t width, int64_t run) {
   for (int64_t at = 0; at < share; at += kLine) hwy::Prefetch(ahead + at);
 }
 
-// Calls the visitor for each input in order, with the InputWeights of N vectors of a panel's
-// outputs, from output `at` on. kIsLong: compile the visitor once for both halves of a byte.
-// kIsTight: the visitor leaves no free register.
+// Calls the visitor for each input in ascending order, with the InputWeights of N vectors of a
+// panel's outputs, beginning at output `at`. Visitor::kIsLong: compile the visitor once for both
+// halves of a byte. Visitor::kIsTight: the visitor leaves no register free.
 template <int N, class B, class Visitor>
 HWY_INLINE void VisitInputs(const B* block, int64_t width, int64_t inputs, int64_t at,
                             bool prefetches, Visitor visitor) {
@@ -141,7 +143,7 @@ HWY_INLINE void VisitInputs(const B* block, int64_t width, int64_t inputs, int64
   for (int64_t k = 0; k < inputs; k += B::kValues, block += B::kBytes * width) {
     const uint8_t* rows = reinterpret_cast<const uint8_t*>(block + 2 * B::kHalves * width) + at;
     for (int64_t run = 0; run < B::kRuns && k + run * B::kRunInputs < inputs; ++run) {
-      // Types other than K types have one scale for the whole block.
+      // Except for K types, a block has one scale.
       if (B::kIsK || run == 0) LoadScales<B, N>(block, rows, width, at, run, scales, leasts);
       if (prefetches) PrefetchAhead(block, width, run);
       const RunPlace place = PlaceOf<B>(run);

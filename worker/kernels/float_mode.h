@@ -1,8 +1,9 @@
-// FloatMode: sets, while it lives, the floating-point mode in which the kernels' bits are defined:
-// round to nearest, subnormal numbers kept, no traps. A thread may arrive in another mode:
-// libraries compiled with fast-math flush subnormal numbers in every thread that loads them.
+// FloatMode: for its lifetime, sets the thread's floating-point mode: round to nearest, keep
+// subnormal numbers, no traps. The kernels' bits are defined in this mode. A thread may have
+// another mode, because libraries compiled with fast-math make threads flush subnormal numbers to
+// zero.
 //
-// Thread safety: construct and destroy it in the same thread.
+// Thread safety: construct and destroy a FloatMode in the same thread.
 #ifndef HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 #define HEARTH_WORKER_KERNELS_FLOAT_MODE_H_
 
@@ -22,7 +23,7 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  static constexpr unsigned kDefault = 0x1f80;  // the mode of a new process
+  static constexpr unsigned kDefault = 0x1f80;  // value of MXCSR in a new process
   const unsigned before_;
 };
 

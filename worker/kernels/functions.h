@@ -1,6 +1,6 @@
-// The scalar operations that define all bits, for the reference and for device programs: IEEE
-// operations rounded to nearest, never contracted, and exp, tanh and GELU built from them. g++
-// compiles them with -ffp-contract=off.
+// Scalar operations for the reference kernels and the device programs: IEEE operations rounded to
+// nearest, without contraction, and exp, tanh and GELU built from them. They define the bits of all
+// kernels. g++ compiles them with -ffp-contract=off.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_KERNELS_FUNCTIONS_H_
@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// Constants of exp, tanh and GELU: one set for all instruction sets and for the reference.
+// Constants of exp, tanh and GELU. All instruction sets and the reference use the same constants.
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // exp(x) = 2^n exp(r), where n is the integer nearest to x / ln 2. Adding kExpShift rounds to n and
@@ -31,8 +31,8 @@ inline constexpr int kExpTermCount = 6;
 inline constexpr float kExpTerms[kExpTermCount] = {1.9875691500e-4f, 1.3981999507e-3f,
                                                    8.3334519073e-3f, 4.1665795894e-2f,
                                                    1.6666665459e-1f, 5.0000001201e-1f};
-// Below kExpLowest the result is 0, because it would be subnormal or nearly so. Above kExpHighest
-// it is infinity.
+// exp(x) is 0 for x < kExpLowest, because the exact result would be subnormal or nearly subnormal;
+// it is infinity for x > kExpHighest.
 inline constexpr float kExpLowest = -87.0f, kExpHighest = 0x1.62e42ep+6f;
 
 // tanh(x) = x + x^3 (...) for |x| < kTanhNear (Cephes, tanhf), else computed from exp(2 |x|).
@@ -78,7 +78,7 @@ HEARTH_HOST_DEVICE float FloatOf(uint32_t bits) {
 // Returns the greater of a and b. If b is NaN, returns a.
 HEARTH_HOST_DEVICE float Max(float a, float b) { return a < b ? b : a; }
 
-// Horner's rule over kExpTerms or kTanhTerms, from term kFrom on.
+// Evaluates the polynomial kExpTerms or kTanhTerms with Horner's rule, beginning at term kFrom.
 template <int kFrom>
 HEARTH_HOST_DEVICE float ExpTerms(float r, float p) {
   if constexpr (kFrom == kExpTermCount) {
@@ -98,7 +98,7 @@ HEARTH_HOST_DEVICE float TanhTerms(float square, float p) {
   }
 }
 
-// Without branches, so that calls in one thread overlap.
+// Has no branches, so that successive calls in one thread overlap in the pipeline.
 HEARTH_HOST_DEVICE float Exp(float x) {
   constexpr float kFirst = kExpTerms[0];
   const float shifted = Fma(x, kExpLog2e, kExpShift);
@@ -127,7 +127,7 @@ HEARTH_HOST_DEVICE float Gelu(float x) {
   return Div(x, Add(Exp(Mul(cubic, kGeluScale)), 1.0f));
 }
 
-// Adds sixteen partial sums in a tree: (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
+// Adds sixteen partial sums in a tree: (j, j + 8), then (j, j + 4), (j, j + 2) and (j, j + 1).
 HEARTH_HOST_DEVICE float TreeSum(const float* sums) {
   float left[8];
   for (int j = 0; j < 8; ++j) left[j] = Add(sums[j], sums[j + 8]);

@@ -20,7 +20,8 @@
 #define HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_CALL_
 namespace hearth {
 
-// The most tiles of one part: half of product.cc's, because a part holds two products' results.
+// Maximum tiles of one part. It is half of kPartTiles in product.cc, because a part holds the
+// results of two products on the stack.
 constexpr int64_t kGeluPartTiles = 16;
 
 struct GeluProductCall {
@@ -67,7 +68,8 @@ void GeluProductForTarget(const GeluProductCall& call) {
     const int64_t begin = part % runs * run, count = std::min(run, panels - begin);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
-    for (const bool is_gate : {true, false}) {  // each matrix is read in one stream
+    // read the gate matrix first, then the up matrix, each in one memory stream
+    for (const bool is_gate : {true, false}) {
       for (int64_t i = 0; i < count; ++i) {
         product::PanelOfRows(x, is_gate ? *call.gate : *call.up, begin + i, first, end,
                              (is_gate ? gate : up) + i * rows * product::kWidth);

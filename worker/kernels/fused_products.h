@@ -1,5 +1,5 @@
-// A product fused with the operation that uses its outputs, panel by panel, while they are in the
-// caches. The bits equal those of the separate kernels.
+// A matrix product fused with the operation that uses its outputs. Each panel of outputs is used
+// while it is in the CPU caches. The bits equal those of the separate kernels.
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_H_
@@ -12,8 +12,10 @@
 
 namespace hearth {
 
-// y = gelu(x * gate) * (x * up): two Products and GeluTimes (row_kernels.h) without their outputs
-// in memory. REQUIRES: `gate` and `up` have the same type, inputs and outputs; else as Product.
+// Computes y = gelu(x * gate) * (x * up). The bits equal those of two Products and GeluTimes
+// (row_kernels.h), but the outputs of the two products are not written to memory. REQUIRES: `gate`
+// and `up` have the same type, arithmetic, inputs and outputs; y overlaps neither x nor the
+// weights.
 void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                     const Rows& y, Workspace* workspace, KernelPhases* phases);
 

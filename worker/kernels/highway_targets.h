@@ -1,11 +1,11 @@
-// Selects the Highway targets that the kernels are compiled for. Private to worker/kernels; include
-// it before any header of Highway.
+// Selects the Highway targets for which the kernels are compiled. Private to worker/kernels;
+// include it before any header of Highway.
 //
-// Targets: AVX2 and AVX-512, both with FMA, and EMU128 as the baseline that Highway requires, for
-// which each kernel calls its scalar reference. SSSE3 and SSE4 have no FMA: they would give other
-// bits, or be as slow as the reference. Highway gives better targets lower bits, and new releases
-// add targets above AVX3 (AVX3_DL, AVX3_ZEN4, AVX3_SPR, ...). All targets above AVX3 are disabled,
-// because our code tests for AVX3 itself.
+// Enabled targets: AVX2 and AVX-512, both with FMA, and the baseline EMU128 that Highway requires.
+// For EMU128 each kernel calls its scalar reference. SSSE3 and SSE4 are disabled: without FMA they
+// would give different bits, or be as slow as the reference. All targets above AVX3 (AVX3_DL,
+// AVX3_ZEN4, AVX3_SPR, and targets of future releases) are disabled, because our code compares the
+// target with AVX3. In Highway, better targets have lower bits.
 #ifndef HEARTH_WORKER_KERNELS_HIGHWAY_TARGETS_H_
 #define HEARTH_WORKER_KERNELS_HIGHWAY_TARGETS_H_
 

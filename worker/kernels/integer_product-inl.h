@@ -1,7 +1,8 @@
-// The integer product for one instruction set of IntegerKernel, chosen by HEARTH_INTEGER_KERNEL.
-// Private to integer_product.cc, which includes this file once for each set. No include guard.
+// The integer product for one IntegerKernel, which HEARTH_INTEGER_KERNEL selects. Private to
+// integer_product.cc, which includes this file once for each IntegerKernel; therefore no include
+// guard.
 //
-// Vectors are the compiler's own types: operators work on each lane.
+// The code uses the compiler's vector types (vector_size): arithmetic operators act on each lane.
 #if HEARTH_INTEGER_KERNEL == 0
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
 #define HEARTH_INTEGER_NAMESPACE avx2_integers
@@ -19,7 +20,7 @@ namespace {
 
 constexpr bool kHasVnni = HEARTH_INTEGER_KERNEL > 0;
 constexpr int kLanes = HEARTH_INTEGER_KERNEL == 2 ? 16 : 8;
-// Vectors of outputs computed at once: their chains and integer sums fill the registers.
+// Number of output vectors computed at once; their float sums and integer sums fill the registers.
 constexpr int kVectors = HEARTH_INTEGER_KERNEL == 2 ? 3 : 2;
 constexpr int kGrainVectors = static_cast<int>(kGrain) / kLanes;
 
@@ -58,9 +59,9 @@ HWY_INLINE Floats WidenHalves(const std::byte* from) {
 }
 #endif
 
-// QuadSums: sums of four products each, over the eight words of a block. Call Add in ascending
-// order of `word`. kBits: bits of a weight. Weights are not negative, except with kBits == 8
-// without VNNI.
+// QuadSums: integer sums over the eight words of a block; each lane adds four products of one word.
+// Call Add in ascending order of `word`. kBits: bits of a weight. Weights must not be negative;
+// exception: kBits == 8 without VNNI.
 #if HEARTH_INTEGER_KERNEL > 0
 template <int kBits>
 struct QuadSums {
@@ -76,12 +77,13 @@ struct QuadSums {
 #else
 template <int kBits>
 struct QuadSums {
-  // Pairs of products that fit in 16 bits before they are widened: 2 * 127 * (largest weight) each.
+  // Number of products that are added in 16 bits before widening; each is at most 2 * 127 *
+  // (largest weight).
   static constexpr int kPairs = kBits == 8 ? 1 : kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
 
   HWY_INLINE void Add(int word, Words weights, Words x) {
     __m256i w = (__m256i)weights, q = (__m256i)x;
-    if (kBits == 8) {  // abs gives -128 a magnitude too
+    if (kBits == 8) {  // abs_epi8 maps -128 to the unsigned byte 128
       q = _mm256_sign_epi8(q, w);
       w = _mm256_abs_epi8(w);
     }
@@ -95,11 +97,12 @@ struct QuadSums {
 };
 #endif
 
-// The number that is subtracted from each unpacked weight.
+// The number to subtract from each unpacked weight.
 template <class B>
 constexpr int kZeroHere = B::kBits == 8 ? (kHasVnni ? 128 : 0) : B::kZero;
 
-// Reads a panel's weights in place: words of four integers, and the scales of each 32 inputs.
+// Reads weights directly from a packed panel: words of four integers, and the scales of each group
+// of 32 inputs.
 template <class B>
 struct InPanel {
   static constexpr int64_t kGroups = B::kValues / 32;  // groups of 32 inputs in one block
@@ -109,13 +112,13 @@ struct InPanel {
   HWY_INLINE const uint32_t* words() const {
     return reinterpret_cast<const uint32_t*>(halves + 2 * B::kHalves * width);
   }
-  // Advances to the next 32 inputs.
+  // Advances to the next group of 32 inputs.
   HWY_INLINE void Next() {
     group = (group + 1) % kGroups;
     if (group == 0) halves += B::kBytes * width;
   }
   HWY_INLINE void SetWhole() { width = kWidth; }
-  // Prefetches this group's share of the bytes kAheadBytes ahead.
+  // Prefetches the weights that are kAheadBytes ahead of this group.
   HWY_INLINE void Prefetch() const {
     const int64_t share = B::kBytes * width / kGroups;
     const std::byte* ahead = halves + group * share + kAheadBytes;
@@ -123,7 +126,7 @@ struct InPanel {
     for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
   }
 
-  // Returns word 0 to 7 of the group for one vector of outputs, from output `at` on.
+  // Returns word `word` (0 to 7) of the group for one vector of outputs that begins at output `at`.
   HWY_INLINE Words Word(int word, int64_t at) const {
     constexpr int kRunWords = static_cast<int>(B::kRunInputs / 4);
     const int64_t run = group * (8 / kRunWords) + word / kRunWords;
@@ -133,7 +136,7 @@ struct InPanel {
     Words q = LoadAs<Words>(from + (place.low / 4 + word) * width);
     if (B::kBits == 8) return kHasVnni ? q ^ 0x80808080u : q;
     q = (place.is_upper ? q >> 4 : q) & 0x0f0f0f0fu;
-    if constexpr (B::kBits == 5 && !B::kIsK) {  // four bits of one word, to one byte each
+    if constexpr (B::kBits == 5 && !B::kIsK) {  // spread four bits to four bytes
       const Words bits = LoadAs<Words>(from) >> static_cast<int>(16 * run + 4 * word) & 15u;
       q |= (bits * 0x00204081u & 0x01010101u) << 4;
     } else if constexpr (B::kBits > 4) {
@@ -152,8 +155,8 @@ struct InPanel {
     if constexpr (!B::kIsK) return least;
     return least * -FloatsOf((Whole)SixBits(at, 1));
   }
-  // Returns a 6-bit scale (`which` 0) or least value (1). In the last four groups each lies in two
-  // pieces.
+  // Returns the group's 6-bit scale (`which` 0) or 6-bit least value (`which` 1). In groups 4 to 7
+  // each of these numbers is stored in two pieces.
   HWY_INLINE Words SixBits(int64_t at, int which) const {
     const int shift = static_cast<int>(group % 4 * 8);
     const Words own = LoadAs<Words>(words() + which * width + at) >> shift;
@@ -161,18 +164,18 @@ struct InPanel {
     const Words both = LoadAs<Words>(words() + 2 * width + at) >> (shift + 4 * which);
     return (both & 15u) | (own >> 2 & 0x30u);
   }
-  // Q6_K: returns the scale of half a group, a signed byte.
+  // For Q6_K: returns the signed 8-bit scale of one half of the group.
   HWY_INLINE Floats Part(int part, int64_t at) const {
     const int64_t run = 2 * group + part;
     const Words parts = LoadAs<Words>(words() + (48 + run / 4) * width + at);
     return FloatsOf((Whole)(parts << static_cast<int>(24 - run % 4 * 8)) >> 24);
   }
 
-  const std::byte* halves;  // the block's float16 numbers
+  const std::byte* halves;  // address of the block's float16 numbers
   int64_t width, group = 0;
 };
 
-// As InPanel, for weights that Unpack wrote to a Piece.
+// Reads weights that Unpack wrote to a Piece; has the interface of InPanel.
 template <class B>
 struct InPiece {
   explicit InPiece(const Piece& piece)
@@ -198,7 +201,7 @@ struct InPiece {
   const float *scales, *others;
 };
 
-// Unpacks a piece. REQUIRES: `from` is at the piece's first input.
+// Unpacks a piece of a panel. REQUIRES: `from` is at the piece's first input.
 template <class B>
 HWY_NOINLINE void Unpack(InPanel<B> from, int64_t blocks, Piece* piece) {
   for (int64_t block = 0; block < blocks; ++block, from.Next()) {
@@ -218,8 +221,8 @@ HWY_NOINLINE void Unpack(InPanel<B> from, int64_t blocks, Piece* piece) {
   }
 }
 
-// Integer sums of 32 inputs, for R rows by N vectors of outputs. Q6_K: scaled by the parts of both
-// halves.
+// Computes the integer sums of a block of 32 inputs, for R rows by N vectors of outputs. For Q6_K,
+// each half of the block is multiplied by its scale.
 template <class B, int R, int N, class Source>
 HWY_INLINE void SumBlock(const Source& source, const int32_t* x, int64_t at, Floats (&y)[R][N]) {
   constexpr bool kIsHalved = B::kBits == 6;
@@ -260,7 +263,7 @@ HWY_INLINE void SumBlock(const Source& source, const int32_t* x, int64_t at, Flo
   }
 }
 
-// Computes R rows by N vectors of outputs over all blocks of a tile's work.
+// Computes R rows by N vectors of outputs for all blocks of a Tile.
 template <class B, int R, int N, class Source>
 HWY_INLINE void Multiply(Source source, const Tile& tile, int64_t at) {
   if (N * kLanes == kWidth) source.SetWhole();  // makes the width a constant
@@ -305,7 +308,7 @@ HWY_NOINLINE void TileOf(const Source& source, const Tile& tile) {
   for (; at < tile.width; at += kGrain) Multiply<B, R, kGrainVectors>(source, tile, at);
 }
 
-// kLeast: the fewest rows of a tile.
+// kLeast: minimum rows of a tile.
 template <class B, int kLeast, class Source>
 HWY_INLINE void TileOfRows(int64_t rows, const Source& source, const Tile& tile) {
   static_assert(kIntegerTileRows == 4, "a case for each number of rows");
@@ -316,8 +319,8 @@ HWY_INLINE void TileOfRows(int64_t rows, const Source& source, const Tile& tile)
   assert(false);
 }
 
-// If few tiles use a panel, each reads it in place, in one stream. If many do, each piece is
-// unpacked once for all tiles.
+// If few tiles use a panel, each tile reads the panel's weights in place, as one memory stream. If
+// many tiles use it, each piece of the panel is unpacked once for all tiles.
 template <class B>
 void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
@@ -351,12 +354,11 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
 
 #if HEARTH_INTEGER_KERNEL == 0
 
-// Quantizes 32 inputs of one row of a tile with `rows` rows; `to`: the row's first word of the
-// block.
+// Quantizes 32 inputs of one row in a tile of `rows` rows. `to`: first word of this block and row.
 HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
   const __m256i size = _mm256_set1_epi32(0x7fffffff);
   __m256 x[4];
-  __m256i most = _mm256_setzero_si256();  // compared as bits: a NaN is the largest
+  __m256i most = _mm256_setzero_si256();  // compared as integers, so that NaN is the largest
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm256_loadu_ps(from + 8 * i);
     most = _mm256_max_epi32(most, _mm256_and_si256((__m256i)x[i], size));
@@ -376,7 +378,7 @@ HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
         _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }
-  // Sums of eight bytes, each byte plus 128.
+  // Sums of eight bytes; each byte has 128 added, because the instruction takes unsigned bytes.
   __m256i sums =
       _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
   sums = _mm256_add_epi64(sums, _mm256_shuffle_epi32(sums, 0x4e));
@@ -388,7 +390,7 @@ HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
   to[(kSumsWord + 1) * rows] = _mm256_extract_epi32(sums, 4) - 16 * 128;
 }
 
-// Quantizes one row. Kernels of all instruction sets use it.
+// Quantizes one row. The integer kernels of all instruction sets use this function.
 void QuantizeRow(const float* row, int64_t inputs, int64_t rows, int32_t* to) {
   int64_t k = 0;
   for (; k + 32 <= inputs; k += 32, to += kBlockWords * rows) QuantizeBlock(row + k, rows, to);

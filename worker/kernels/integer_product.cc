@@ -13,22 +13,23 @@
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/quantized/block_places.h"
-// Include after highway_targets.h; provides the macros for function attributes.
+// Include after highway_targets.h; this header provides the macros for function attributes.
 #include <hwy/base.h>
 
 namespace hearth {
 namespace {
 
-// A tile is [block of 32 inputs][kBlockWords][rows of the tile], in words of 4 bytes: eight words
-// of four integers each, the block's d, and the sums of its first and its second 16 integers.
+// A tile of quantized rows is [block of 32 inputs][kBlockWords][rows of the tile], in words of 4
+// bytes. The words of a block: eight words of four integers each, the scale d, the sum of the first
+// 16 integers, the sum of the last 16 integers.
 constexpr int64_t kBlockWords = 11, kScaleWord = 8, kSumsWord = 9;
 constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
-// Distance in bytes at which weights are prefetched.
+// Prefetch distance of weights, in bytes.
 constexpr int64_t kAheadBytes = 6 << 10;
-// Inputs of a piece of a panel. If many tiles use the piece, its weights are unpacked first.
+// Inputs of a piece of a panel. If many tiles use a panel, it is unpacked piece by piece.
 constexpr int64_t kPieceInputs = 256;
-// Up to this many tiles, each tile unpacks the weights itself. With more tiles, each tile has three
-// or four rows.
+// If at most this many tiles use a panel, each tile unpacks the weights again. With more tiles,
+// every tile has at least three rows.
 constexpr int64_t kTilesInPanel = 2;
 
 int64_t RowBlocks(int64_t inputs) { return (inputs + 31) / 32; }
@@ -38,22 +39,22 @@ const int32_t* TileWords(const PackedRows& x, int64_t tile, int64_t inputs) {
          x.FirstRow(tile) * RowBlocks(inputs) * kBlockWords;
 }
 
-// Unpacked weights of a panel for some inputs, in one format for all types. `words`: four integers
-// of an output each, [words][kWidth]. For each 32 inputs, `scales` [kWidth] multiplies and `others`
-// [2][kWidth] is added; for Q6_K, `others` has the parts of both halves.
+// A piece of a panel, unpacked to one format for all block types. `words`: [word][kWidth], four
+// integer weights of an output in each word. For each 32 inputs: `scales` [kWidth] are multipliers;
+// `others` [2][kWidth] holds the addends, or for Q6_K the scales of both halves.
 struct Piece {
   alignas(kKernelAlignBytes) uint32_t words[kPieceInputs / 4 * kWidth];
   alignas(kKernelAlignBytes) float scales[kPieceInputs / 32 * kWidth];
   alignas(kKernelAlignBytes) float others[kPieceInputs / 16 * kWidth];
 };
 
-// One tile of rows times one piece of weights.
+// The work of one tile of rows with one piece of weights.
 struct Tile {
-  const int32_t* x;  // at the piece's first block: [blocks][kBlockWords][rows]
+  const int32_t* x;  // the tile's rows, from the piece's first block: [blocks][kBlockWords][rows]
   int64_t blocks;
-  bool begins;    // true: chains start at +0; else they continue from `chains`
-  float* chains;  // [rows][kWidth]
-  int64_t width;  // outputs of the panel
+  bool begins;    // true: the sums start at +0; false: the sums continue from `chains`
+  float* chains;  // [rows][kWidth]: sums of the outputs
+  int64_t width;  // number of outputs of the panel
 };
 
 }  // namespace

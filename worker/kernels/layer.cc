@@ -21,14 +21,15 @@ Rows Slice(const Rows& rows, int64_t first, int64_t count) {
 
 using LowRanks = std::vector<LowRank> AdapterLayer::*;
 
-// Adds a layer's operations to a list: each as the hooks say, followed by the adapters' additions.
+// Adds a layer's operations to a list of loops. Each operation applies the hooks; the products of
+// LoRA adapters follow the base product.
 class LayerList {
  public:
   LayerList(Workspace* workspace, KernelPhases* phases, const LayerHooks* hooks,
             absl::Span<const AdapterRows> adapters = {})
       : workspace_(workspace), phases_(phases), hooks_(hooks), adapters_(adapters) {}
 
-  // `weights`: matrices whose outputs lie side by side in `y`.
+  // `weights`: matrices whose outputs are adjacent columns of `y`.
   void Product(const char* operation, const Rows& x, absl::Span<const PackedWeights> weights,
                LowRanks low_ranks, const Rows& y) {
     const int64_t outputs = AddBoth(x, weights, low_ranks, y);
@@ -79,7 +80,7 @@ class LayerList {
   }
 
  private:
-  // Adds the products and the adapters' additions; returns the number of outputs.
+  // Adds the base products and the products of the LoRA adapters; returns the number of outputs.
   int64_t AddBoth(const Rows& x, absl::Span<const PackedWeights> all, LowRanks low_ranks,
                   const Rows& y) {
     int64_t outputs = 0;
@@ -95,7 +96,7 @@ class LayerList {
     }
     return outputs;
   }
-  // The list keeps the intermediate buffers alive.
+  // Adds one LoRA product. The loops in the list own the intermediate buffers.
   void AddLowRank(const Rows& x, const LowRank& delta, const Rows& y) {
     const int64_t rank = delta.a.outputs(), outputs = delta.b.outputs();
     assert(x.rows == y.rows && delta.b.inputs() == rank);
@@ -105,7 +106,7 @@ class LayerList {
     AddProduct(AsConst(x), delta.a, inner->view, workspace_, phases_);
     AddProduct(AsConst(inner->view), delta.b, sum->view, workspace_, phases_);
     phases_->AddRows(x.rows, [=, scale = delta.scale, first = delta.first_output](int64_t row) {
-      (void)inner;  // kept alive until the list has run
+      (void)inner;  // the capture keeps the buffer alive
       const FloatMode mode;
       const float* from = sum->view.Row(row);
       float* to = y.Row(row) + first;

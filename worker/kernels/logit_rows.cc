@@ -13,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "worker/kernels/logit_rows.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// Include after Highway.
+// Include after the headers of Highway.
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -62,7 +62,7 @@ int64_t NextGreaterInRow(const float* logits, int64_t begin, int64_t count, floa
 
 void SumWeightsOfRow(const float* logits, int64_t count, double greatest, double temperature,
                      double* sums) {
-  // Below this exponent a weight is negligible: the greatest logit's weight is 1.
+  // exp of any smaller exponent is negligible, because the greatest logit has weight 1.
   constexpr double kLeastExponent = -690;
   const hn::ScalableTag<double> doubles;
   const hn::Rebind<float, decltype(doubles)> floats;

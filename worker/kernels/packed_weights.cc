@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kMaxBlockValues = 256;
 
-// Returns the weights of one output of the stacked matrices as `type`; converts them into `made` if
-// the matrix has another type.
+// Returns the weights of one output of the stacked matrices as `type`. If the matrix has another
+// type, the weights are converted into `made`.
 const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, int64_t output,
                        int64_t inputs, std::vector<std::byte>* made) {
   auto matrix = matrices.begin();
@@ -32,7 +32,7 @@ const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, 
   return made->data();
 }
 
-// Fills `count` inputs of one panel, [count][width]. rows[i] points at output i's first input.
+// Writes `count` inputs of one panel: [count][width]. rows[i]: address of output i's first input.
 template <typename Bits>
 void FillPanel(const std::byte* const* rows, int64_t real, int64_t width, int64_t count,
                std::byte* panel) {
@@ -45,7 +45,7 @@ void FillPanel(const std::byte* const* rows, int64_t real, int64_t width, int64_
   }
 }
 
-// Two bfloat16 inputs form one 32-bit element, in a row and in a panel.
+// Packs bfloat16 weights; two adjacent inputs of an output form one 32-bit element.
 void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64_t inputs,
                       std::byte* panel) {
   const int64_t pairs = inputs / 2;
@@ -54,7 +54,8 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
   FillPanel<uint16_t>(rows, real, width, inputs % 2, panel + pairs * width * 4);
 }
 
-// Writes a block's float16 numbers first, then its other bytes, one by one or in words of four.
+// Packs quantized blocks: first the float16 numbers of each block, then its remaining bytes as
+// elements of one byte (uint8_t) or four bytes (uint32_t).
 template <typename Element>
 void FillPanelOfBlocks(ElementType type, const std::byte** rows, int64_t real, int64_t width,
                        int64_t blocks, std::byte* panel) {

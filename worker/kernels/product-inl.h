@@ -1,7 +1,8 @@
-// Shared by the product and the kernels fused with it: rows packed in tiles, and a panel of weights
-// times some tiles. Private to worker/kernels; included once for each target, after Highway.
+// Shared by the product kernel and the kernels that are fused with it: packs rows into tiles, and
+// multiplies tiles by a panel of weights. Private to worker/kernels; included once for each target,
+// after Highway.
 //
-// A tile is packed as [input][row of the tile], so that the rows' values are broadcast from one
+// A packed tile is [input][row of the tile], so that the values of all its rows are read as one
 // stream.
 #if defined(HEARTH_WORKER_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
@@ -22,18 +23,18 @@ namespace hearth {
 namespace HWY_NAMESPACE {
 namespace product {
 
-// Rows of a tile: with the weights, their accumulators fill the registers.
+// Maximum rows of a tile; with the weights, the tile's accumulators fill the vector registers.
 constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kGrainVectors = static_cast<int>(PackedWeights::kPanelGrain) / kLanes;
 constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
 
-// Multiplies tiles [first, end) of the rows by one panel of any type, to chains[row - first
-// row][kWidth]. Defined in product.cc.
+// Multiplies tiles [first, end) of the rows by one panel of weights of any type. Writes chains[row
+// - first row][kWidth]. Defined in product.cc.
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains);
 
-// Transposes four inputs of four rows.
+// Transposes four inputs of four rows (4 x 4 floats).
 HWY_INLINE void PackFour(const float* const* rows, int64_t k, int64_t stride, float* out) {
   const hn::FixedTag<float, 4> d;
   const auto a = hn::LoadU(d, rows[0] + k), b = hn::LoadU(d, rows[1] + k);
@@ -46,9 +47,9 @@ HWY_INLINE void PackFour(const float* const* rows, int64_t k, int64_t stride, fl
   hn::StoreU(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * stride);
 }
 
-// Packs one tile of rows.
+// Packs the rows of one tile to [inputs][rows].
 inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t inputs, float* out) {
-  constexpr int64_t kRun = 64;  // inputs whose rows fit in the first-level cache
+  constexpr int64_t kRun = 64;  // inputs of a run; the run of all rows fits in the L1 cache
   for (int64_t run = 0; run < inputs; run += kRun) {
     const int64_t end = std::min(run + kRun, inputs), fours_end = run + (end - run) / 4 * 4;
     int64_t r = 0;
@@ -67,9 +68,9 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
-// Returns the tiles of one part, at most `most` tiles of kTileRows rows. They fit in a second-level
-// cache together with a piece of a panel, and there are enough of them that a panel is not read
-// from memory once for each tile.
+// Returns the number of tiles of one part, at most `most` tiles of kTileRows rows. The tiles fit in
+// the L2 cache together with a piece of a panel, and there are enough tiles that a panel is not
+// read from memory again for each tile.
 inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   constexpr int64_t kRowBytes = 512 << 10, kLeast = 4;
   if (weights.arithmetic() == Arithmetic::kInt8) {
@@ -80,11 +81,11 @@ inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   return std::min(most, std::max(kLeast, kRowBytes / tile_bytes));
 }
 
-// The most panels of one part.
+// Maximum panels of one part.
 constexpr int64_t kPartPanelsMax = 8;
 
-// Returns the panels of a part for one row: reading less memory than kPartBytes in one stream is
-// half as fast.
+// Returns the number of panels of one part for a product with one row. A part reads at least
+// kPartBytes as one stream, because smaller reads are half as fast.
 inline int64_t RowPanels(const PackedWeights& weights) {
   constexpr int64_t kPartBytes = 64 << 10;
   const auto bytes = static_cast<int64_t>(weights.bytes());
@@ -92,8 +93,8 @@ inline int64_t RowPanels(const PackedWeights& weights) {
                     kPartPanelsMax);
 }
 
-// Returns the place of the packed tiles, which AddPacking's loop fills. A single row of floats is a
-// tile as it lies.
+// Returns the packed tiles; the loop of AddPacking fills them. A single row of floats needs no
+// packing: the row itself is the tile.
 inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Workspace* workspace) {
   const int64_t inputs = weights.inputs();
   if (weights.arithmetic() == Arithmetic::kInt8) return QuantizedRows(x, inputs, workspace);
@@ -102,11 +103,11 @@ inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Works
           (x.rows + kTileRows - 1) / kTileRows};
 }
 
-// Adds the packing of rows to `phases`. Allocates the room in `workspace` now: the loops must not
-// grow it.
+// Adds the loop that packs the rows to `phases`. Allocates its buffer in `workspace` immediately,
+// because the loops must not reallocate the workspace.
 inline void AddPacking(const ConstRows& x, const PackedWeights& weights, Workspace* workspace,
                        KernelPhases* phases) {
-  // Floats of one part: large enough that another thread can start the next part meanwhile.
+  // Minimum floats that one part packs; smaller parts would end before another thread could start.
   constexpr int64_t kPartFloats = 1 << 14;
   const int64_t inputs = weights.inputs();
   if (weights.arithmetic() == Arithmetic::kInt8) {

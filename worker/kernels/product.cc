@@ -22,20 +22,21 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_CALL_
 namespace hearth {
 
-// The most tiles of one part: their chains lie on the stack.
+// Maximum tiles of one part, because the sums of all outputs of the part are on the stack.
 constexpr int64_t kPartTiles = 32;
-// The language head has thousands of panels; for one row, a panel takes two microseconds. A part
-// therefore has several panels, but there are still kEnoughParts parts to keep all threads busy.
+// The output matrix of a language model has thousands of panels, and for one row a panel takes two
+// microseconds. Therefore a part has several panels; kEnoughParts parts are enough to keep all
+// threads busy.
 constexpr int64_t kEnoughParts = 256;
 
 struct ProductCall {
   ConstRows x;
   const PackedWeights* weights;
   Rows y;
-  absl::Span<float* const> places;  // address of each row of y; empty: rows lie as `y` says
+  absl::Span<float* const> places;  // address of each output row; empty: rows are at y.Row(row)
   Workspace* workspace;
   KernelPhases* phases;
-  bool packs = true;  // false: an earlier product on the list packs the rows
+  bool packs = true;  // false if an earlier product in the list packs the same rows
 
   float* Out(int64_t row) const {
     return places.empty() ? y.Row(row) : places[static_cast<size_t>(row)];
@@ -53,32 +54,33 @@ namespace HWY_NAMESPACE {
 namespace product {
 namespace {
 
-// Inputs of a piece if several tiles use it: 96 KiB of a panel of 16-bit weights, with a tile's
-// rows for them in the first-level cache.
+// Inputs of a piece of a panel, if several tiles use the piece: 96 KiB of 16-bit weights. A tile's
+// rows for these inputs fit in the L1 cache.
 constexpr int64_t kPieceInputs = 1024;
-// Inputs of a piece that is widened first: 24 KiB of floats, or one whole block.
+// Inputs of a piece that is widened before use: 24 KiB of floats, or one whole quantized block.
 template <typename T>
 constexpr int64_t kWidePieceInputs = 0;
 template <ElementType kType>
 constexpr int64_t kWidePieceInputs<Blocks<kType>> = std::max<int64_t>(128, FormOf(kType).values);
-// Vectors of a whole panel.
+// Number of vectors in a panel of full width.
 constexpr int kAll = 3 * kGrainVectors;
-// Inputs between a weight's prefetch and its use.
+// Prefetch distance of weights, in inputs.
 constexpr int64_t kAhead = 64;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// One tile of rows times one panel's piece of inputs.
+// The work of one tile of rows with one piece of a panel.
 struct Tile {
   const float* x;  // [inputs][rows]
   int64_t inputs;
-  bool begins;    // true: chains start at +0; else they continue from `chains`
-  float* chains;  // [rows][kWidth]
-  int64_t width;  // floats from one input's weights to the next input's
+  bool begins;    // true: the sums start at +0; false: the sums continue from `chains`
+  float* chains;  // [rows][kWidth]: sums of the outputs
+  int64_t width;  // width of the panel: floats from one input's weights to the next input's weights
 };
 
-// Adds one input to all chains: weight(n) returns vector n of its weights, x[r] is row r's value.
-// The smaller set stays in registers; the other passes through them.
+// Adds one input to the sums of all R rows and N vectors of outputs. weight(n): vector n of the
+// input's weights; x[r]: the input's value in row r. The smaller of rows and weights is loaded into
+// registers once.
 template <int R, int N, class Weight>
 HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
   if (R < N) {
@@ -104,8 +106,8 @@ HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
   }
 }
 
-// Prefetches all weights of a later step, even if only a grain of them is computed now: memory is
-// then read in one stream.
+// Prefetches the weights of all outputs of a later input, even if only some outputs are computed
+// now, so that memory is read as one stream.
 template <typename T>
 HWY_INLINE void PrefetchAhead(const T* step, int64_t ahead) {
   constexpr int kLines = static_cast<int>((kWidth * int64_t{sizeof(T)} + 63) / 64);
@@ -125,12 +127,12 @@ HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_
   }
 }
 
-// `at`: the first output of the panel that is computed.
+// `at`: index in the panel of the first output that is computed.
 template <bool kPrefetches, int R, int N, typename T>
 HWY_INLINE void Inputs(const Tile& tile, const T* weights, int64_t at, V (&sums)[R][N]) {
   OneByOne<kPrefetches>(tile.x, weights + at, tile.width, tile.inputs, sums);
 }
-// Inputs in pairs, then the odd one.
+// Processes bfloat16 inputs in pairs; if the number of inputs is odd, the last input follows.
 template <bool kPrefetches, int R, int N>
 HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V (&sums)[R][N]) {
   const D d;
@@ -146,7 +148,8 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
       return hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(bits, words + n * kLanes)));
     };
     Step(x, even, sums);
-    // Reload the words and the mask: registers are scarce, loads are not.
+    // Makes the compiler reload the words and the mask, because registers are scarce and loads are
+    // cheap.
     asm volatile("" : "+m"(high) : : "memory");
     const auto odd = [=](int n) HWY_ATTR {
       return hn::BitCast(d, hn::And(hn::LoadU(bits, words + n * kLanes), hn::Set(bits, high)));
@@ -159,7 +162,7 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
 
 template <int R, int N>
 struct ToChains {
-  // If there are enough registers.
+  // kIsLong needs free registers; kIsTight tells that no register is free.
   static constexpr bool kIsLong = R > 2 && kLanes == 16;
   static constexpr bool kIsTight = R > 5 && kLanes == 8;
 
@@ -191,7 +194,7 @@ struct ToFloats {
   float* to;
   int64_t width;
 };
-// Widens a piece to [inputs][width], the layout of a float32 panel.
+// Widens a piece of quantized weights to [inputs][width], the layout of a float32 panel.
 template <typename T>
 HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, float* to) {
   if (width == kWidth) {
@@ -203,7 +206,7 @@ HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, fl
   }
 }
 
-// Computes R rows by N vectors of outputs: R * N chains, in registers.
+// Computes R rows by N vectors of outputs; all R * N sums are in registers.
 template <int R, int N, bool kPrefetches, typename T>
 HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   const D d;
@@ -224,11 +227,12 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   }
 }
 
-// Multiplies a panel in as few passes as the registers allow. A narrow panel goes grain by grain; a
-// narrow panel of blocks is widened first.
+// Multiplies one tile by a panel, in as few passes as the registers allow. A panel narrower than
+// kWidth is processed kGrain outputs at a time. If such a panel is quantized, it is widened first.
 template <int R, typename T>
 HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
-  constexpr int kRowsOfHalf = kIsBlocks<T> ? 3 : 4;  // fewer for blocks: widening takes registers
+  // smaller for quantized blocks, because widening needs registers
+  constexpr int kRowsOfHalf = kIsBlocks<T> ? 3 : 4;
   constexpr int kWhole = kLanes == 16 || R <= 2 ? kAll
                          : R <= kRowsOfHalf     ? kAll / 2
                                                 : kGrainVectors;
@@ -273,7 +277,7 @@ void TileOf(int64_t rows, const Tile& tile, const T* weights) {
   assert(false);
 }
 
-// Multiplies tiles [first, end) of the rows by one panel, to chains[row - first row][kWidth].
+// Multiplies tiles [first, end) of the rows by one panel. Writes chains[row - first row][kWidth].
 template <typename T>
 void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
@@ -338,7 +342,7 @@ void ProductForTarget(const ProductCall& call) {
     const FloatMode mode;
     const PackedWeights& weights = *call.weights;
     const PackedRows x = product::Packed(call.x, weights, call.workspace);
-    // Adjacent parts share rows, which then stay in a second-level cache.
+    // Adjacent parts use the same rows, so that the rows stay in the L2 cache.
     const int64_t first = part / runs * part_tiles, end = std::min(first + part_tiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
     const int64_t begin = part % runs * run;

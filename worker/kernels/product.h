@@ -1,10 +1,10 @@
-// Product: rows times weights, y[m][n] = sum over k of x[m][k] * w[n][k], in float32; or in
-// integers if the weights' arithmetic is kInt8 (integer_product.h).
+// Product: multiplies rows by a weight matrix, y[m][n] = sum over k of x[m][k] * w[n][k]. The
+// arithmetic is float32, or integers if the weights' arithmetic is kInt8 (integer_product.h).
 //
-// The written order of float32: each output is one chain acc = fma(x[m][k], w[n][k], acc), from acc
-// = +0, over k in ascending order. The order is the same for any number of rows, any vector width
-// and any split into parts, so a row's bits depend only on the row and the weights (NaNs may differ
-// in their payload).
+// The order of operations in float32: each output starts with acc = +0 and computes acc =
+// fma(x[m][k], w[n][k], acc) for k in ascending order. The order is the same for any number of
+// rows, any vector width and any division among threads, so a row's bits depend only on the row and
+// the weights (NaNs may differ in their payload).
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_PRODUCT_H_
@@ -18,19 +18,19 @@
 
 namespace hearth {
 
-// x: [rows][weights.inputs()], y: [rows][weights.outputs()]. REQUIRES: y overlaps neither x nor the
-// weights.
+// Adds the loops of a product to `phases`. x: [rows][weights.inputs()], y:
+// [rows][weights.outputs()]. REQUIRES: y overlaps neither x nor the weights.
 void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                 Workspace* workspace, KernelPhases* phases);
-// As AddProduct, for several matrices with the same inputs; their outputs lie side by side in y.
-// Adjacent matrices with the same arithmetic share the packed rows.
+// Adds the products of x with several matrices that have the same inputs; their outputs are
+// adjacent columns of y. Adjacent matrices with the same arithmetic use the same packed rows.
 void AddProducts(const ConstRows& x, absl::Span<const PackedWeights> all, const Rows& y,
                  Workspace* workspace, KernelPhases* phases);
-// As AddProduct, with an address for each row: y[row] has weights.outputs() floats. The span must
-// stay valid until the list has run.
+// Adds a product that writes each row to a separate address: y[row] has weights.outputs() floats.
+// The span must stay valid until the list has run.
 void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
                   Workspace* workspace, KernelPhases* phases);
-// Adds the product to a list and runs the list.
+// Computes a product immediately.
 void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
              ParallelFor parallel);
 

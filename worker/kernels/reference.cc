@@ -28,7 +28,7 @@ std::vector<float> Widened(const T* from, int64_t count) {
   return wide;
 }
 
-// Softmax of one row over the keys that it sees in one split, for one head.
+// Returns the softmax state of one row and one head over the keys of one split.
 template <typename T>
 RowState SplitState(const AttendShape& shape, const T* keys, const T* values, const SeenKeys& seen,
                     const float* query) {
@@ -103,7 +103,7 @@ IntegerBlock QuantizeBlock(const float* x, int64_t count) {
 
 namespace {
 
-// Adds a block of the row times a run of weights to an output's chain.
+// Adds one block of 32 inputs, the row's integers times the weights', to an output's sum y.
 float AddRun(const IntegerBlock& x, const BlockRun& run, bool has_least, float y) {
   int32_t parts[2] = {}, sum = 0;
   for (int i = 0; i < 32; ++i) {

@@ -9,15 +9,15 @@
 namespace hearth {
 namespace {
 
-// Cosine and sine of a remainder of at most pi / 4 (fdlibm's polynomials, highest power first).
+// Polynomials of sine and cosine for |x| <= pi / 4 (fdlibm), highest power first.
 constexpr double kSinTerms[] = {1.58969099521155010221e-10, -2.50507602534068634195e-08,
                                 2.75573137070700676789e-06, -1.98412698298579493134e-04,
                                 8.33333333332248946124e-03, -1.66666666666666324348e-01};
 constexpr double kCosTerms[] = {-1.13596475577881948265e-11, 2.08757232129817482790e-09,
                                 -2.75573143513906633035e-07, 2.48015872894767294178e-05,
                                 -1.38888888888741095749e-03, 4.16666666666666019037e-02};
-// pi / 2 in two parts. For angles up to 2^20, the remainder after both FMAs is more exact than a
-// float.
+// pi / 2 as the sum of two doubles. For angles up to 2^20, the remainder after both FMAs is more
+// precise than a float.
 constexpr double kHalfPiHigh = 0x1.921fb54442d18p+0, kHalfPiLow = 0x1.1a62633145c07p-54;
 
 double Polynomial(const double (&terms)[6], double z) {
@@ -38,11 +38,12 @@ void CosAndSin(float angle, float* cos, float* sin) {
   *sin = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
 }
 
-// ln 2 in two parts. At least 20 low bits of kLn2High are 0, so small multiples of it are exact.
+// ln 2 as the sum of two doubles. At least 20 low bits of kLn2High are 0, so its small multiples
+// are exact.
 constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The natural logarithm: x = 2^n m with m near 1, ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...) with s =
-// (m - 1) / (m + 1), |s| <= 0.172.
+// Returns the natural logarithm. x = 2^n m with m near 1; ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...)
+// with s = (m - 1) / (m + 1) and |s| <= 0.172.
 double Logarithm(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);
@@ -56,7 +57,7 @@ double Logarithm(double x) {
   return exponent * kLn2High + (exponent * kLn2Low + 2 * s * sum);
 }
 
-// e^x, by Taylor's series of a remainder of at most ln 2 / 2.
+// Returns e^x. Uses the Taylor series for the remainder, which is at most ln 2 / 2.
 double Exponential(double x) {
   const double n = std::nearbyint(x * 0x1.71547652b82fep+0);
   const double rest = (x - n * kLn2High) - n * kLn2Low;
@@ -67,7 +68,8 @@ double Exponential(double x) {
 
 }  // namespace
 
-// Each operation is in float32, as in transformers, where only the precision of pow is unspecified.
+// Each operation is rounded to float32, as in the library transformers; only its pow has no
+// specified precision.
 RopeTable::RopeTable(const RopeConfig& rope, int head_dim)
     : attention_factor_(rope.attention_factor) {
   assert(Supports(rope) && head_dim > 0 && head_dim % 2 == 0);

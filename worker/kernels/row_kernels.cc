@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 
 #if HEARTH_KERNELS_VECTORS
 
-// Element-wise operations; `a` is an element of the first row, `b` of the second.
+// Element-wise operations; `a` is an element of the first array, `b` of the second.
 struct GeluTimesEach {
   HWY_INLINE V operator()(V a, V b) const { return hn::Mul(GeluOf(a), b); }
 };
@@ -90,8 +90,9 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 
 void SoftcapRow(float cap, int64_t columns, float* x) { Map(x, x, columns, x, SoftcapEach{cap}); }
 
-// x += (y * inverse) * scale; returns the sum of x's squares, in the order of DotRow. The padding
-// of a tail stays zero unless `inverse` is not finite; then no element of the row is finite.
+// Computes x += (y * inverse) * scale. Returns the sum of squares of x, in the order of DotRow. The
+// padding of the last vector stays zero unless `inverse` is not finite; in that case every element
+// of the row is not finite either.
 float AddScaled(const float* y, float inverse, const float* scale, int64_t columns, float* x) {
   const ScaleEach each{inverse};
   Sixteen sums;

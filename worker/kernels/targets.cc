@@ -1,7 +1,7 @@
 #include "worker/kernels/targets.h"
 
 #include "worker/kernels/highway_targets.h"
-// Include after highway_targets.h.
+// Include after highway_targets.h, which disables targets.
 #include <hwy/highway.h>
 
 #include <cassert>
@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// Highway would prefer a target unknown to HighwayTarget over the known ones.
+// If Highway had a target that HighwayTarget does not know, Highway would prefer that target.
 static_assert((HWY_TARGETS & ~(HWY_STATIC_TARGET | HWY_AVX2 | HWY_AVX3)) == 0,
               "highway_targets.h leaves a target of this Highway that the kernels do not know");
 
@@ -19,7 +19,7 @@ int64_t HighwayTarget(KernelTarget target) {
                                          : HWY_STATIC_TARGET;
 }
 
-// Returns the targets that the CPU supports, even if another target was forced.
+// Returns the targets that the CPU supports, independent of ForceTarget.
 int64_t CpuTargets() {
   static const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return targets;
@@ -47,7 +47,8 @@ std::vector<KernelTarget> UsableTargets() {
 KernelTarget ChosenTarget() { return is_forced ? forced_target : UsableTargets().back(); }
 
 void ForceTarget(KernelTarget target) {
-  [[maybe_unused]] const int64_t able = CpuTargets();  // before Highway is limited to one
+  [[maybe_unused]] const int64_t able =
+      CpuTargets();  // evaluate before Highway is limited to one target
   assert(target == KernelTarget::kPlain || (able & HighwayTarget(target)) != 0);
   forced_target = target;
   is_forced = true;

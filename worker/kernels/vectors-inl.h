@@ -1,6 +1,6 @@
-// Vector code shared by the row kernels: sixteen partial sums and their tree, exp and tanh. Private
-// to worker/kernels; included once for each target, after Highway. reference.cc has each function
-// in plain C++.
+// Vector code shared by the row kernels: sixteen partial sums and their tree sum, exp and tanh.
+// Private to worker/kernels; included once for each target, after Highway. reference.cc has the
+// same functions in plain C++.
 #if defined(HEARTH_WORKER_KERNELS_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_VECTORS_INL_H_
 #undef HEARTH_WORKER_KERNELS_VECTORS_INL_H_
@@ -19,20 +19,20 @@ namespace hearth {
 namespace HWY_NAMESPACE {
 
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
-constexpr int kSums = 16;  // partial sums of a reduction, at every vector width
+constexpr int kSums = 16;  // number of partial sums of a reduction, independent of the vector width
 constexpr int kSumVectors = kSums / kLanes;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// Sixteen floats. As partial sums, float j adds the elements i with i % 16 == j, in ascending
-// order.
+// Sixteen floats in vectors. If they are partial sums, float j adds the elements i with i % 16 == j
+// in ascending order.
 using Sixteen = V[kSumVectors];
 
 HWY_INLINE void Clear(Sixteen& sums) {
   for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::Zero(D());
 }
 
-// The first two steps of the tree: (j, j + 8), then (j, j + 4).
+// Returns the first two steps of the tree sum: (j, j + 8), then (j, j + 4).
 HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> FourSums(const Sixteen& sums) {
 #if HWY_TARGET == HWY_AVX3
   const hn::FixedTag<float, 8> half;
@@ -44,14 +44,14 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> FourSums(const Sixteen& sums) {
   return hn::Add(hn::LowerHalf(quarter, eight), hn::UpperHalf(quarter, eight));
 }
 
-// The whole tree: FourSums, then (j, j + 2) and (j, j + 1).
+// Returns the complete tree sum: FourSums, then (j, j + 2) and (j, j + 1).
 HWY_INLINE float TreeSum(const Sixteen& sums) {
   auto four = FourSums(sums);
   four = hn::Add(four, hn::Shuffle1032(four));
   return hn::GetLane(hn::Add(four, hn::Shuffle2301(four)));
 }
 
-// Loads up to 16 elements and pads with +0: sums and FMAs with +0 keep their bits.
+// Loads up to 16 elements and pads with +0; adding +0 to a partial sum does not change its bits.
 template <typename T>
 HWY_INLINE void LoadSixteen(const T* from, int64_t count, Sixteen& to) {
   if (count >= kSums) {
@@ -104,7 +104,8 @@ HWY_INLINE V TanhOf(V x) {
   return hn::IfThenElse(hn::Lt(size, Constant(kTanhNear)), near, hn::Or(far, sign));
 }
 
-// x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) * (x + 0.044715 x^3), as x / (1 + exp(-2 u)).
+// Returns x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) * (x + 0.044715 x^3), computed as x / (1 +
+// exp(-2 u)).
 HWY_INLINE V GeluOf(V x) {
   const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), Constant(kGeluCubic)), x, x);
   const V e = ExpOf(hn::Mul(cubic, Constant(kGeluScale)));

@@ -1,5 +1,5 @@
-// Loads stored elements and widens them to float32 in registers. Private to worker/kernels;
-// included once for each target, after Highway.
+// Loads elements of 16 or 32 bits and widens them to float32 in registers. Private to
+// worker/kernels; included once for each target, after Highway.
 #if defined(HEARTH_WORKER_KERNELS_WIDEN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_WIDEN_INL_H_
 #undef HEARTH_WORKER_KERNELS_WIDEN_INL_H_
@@ -9,7 +9,7 @@
 
 #include "worker/kernels/base/element.h"
 
-// 1 if this target has vectors and FMA; otherwise the kernels call the reference.
+// 1 if this target has vectors and FMA; with 0 the kernels call the reference.
 #undef HEARTH_KERNELS_VECTORS
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 #define HEARTH_KERNELS_VECTORS 1

@@ -1,5 +1,5 @@
-// Element types of weights: float32, 16-bit types that a kernel widens exactly in registers, and
-// the quantized block types of ggml, as stored in a GGUF file (weight_blocks.h).
+// Element types of weights: float32; 16-bit floats that a kernel widens exactly in registers; and
+// the quantized block types of ggml, as a GGUF file stores them (weight_blocks.h).
 #ifndef HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 #define HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 
@@ -30,9 +30,9 @@ struct Float16 {
   uint16_t bits;
 };
 
-// How a file stores a type: blocks of `values` values in `bytes` bytes.
+// Storage form of an element type: blocks of `values` values in `bytes` bytes.
 struct ElementForm {
-  const char* name;  // the name in files
+  const char* name;  // the type's name in GGUF and safetensors files
   int64_t values;
   size_t bytes;
 };
@@ -44,9 +44,9 @@ constexpr ElementForm FormOf(ElementType type) {
   return kForms[static_cast<int>(type)];
 }
 constexpr bool IsOfBlocks(ElementType type) { return FormOf(type).values > 1; }
-// REQUIRES: not a block type.
+// REQUIRES: `type` is not a block type.
 constexpr size_t ElementBytes(ElementType type) { return FormOf(type).bytes; }
-// Bytes of a row of `values` values, including a last block that is not full.
+// Returns the bytes of a row of `values` values; an incomplete last block counts as a whole block.
 constexpr size_t RowBytes(ElementType type, int64_t values) {
   const ElementForm form = FormOf(type);
   return static_cast<size_t>((values + form.values - 1) / form.values) * form.bytes;
@@ -58,7 +58,7 @@ inline float FloatOfBits(uint32_t bits) {
   return value;
 }
 
-// Returns the nearest bfloat16, ties to even; a NaN stays a NaN.
+// Returns the nearest bfloat16, ties to even; a NaN gives a NaN.
 inline BFloat16 NarrowOne(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);

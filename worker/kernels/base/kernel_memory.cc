@@ -10,7 +10,8 @@ namespace {
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// Returns how many of `bytes` to request in huge pages; may be more than `bytes`.
+// Returns the bytes at the beginning of the allocation to request as huge pages; this may be more
+// than `bytes`.
 size_t HugeBytes(size_t bytes) {
   const size_t rest = bytes % kHugePageBytes;
   return rest >= kHugePageBytes / 8 * 7 ? bytes - rest + kHugePageBytes : bytes - rest;
@@ -25,7 +26,7 @@ KernelBytes AllocateKernelBytes(size_t bytes) {
                      std::max({bytes, huge, size_t{1}})) != 0) {
     throw std::bad_alloc();
   }
-  // Only a hint: without huge pages the kernels are slower.
+  // madvise is only a hint: without huge pages the kernels are slower.
   if (huge > 0) (void)madvise(memory, huge, MADV_HUGEPAGE);
   return KernelBytes(static_cast<std::byte*>(memory));
 }

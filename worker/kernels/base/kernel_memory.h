@@ -1,10 +1,10 @@
-// Memory for the kernels, aligned to a cache line. Large allocations are in huge pages if the
-// machine grants them: a step reads all weights once, and with pages of 4 KiB it would wait for
-// address translation.
+// Memory for the kernels, aligned to a cache line. Large allocations use huge pages if the machine
+// grants them: a step reads all weights once, so with pages of 4 KiB address translation would slow
+// it down.
 //
-// Thread safety: AllocateKernelBytes may be called from any thread; a KernelArena and a Workspace
-// serve one thread at a time.
-// Errors: std::bad_alloc.
+// Thread safety: AllocateKernelBytes may be called from any thread. A KernelArena or a Workspace is
+// for one thread at a time.
+// Errors: throws std::bad_alloc.
 #ifndef HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
 #define HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
 
@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-inline constexpr size_t kKernelAlignBytes = 64;  // a cache line, and the widest vector
+inline constexpr size_t kKernelAlignBytes = 64;  // size of a cache line and of the widest vector
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 struct FreeKernelBytes {
@@ -22,12 +22,12 @@ struct FreeKernelBytes {
 };
 using KernelBytes = std::unique_ptr<std::byte, FreeKernelBytes>;
 
-// Returns memory with undefined content. Whole huge pages of the size are requested as huge pages;
-// a remainder of at least 7/8 of a huge page gets a huge page of its own.
+// Returns memory with undefined content. Each complete 2 MiB of `bytes` is requested as a huge
+// page; a remainder of at least 7/8 of a huge page is rounded up to one more huge page.
 KernelBytes AllocateKernelBytes(size_t bytes);
 
-// Cuts many pieces out of shared huge pages. A region lives until its last piece is freed. If the
-// next piece does not fit, the rest of the region stays unused.
+// Allocates many small pieces from shared regions of huge pages. A region is freed with its last
+// piece. If the next piece does not fit in the region, a new region begins.
 class KernelArena {
  public:
   std::shared_ptr<std::byte> Take(size_t bytes);
@@ -39,12 +39,12 @@ class KernelArena {
   size_t used_ = 0, room_ = 0;
 };
 
-// Scratch memory of a kernel, kept for the next call. One kernel uses it at a time. A call that
-// needs no more room than is there changes nothing. It grows, and never shrinks.
+// Scratch buffer of a kernel, reused by the next call. One kernel uses it at a time. It grows when
+// a kernel needs more floats, and never shrinks.
 class Workspace {
  public:
-  // Returns room for `count` floats, aligned to a cache line, with undefined content. The pointer
-  // is valid until a call that asks for more floats.
+  // Returns a buffer of `count` floats, aligned to a cache line, with undefined content. The
+  // pointer is valid until a call that asks for more floats than any call before.
   float* Floats(size_t count) {
     if (count > room_) {
       bytes_.reset();
@@ -57,7 +57,7 @@ class Workspace {
 
  private:
   KernelBytes bytes_;
-  size_t room_ = 0;  // in floats
+  size_t room_ = 0;  // capacity in floats
 };
 
 }  // namespace hearth

@@ -1,11 +1,13 @@
-// KernelPhases: a list of dependent loops, such as a layer or a whole step. The list is built first
-// and then runs as one parallel region. Each parallel kernel adds its loops to a list (AddProduct,
-// AddAttend, ...). A loop sees the results of the loop before it.
+// KernelPhases: a list of loops that run one after the other, such as a layer or a whole step; each
+// loop reads the results of the loop before it. Each parallel kernel adds its loops to a list
+// (AddProduct, AddAttend, ...). The complete list runs as one parallel region.
 //
 // The arguments of a kernel (views, weights, workspace) must stay valid until the list has run.
-// Kernels in one list may share a workspace: each kernel uses it only within its own loops.
+// Kernels of one list may use the same workspace, because a kernel needs it only during its own
+// loops.
 //
-// Thread safety: none while the list is built; the loops' bodies run on any thread.
+// Thread safety: none while the list is built. When the list runs, the bodies of the loops run on
+// any thread.
 #ifndef HEARTH_WORKER_KERNELS_BASE_PHASES_H_
 #define HEARTH_WORKER_KERNELS_BASE_PHASES_H_
 
@@ -21,22 +23,22 @@ namespace hearth {
 
 using KernelPart = absl::FunctionRef<void(int64_t part)>;
 
-// Runs a loop on the caller's threads: calls body(0) .. body(parts - 1), each once, on any thread
-// and in any order, and returns when all calls have returned. A kernel divides its outputs among
-// parts, never a sum; a part's result depends neither on its thread nor on earlier parts. There are
-// usually more parts than threads: a free thread takes the next part. Each part sets the thread's
-// floating-point mode itself (float_mode.h). Parts must not throw.
+// Runs a loop on several threads: calls body(0) .. body(parts - 1), each once, on any thread and in
+// any order, and returns when all calls have returned. Kernels divide their outputs among the
+// parts, and never divide a sum; the result of a part depends neither on its thread nor on earlier
+// parts. There are usually more parts than threads; a free thread takes the next part. Each part
+// sets the thread's floating-point mode (float_mode.h). Parts must not throw.
 using ParallelFor = absl::FunctionRef<void(int64_t parts, KernelPart body)>;
 
 inline void InThisThread(int64_t parts, KernelPart body) {
   for (int64_t part = 0; part < parts; ++part) body(part);
 }
 
-// One loop, as in ParallelFor. `thread` is not used.
+// One loop of the list. `body` ignores `thread`.
 struct KernelPhase {
   int64_t parts;
   std::function<void(int64_t part, int thread)> body;
-  int64_t rows = 0;  // of a loop over rows, with kPartRows rows in a part; else 0
+  int64_t rows = 0;  // for a loop over rows with kPartRows rows in a part: number of rows; else 0
 };
 
 class KernelPhases {
@@ -45,15 +47,15 @@ class KernelPhases {
   void Add(int64_t parts, Body body) {
     phases_.push_back({parts, [body = std::move(body)](int64_t part, int) { body(part); }});
   }
-  // Adds a loop that calls body(row) for each row. A part has several rows, because one row is done
-  // before another thread could take it.
+  // Adds a loop that calls body(row) for each row. Each part has kPartRows rows, because a part of
+  // one row would end before another thread could take the next part.
   template <typename Body>
   void AddRows(int64_t rows, Body body) {
     phases_.push_back({(rows + kPartRows - 1) / kPartRows, OverRows(rows, std::move(body)), rows});
   }
-  // As AddRows, for a body that reads only its own row's results of the previous loop. If the
-  // previous loop has the same number of rows, body(row) is appended to it: each loop costs the
-  // threads a wait.
+  // Adds a loop over rows whose body(row) reads only the same row's results of the previous loop.
+  // If the previous loop has the same number of rows, body(row) is appended to that loop, which
+  // saves a barrier between the threads.
   template <typename Body>
   void AddToRows(int64_t rows, Body body) {
     if (phases_.empty() || phases_.back().rows != rows) return AddRows(rows, std::move(body));
@@ -67,13 +69,13 @@ class KernelPhases {
   const std::vector<KernelPhase>& list() const { return phases_; }
   void Clear() { phases_.clear(); }
 
-  // Runs the loops one after the other.
+  // Runs the loops one after the other; the parts of each loop run on the threads of `parallel`.
   void Run(ParallelFor parallel) const {
     for (const KernelPhase& phase : phases_) {
       parallel(phase.parts, [&phase](int64_t part) { phase.body(part, 0); });
     }
   }
-  // Runs the loops as one sequence on `pool`, a type with ThreadPool's RunPhases.
+  // Runs the whole list as one parallel region on `pool`, a type with ThreadPool's RunPhases.
   template <typename Pool>
   void RunOn(Pool* pool) const {
     std::vector<typename Pool::Phase> shown;

@@ -1,7 +1,7 @@
-// RopeConfig: the rotary embedding of one kind of layer, and the inverse frequency of each pair of
-// a head's columns.
+// RopeConfig: parameters of the rotary position embedding (RoPE) of one kind of layer, and the
+// inverse frequency of each rotated pair of columns.
 //
-// Thread safety: plain values.
+// Thread safety: values.
 #ifndef HEARTH_WORKER_KERNELS_BASE_ROPE_CONFIG_H_
 #define HEARTH_WORKER_KERNELS_BASE_ROPE_CONFIG_H_
 
@@ -11,16 +11,17 @@ namespace hearth {
 
 struct RopeConfig {
   double theta = 10000.0;
-  // Divides the frequencies: all of them ("linear" scaling), or, with YaRN, those after its ramp.
+  // Divisor of the frequencies: of all frequencies ("linear" scaling), or, with YaRN, of the
+  // frequencies after its ramp.
   double factor = 1.0;
-  // YaRN: pair i of a head is divided to the degree (i - ramp_begin) / ramp_span, clamped to [0,
-  // 1]. A span of 0: no YaRN.
+  // YaRN: the frequency of pair i is divided by `factor` to the degree (i - ramp_begin) /
+  // ramp_span, clamped to [0, 1]. If ramp_span is 0, YaRN is off.
   float ramp_begin = 0, ramp_span = 0;
-  float attention_factor = 1;  // multiplies cosines and sines
+  float attention_factor = 1;  // factor of all cosines and sines
 };
 
-// Returns the inverse frequency of pair `i`; `power` is theta^(2i / head_dim). Each operation is in
-// float32, as in transformers.
+// Returns the inverse frequency of pair `i`. `power` is theta^(2i / head_dim). Each operation is
+// rounded to float32, as in the library transformers.
 inline float InverseFrequency(const RopeConfig& rope, int i, float power) {
   const auto factor = static_cast<float>(rope.factor);
   if (rope.ramp_span == 0) return 1.0f / power / factor;

@@ -1,4 +1,4 @@
-// Rows of floats in memory. ConstRows, Rows and PackedRows are views and own nothing.
+// Matrices of floats in memory. ConstRows, Rows and PackedRows are views and do not own the memory.
 #ifndef HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 #define HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 
@@ -23,7 +23,7 @@ struct Rows {
   float* Row(int64_t row) const { return data + row * stride; }
 };
 
-// Rows that own their memory: [rows][columns].
+// A matrix [rows][columns] that owns its memory.
 struct OwnedRows {
   OwnedRows(int64_t rows, int64_t columns)
       : data(static_cast<size_t>(rows * columns)), view{data.data(), rows, columns} {}
@@ -34,8 +34,9 @@ struct OwnedRows {
   Rows view;
 };
 
-// Rows as the product's tiles read them: consecutive tiles, each [input][row of the tile]. A
-// target's registers limit the rows of a tile; the tiles' sizes differ by at most one row.
+// Rows packed into consecutive tiles for the product kernels; each tile is [input][row of the
+// tile]. The number of registers limits the rows of a tile. The sizes of the tiles differ by at
+// most one row.
 struct PackedRows {
   const float* data = nullptr;
   int64_t rows = 0, tiles = 0;

@@ -1,4 +1,5 @@
-// Locates the bits of quantized weights in a panel (packed_weights.h). Private to worker/kernels.
+// Describes where the bits of quantized weights are in a packed panel (packed_weights.h). Private
+// to worker/kernels.
 #ifndef HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 #define HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 
@@ -11,7 +12,7 @@
 
 namespace hearth {
 
-// The element of a panel of blocks, one byte, and constants of the block type.
+// Constants of a block type. The struct is the element type of a panel of such blocks: one byte.
 template <ElementType kOfType>
 struct Blocks {
   static constexpr ElementType kType = kOfType;
@@ -25,11 +26,11 @@ struct Blocks {
       : kType == ElementType::kQ5_0 || kType == ElementType::kQ5_1 || kType == ElementType::kQ5_K
           ? 5
           : 4;
-  // Subtracted from each number if the type has no least value; kZero * scale is exact.
+  // Number that is subtracted from each q if the type has no least value. kZero * scale is exact.
   static constexpr int kZero = kHasLeast || kBits == 8 ? 0 : 1 << (kBits - 1);
   static constexpr bool kAdds = kHasLeast || kZero != 0;
-  // Inputs of a run: they share one scale, and their low bits lie in adjacent rows of bytes, in the
-  // same half of each byte.
+  // Inputs of a run. The inputs of a run share one scale; their low bits are in adjacent rows of
+  // bytes, in the same half of each byte.
   static constexpr int64_t kRunInputs = kBits == 8 || (kIsK && kHasLeast) ? 32 : 16;
   static constexpr int64_t kRuns = kValues / kRunInputs;
 
@@ -40,7 +41,7 @@ constexpr bool kIsBlocks = false;
 template <ElementType kType>
 constexpr bool kIsBlocks<Blocks<kType>> = true;
 
-// Calls `of` with a value of Blocks<type>. REQUIRES: a block type.
+// Calls of(Blocks<type>()). REQUIRES: `type` is a block type.
 template <class F>
 void WithBlocks(ElementType type, const F& of) {
   switch (type) {
@@ -65,26 +66,28 @@ void WithBlocks(ElementType type, const F& of) {
   }
 }
 
-// Rows of bytes, after the float16 numbers, that hold the bits of a run's inputs.
+// Position of the bits of a run's inputs, as row numbers in a block of a panel; row 0 follows the
+// float16 numbers.
 struct RunPlace {
-  int64_t low = 0;        // low bits of the first input; the next input's row follows
-  bool is_upper = false;  // the low bits are in the upper half of each byte
-  int64_t high = 0;       // fifth and sixth bits, from bit `high_bit` of a byte on
+  int64_t low = 0;        // row of the first input's low bits; the next input's row follows
+  bool is_upper = false;  // whether the low bits are in the upper half of each byte
+  int64_t high = 0;  // row of the fifth and sixth bits, which begin at bit `high_bit` of a byte
   int high_bit = 0;
 };
 template <class Block>
 constexpr RunPlace PlaceOf(int64_t run) {
   const int number = static_cast<int>(run);
-  if (Block::kBits == 6) {  // halves of 128 values
+  if (Block::kBits == 6) {  // two halves of 128 values
     return {run / 8 * 64 + run % 4 * 16, run % 8 >= 4, 128 + run / 8 * 32 + run % 2 * 16,
             number % 8 / 2 * 2};
   }
-  if (Block::kIsK) {  // 12 bytes of scales, then a fifth bit of each group of 32
+  // rows 0 to 11: scales; for Q5_K, 32 rows with the fifth bits of all groups follow
+  if (Block::kIsK) {
     return {(Block::kBits == 5 ? 44 : 12) + run / 2 * 32, run % 2 == 1, 12, number};
   }
   return {Block::kBits == 5 ? 4 : 0, run == 1, 2 * run, 0};
 }
-// Returns the row of one input's high bits, and the position of their first bit in a byte.
+// Returns the row of one input's high bits, and the position of the first of these bits in a byte.
 template <class Block>
 constexpr RunPlace HighOf(RunPlace place, int64_t input) {
   const bool is_byte_of_eight = Block::kBits == 5 && !Block::kIsK;

@@ -17,7 +17,7 @@ uint32_t BitsOf(float value) {
   return bits;
 }
 
-// Rounds to bfloat16, away from zero.
+// Rounds to bfloat16, away from zero. Returns the bits.
 uint16_t AwayFromZero(float value) {
   const uint32_t bits = BitsOf(value);
   return static_cast<uint16_t>((bits >> 16) + ((bits & 0xffff) != 0 ? 1 : 0));
@@ -39,7 +39,7 @@ struct GroupRange {
   }
 };
 
-// The bits of two bfloat16 numbers.
+// Step and least value of a group, as bits of bfloat16.
 struct GroupScale {
   uint16_t step, least;
 };
@@ -55,7 +55,7 @@ GroupScale ScaleOf(const GroupRange& range, uint32_t bits) {
 uint32_t NumberOf(float value, const GroupScale& scale, uint32_t most) {
   const float step = WidenOne(BFloat16{scale.step});
   const float steps = (value - WidenOne(BFloat16{scale.least})) / step + 0.5f;
-  if (!(steps >= 1)) return 0;  // also if `steps` is NaN
+  if (!(steps >= 1)) return 0;  // also true if `steps` is NaN
   return steps >= static_cast<float>(most) ? most : static_cast<uint32_t>(steps);
 }
 

@@ -17,7 +17,8 @@ float Half(const std::byte* at) {
   return WidenOne(half);
 }
 
-// Returns nibble i of 16 bytes: first the low halves, then the high halves.
+// Returns nibble i of 16 bytes: i < 16 is the low half of byte i, i >= 16 the high half of byte i -
+// 16.
 int Nibble(const std::byte* at, int64_t i) {
   const int byte = Byte(at, i % 16);
   return i < 16 ? byte & 15 : byte >> 4;
@@ -25,7 +26,8 @@ int Nibble(const std::byte* at, int64_t i) {
 
 int Bit(const std::byte* at, int64_t i) { return Byte(at, i / 8) >> (i % 8) & 1; }
 
-// Scale and least value of 32 values, 6 bits each. In the last four groups each lies in two pieces.
+// 6-bit scale and 6-bit least value of a group of 32 values. In groups 4 to 7 each of the two
+// numbers is stored in two pieces.
 struct GroupScale {
   int scale, least;
 };
@@ -35,7 +37,7 @@ GroupScale ScaleOfGroup(const std::byte* at, int64_t group) {
           (Byte(at, group + 4) >> 4) | (Byte(at, group) >> 6) << 4};
 }
 
-// Q4_K, and Q5_K with fifth bits at `high`, a byte for 8 groups.
+// Reads a run of Q4_K, or of Q5_K: then `high` holds the fifth bits, one byte for 8 groups.
 void GroupRun(const std::byte* block, const std::byte* high, const std::byte* low, int64_t group,
               BlockRun* run) {
   const GroupScale scale = ScaleOfGroup(block + 4, group);
@@ -48,7 +50,8 @@ void GroupRun(const std::byte* block, const std::byte* high, const std::byte* lo
   }
 }
 
-// For each half of 128 values, 64 bytes hold the low four bits and 32 bytes the high two bits.
+// Reads a run of Q6_K. For each half of 128 values, 64 bytes hold the low four bits and 32 bytes
+// the high two bits.
 void Q6KRun(const std::byte* block, int64_t number, BlockRun* run) {
   const int64_t half = number / 4, quarter = number % 4;
   run->d = Half(block + 208);
@@ -61,7 +64,7 @@ void Q6KRun(const std::byte* block, int64_t number, BlockRun* run) {
   }
 }
 
-// Types of 32 values, except Q8_0.
+// Reads a block of Q4_0, Q4_1, Q5_0 or Q5_1 (32 values).
 void NibbleRun(ElementType type, const std::byte* block, BlockRun* run) {
   const bool has_least = HalvesOf(type).count == 2;
   const bool is_of_five = type == ElementType::kQ5_0 || type == ElementType::kQ5_1;
@@ -97,13 +100,13 @@ void WidenPlain(ElementType type, const std::byte* row, int64_t values, float* t
   }
 }
 
-// Returns the integer nearest to a number below 2^22: the sum has no bits left for fractions.
+// Returns the nearest integer. REQUIRES: |value| < 2^22; the sum then has no fraction bits.
 float Nearest(float value) {
   constexpr float kNoFractions = 0x1.8p+23f;
   return (value + kNoFractions) - kNoFractions;
 }
 
-// Returns the nearest float16; NaN if that is infinite or `value` is NaN.
+// Returns the nearest float16; NaN if the nearest float16 is infinite or `value` is NaN.
 Float16 NearestHalf(float value) {
   const float size = std::abs(value);
   if (!(size < 65520)) return {0x7e00};
@@ -114,7 +117,7 @@ Float16 NearestHalf(float value) {
   return {static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0))};
 }
 
-// Returns the value of the largest magnitude; NaN if any value is NaN.
+// Returns the value with the largest magnitude; NaN if any value is NaN.
 float Extreme(const float* from, int64_t values) {
   float most = 0;
   for (int64_t i = 0; i < values && !std::isnan(most); ++i) {
@@ -123,7 +126,8 @@ float Extreme(const float* from, int64_t values) {
   return most;
 }
 
-// Writes a block's scale, and computes its numbers in [least, most].
+// Writes a block's scale to `block`, and its quantized values, clamped to [least, most], to
+// `numbers`.
 void Quantize(const float* from, int64_t values, float scale, float least, float most,
               std::byte* block, int (&numbers)[32]) {
   const Float16 half = NearestHalf(scale);
