@@ -20,10 +20,11 @@ namespace hearth {
 namespace {
 
 constexpr char kMagic[] = {'G', 'G', 'U', 'F'};
-// Gemma's header has 16 MB, half of it merges.
+// A Gemma 3 header has 16 MB, half of it tokenizer merges.
 constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{128} << 20;
-// Entries: fields or tensors; 27B with its vision part has 1,300. Short list: booleans, one for
-// each layer. Long list: pieces or merges; Gemma has 262,144 and 514,906. Text: one string.
+// Entries: fields or tensors; Gemma 3 27B with its vision tower has 1,300. Short list: booleans,
+// one for each layer. Long list: vocabulary pieces or merges; Gemma 3 has 262,144 pieces and
+// 514,906 merges. Text: one string.
 constexpr uint64_t kMaxEntries = 1 << 15, kMaxShortList = 1 << 10, kMaxLongList = 1 << 20;
 constexpr uint64_t kMaxTextBytes = 1 << 20, kMaxNameBytes = 256;
 constexpr char kEndsEarly[] = "the header is truncated, or longer than 128 MiB";
@@ -45,10 +46,10 @@ enum ValueType : uint32_t {
   kI64,
   kF64
 };
-// The least bytes of a value, by type.
+// The minimum bytes of a value, by ValueType.
 constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
-// The tensor types by number, if the number has a name.
+// The names of the tensor types, by the type's number in the file.
 struct TypeName {
   uint32_t number;
   const char* name;
@@ -92,10 +93,11 @@ std::string HuggingFaceName(const std::string& name) {
   return name;
 }
 
-// Reads values from the front of a file. After the first failure every value is empty.
+// Reads values sequentially from the beginning of a file. After the first error every value is
+// empty.
 class HeaderReader {
  public:
-  // `vocabulary`: receives the vocabulary's lists; null: they are skipped.
+  // `vocabulary`: receives the lists of the tokenizer; if null, these lists are skipped.
   HeaderReader(const TensorFile& file, GgufVocabulary* vocabulary)
       : fd_(file.fd), size_(static_cast<uint64_t>(file.opened.st_size)), vocabulary_(vocabulary) {}
 
@@ -113,7 +115,7 @@ class HeaderReader {
     Take(sizeof(value), &value);
     return value;
   }
-  // Returns the first `kept` bytes of a text; fails if the text has more than `most` bytes.
+  // Returns the first `kept` bytes of a text. Fails if the text has more than `most` bytes.
   std::string Text(uint64_t most, uint64_t kept = std::numeric_limits<uint64_t>::max()) {
     const uint64_t bytes = TextBytes(most);
     std::string text(std::min(bytes, kept), '\0');
@@ -121,19 +123,19 @@ class HeaderReader {
     Skip(bytes - text.size());
     return text;
   }
-  // Returns the name of a field or tensor; fails unless a message can show it.
+  // Returns the name of a field or tensor. Fails if the name is not safe to print in a message.
   std::string Name() {
     std::string name = Text(kMaxNameBytes);
     const auto is_odd = [](char c) { return c <= ' ' || c > '~'; };
     if (name.empty() || std::any_of(name.begin(), name.end(), is_odd)) {
-      Fail("a name is empty, or not printable ASCII without spaces");
+      Fail("the name of a field or tensor must be printable ASCII without spaces");
     }
     return ok() ? name : "";
   }
   GgufValue Value(const std::string& name, uint32_t type) {
     if (type == kList) return List(name);
     if (type > kF64) {
-      Fail(absl::StrCat(name, ": a value has unknown type ", type));
+      Fail(absl::StrCat("field ", name, ": unknown value type ", type));
       return {};
     }
     if (type != kText) return Single(type);
@@ -162,14 +164,15 @@ class HeaderReader {
     if (bytes > left()) return Fail(kEndsEarly);
     at_ += bytes;
   }
-  // Returns the length of a text; fails if the text exceeds `most` or the header.
+  // Returns the length of a text. Fails if the length is more than `most`, or the text does not fit
+  // in the header.
   uint64_t TextBytes(uint64_t most) {
     const auto bytes = Number<uint64_t>();
     if (bytes <= std::min(most, left())) return bytes;
-    Fail(absl::StrCat("a string of ", bytes, " bytes exceeds the header, or the limit of ", most));
+    Fail(absl::StrCat("a string of ", bytes, " bytes exceeds the header or the limit of ", most));
     return 0;
   }
-  // REQUIRES: a known type, neither a text nor a list.
+  // REQUIRES: `type` is a known type, neither kText nor kList.
   GgufValue Single(uint32_t type) {
     switch (type) {
       case kU8:
@@ -196,19 +199,19 @@ class HeaderReader {
         return Number<double>();
     }
   }
-  // Keeps a list only if a reader asks for it, in the type that the reader asks for.
+  // Reads a list. Skips the list unless the caller asked for it in this type.
   GgufValue List(const std::string& name) {
     const auto type = Number<uint32_t>();
     const auto count = Number<uint64_t>();
     if (type > kF64 || type == kList || count > left() / kValueBytes[type]) {
-      Fail(absl::StrCat(name, ": a list of ", count, " values of type ", type,
-                        " exceeds the header, or has an unsupported type"));
+      Fail(absl::StrCat("field ", name, ": a list of ", count, " values of type ", type,
+                        " exceeds the header, or the type is not supported"));
       return SkippedList{};
     }
     absl::string_view list = name;
     if (vocabulary_ != nullptr && absl::ConsumePrefix(&list, "tokenizer.ggml.")) {
       if (count > kMaxLongList)
-        Fail(absl::StrCat(name, ": a list of ", count, " values; the limit is ", kMaxLongList));
+        Fail(absl::StrCat("field ", name, " has ", count, " values, more than ", kMaxLongList));
       if (ok() && TakeVocabulary(list, type, count)) return SkippedList{};
     }
     if (type == kText) {
@@ -222,7 +225,7 @@ class HeaderReader {
     }
     return SkippedList{};
   }
-  // Returns whether the list belongs to the vocabulary, and stores it if so.
+  // If the list belongs to the vocabulary, stores the list and returns true.
   bool TakeVocabulary(absl::string_view list, uint32_t type, uint64_t count) {
     const bool is_number = type != kText && type != kBool;
     if (list == "tokens" && type == kText) {
@@ -246,8 +249,8 @@ class HeaderReader {
     }
     return texts;
   }
-  // Reads numbers as T. An integer outside T's range becomes 0, and so does a fraction if T is an
-  // integer type.
+  // Reads numbers as T. If T is an integer type, a fraction becomes 0, and so does an integer
+  // outside T's range.
   template <typename T>
   std::vector<T> Numbers(uint32_t type, uint64_t count) {
     std::vector<T> numbers(count);
@@ -277,26 +280,28 @@ class HeaderReader {
   std::string buffer_, why_;
 };
 
-// Checks that each row has a whole number of blocks, and that all bytes lie inside the file.
+// Checks that each row has a whole number of quantization blocks, and that the tensor's bytes are
+// inside the file.
 absl::Status CheckSize(uint64_t data_begin, uint64_t file_bytes, TensorView* view) {
   const auto bad = [view](const auto&... what) {
-    return absl::DataLossError(
-        absl::StrCat(view->file, ": tensor ", view->name, " of ", view->dtype_text, ": ", what...));
+    return absl::DataLossError(absl::StrCat(view->file, ": tensor ", view->name, " of type ",
+                                            view->dtype_text, ": ", what...));
   };
   uint64_t elements = 1;
   for (const int64_t size : view->shape) {
     if (size < 1 || __builtin_mul_overflow(elements, static_cast<uint64_t>(size), &elements) ||
         elements > INT64_MAX / 4) {
-      return bad("its shape ", view->ShapeText(), " is empty or overflows");
+      return bad("shape ", view->ShapeText(), " is empty or too large");
     }
   }
-  if (!view->type.has_value()) return absl::OkStatus();  // no reader knows the type
+  // the type is not supported; CheckDtype reports it if the tensor is used
+  if (!view->type.has_value()) return absl::OkStatus();
   if (view->shape.empty() || view->shape.back() % FormOf(*view->type).values != 0)
     return bad("rows of shape ", view->ShapeText(), " are not a whole number of blocks");
   view->bytes = RowBytes(*view->type, static_cast<int64_t>(elements));
   if (data_begin > file_bytes || view->offset > file_bytes - data_begin ||
       view->bytes > file_bytes - data_begin - view->offset) {
-    return bad("its ", view->bytes, " bytes lie outside the file, which may be truncated");
+    return bad("its ", view->bytes, " bytes lie outside the file; download the file again");
   }
   view->offset += data_begin;
   return absl::OkStatus();
@@ -308,7 +313,7 @@ TensorView ReadTensor(HeaderReader* reader, const TensorFile& file) {
   view.file = file.path;
   view.fd = file.fd;
   const auto rank = reader->Number<uint32_t>();
-  if (rank > kMaxGgufRank) reader->Fail(absl::StrCat("tensor ", view.name, " has rank ", rank));
+  if (rank > kMaxGgufRank) reader->Fail(absl::StrCat("tensor ", view.name, ": bad rank ", rank));
   for (uint32_t i = 0; reader->ok() && i < rank; ++i) {
     const auto size = reader->Number<uint64_t>();
     view.shape.insert(view.shape.begin(),
@@ -324,8 +329,8 @@ TensorView ReadTensor(HeaderReader* reader, const TensorFile& file) {
     if (view.dtype_text == FormOf(type).name) view.type = type;
   }
   view.offset = reader->Number<uint64_t>();
-  // The prefix makes the digest differ from that of a folder's weights, whose norms are stored
-  // without the 1.
+  // The prefix makes the weights digest differ from the digest of a safetensors file, which stores
+  // norms without the added 1.
   view.dtype_text = absl::StrCat("GGUF ", view.dtype_text);
   view.is_one_more = absl::EndsWith(view.name, "norm.weight");
   return view;
@@ -341,7 +346,7 @@ absl::Status CheckOverlap(const std::vector<TensorView>& tensors) {
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i]->offset >= order[i - 1]->offset + order[i - 1]->bytes) continue;
     return absl::DataLossError(absl::StrCat(order[i]->file, ": tensor ", order[i]->name,
-                                            " overlaps ", order[i - 1]->name));
+                                            " overlaps tensor ", order[i - 1]->name));
   }
   return absl::OkStatus();
 }
@@ -351,10 +356,10 @@ absl::Status CheckVersion(const std::string& path, uint32_t version) {
   const bool is_big = version != 0 && version % (1U << 24) == 0;
   return absl::UnimplementedError(
       absl::StrCat(path, ": GGUF ", is_big ? "in big endian" : absl::StrCat("version ", version),
-                   " is not supported; versions 2 and 3 in little endian are"));
+                   " is not supported; must be version 2 or 3 in little endian"));
 }
 
-// Checks that the file is a complete Gemma 3 text model.
+// Checks that the file holds a complete Gemma 3 text model.
 absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
   const auto refuse = [&path](const auto&... what) {
     return absl::UnimplementedError(absl::StrCat(path, ": ", what...));
@@ -372,7 +377,7 @@ absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
   const uint64_t parts = natural != nullptr                   ? *natural
                          : integer != nullptr && *integer > 0 ? static_cast<uint64_t>(*integer)
                                                               : 1;
-  if (parts > 1) return refuse("is one of ", parts, " parts: join them by llama-gguf-split");
+  if (parts > 1) return refuse("is one of ", parts, " parts; join the parts with llama-gguf-split");
   return absl::OkStatus();
 }
 
@@ -383,7 +388,7 @@ absl::Status ReadEntries(HeaderReader* reader, uint64_t tensors, uint64_t fields
     return absl::DataLossError(absl::StrCat(path, ": ", what...));
   };
   if (tensors > kMaxEntries || fields > kMaxEntries)
-    return bad("has ", tensors, " tensors and ", fields, " fields; the limit is ", kMaxEntries);
+    return bad(tensors, " tensors and ", fields, " fields: must be at most ", kMaxEntries, " each");
   for (uint64_t i = 0; reader->ok() && i < fields; ++i) {
     const std::string name = reader->Name();
     GgufValue value = reader->Value(name, reader->Number<uint32_t>());
@@ -432,7 +437,7 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_voc
   GgufHeader header;
   header.file = file;
   HeaderReader reader(*file, with_vocabulary ? &header.vocabulary : nullptr);
-  reader.Number<uint32_t>();  // the magic number
+  reader.Number<uint32_t>();  // skip the magic number
   const auto version = reader.Number<uint32_t>();
   const auto tensors = reader.Number<uint64_t>(), fields = reader.Number<uint64_t>();
   if (absl::Status s = CheckVersion(path, version); reader.ok() && !s.ok()) return s;
@@ -441,7 +446,7 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_voc
   const auto* said = std::get_if<uint64_t>(&header.Field("general.alignment"));
   const uint64_t alignment = said == nullptr ? 32 : *said;
   if (alignment < 8 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0)
-    return absl::DataLossError(absl::StrCat(path, ": bad general.alignment: ", alignment));
+    return absl::DataLossError(absl::StrCat(path, ": unsupported general.alignment ", alignment));
   const uint64_t begin = (reader.at() + alignment - 1) / alignment * alignment;
   for (TensorView& view : header.tensors) {
     const auto bytes = static_cast<uint64_t>(file->opened.st_size);

@@ -16,7 +16,7 @@ constexpr std::pair<const char*, KvStrategy> kStrategies[] = {
     {"offloaded_static", KvStrategy::kStatic},
 };
 
-// An unknown name is cut to this length in messages.
+// Unknown names are truncated to this length in error messages.
 constexpr size_t kMaxShownBytes = 80;
 
 std::optional<KvStrategy> StrategyOf(absl::string_view name) {
@@ -40,7 +40,8 @@ absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const 
   uint32_t residual = 0;
   const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
   if (!read.ok()) return OfQuantization(read.status().message());
-  // Quantized chunks are shared and stored, so they must be whole.
+  // A quantized KV block covers a whole chunk, because the block may be stored and used by other
+  // requests.
   if (residual != 0 && residual != layout.chunk_tokens) {
     return OfQuantization(absl::StrCat("residual: must be 0 or ", layout.chunk_tokens,
                                        " (--chunk-tokens); got ", residual));
@@ -71,8 +72,8 @@ absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& 
   }
   const bool quantized = choice.strategy == KvStrategy::kQuantized;
   if (!quantized && !requested.quantization.empty()) {
-    return OfQuantization(
-        absl::StrCat("needs kv_cache quantized; kv_cache is ", KvStrategyName(choice.strategy)));
+    return OfQuantization(absl::StrCat("must be empty unless kv_cache is quantized; kv_cache is ",
+                                       KvStrategyName(choice.strategy)));
   }
   if (!quantized) {
     choice.quantization = {};
@@ -112,7 +113,7 @@ absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const Kv
   if (made.ok()) return made;
   return absl::InvalidArgumentError(
       absl::StrCat("generation_config.json: cache_config: ", made.status().message(),
-                   "; --kv-cache overrides it"));
+                   "; give --kv-cache to override it"));
 }
 
 }  // namespace hearth

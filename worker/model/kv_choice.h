@@ -1,6 +1,6 @@
-// KvChoice: how the keys and values of a sequence are kept. The request decides; if it does not
-// say, the worker's flags do; if they do not, the model's generation_config.json does. The names
-// are those of transformers.
+// KvChoice: how a sequence's keys and values are stored in memory. The request decides; if it
+// specifies nothing, the worker's flags decide; without flags, the model's generation_config.json
+// decides. The strategies have the names that the library transformers uses.
 //
 // Thread safety: values and pure functions.
 #ifndef HEARTH_WORKER_MODEL_KV_CHOICE_H_
@@ -16,20 +16,20 @@
 
 namespace hearth {
 
-// `offloaded` and `offloaded_static` mean kDynamic and kStatic: a CPU has no other memory to
-// offload to.
+// The names `offloaded` and `offloaded_static` mean kDynamic and kStatic, because a CPU has no
+// other memory to which KV could be offloaded.
 enum class KvStrategy {
-  kDynamic,    // takes blocks as the sequence grows
-  kStatic,     // takes all blocks that it may need in its first step
-  kQuantized,  // keeps whole chunks in fewer bits
+  kDynamic,    // allocates KV blocks as the sequence grows
+  kStatic,     // allocates all KV blocks of the sequence in its first step
+  kQuantized,  // quantizes KV blocks once a chunk is complete
 };
 
-// Returns the name, such as "dynamic".
+// Returns the name of a strategy, such as "dynamic".
 const char* KvStrategyName(KvStrategy strategy);
-// Returns all names, separated by commas.
+// Returns the names of all strategies, separated by commas.
 std::string KvStrategyNames();
 
-// A request for a way to keep KV; empty strings: not specified.
+// A request's KV options; an empty string means that the request does not specify the option.
 struct RequestedKv {
   std::string cache;         // name of a strategy
   std::string quantization;  // options of the strategy `quantized`
@@ -37,31 +37,32 @@ struct RequestedKv {
 
 struct KvChoice {
   KvStrategy strategy = KvStrategy::kDynamic;
-  KvQuantization quantization;  // is_on() if and only if the strategy is kQuantized
+  KvQuantization quantization;  // is_on() exactly if the strategy is kQuantized
 };
 
-// Returns whether sequences with these choices compute the same bits.
+// Returns whether sequences with the choices `a` and `b` compute the same bits.
 inline bool SameBits(const KvChoice& a, const KvChoice& b) {
   return a.quantization == b.quantization;
 }
 
-// Returns what `requested` specifies, and `fallback` for the rest, for sequences of this layout.
-// kInvalidArgument names the field; for an option of another strategy, both strategies.
+// Returns the options of `requested`; options that it does not specify come from `fallback`.
+// kInvalidArgument: the message names the field; for an option of another strategy, also both
+// strategies.
 absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
                                   const KvLayout& layout);
 
-// Checks that a device supports the strategy `name`. kInvalidArgument names `field` and the
-// supported strategies.
+// Checks that a device supports the strategy `name`. kInvalidArgument: the message names `field`
+// and the supported strategies.
 absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
                              const std::string& name);
 
-// Returns the default of --kv-bytes for a device with `free_bytes` free after loading the weights.
-// The rest is for the activations of a step.
+// Returns the default of --kv-bytes for a device that has `free_bytes` free after loading the
+// weights. The remaining memory is for the activations of a step.
 inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 4 * 3; }
 
-// Returns the choice in a model's generation_config.json, for sequences of this layout. The names
-// `hybrid` and `sliding_window` only describe the layers and mean kDynamic: every strategy keeps
-// just the window of a sliding layer.
+// Returns the choice in a model's generation_config.json. The names `hybrid` and `sliding_window`
+// only describe the layers and mean kDynamic: in sliding-window layers, every strategy keeps only
+// the window.
 absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout);
 
 }  // namespace hearth

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Limits far above any published model; they keep products of sizes within 64 bits.
+// Limits far above the values of all published models; products of these sizes fit in 64 bits.
 constexpr int kMaxLayers = 1024;
 constexpr int kMaxDimension = 1 << 20;
 constexpr int kMaxVocabulary = 1 << 22;
@@ -29,8 +29,8 @@ constexpr int kMaxPositions = 1 << 24;
 
 constexpr char kUnknownLayerType[] = "is not a supported layer type";
 
-// Reads fields of one JSON object and keeps the first error, so callers check once at the end.
-// Absent and null fields leave the default.
+// Reads fields of one JSON object and records the first error, so that callers check status() once
+// at the end. If a field is absent or null, its output keeps the default.
 class Reader {
  public:
   Reader(const Json& object, const std::string& file) : object_(object), file_(file) {}
@@ -82,17 +82,17 @@ class Reader {
     if (!value->is_string()) return Refuse(name, *value, "must be a string");
     *out = value->get<std::string>();
   }
-  // Refuses null, for a field whose null does not mean its default.
+  // Refuses null; for a field in which null does not mean the default.
   void RefuseNull(const char* name) {
     if (object_.contains(name) && Find(name) == nullptr) Refuse(name, nullptr, "must not be null");
   }
-  // Refuses any value but false: the engine does not implement the feature.
+  // Refuses true, because this worker does not implement the feature.
   void MustBeFalse(const char* name) {
     bool value = false;
     Bool(name, &value);
     if (value) Refuse(name, value, "is not supported");
   }
-  // Adds one id, or a list of ids, to `ids`.
+  // Appends the token id or the list of token ids in the field to `ids`.
   void TokenIds(const char* name, std::vector<int32_t>* ids) {
     const Json* value = Find(name);
     if (value == nullptr) return;
@@ -116,7 +116,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file
   absl::StatusOr<Json> json = ParseModelJson(text);
   if (!json.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, ": is not a readable JSON object: it ", json.status().message()));
+        absl::StrCat(file, ": is not a readable JSON object: ", json.status().message()));
   }
   if (!json->is_object())
     return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
@@ -147,8 +147,8 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   }
 }
 
-// Reads the factor and the ramp of YaRN from the object of one kind of layer; computes them as
-// transformers does.
+// Reads the YaRN parameters in the RoPE object of one kind of layer, and computes the factor and
+// the ramp as the library transformers does.
 void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConfig* rope) {
   const double dim = config.attention.head_dim;
   double original = config.max_position_embeddings, fast = 0, slow = 0, mscale = 0, all_dim = 0;
@@ -162,8 +162,8 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   const double log = 0.1 * std::log(rope->factor);
   double attention = has_both ? (log * mscale + 1) / (log * all_dim + 1) : log + 1;
   reader->Positive("attention_factor", &attention);
-  // Returns the pair of a head's columns that turns this often within the original context. turns
-  // 0: use transformers' default.
+  // YaRN: returns the index of the column pair that makes `turns` rotations within the original
+  // context. If `turns` is 0, uses `otherwise`, the default of transformers.
   const auto pair_of = [&](double turns, double otherwise) {
     turns = turns > 0 ? turns : otherwise;
     return dim * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(rope->theta));
@@ -179,15 +179,16 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   rope->ramp_span = static_cast<float>(low == high ? 0.001 : high - low);
   rope->attention_factor = static_cast<float>(attention);
   if (!(std::abs(low) <= kMaxDimension && std::abs(high - low) <= kMaxDimension))
-    reader->Refuse("rope_theta", rope->theta, "gives YaRN a ramp that is too wide");
+    reader->Refuse("rope_theta", rope->theta, "makes the YaRN ramp too wide");
 }
 
-// Reads the object of one kind of layer. `truncate`: the value in the enclosing object.
+// Reads the RoPE object of one kind of layer. `truncate`: the field truncate of rope_parameters,
+// which encloses the object.
 void ReadRope(Reader* outer, const char* field, const Json& object, const std::string& file,
               const ModelConfig& config, bool truncate, RopeConfig* rope) {
   Reader reader(object, file);
   std::string type = "default";
-  reader.Text("type", &type);  // the older name of rope_type
+  reader.Text("type", &type);  // older name of the field rope_type
   reader.Text("rope_type", &type);
   reader.Positive("rope_theta", &rope->theta);
   if (type == "linear" || type == "yarn") {
@@ -195,13 +196,13 @@ void ReadRope(Reader* outer, const char* field, const Json& object, const std::s
     if (type == "linear") reader.Positive("factor", &rope->factor);
     if (type == "yarn") ReadYarn(&reader, config, truncate, rope);
   } else if (type != "default") {
-    reader.Refuse("rope_type", type, "is not supported (default, linear and yarn are)");
+    reader.Refuse("rope_type", type, "must be default, linear or yarn");
   }
   bool its_own = truncate;
   reader.Bool("truncate", &its_own);
   if (its_own != truncate) {
     reader.Refuse("truncate", its_own,
-                  "is not read here by all versions of transformers; move it one level up, into "
+                  "is ignored here by some versions of transformers; move it one level up, into "
                   "rope_parameters");
   }
   double partial = 1.0;
@@ -210,10 +211,10 @@ void ReadRope(Reader* outer, const char* field, const Json& object, const std::s
   if (!reader.status().ok()) outer->Refuse(field, object, reader.status().message());
 }
 
-// Reads the rotary embeddings as transformers 5 does: rope_parameters has one object for each kind
-// of layer; rope_scaling (old style) changes the global layers' object; a theta missing in the
-// object is read from the old field. Other fields directly in rope_parameters are ignored, except
-// truncate.
+// Reads the RoPE parameters as transformers 5 does. rope_parameters has one object for each kind of
+// layer. rope_scaling (old style) is merged into the object of the global layers. If an object has
+// no rope_theta, the old field is used. Other fields directly in rope_parameters are ignored;
+// exception: truncate.
 void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
   Json parameters = Json::object();
   if (const Json* given = reader->Find("rope_parameters")) parameters = *given;
@@ -222,7 +223,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
   for (const char* kind : {"full_attention", "sliding_attention"}) {
     Json& rope = parameters[kind];
     if (rope.is_null()) rope = Json::object();
-    if (!rope.is_object()) return reader->Refuse("rope_parameters", rope, "must hold objects");
+    if (!rope.is_object()) return reader->Refuse("rope_parameters", rope, "must contain objects");
   }
   const Json* scaling = reader->Find("rope_scaling");
   const bool has_scaling = scaling != nullptr;
@@ -230,7 +231,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
     if (!scaling->is_object()) return reader->Refuse("rope_scaling", *scaling, "must be an object");
     if (!scaling->contains("rope_type") && scaling->value("type", Json("default")) != "default") {
       reader->Refuse("rope_scaling", *scaling,
-                     "transformers 5 ignores its field type; rename it to rope_type");
+                     "rename the field type to rope_type; transformers 5 ignores type");
     }
     parameters["full_attention"].update(*scaling);
   }
@@ -248,7 +249,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
                *config, truncate, is_global ? &config->rope.global : &config->rope.local);
     } else if (kind != "truncate") {
       config->notes.push_back(absl::StrCat(file, ": rope_parameters.", kind,
-                                           " is ignored: each kind of layer has its own"));
+                                           " is ignored; set it for each kind of layer"));
     }
   }
 }
@@ -258,7 +259,8 @@ void ReadAttention(Reader* reader, AttentionConfig* attention) {
   reader->Int("num_key_value_heads", 1, kMaxLayers, &attention->num_kv_heads);
   reader->Int("head_dim", 2, kMaxDimension, &attention->head_dim);
   reader->Int("sliding_window", 1, kMaxPositions, &attention->sliding_window);
-  reader->RefuseNull("sliding_window");  // transformers has no mask for null
+  // transformers cannot build an attention mask with a null window
+  reader->RefuseNull("sliding_window");
   reader->Positive("query_pre_attn_scalar", &attention->query_pre_attn_scalar);
   reader->Positive("attn_logit_softcapping", &attention->logit_softcap);
   if (attention->head_dim % 2 != 0) {
@@ -288,7 +290,7 @@ void RefuseQuantization(Reader* reader) {
 void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   std::string type = "gemma3_text";
   reader->Text("model_type", &type);
-  if (type != "gemma3_text") reader->Refuse("model_type", type, "is not a Gemma 3 text model");
+  if (type != "gemma3_text") reader->Refuse("model_type", type, "must be gemma3_text");
   ReadSizes(reader, config);
   ReadAttention(reader, &config->attention);
   ReadLayerTypes(reader, config);
@@ -306,7 +308,7 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   RefuseQuantization(reader);
 }
 
-// Reads the options of transformers' QuantizedCache and ignores those of other caches.
+// Reads the options of the class QuantizedCache of transformers; ignores options of other caches.
 void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) {
   if (!cache.is_object()) return reader->Refuse("cache_config", cache, "must be an object");
   constexpr std::pair<const char*, const char*> kOptions[] = {{"nbits", "bits"},
@@ -324,22 +326,22 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
   }
 }
 
-// Training guides set use_cache to false, and checkpoints keep the value. It controls how
-// transformers computes, and says nothing about stored prefixes.
+// use_cache controls only how transformers computes, and is unrelated to stored prefixes. Training
+// guides set it to false, and many checkpoints still contain this value.
 void NoteUseCache(const Json& json, const std::string& file, std::vector<std::string>* notes) {
   const Json& text = JsonAt(json, {"text_config"});
   for (const Json* value : {&JsonAt(json, {"use_cache"}), &JsonAt(text, {"use_cache"})}) {
     if (*value != false) continue;
-    notes->push_back(
-        absl::StrCat(file,
-                     ": use_cache = false is ignored: it disables transformers' own cache"
-                     " for training; prefixes are still kept and restored"));
+    notes->push_back(absl::StrCat(
+        file,
+        ": use_cache = false is ignored: it is an option for training with transformers;"
+        " this worker still caches prefixes"));
     return;
   }
 }
 
-// A field of generation_config.json that changes transformers' answer, and the neutral value (1 or
-// 0 for a boolean) that changes nothing.
+// A field of generation_config.json that changes the output of transformers and that this worker
+// does not apply. `neutral`: the value that changes nothing (for a boolean 1 or 0).
 struct UnappliedField {
   const char* name;
   double neutral = std::numeric_limits<double>::quiet_NaN();
@@ -385,33 +387,33 @@ void NoteUnapplied(const Json& json, const std::string& file, std::vector<std::s
     const Json& value = JsonAt(json, {field.name});
     if (ChangesNothing(value, field.neutral)) continue;
     notes->push_back(absl::StrCat(file, ": ", field.name, " = ", JsonExcerpt(value),
-                                  " is ignored: each request sets its own options"));
+                                  " is ignored: give this option in each request"));
   }
 }
 
 // --- GGUF ---
 
-// Gemma 3's own vocabulary; its GGUF files name only <eos>.
+// The end-of-turn token of Gemma 3's vocabulary; GGUF files of Gemma 3 declare only <eos> as end.
 constexpr int64_t kGemmaVocabulary = 262144;
 constexpr int32_t kGemmaEndOfTurn = 106;
-// Numbers of layers that identify the sizes with constants of their own.
+// Gemma 3 1B and 27B have special constants (in ConfigOf); the number of layers identifies them.
 constexpr int kLayersOf1B = 26, kLayersOf27B = 62;
 constexpr int kLongContext = 131072;
 
-// Collects numbers of a header's fields under the names of config.json.
+// Collects numeric fields of a GGUF header under the field names of config.json.
 class GgufFields {
  public:
   explicit GgufFields(const GgufHeader& header) : header_(header) {}
 
-  // Takes the first field of `theirs` that exists, else `otherwise`; if that is null too, sets
-  // nothing.
+  // Stores the first existing field of `theirs` under the name `ours`. If no field exists, stores
+  // `otherwise`, unless it is null.
   void Take(const char* ours, std::initializer_list<const char*> theirs, Json otherwise = {}) {
     for (const char* name : theirs) {
       const GgufValue& value = header_.Field(name);
       if (std::holds_alternative<std::monostate>(value)) continue;
       if (const auto* real = std::get_if<double>(&value)) {
         if (!(std::abs(*real) <= std::numeric_limits<float>::max())) return Refuse(name);
-        // Restores the decimal number that became this float32.
+        // Restores the decimal number that was rounded to this float32.
         const std::string shortest = absl::StrCat(static_cast<float>(*real));
         otherwise = std::strtod(shortest.c_str(), nullptr);
       } else if (const auto* natural = std::get_if<uint64_t>(&value)) {
@@ -427,7 +429,7 @@ class GgufFields {
   }
   void Refuse(const char* name) {
     status.Update(absl::InvalidArgumentError(absl::StrCat(
-        header_.file->path, ": field ", name, " has a value that no Gemma 3 model has")));
+        header_.file->path, ": field ", name, " is missing or has an unsupported value")));
   }
   int Int(const char* name) const {
     const auto found = json.find(name);
@@ -448,15 +450,15 @@ void TakeRopes(const GgufHeader& header, GgufFields* fields) {
   const bool is_none = header.FieldIs(kType, "none");
   const bool is_open = std::holds_alternative<std::monostate>(header.Field(kType));
   if (!is_open && !is_none && !header.FieldIs(kType, "linear")) fields->Refuse(kType);
-  // Ollama's files omit the scaling; all sizes with the long context have it.
+  // Ollama's files omit the RoPE scaling factor; all model sizes with the long context need it.
   const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && is_open;
   fields->Take("factor", {"rope.scaling.factor"}, is_long ? 8.0 : 1.0);
   if (!is_none && fields->json["factor"] != 1.0)
     fields->json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", fields->json["factor"]}};
 }
 
-// Returns a header's fields as config.json would have them, with the architecture's defaults for
-// missing fields.
+// Returns a GGUF header's fields in the form of config.json. Missing fields get the defaults of the
+// Gemma 3 architecture.
 absl::StatusOr<Json> ConfigOf(const GgufHeader& header) {
   GgufFields fields(header);
   fields.Take("hidden_size", {"embedding_length"});
@@ -483,7 +485,8 @@ absl::StatusOr<Json> ConfigOf(const GgufHeader& header) {
   }
   TakeRopes(header, &fields);
   const int layers = fields.Int("num_hidden_layers"), heads = fields.Int("num_attention_heads");
-  if (layers == kLayersOf1B) fields.json["sliding_window"] = 512;  // Google's file says 1,024
+  if (layers == kLayersOf1B)
+    fields.json["sliding_window"] = 512;  // Google's file wrongly has 1,024
   fields.json["query_pre_attn_scalar"] = layers == kLayersOf27B && heads > 0
                                              ? Json(fields.Int("hidden_size") / heads)
                                              : fields.json["head_dim"];
@@ -519,19 +522,20 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
   Reader top(*root, file);
   top.TokenIds("eos_token_id", &config.eos_token_ids);
   if (const Json* weights = top.Find("transformers_weights"))
-    top.Refuse("transformers_weights", *weights, "is not supported: name it model.safetensors");
+    top.Refuse("transformers_weights", *weights, "is not supported: rename to model.safetensors");
   if (const Json* text = top.Find("text_config")) {
     if (!text->is_object()) top.Refuse("text_config", *text, "must be an object");
     std::string type = "gemma3";
     top.Text("model_type", &type);
-    if (type != "gemma3") top.Refuse("model_type", type, "is not a Gemma 3 model");
+    if (type != "gemma3") top.Refuse("model_type", type, "must be gemma3");
     if (!top.status().ok()) return top.status();
     config.nested = true;
     RefuseQuantization(&top);
     Reader reader(*text, file);
     ReadText(&reader, file, &config);
     if (!reader.status().ok()) return reader.status();
-    // As in transformers 5, only the outer field counts; the default is true.
+    // As in transformers 5, the field in text_config is ignored; the default of the outer field is
+    // true.
     config.tie_word_embeddings = true;
     top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
   } else {
@@ -543,7 +547,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     absl::StatusOr<Json> generation = ParseObject(*generation_json, generation_file);
     if (!generation.ok()) return generation.status();
     Reader reader(*generation, generation_file);
-    // Replaces the model's ids, as in transformers.
+    // The ids of generation_config.json replace the ids of config.json, as in transformers.
     if (reader.Find("eos_token_id") != nullptr) config.eos_token_ids.clear();
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);

@@ -16,7 +16,7 @@
 namespace hearth {
 
 absl::StatusOr<int> OpenModelFile(const std::string& path) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  // O_NONBLOCK: opening a pipe must not wait until a process opens it for writing.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size > max_bytes) return too_large();
   std::string text;
-  text.reserve(size);  // exact: growing would double the memory
+  text.reserve(size);  // reserve the exact size; growing the string would double the memory
   char piece[1 << 16];
   ssize_t bytes = 0;
   while ((bytes = read(*fd, piece, sizeof(piece))) > 0) {
@@ -64,11 +64,11 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
 }
 
 void WriteCacheFile(const std::string& path, absl::string_view text) {
-  std::error_code ignored;  // if this fails, so does opening the file
+  std::error_code ignored;  // if this fails, open fails too
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  // Processes in different containers may have the same id.
+  // The pid is not enough: processes in different containers may have the same pid.
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".", absl::GetCurrentTimeNanos());
-  // Users who share the folder read each other's files.
+  // Mode 0644: users with a common cache folder read files that other users wrote.
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return;
   const bool is_whole = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());

@@ -21,7 +21,7 @@ absl::Status ModelJsonBuilder::Parse(absl::string_view text) {
 
 bool ModelJsonBuilder::key(string_t& name) {
   const auto [at, is_new] = open_.back()->emplace(name, nullptr);
-  if (!is_new) return Fail(absl::StrCat("names ", JsonExcerpt(name), " twice"));
+  if (!is_new) return Fail(absl::StrCat("has the key ", JsonExcerpt(name), " twice"));
   place_ = &*at;
   keys_.back() = std::move(name);
   return true;
@@ -62,7 +62,7 @@ bool ModelJsonBuilder::Add(Json value) {
 
 bool ModelJsonBuilder::Begin(Json value) {
   if (open_.size() == kMaxJsonLevels)
-    return Fail(absl::StrCat("has more than ", kMaxJsonLevels, " levels"));
+    return Fail(absl::StrCat("has more than ", kMaxJsonLevels, " nested levels"));
   if (!Add(std::move(value))) return false;
   open_.push_back(added_);
   keys_.emplace_back();

@@ -1,14 +1,16 @@
-// Parses the JSON files of a model's or an adapter's folder, and gives typed access to the values.
+// Parses the JSON files in the folder of a model or an adapter.
 //
-// The parse is one pass, linear in the text's length; nlohmann's parse with a callback walks all
-// elements of the parent at the end of each object. No function here throws.
-// Thread safety: a builder belongs to one thread; the functions are pure.
-// Ownership: a builder owns the value until Take.
+// Parsing is a single pass, linear in the length of the text; nlohmann's parser with a callback is
+// not, because after each object it iterates over all elements of the parent. No function in this
+// file throws.
+// Thread safety: one thread at a time uses a builder; the functions are pure.
+// Ownership: a builder owns the parsed value until Take.
 // Invariants:
-//   1. A parsed value has at most kMaxJsonLevels levels: copying, comparing or printing a value
-//      recurses once for each level.
-//   2. It has at most kMaxJsonValues values, counted before each is allocated.
-//   3. No object names a key twice.
+//   1. A parsed value has at most kMaxJsonLevels nested levels, because copying, comparing
+//      and printing a value are recursive.
+//   2. A parsed value has at most kMaxJsonValues values; the limit is checked before each
+//   allocation.
+//   3. No object has the same key twice.
 #ifndef HEARTH_WORKER_MODEL_MODEL_JSON_H_
 #define HEARTH_WORKER_MODEL_MODEL_JSON_H_
 
@@ -27,13 +29,13 @@ namespace hearth {
 
 inline constexpr size_t kMaxJsonLevels = 64;
 // Gemma 3's tokenizer_config.json has 51,000 values. A value takes at most 160 bytes in addition to
-// its text, so all take at most 84 MB.
+// its text, so 2^19 values take at most 84 MB.
 inline constexpr size_t kMaxJsonValues = size_t{1} << 19;
 
-// Builds a value from the events of a parse. A subclass may handle events itself.
+// Builds a JSON value from parser events. A subclass may override event methods.
 class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // kInvalidArgument: the text is not JSON, or exceeds a limit. REQUIRES: this is the first call.
+  // kInvalidArgument: the text is not JSON, or exceeds a limit. Call at most once.
   absl::Status Parse(absl::string_view text);
   nlohmann::json Take() { return std::move(root_); }
 
@@ -53,9 +55,9 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::detail::exception& error) override;
 
  protected:
-  // Returns whether the next value lies below these keys.
+  // Returns whether `keys` is the path to the next value.
   bool IsAt(std::initializer_list<absl::string_view> keys) const;
-  // Ends the parse with this error. Returns false.
+  // Stops the parse with this error, and returns false.
   bool Fail(const std::string& what);
 
  private:
@@ -64,21 +66,22 @@ class ModelJsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool End();
 
   nlohmann::json root_;
-  std::vector<nlohmann::json*> open_;  // the open lists and objects around the next value
-  std::vector<std::string> keys_;      // for each of them its last key; empty for a list
-  nlohmann::json* place_ = nullptr;    // place of the next value of an object
+  std::vector<nlohmann::json*> open_;  // the lists and objects that enclose the next value
+  std::vector<std::string> keys_;      // for each element of open_: its last key; empty for a list
+  nlohmann::json* place_ = nullptr;    // where the next value of an object is stored
   nlohmann::json* added_ = nullptr;    // the value added last
   size_t values_ = 0;
   absl::Status status_;
 };
 
-// kInvalidArgument: as ModelJsonBuilder. The message names no file.
+// Parses a text. kInvalidArgument: the text is not JSON, or exceeds a limit; the message names no
+// file.
 absl::StatusOr<nlohmann::json> ParseModelJson(absl::string_view text);
 
-// Returns the value at a path of objects; null if there is none.
+// Returns the value at a path of keys; null if there is none.
 const nlohmann::json& JsonAt(const nlohmann::json& json, std::initializer_list<const char*> path);
 
-// Returns the value for a message: one line of at most 200 bytes.
+// Returns the value as text for an error message: one line of at most 200 bytes.
 std::string JsonExcerpt(const nlohmann::json& value);
 
 }  // namespace hearth

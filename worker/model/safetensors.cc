@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A header lists names and shapes: 27B's is under 200 KB. The format allows 100 MB, which would
-// take a gigabyte when parsed.
+// A header lists names and shapes; that of Gemma 3 27B has less than 200 KB. The format allows 100
+// MB, and parsing such a header would take 1 GB of memory.
 constexpr uint64_t kMaxHeaderBytes = uint64_t{8} << 20;
 constexpr size_t kMaxRank = 8;
 
@@ -36,11 +36,12 @@ std::optional<ElementType> TypeFromText(const std::string& text) {
   return std::nullopt;
 }
 
-// Fills `view` from one header entry; the file's data section begins at `data_begin`.
+// Fills `view` from the header entry of one tensor. `data_begin`: offset of the file's data
+// section.
 absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_bytes,
                         TensorView* view) {
   const std::string tensor = absl::StrCat("tensor ", view->name, ": ");
-  if (!entry.is_object()) return Bad(view->file, tensor + "entry is not an object");
+  if (!entry.is_object()) return Bad(view->file, tensor + "its entry must be an object");
   const Json& dtype = JsonAt(entry, {"dtype"});
   const Json& shape = JsonAt(entry, {"shape"});
   const Json& offsets = JsonAt(entry, {"data_offsets"});
@@ -55,7 +56,7 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
     if (!size.is_number_unsigned()) return Bad(view->file, tensor + "shape is malformed");
     const uint64_t value = size.get<uint64_t>();
     if (value > INT64_MAX || __builtin_mul_overflow(elements, value, &elements)) {
-      return Bad(view->file, tensor + "shape overflows");
+      return Bad(view->file, tensor + "shape is too large");
     }
     view->shape.push_back(static_cast<int64_t>(value));
   }
@@ -68,15 +69,15 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(elements, element_bytes, &bytes) ||
       (element_bytes != 0 && bytes != end - begin)) {
-    return Bad(view->file, absl::StrCat(tensor, end - begin, " bytes do not fit shape ",
-                                        view->ShapeText(), " of ", view->dtype_text));
+    return Bad(view->file, absl::StrCat(tensor, end - begin, " bytes do not match shape ",
+                                        view->ShapeText(), " of dtype ", view->dtype_text));
   }
   view->offset = data_begin + begin;
   view->bytes = end - begin;
   return absl::OkStatus();
 }
 
-// Checks that the tensors fill the data section: no overlap, no gap, no remainder.
+// Checks that the tensors exactly fill the data section: no overlap, no gap, no unused bytes.
 absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_t data_bytes,
                            std::vector<const TensorView*> views) {
   std::sort(views.begin(), views.end(), [](const TensorView* a, const TensorView* b) {
@@ -93,7 +94,7 @@ absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_
     before = absl::StrCat("tensor ", view->name);
   }
   const uint64_t rest = data_begin + data_bytes - end;
-  if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " have no tensor"));
+  if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " are unused"));
   return absl::OkStatus();
 }
 
@@ -104,8 +105,8 @@ absl::StatusOr<Json> ParseHeader(const std::string& file, const std::string& tex
   return header;
 }
 
-// Returns the files that an index names. The tensors it names are ignored: each file's own header
-// lists its tensors.
+// Returns the file names in an index (model.safetensors.index.json). The tensor names in the index
+// are ignored, because the header of each file lists its tensors.
 absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (!text.ok()) return text.status();
@@ -116,7 +117,7 @@ absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   std::set<std::string> files;
   for (const auto& [tensor, file] : map.items()) {
     const auto* name = file.get_ptr<const std::string*>();
-    // A plain name: an index must not lead out of its folder.
+    // The name must have no slash, so that an index cannot refer to files outside its folder.
     if (name == nullptr || name->empty() || name->find('/') != std::string::npos) {
       return Bad(path, absl::StrCat("weight_map of ", tensor, " is not a file name"));
     }
@@ -125,8 +126,9 @@ absl::StatusOr<std::set<std::string>> ReadIndex(const std::string& path) {
   return files;
 }
 
-// Returns the parts ("model-00001-of-00002.safetensors") of a folder without an index: all parts
-// that the first part's name implies. Empty: the folder has none.
+// For a folder without an index: returns the names of all files of a sharded checkpoint
+// ("model-00001-of-00002.safetensors"), as implied by the first file that is found. Returns an
+// empty set if the folder has no such file.
 absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
   std::set<std::string> files;
   std::error_code failed;
@@ -146,7 +148,7 @@ absl::StatusOr<std::set<std::string>> ListParts(const std::string& folder) {
     if (files.count(name) == 0)
       return Bad(absl::StrCat(folder, "/", name),
                  absl::StrCat("is part of another checkpoint than ", *files.begin(),
-                              ": remove one of the two, or add an index"));
+                              "; remove one of the two checkpoints"));
   }
   return files;
 }
@@ -245,9 +247,9 @@ absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
   TensorFiles result;
   for (const std::string& part : *parts) {
     if (absl::Status s = result.Add(absl::StrCat(model_dir, "/", part)); !s.ok()) {
-      return absl::Status(
-          s.code(), absl::StrCat(s.message(), " (", has_index ? index : model_dir,
-                                 has_index ? " names it)" : " has other parts of the model)"));
+      return absl::Status(s.code(), absl::StrCat(s.message(), " (", has_index ? index : model_dir,
+                                                 has_index ? " lists this file)"
+                                                           : " has other parts of the model)"));
     }
   }
   return result;

@@ -1,6 +1,7 @@
-// SequenceKv: the engine's interface to one sequence's keys and values, for every kind of model.
+// SequenceKv: the engine's interface to the keys and values of one sequence, for every kind of
+// model.
 //
-// Thread safety: none; one thread at a time. Ownership: it owns its memory, or shares it.
+// Thread safety: none; one thread at a time. Ownership: a SequenceKv owns its memory or shares it.
 #ifndef HEARTH_WORKER_MODEL_SEQUENCE_KV_H_
 #define HEARTH_WORKER_MODEL_SEQUENCE_KV_H_
 
@@ -16,21 +17,23 @@ class SequenceKv {
  public:
   virtual ~SequenceKv() = default;
 
-  // The number of tokens that are done.
+  // Returns the number of tokens whose keys and values are computed.
   virtual int length() const = 0;
-  // Returns the first position that a layer holds: 0 for global layers. Local layers keep the rows
-  // of the latest step and the W-1 rows before it readable until the next step or restore.
+  // Returns the first position whose keys and values a layer still has; it is 0 for global layers.
+  // A local layer has at least the positions of the latest step and the W-1 positions before that
+  // step, until the next step or restore.
   virtual int first_held(int layer) const = 0;
-  // Returns the bytes of done and held rows from position `from` on.
+  // Returns the bytes of the computed rows that are still in memory, from position `from` on.
   virtual uint64_t held_bytes(int from) const = 0;
-  // Copies rows [begin, end) of one layer into `slice`: [K,V][kv_head][token][head_dim] with
-  // `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
-  // unchanged. `slice` is host memory; device memory is copied. REQUIRES: the rows are held;
-  // slice_begin <= begin <= end <= slice_begin + slice_tokens.
+  // Copies the rows of positions [begin, end) of one layer to `slice`, in host memory:
+  // [K,V][kv_head][token][head_dim] with `slice_tokens` tokens. Position t is copied to token index
+  // t - slice_begin; other tokens are unchanged. Rows in device memory are copied too. REQUIRES:
+  // first_held(layer) <= begin; slice_begin <= begin <= end <= slice_begin + slice_tokens.
   virtual void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                        std::byte* slice) const = 0;
-  // Returns the bytes of an object of a whole chunk without a copy; they never change. Null if its
-  // rows are not all done and held, or have another layout. In device memory if is_on_device().
+  // Returns the bytes of an object that covers a whole chunk, without copying; the bytes never
+  // change. Returns null if some of its rows are not computed, are no longer in memory, or have
+  // another layout. If is_on_device(), the address is in device memory.
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;

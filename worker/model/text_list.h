@@ -1,8 +1,8 @@
-// TextList: a list of many short texts, in one buffer.
+// TextList: a list of many short strings in one buffer.
 //
-// A text takes its bytes and 4 more. A std::string takes 32 bytes and, above 15 bytes, an
-// allocation.
-// Thread safety: as std::vector. Invariant: all texts together have less than 4 GiB.
+// Each string takes its bytes plus 4 bytes. A std::string would take 32 bytes, plus an allocation
+// if it is longer than 15 bytes.
+// Thread safety: like std::vector. Invariant: the strings together have less than 4 GiB.
 #ifndef HEARTH_WORKER_MODEL_TEXT_LIST_H_
 #define HEARTH_WORKER_MODEL_TEXT_LIST_H_
 
@@ -17,7 +17,8 @@ namespace hearth {
 
 class TextList {
  public:
-  // Adds a text of `bytes` bytes; the caller writes them before the next call.
+  // Adds a string of `bytes` bytes and returns its address. The caller writes the bytes before the
+  // next call.
   char* Add(size_t bytes) {
     const size_t begin = texts_.size();
     assert(bytes <= UINT32_MAX - begin);
@@ -28,7 +29,7 @@ class TextList {
   void Add(std::string_view text) { text.copy(Add(text.size()), text.size()); }
 
   size_t size() const { return ends_.size(); }
-  // Valid until the next Add. REQUIRES: at < size().
+  // The result is valid until the next Add. REQUIRES: at < size().
   std::string_view operator[](size_t at) const {
     assert(at < ends_.size());
     const size_t begin = at == 0 ? 0 : ends_[at - 1];
@@ -37,7 +38,7 @@ class TextList {
 
  private:
   std::string texts_;
-  std::vector<uint32_t> ends_;  // end of each text in texts_
+  std::vector<uint32_t> ends_;  // offset in texts_ of the end of each string
 };
 
 }  // namespace hearth

@@ -12,8 +12,8 @@
 namespace hearth {
 namespace {
 
-// How long a thread spins before it sleeps. Waking a sleeping thread takes tens of microseconds. A
-// longer spin could occupy the core of the thread that it waits for.
+// Time that a thread spins before it sleeps. Waking a sleeping thread takes tens of microseconds. A
+// longer spin could occupy the core that another thread of the pool needs.
 constexpr std::chrono::microseconds kLookFor{100};
 constexpr int kPausesBetweenClocks = 32;
 
@@ -32,8 +32,9 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// A waiting thread increments sleeping_ before its last check of the condition. A thread that
-// changes the condition does so before it reads sleeping_. So at least one of them sees the other.
+// No wake-up is lost: a waiting thread increments sleeping_ before its last check of the condition,
+// and a thread that makes the condition true does so before it reads sleeping_. Therefore the
+// waiting thread sees the condition, or the other thread sees the sleeper.
 template <typename Condition>
 void ThreadPool::WaitUntil(const Condition& holds) {
   const auto give_up = std::chrono::steady_clock::now() + kLookFor;
@@ -51,13 +52,14 @@ void ThreadPool::WaitUntil(const Condition& holds) {
 
 void ThreadPool::WakeSleepers() {
   if (sleeping_.load() == 0) return;
-  // Taking the lock waits until a sleeper between its last check and its wait has begun to wait.
+  // If a thread is between its last check and its wait, the lock delays notify_all until that
+  // thread waits.
   { std::lock_guard<std::mutex> lock(sleep_mutex_); }
   wake_.notify_all();
 }
 
-// Returns the phase of task `number`; -1 if the slots change during the search or no longer contain
-// the number.
+// Returns the index in slots_ of the phase to which task `number` belongs. Returns -1 if no slot
+// contains the number, because the slots belong to a later sequence or are changing.
 int ThreadPool::FindPhase(int64_t number, int* hint) const {
   const int count = slot_count_.load(std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
@@ -72,9 +74,9 @@ int ThreadPool::FindPhase(int64_t number, int* hint) const {
   return -1;
 }
 
-// Runs task `number` if its phase has begun; otherwise waits until it begins. If the
-// compare-exchange succeeds, all slot values read before belong to the task's sequence: the
-// sequence could not have ended without this task.
+// Runs task `number` if its phase has begun; otherwise waits until the phase begins. If the
+// compare-exchange succeeds, all slot values read before it belong to the task's sequence, because
+// that sequence cannot end before this task has run.
 void ThreadPool::TakeOrWait(int64_t number, int thread, int* hint) {
   const int phase = FindPhase(number, hint);
   if (phase < 0) return;

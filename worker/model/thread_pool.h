@@ -1,13 +1,14 @@
-// ThreadPool: a fixed set of threads that run one sequence of loops at a time; the caller's thread
-// is one of them.
+// ThreadPool: a fixed set of threads that run one sequence of parallel loops at a time. The calling
+// thread is one of the threads.
 //
-// Tasks are handed out one by one, so a core slowed down by another process takes fewer tasks.
-// Neither the next loop nor the return to the caller waits for a thread without a task. Any thread
-// may run any task, so a task's result must not depend on its thread. An idle thread spins for
-// about 100 us, because loops follow one another within microseconds, and then sleeps.
+// Each thread takes one task at a time, so a core that another process slows down takes fewer
+// tasks. A loop begins when all tasks of the previous loop have ended; it does not wait for threads
+// without a task. Any thread may run any task, so the result of a task must not depend on its
+// thread. An idle thread spins for about 100 us and then sleeps, because loops follow each other
+// within microseconds.
 //
-// Thread safety: any thread may call; concurrent calls run one after the other. Do not call from
-// inside a task.
+// Thread safety: methods may be called from any thread; concurrent calls run one after the other.
+// REQUIRES: no call from inside a task.
 #ifndef HEARTH_WORKER_MODEL_THREAD_POOL_H_
 #define HEARTH_WORKER_MODEL_THREAD_POOL_H_
 
@@ -27,13 +28,13 @@ namespace hearth {
 class ThreadPool {
  public:
   using Task = absl::FunctionRef<void(int64_t task, int thread)>;
-  // One loop of a sequence.
+  // One parallel loop of a sequence.
   struct Phase {
     int64_t tasks;
     Task task;
   };
 
-  // `threads` includes the caller of Run. REQUIRES: threads >= 1.
+  // `threads`: number of threads, including the thread that calls Run. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -44,21 +45,23 @@ class ThreadPool {
   // Calls task(i, thread) for each i in [0, tasks), with thread in [0, threads()). Returns when all
   // calls have returned. Tasks must not throw.
   void Run(int64_t tasks, Task task);
-  // As Run for each phase in order. The thread that ends a phase begins the next one, even if the
-  // caller's thread is not running. Tasks see the results of the previous phase.
+  // Runs a sequence of loops, each like Run. A loop begins when the previous loop has ended; its
+  // tasks read the results of the previous loop. The thread that ends a loop can begin the next
+  // loop, even while the calling thread is not scheduled.
   void RunPhases(absl::Span<const Phase> phases);
 
-  // Returns the physical cores that this process may use, at least 1.
+  // Returns the number of physical cores that this process may use, at least 1.
   static int PhysicalCores();
 
  private:
-  // A phase as the threads see it. Task numbers increase across all sequences and are never reused:
-  // taking a number succeeds only within its own sequence.
+  // A phase (loop) as the threads read it. Task numbers increase over all sequences and are never
+  // reused, so a thread cannot take a task number of a sequence that has ended.
   struct PhaseSlot {
     std::atomic<int64_t> begin{0}, end{0};
     std::atomic<const Task*> task{nullptr};
   };
-  static constexpr int kPhaseSlots = 256;  // longer sequences run in several pieces
+  // a longer sequence runs in several pieces of at most this many phases
+  static constexpr int kPhaseSlots = 256;
 
   void Work(int thread);
   void RunPiece(absl::Span<const Phase> phases);
@@ -69,14 +72,15 @@ class ThreadPool {
   void WakeSleepers();
 
   std::vector<std::thread> workers_;
-  std::mutex run_mutex_;  // held while a sequence runs
+  std::mutex run_mutex_;  // held during a call of RunPhases
 
-  // Written by the thread that runs a sequence, while no task can be taken; then it raises end_.
+  // Written by the calling thread while no task can be taken; tasks can be taken once it raises
+  // end_.
   std::array<PhaseSlot, kPhaseSlots> slots_;
   std::atomic<int> slot_count_{0};
-  std::atomic<int64_t> end_{0};   // tasks below this number may be taken
-  std::atomic<int64_t> next_{0};  // the next task to take
-  std::atomic<int64_t> done_{0};  // tasks done; phases end in order
+  std::atomic<int64_t> end_{0};   // tasks with numbers below this may be taken
+  std::atomic<int64_t> next_{0};  // number of the next task to take
+  std::atomic<int64_t> done_{0};  // number of tasks that have ended; phases end in order
   std::atomic<bool> stop_{false};
 
   std::mutex sleep_mutex_;

@@ -23,14 +23,14 @@ namespace hearth {
 
 namespace {
 
-// Bytes of a tensor that are hashed at once: large enough that the tree of digests costs nothing,
-// small enough that several threads share one tensor.
+// Bytes of a tensor that are hashed as one piece: large enough that combining the digests costs
+// little, and small enough that several threads can hash one tensor.
 constexpr size_t kLeafBytes = size_t{4} << 20;
 
 constexpr char kEmbedding[] = "embed_tokens.weight", kHead[] = "lm_head.weight";
 
-// Removes the names of the modules around the text model: transformers' classes, PEFT
-// ("base_model."), torch.compile and distributed training put such names in front.
+// Removes the module names before the tensor's name in the text model: the prefixes of
+// transformers' classes, of PEFT ("base_model."), of torch.compile and of distributed training.
 absl::string_view BareName(absl::string_view name) {
   constexpr absl::string_view kHolders[] = {"model.", "language_model.", "base_model.", "module.",
                                             "_orig_mod."};
@@ -44,15 +44,15 @@ bool StartsWithAny(absl::string_view name, std::initializer_list<absl::string_vi
                      [name](absl::string_view prefix) { return absl::StartsWith(name, prefix); });
 }
 
-// Takes tensors out of a checkpoint by canonical name.
+// Takes tensors from a checkpoint by canonical name, and records the first error.
 class Finder {
  public:
   explicit Finder(const TensorFiles& files) : files_(files) {
     for (const auto& [name, view] : files.tensors()) {
       const auto [other, is_new] = rest_.emplace(BareName(name), &view);
       if (is_new) continue;
-      Refuse(absl::StrCat(view.file, ": tensors ", other->second->name, " and ", name, " are both ",
-                          other->first, " of the text model; remove one"));
+      Refuse(absl::StrCat(view.file, ": tensors ", other->second->name, " and ", name,
+                          " are both the tensor ", other->first, " of the text model; remove one"));
     }
   }
 
@@ -72,7 +72,7 @@ class Finder {
     out->name = name;
     used_.push_back(*out);
   }
-  // Returns null if there is no such tensor, or it was taken.
+  // Returns null if the checkpoint has no such tensor, or if Take or Remove has removed it.
   const TensorView* Find(const std::string& name) const {
     const auto found = rest_.find(name);
     return found == rest_.end() ? nullptr : found->second;
@@ -88,7 +88,7 @@ class Finder {
   void Refuse(const std::string& message) { status_.Update(absl::InvalidArgumentError(message)); }
   const absl::Status& status() const { return status_; }
   std::vector<TensorView> TakeUsed() { return std::move(used_); }
-  // The tensors that were not taken, by canonical name.
+  // The tensors that have not been taken, by canonical name.
   const std::map<std::string, const TensorView*>& rest() const { return rest_; }
 
  private:
@@ -119,8 +119,8 @@ void TakeLayer(Finder* finder, const ModelConfig& config, int layer, LayerTensor
   finder->Take(base + "post_feedforward_layernorm.weight", {hidden}, &out->post_feedforward_norm);
 }
 
-// Returns whether two tensors have the same bytes. A read error counts as different; loading then
-// reports it.
+// Returns whether two tensors have the same bytes. If a read fails, returns false; loading the
+// tensor then reports the error.
 bool AreEqual(const TensorView& a, const TensorView& b) {
   if (a.type != b.type || a.bytes != b.bytes) return false;
   std::vector<char> of_a(kLeafBytes), of_b(kLeafBytes);
@@ -135,7 +135,8 @@ bool AreEqual(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-// Takes the head. A tied model's head is the embedding, unless its own head tensor differs from it.
+// Takes the output matrix (lm_head). With tied weights it is the embedding, unless the file has an
+// lm_head with other values.
 void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
   result->tied = config.tie_word_embeddings;
   const TensorView* head = finder->Find(kHead);
@@ -143,8 +144,8 @@ void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
     result->tied = AreEqual(*head, result->embedding);
     result->notes.push_back(
         absl::StrCat("tensor ", head->name,
-                     result->tied ? " ignored: it equals the embedding"
-                                  : " is used: the config ties it to the embedding, but their "
+                     result->tied ? " is ignored: it equals the embedding"
+                                  : " is used: the config ties it to the embedding, but its "
                                     "values differ"));
     if (result->tied) finder->Remove(kHead);
   }
@@ -152,15 +153,16 @@ void TakeHead(const ModelConfig& config, Finder* finder, ModelTensors* result) {
   if (!result->tied) finder->Take(kHead, {config.vocab_size, config.hidden_size}, &result->head);
 }
 
-// If a tensor of the text model was not taken, checkpoint and config disagree: an error. Other
-// tensors, and rotary frequencies in old files, change nothing: notes name them.
+// Returns an error if the text model has a tensor that was not taken, because checkpoint and config
+// disagree. All other tensors, and rotary frequencies in old files, have no effect; they are only
+// mentioned in notes.
 absl::Status CheckRest(const Finder& finder, std::vector<std::string>* notes) {
   constexpr size_t kShown = 5;
   int vision = 0;
   std::vector<absl::string_view> unused;
   for (const auto& [name, view] : finder.rest()) {
     if (StartsWithAny(name, {"vision_tower.", "multi_modal_projector.", "v.", "mm."})) {
-      ++vision;  // "v." and "mm.": in Ollama's files
+      ++vision;  // prefixes "v." and "mm.": vision tensors in Ollama's files
     } else if (StartsWithAny(name, {"layers.", "embed_tokens.", "norm.", "lm_head."}) &&
                !absl::EndsWith(name, "rotary_emb.inv_freq")) {
       return absl::InvalidArgumentError(absl::StrCat(view->file, ": tensor ", view->name,
@@ -169,11 +171,11 @@ absl::Status CheckRest(const Finder& finder, std::vector<std::string>* notes) {
       unused.push_back(view->name);
     }
   }
-  if (vision > 0) notes->push_back(absl::StrCat(vision, " vision tensors skipped: text only"));
+  if (vision > 0) notes->push_back(absl::StrCat(vision, " vision tensors are ignored: text only"));
   if (!unused.empty()) {
     const size_t shown = std::min(unused.size(), kShown);
     notes->push_back(
-        absl::StrCat("tensors outside the text model are not used (", unused.size(),
+        absl::StrCat("tensors outside the text model are ignored (", unused.size(),
                      "): ", absl::StrJoin(unused.begin(), unused.begin() + shown, ", "),
                      shown < unused.size() ? ", ..." : ""));
   }
@@ -202,7 +204,7 @@ absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelCo
   Finder finder(files);
   ModelTensors result;
   const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
-  // safetensors' save_model writes only one of two tied tensors: the first by name.
+  // The function save_model of safetensors writes only one of two tied tensors: the first by name.
   if (config.tie_word_embeddings && finder.Find(kEmbedding) == nullptr)
     finder.Rename(kHead, kEmbedding);
   finder.Take(kEmbedding, {vocab, hidden}, &result.embedding);
@@ -224,7 +226,7 @@ namespace {
 
 constexpr absl::Duration kMinFileAge = absl::Seconds(2);
 
-// SHA-256 over a list of fields.
+// Computes SHA-256 over a sequence of fields.
 class Hasher {
  public:
   explicit Hasher(absl::string_view tag) { Text(tag); }
@@ -244,7 +246,8 @@ class Hasher {
   Sha256Stream stream_;
 };
 
-// One line for each file: everything that changes when its bytes may have changed.
+// Returns one line for a file: the metadata that changes whenever the file's bytes may have
+// changed.
 std::string StampText(const struct stat& info) {
   return absl::StrCat("file ", info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
                       absl::ToUnixNanos(absl::TimeFromTimespec(info.st_mtim)), " ",
@@ -254,19 +257,20 @@ std::string StampText(const struct stat& info) {
 std::string IdentityOf(const TensorFiles& files, const std::vector<TensorView>& tensors) {
   std::string text = "hearth.weights.cache.v1\n";
   for (const auto& file : files.files()) absl::StrAppend(&text, StampText(file->opened));
-  // The config decides which tensors count, for example with tied embeddings.
+  // The digest covers only the tensors that the config selects, for example with tied embeddings.
   for (const TensorView& tensor : tensors) absl::StrAppend(&text, "tensor ", tensor.name, "\n");
   return text;
 }
 
-// The cache record of files with this identity: the digest, a checksum, the identity.
+// Returns the text of a cache record: the digest, a checksum of the record, the identity of the
+// files.
 std::string RememberedText(absl::string_view digest_hex, const std::string& identity) {
   const std::string check = DigestHex(Sha256(absl::StrCat(digest_hex, "\n", identity)));
   return absl::StrCat(digest_hex, "\n", check, "\n", identity);
 }
 
 std::optional<Digest> ReadRemembered(const std::string& path, const std::string& identity) {
-  // Read one byte more than a record has: a longer file is not a record.
+  // Read one byte more than a record has, so that a longer file does not match.
   const size_t bytes = RememberedText(std::string(2 * sizeof(Digest), '0'), identity).size();
   const absl::StatusOr<std::string> text = ReadModelFile(path, bytes + 1);
   if (!text.ok()) return std::nullopt;
@@ -321,7 +325,7 @@ absl::Status WeightsReader::Read(absl::Span<TensorView* const> tensors) {
     for (; leaf != leaves.end() && leaf->tensor == tensor; ++leaf) {
       if (!leaf->is_read) {
         return absl::DataLossError(absl::StrCat(tensor->file, ": tensor ", tensor->name,
-                                                " cannot be read: its disk fails, or the file "
+                                                " cannot be read: the disk failed, or the file "
                                                 "was changed while the model was loaded"));
       }
       hasher.Bytes(DigestBytes(leaf->digest));
@@ -348,7 +352,7 @@ absl::StatusOr<Digest> WeightsReader::Finish(absl::Time now) {
     struct stat info {};
     if (fstat(file->fd, &info) != 0 || StampText(info) != StampText(file->opened)) {
       return absl::AbortedError(
-          absl::StrCat(file->path, ": changed while the model was loaded: start again"));
+          absl::StrCat(file->path, ": changed while the model was loaded; start the worker again"));
     }
     newest = std::max(newest, absl::TimeFromTimespec(info.st_ctim));
   }

@@ -157,7 +157,7 @@ TEST_F(GgufTest, InconsistentHeaderIsRefused) {
   EXPECT_THAT(ErrorOf(file), HasSubstr("lie outside the file"));
   file = GgufBytes();
   file.tensors[0].sizes = {uint64_t{1} << 40, uint64_t{1} << 40};
-  EXPECT_THAT(ErrorOf(file), HasSubstr("overflows"));
+  EXPECT_THAT(ErrorOf(file), HasSubstr("is empty or too large"));
   file.tensors[0].sizes = {33, 1};
   EXPECT_THAT(ErrorOf(file), HasSubstr("whole number of blocks"));
   file.tensors[0].sizes = {1, 1, 1, 1, 1};
@@ -172,9 +172,9 @@ TEST_F(GgufTest, InconsistentHeaderIsRefused) {
   const std::string endless = Number(kList) + Number(kText) + Number(uint64_t{1} << 60);
   EXPECT_THAT(ErrorOf(GgufBytes().Set("a", endless)), HasSubstr("exceeds the header"));
   const std::string of_lists = Number(kList) + Number(kList) + Number(uint64_t{1});
-  EXPECT_THAT(ErrorOf(GgufBytes().Set("a", of_lists)), HasSubstr("an unsupported type"));
-  EXPECT_THAT(ErrorOf(GgufBytes().Set("a b", U32(1))), HasSubstr("not printable ASCII"));
-  EXPECT_THAT(ErrorOf(GgufBytes().Set("general.alignment", U32(24))), HasSubstr("alignment: 24"));
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("a", of_lists)), HasSubstr("the type is not supported"));
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("a b", U32(1))), HasSubstr("must be printable ASCII"));
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("general.alignment", U32(24))), HasSubstr("alignment 24"));
 }
 
 TEST_F(GgufTest, MissingTensorErrorNamesFile) {

@@ -252,13 +252,13 @@ TEST(ModelJson, InvalidOrDeepJsonIsRefused) {
   EXPECT_EQ(error(R"({"a": [1, -2, 0.5, null, true, "x", {"a": {}}], "b": []})"), "");
   EXPECT_EQ(*ParseModelJson(R"({"a": [1, {"b": [2, {}]}, 3]})"),
             nlohmann::json::parse(R"({"a": [1, {"b": [2, {}]}, 3]})"));
-  EXPECT_EQ(error(R"({"a": 1, "a": 1})"), "names \"a\" twice");
-  EXPECT_EQ(error(R"({"a": {"b\n": 1, "b\n": 1}})"), "field \"a\": names \"b\\n\" twice");
+  EXPECT_EQ(error(R"({"a": 1, "a": 1})"), "has the key \"a\" twice");
+  EXPECT_EQ(error(R"({"a": {"b\n": 1, "b\n": 1}})"), "field \"a\": has the key \"b\\n\" twice");
   EXPECT_EQ(error(R"({"a": 1)"), "is not JSON at byte 8");
   EXPECT_THAT(error("{\"a\": \"\xff\"}"), HasSubstr("is not JSON"));
   EXPECT_THAT(error("[1e999]"), HasSubstr("is not JSON"));
   EXPECT_EQ(error(std::string(64, '[') + std::string(64, ']')), "");
-  EXPECT_EQ(error(std::string(65, '[') + std::string(65, ']')), "has more than 64 levels");
+  EXPECT_EQ(error(std::string(65, '[') + std::string(65, ']')), "has more than 64 nested levels");
   EXPECT_EQ(JsonExcerpt(std::string(300, 'x')).size(), 200u);
 }
 

@@ -117,7 +117,7 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
   WriteAll(folder_.File("adapter_config.json"), "{\"use_dora\": " + deep + "}");
   const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
   EXPECT_THAT(std::string(loaded.status().message()),
-              HasSubstr("field \"use_dora\": has more than 64 levels"));
+              HasSubstr("field \"use_dora\": has more than 64 nested levels"));
 }
 
 TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {

@@ -248,7 +248,7 @@ TEST(ModelConfig, IgnoredFieldsAreNoted) {
               ElementsAre(HasSubstr("f.json: use_cache = false")));
   EXPECT_THAT(
       notes("{}", R"({"repetition_penalty": 1.3, "do_sample": false, "stop_strings": ["###"]})"),
-      ElementsAre("g.json: do_sample = false is ignored: each request sets its own options",
+      ElementsAre("g.json: do_sample = false is ignored: give this option in each request",
                   HasSubstr("repetition_penalty = 1.3 is ignored"),
                   HasSubstr("stop_strings = [\"###\"] is ignored")));
 }

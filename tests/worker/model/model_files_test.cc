@@ -122,7 +122,7 @@ TEST_F(CheckpointTest, DeepJsonErrorNamesFile) {
   EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr(file_));
   WriteAll(file_, SafetensorsBytes("{\"a\": " + deep("shape", kLevels) + "}", ""));
   EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()),
-              HasSubstr("header field \"a\": has more than 64 levels"));
+              HasSubstr("header field \"a\": has more than 64 nested levels"));
   std::filesystem::remove(file_);
   WriteAll(file_ + ".index.json", deep("weight_map", kLevels));
   EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr("weight_map"));
@@ -195,7 +195,7 @@ TEST_F(CheckpointTest, DuplicateTensorNameIsRefused) {
   WriteAll(file_, parts.Bytes());
   EXPECT_THAT(LoadError(),
               AllOf(HasSubstr("language_model.model.norm.weight and model.norm.weight"),
-                    HasSubstr("are both norm.weight")));
+                    HasSubstr("are both the tensor norm.weight")));
 }
 
 // safetensors' save_model writes only one of two tied tensors.
@@ -221,8 +221,8 @@ TEST_F(CheckpointTest, NotesNameUnusedTensors) {
   const auto gemma = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   EXPECT_THAT((*gemma)->notes(),
-              ElementsAre("3 vision tensors skipped: text only",
-                          "tensors outside the text model are not used (2): "
+              ElementsAre("3 vision tensors are ignored: text only",
+                          "tensors outside the text model are ignored (2): "
                           "model.layers.0.self_attn.rotary_emb.inv_freq, v_head.summary.weight"));
   for (const char* name :
        {"model.layers.0.vision_tower.weight", "model.layers.4.mlp.up_proj.weight",
@@ -273,7 +273,7 @@ TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   WriteAll(file_, parts.Bytes());
   const auto tied = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(tied.ok()) << tied.status();
-  EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight ignored")));
+  EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight is ignored")));
 }
 
 // Digests cached across starts.

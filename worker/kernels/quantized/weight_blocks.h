@@ -3,8 +3,8 @@
 // The value of an element (d and m are float16 numbers; all other numbers are small integers):
 //   Q8_0, Q4_0, Q5_0   32 values   d * q
 //   Q4_1, Q5_1         32 values   d * q + m
-//   Q4_K, Q5_K         256 values  (d * scale) * q - (m * least), one scale and one least for each
-//   32 Q6_K               256 values  (d * scale) * q, one scale for each 16
+//   Q4_K, Q5_K         256 values  (d * scale) * q - (m * least), one scale and least for each 32
+//   Q6_K               256 values  (d * scale) * q, one scale for each 16
 // Every product is exact in float32, so only the final sum is rounded.
 //
 // Thread safety: pure functions. All functions REQUIRE whole blocks and the mode that float_mode.h
