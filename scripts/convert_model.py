@@ -22,7 +22,7 @@ from fetch_model import MODEL, SCRIPTS, check_disk, say
 from gguf_file import GgufFile
 
 CONFIG_FOLDER = SCRIPTS / "data" / "gemma-3-270m"
-DISK_BYTES_MIN = 560_000_000  # 536 MB and 5 MB, rounded up
+DISK_BYTES_MIN = 560_000_000  # weights 536 MB, tokenizer 5 MB; rounded up
 
 TENSOR_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -66,7 +66,8 @@ def convert_weights(source, path):
         name = hugging_face_name(tensor.name)
         blocks = tensor.blocks()
         if "norm" in name:
-            blocks = (values - 1.0 for values in blocks)  # llama.cpp stores 1+w, Hugging Face w
+            # GGUF files store 1 + w, Hugging Face files store w.
+            blocks = (values - 1.0 for values in blocks)
         array = arrays[name] = numpy.empty(numpy.prod(tensor.shape, dtype=int), numpy.uint16)
         end = 0
         for values in blocks:

@@ -16,7 +16,7 @@ fetch_cuda() {
   local dir=$1 root=$1/nvcc/nvidia/cu13
   pip_into "$dir/nvcc" "$CUDA_TOOLKIT"
   chmod +x "$root"/bin/* "$root"/nvvm/bin/*
-  # The names under which CMake looks for them in a toolkit.
+  # Makes links with the names under which CMake looks for the libraries of a toolkit.
   ln -sf libcudart.so.13 "$root/lib/libcudart.so"
   ln -sfn lib "$root/lib64"
   mkdir -p "$root/include/cccl"

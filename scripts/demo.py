@@ -39,7 +39,8 @@ def say(text):
 
 
 class Prompts:
-    """The shared prefix and its endings as token ids; random ids if the model has no tokenizer."""
+    """The prompts: a shared prefix and two endings, as token ids. If the model has no tokenizer,
+    the ids are random."""
 
     def __init__(self, cluster, address):
         model = cluster.ctl("model", "--worker", address)
@@ -186,7 +187,7 @@ def print_table(rows, min_speedup):
 
 
 def closing(rows, prefix_tokens, ok, min_speedup):
-    """Returns one sentence: what the demo showed, or which rows failed."""
+    """Returns one sentence: the result of the demo, or the rows that failed."""
     warm = [row for row in rows if row["expected"] == "warm"]
     low, high = (f(row["speedup"] for row in warm) for f in (min, max))
     if ok:

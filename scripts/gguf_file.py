@@ -15,12 +15,12 @@ import numpy
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# Types of a field's value. FORMATS has the types of fixed size.
+# Types of a field's value. FORMATS has the types with a fixed size.
 BOOL, STRING, ARRAY = 7, 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "?", 10: "Q", 11: "q",
            12: "d"}
 ALIGNMENT = 32
-# Values dequantised at a time: few enough that numpy's results stay in the CPU caches.
+# Values to dequantise at a time: few enough that numpy's results stay in the CPU caches.
 BLOCK_VALUES = 1 << 18
 
 
@@ -40,7 +40,7 @@ class Tensor:
 
 
 class GgufFile:
-    """A GGUF file. `fields`: {name: value}; `tensors`: in the file's order."""
+    """A GGUF file. `fields`: {name: value}; `tensors`: in the order of the file."""
 
     def __init__(self, path):
         with open(path, "rb") as file:

@@ -18,7 +18,8 @@ FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data
 
 # --- pack ---
 
-# Keeps torch's headers and the three libraries that are linked; deletes its device code.
+# Fetches torch; keeps its headers and the three libraries that are linked, and deletes its device
+# code.
 fetch() {
   fetch_cuda "$DEPS" "$TORCH_VERSION" --no-deps
   find "$DEPS/python/torch/lib" -type f -not -name libtorch.so -not -name libtorch_cpu.so \
@@ -26,8 +27,8 @@ fetch() {
 }
 
 configure_kit() {
-  # DT_RPATH (no RUNPATH), which also applies to the libraries' own dependencies. PRE_TEST: programs
-  # are not run here to list their tests.
+  # Uses DT_RPATH instead of RUNPATH, because it also applies to the dependencies of libraries.
+  # PRE_TEST: tests are listed when they run, not during the build.
   local options
   mapfile -t options < <(cuda_options "$DEPS")
   # shellcheck disable=SC2016
@@ -44,7 +45,8 @@ make_digests() {
   rm -r "$models"
 }
 
-# Copies the programs' libraries, except torch's and those of every system with a compiler.
+# Copies the libraries of the programs, except torch's and those that every system with a compiler
+# has.
 copy_libraries() {
   local system='lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|torch.*|c10.*|cu.*|gomp)\.so|ld-linux'
   mkdir -p "$KIT/lib"

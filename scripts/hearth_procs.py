@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 
-START_TIMEOUT_S = 180  # long, for a cold page cache and a first digest of the weights
+START_TIMEOUT_S = 180  # long enough for a cold page cache and a first digest of the weights
 STOP_TIMEOUT_S = 20
 
 
@@ -53,7 +53,8 @@ class Process:
                                           stdin=subprocess.DEVNULL)
         try:
             self.address = self._wait_ready()
-        except BaseException:  # also Ctrl-C: no Cluster knows this process yet
+        # Also on Ctrl-C: the process is not yet in a Cluster, which would end it.
+        except BaseException:
             self.kill()
             raise
 
@@ -62,7 +63,8 @@ class Process:
         return "http://" + self._page_files[page].read_text().strip()
 
     def status_field(self, name):
-        """Returns a number from /proc/PID/status; memory is in KiB. VmHWM is the peak of VmRSS."""
+        """Returns a number from /proc/PID/status; memory is in KiB. VmRSS: resident now; VmHWM: its
+        peak."""
         status = pathlib.Path(f"/proc/{self.popen.pid}/status").read_text()
         return int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE).group(1))
 
@@ -143,7 +145,7 @@ class Cluster:
         return objects[-1] if objects else {}
 
     def generate(self, address, token_ids, *flags, max_new_tokens=1):
-        # Without --wait, one failed connect ends hearthctl; it can fail on a busy machine.
+        # --wait retries: on a busy machine, the first connect can fail.
         return self.ctl("generate", "--worker", address, "--wait", "10", "--token-ids",
                         ",".join(map(str, token_ids)), "--max-new-tokens", max_new_tokens,
                         "--ignore-eos", *flags)

@@ -30,7 +30,7 @@ check_dockerfiles() {
     xargs -0 -r "$VENV/bin/hadolint"
 }
 
-# Lint needs neither torch nor a build. BUILD_PACKAGES is planned because it has Python.
+# Lint needs neither torch nor a build, but it needs Python, which is in BUILD_PACKAGES.
 plan_lint() {
   check_system
   plan_packages "$BUILD_PACKAGES" "$LINT_PACKAGES"

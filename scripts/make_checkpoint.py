@@ -107,7 +107,8 @@ def make_tensors(config, arguments):
     dtype = DTYPES[arguments.dtype]
 
     def draw(shape):
-        # Scaled by the width: with small weights, the logits of small models hardly differ.
+        # Scales random weights by the width, because with too small weights all logits would be
+        # nearly equal.
         scale = 0.2 if len(shape) == 1 else shape[-1] ** -0.5
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
 

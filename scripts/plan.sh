@@ -20,7 +20,7 @@ plan_line() {
   PLAN_DISK_MB=$((PLAN_DISK_MB + $3))
 }
 
-# run_plan: prints the plan, if it is more than an ordinary build, and runs it.
+# run_plan: prints the plan, unless it is an ordinary build, and runs it.
 run_plan() {
   ((${#PIECES[@]})) || return 0
   check_disk

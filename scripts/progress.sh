@@ -23,7 +23,7 @@ weigh_piece() {
   PIECE_COUNT["$1"]=
 }
 
-# Sets WEIGHT_MS to the weight of all pieces together.
+# Sets WEIGHT_MS to the sum of the weights of all pieces.
 sum_weights() {
   local name
   WEIGHT_MS=0
@@ -71,7 +71,7 @@ measure_progress() {
     read_count "$name"
     [[ -z ${PIECE_COUNT[$name]} ]] || continue
     most=$((PIECE_WEIGHT_MS[$name] * CREDIT_PERCENT_MAX / 100))
-    # Pieces that run in parallel share the processors.
+    # Divides by the number of running pieces, because they share the processors.
     PIECE_CREDIT_MS[$name]=$((PIECE_CREDIT_MS[$name] + passed * 1000 / pace / running))
     ((PIECE_CREDIT_MS[$name] <= most)) || PIECE_CREDIT_MS[$name]=$most
   done
@@ -97,7 +97,7 @@ running_texts() {
 # minutes NAME MS: sets NAME to "1:24".
 minutes() { printf -v "$1" '%d:%02d' $(($2 / 60000)) $(($2 / 1000 % 60)); }
 
-# Updates at most once a second, because it reads the log of each running compilation.
+# Updates the display at most once a second, because it reads the log of each running compilation.
 show_progress() {
   read_clock
   local second=$(((NOW_MS - WORK_BEGAN_MS) / 1000))
@@ -125,14 +125,15 @@ expected_text() {
 
 draw_line() {
   local elapsed line width=0
-  # Read each time: the window may be resized.
+  # Reads the window's width each time, because the window may be resized.
   { read -r _ width < <(stty size <&7 2>/dev/null) || true; } 7>&1
   ((width > 1)) || width=80
   width=$((width - 1))
   minutes elapsed "$ELAPSED_MS"
   expected_text
   line="  $elapsed$EXPECTED_TEXT  $RUNNING_TEXTS"
-  # Padded, to erase the rest of a longer line; cut to the width, because \r cannot undo a wrap.
+  # Pads the line to erase a longer line before it. Cuts it to the width, because \r cannot return
+  # over a line break.
   printf '\r%-*s' "$width" "${line:0:width}"
   SHOWN_WIDTH=$width
 }

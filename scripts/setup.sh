@@ -96,7 +96,7 @@ has_browser() {
   command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null
 }
 
-# The browser is only for one test: a failed installation is not an error.
+# A failed installation of the browser is no error, because only one test needs it.
 install_browser() {
   install_packages chromium-headless-shell || echo "the status page is not tested in a browser"
 }
@@ -108,7 +108,7 @@ plan_browser() {
   piece browser "a browser" 10 apt install_browser
 }
 
-# Without a browser, that test is shown as skipped.
+# Prints that the test that needs a browser will be skipped.
 say_without_browser() {
   has_browser || say "  NO BROWSER: the status page is not tested in a browser" \
     "(apt-get install chromium-headless-shell)"
@@ -124,8 +124,8 @@ pip_install() {
     "${PINS[@]}" "$@"
 }
 
-# The virtual environment is complete if pip's RECORD exists, the last file to be written. Does not
-# start Python, because each run of ./hearth checks this.
+# Succeeds if the virtual environment is complete: pip writes its RECORD file last. Does not start
+# Python, to be fast, because each run of ./hearth calls this.
 has_venv() { [[ -x $PYTHON ]] && compgen -G "$VENV/lib/*/site-packages/pip-*/RECORD" >/dev/null; }
 
 make_venv() {
@@ -178,8 +178,8 @@ plan_python() {
   fi
 }
 
-# Plans the further packages for tests, lint and benchmarks. After the piece torch, because only one
-# pip may work in the virtual environment at a time.
+# Plans the additional Python packages for tests, lint and benchmarks. They are installed after
+# torch, because only one pip may change the virtual environment at a time.
 plan_test_python() {
   plan_venv
   python_holds requirements-test requirements-test.txt requirements-peft.txt && return
@@ -189,7 +189,7 @@ plan_test_python() {
 }
 
 # Writes the bytecode of the modules that tests import. Tests run with -B, which writes no bytecode,
-# so each would spend 3.5 s on compiling these modules.
+# so without this each test would compile these modules for 3.5 s.
 write_bytecode() {
   env -u PYTHONDONTWRITEBYTECODE "$PYTHON" \
     -c 'import torch, transformers; transformers.Gemma3ForCausalLM'
@@ -224,7 +224,7 @@ make_checkpoint() {
   "$PYTHON" "$ROOT/scripts/convert_model.py" --gguf "$MODEL" --out "$CHECKPOINT"
 }
 
-# Plans the model as a folder for transformers, with which tests and benchmarks compare.
+# Plans the model as a folder for transformers. Tests and benchmarks compare with transformers.
 plan_checkpoint() {
   local want
   plan_model
@@ -239,7 +239,7 @@ plan_checkpoint() {
     stamped "$STAMPS/checkpoint" "$want" make_checkpoint
 }
 
-# Plans everything that a build needs. The model is planned separately: a build does not need it.
+# Plans everything that a build needs. A build does not need the model, which is planned separately.
 plan_tools() {
   check_system
   plan_packages "$BUILD_PACKAGES"

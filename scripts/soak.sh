@@ -28,7 +28,7 @@ seeds=${3:-300}
 flips=${4:-5000}
 moments=${5:-1000}
 simulated=${6:-7200}
-# The simulation stops after this many failed seeds.
+# The simulation stops after this many seeds have failed.
 MOST_FAILED=20
 
 # simulate SECONDS: runs one seed after the other until the time is up. The history of a failed seed
@@ -40,7 +40,7 @@ simulate() {
   echo "simulation: $1 s of seeds from $first"
   while ((SECONDS - began < $1 && ${#failed[@]} < MOST_FAILED)); do
     log=$keep/seed-$seed.log status=0
-    # A seed takes one or two seconds; a seed that hangs counts as failed.
+    # The timeout stops a seed that hangs; most seeds take one or two seconds.
     HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
       --gtest_filter='*NoInvariant*' >"$log" 2>&1 || status=$?
     if ((status == 0)); then
@@ -72,7 +72,8 @@ for kind in $kinds; do
   cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" >/dev/null
   ninja -C "$folder" hearth_soak
-  # ASan keeps freed memory to catch late uses; a small quarantine lets memory growth show.
+  # ASan keeps freed memory in a quarantine, to catch late uses. A small quarantine lets a test see
+  # memory growth.
   export ASAN_OPTIONS=quarantine_size_mb=16 LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp
   export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/scripts/tsan.supp
   echo "$kind: RAM only"

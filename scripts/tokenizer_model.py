@@ -7,7 +7,7 @@ Python messages for it. Field numbers are from sentencepiece_model.proto.
 import struct
 
 SPACE_MARK = "\u2581"
-FIRST_FREE_ID = 4  # after <pad>, <eos>, <bos>, <unk>
+FIRST_FREE_ID = 4  # the first id after <pad>, <eos>, <bos> and <unk>
 
 # The token types of GGUF and of SentencePiece.
 GGUF_NORMAL, GGUF_UNKNOWN, GGUF_CONTROL, GGUF_USER_DEFINED, GGUF_UNUSED, GGUF_BYTE = range(1, 7)
@@ -18,7 +18,7 @@ PAD_ID, EOS_ID, BOS_ID, UNK_ID = range(4)
 
 def _varint(value):
     if value < 0:
-        value += 1 << 64  # int32 fields sign-extend to 64 bits
+        value += 1 << 64  # protobuf encodes a negative int32 as 64 bits
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -90,6 +90,6 @@ def model_proto(tokens, scores, types):
         _bytes(1, b"identity")
         + _number(3, 0)  # add_dummy_prefix
         + _number(4, 0)  # remove_extra_whitespaces
-        + _number(5, 1)  # escape_whitespaces: a space is matched as U+2581
+        + _number(5, 1)  # field 5, escape_whitespaces: a space is matched as U+2581
     )
     return bytes(out + _bytes(2, trainer) + _bytes(3, normalizer))

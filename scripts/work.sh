@@ -5,11 +5,11 @@
 # AFTER are done. It runs in its own process group, with its full output in build/log/NAME.log. If a
 # piece fails, the others are ended, the tail of its log is shown, and the shell exits.
 
-# The names of the pieces in the order they were added, and their properties by name.
+# PIECES: the names in the order of `piece` calls. The other arrays: {name: property}.
 PIECES=()
 declare -gA PIECE_TEXT PIECE_AFTER PIECE_COMMAND PIECE_STATE PIECE_PID PIECE_BEGAN_MS
 POLL_S=0.2
-# Polls between the signals INT, TERM and KILL: the time for a piece to clean up.
+# Polls to wait after INT and after TERM, so that a piece can clean up before KILL.
 END_POLLS=25
 
 # Sets NOW_MS to the current time, without starting a process.
@@ -36,8 +36,8 @@ run_work() {
   ((${#PIECES[@]})) || return 0
   mkdir -p "$LOG_DIR"
   begin_progress
-  # A plain command, not a condition: inside a condition, bash ignores `set -e`, also in the
-  # subshells of the pieces.
+  # A plain command: inside a condition, bash would ignore `set -e`, also in the subshells of the
+  # pieces.
   begin_ready_pieces
   while ((UNFINISHED)); do
     sleep "$POLL_S"
@@ -72,8 +72,9 @@ begin_ready_pieces() {
 begin_piece() {
   local name=$1 log=$LOG_DIR/$1.log
   : >"$log"
-  # Its own process group (set -m), so that signals reach its children too. Without the trap on INT,
-  # bash would run the next command if a command handles the interrupt and exits normally.
+  # set -m gives the piece its own process group, so that signals reach its children too. The trap
+  # ends the subshell on INT: otherwise bash would run the next command if a command handles INT and
+  # exits normally.
   set -m
   (
     set -euo pipefail

@@ -10,7 +10,8 @@ from hearth_cache.errors import DataLoss, InvalidRequest
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
 
 Question = Union[str, Sequence[int]]
-SAMPLES_MAX = 1024  # above any worker's limit: a wrong sample number must not fill memory
+# More samples than any worker allows. Limits memory if a message has a wrong sample number.
+SAMPLES_MAX = 1024
 
 FINISH_REASONS = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
@@ -25,19 +26,21 @@ class Sample:
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])  # of token_ids, if requested
-    finish_reason: str = ""  # length, eos or stop
+    # Log probabilities of token_ids, if requested.
+    logprobs: list[float] = field(default_factory=list[float])
+    finish_reason: str = ""  # one of length, eos and stop
 
 
 @dataclass
 class Answer:
-    """An answer so far. `started` and `finished` are the worker's complete messages."""
+    """An answer, which may be incomplete. `started` and `finished` are the worker's messages."""
 
-    request_id: str  # the id in the logs of worker and store; for save_state()
+    request_id: str  # identifies the request in logs, and for save_state()
     samples: list[Sample] = field(default_factory=lambda: [Sample()])
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # tokens of the prompt that were restored, not computed
-    source_tier: str = "none"  # slowest source of them: worker, gpu, host, disk or shared
+    cached_tokens: int = 0  # prompt tokens that were restored instead of computed
+    # Slowest tier of the restored tokens: worker, gpu, host, disk or shared.
+    source_tier: str = "none"
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
     published: Optional[inference_pb2.Published] = None
@@ -58,7 +61,7 @@ class Answer:
 
     def take(self, message: inference_pb2.GenerateResponse
              ) -> Optional[inference_pb2.GeneratedToken]:
-        """Adds a message of the stream; returns its token, if it has one."""
+        """Adds a message of the stream. Returns the token in the message, or None."""
         kind = message.WhichOneof("message")
         if kind == "started":
             self.started = message.started
@@ -91,7 +94,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of ask(), with its answer or its error. Other questions are not affected."""
+    """The outcome of one question of ask(): an answer, or an error that ends only this question."""
 
     number: int
     question: Question
@@ -113,7 +116,7 @@ class Cache:
 
 
 def tier_name(tier: store_stats_pb2.Tier) -> str:
-    """Returns the tier's name; the number of a tier that this version does not know."""
+    """Returns the tier's name; for a tier that this version does not know, its number."""
     if tier not in store_stats_pb2.Tier.values():
         return str(tier)
     return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()

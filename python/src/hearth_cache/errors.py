@@ -40,7 +40,7 @@ class Unauthenticated(HearthError, code=grpc.StatusCode.UNAUTHENTICATED):
 
 
 class PermissionDenied(HearthError, code=grpc.StatusCode.PERMISSION_DENIED):
-    """The caller may not do this, or not for this tenant."""
+    """The caller may not make this call, or not for this tenant."""
 
 
 class NotFound(HearthError, code=grpc.StatusCode.NOT_FOUND):
@@ -48,11 +48,11 @@ class NotFound(HearthError, code=grpc.StatusCode.NOT_FOUND):
 
 
 class PreconditionFailed(HearthError, code=grpc.StatusCode.FAILED_PRECONDITION):
-    """The server is not set up for this call: the message says what is missing."""
+    """The server is not configured for this call; the message says what is missing."""
 
 
 class Busy(HearthError, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
-    """A limit is reached for now; retry after `retry_after_s`."""
+    """A limit of the server is reached; retry after `retry_after_s`."""
 
 
 class Unavailable(HearthError, code=grpc.StatusCode.UNAVAILABLE):
@@ -72,7 +72,7 @@ class DataLoss(HearthError, code=grpc.StatusCode.DATA_LOSS):
 
 
 class Conflict(HearthError, code=grpc.StatusCode.ABORTED):
-    """The key is stored with other bytes, which stay."""
+    """The store has other bytes under this key and keeps them."""
 
 
 def from_call(call: Any, address: str, request_id: str) -> HearthError:
@@ -80,7 +80,8 @@ def from_call(call: Any, address: str, request_id: str) -> HearthError:
     said: dict[str, Union[str, bytes]] = dict(call.trailing_metadata() or ())
     code, details = call.code(), call.details() or call.code().name
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
-        code = grpc.StatusCode.INVALID_ARGUMENT  # gRPC's size limit: a retry cannot succeed
+        # GRPC refused the message's size: a retry cannot succeed.
+        code = grpc.StatusCode.INVALID_ARGUMENT
     kind = _CLASSES.get(code, HearthError)
     retry_after_s = _seconds(said.get("retry-after-ms")) if kind is Busy else None
     made = kind(f"{address}: {details}", request_id, retry_after_s,
@@ -104,6 +105,6 @@ def _field(details: Union[str, bytes, None]) -> str:
             for detail in status_pb2.Status.FromString(details).details:
                 if detail.Unpack(request) and request.field_violations:
                     return str(request.field_violations[0].field)
-    except DecodeError:  # without details; the call's own error is raised
+    except DecodeError:  # unreadable details: report the call's error without them
         pass
     return ""

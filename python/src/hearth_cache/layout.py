@@ -19,14 +19,15 @@ from hearth_cache.v1 import cache_store_pb2
 
 FieldValue = Union[int, float, str]
 
-GLOBAL, LOCAL = 0, 1  # groups: layers with full attention, and with a sliding window
+GLOBAL, LOCAL = 0, 1  # layer groups: full attention (global), sliding window (local)
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _TEXT, _INTEGER, _NUMBER = 1, 2, 3
 
 
 @dataclass(frozen=True, order=True)
 class ObjectId:
-    """Keys and values of the tokens [begin, begin + tokens) in the layers of one group."""
+    """Identifies an object: keys and values of the tokens [begin, begin + tokens) in the layers of
+    one group."""
 
     begin: int
     tokens: int
@@ -47,7 +48,7 @@ class _Layers:
     chunk_tokens: int
 
     def __post_init__(self) -> None:
-        # Without a window, local layers would restore no tokens, and answers would be wrong.
+        # Without a window, no tokens of local layers would be restored, and answers would be wrong.
         if set(self.layer_types) - {"g", "l"} or not self.layer_types:
             raise ValueError(f'layer_types must be letters g and l; got "{self.layer_types}"')
         if "l" in self.layer_types and self.window < 1:
@@ -82,7 +83,8 @@ class _Layers:
 
 @dataclass(frozen=True)
 class Layout(_Layers):
-    """A slice is one layer of an object: [K, V][kv_head][token][head_dim], little endian."""
+    """Layout of objects in rows. A slice is one layer of an object: [K,
+    V][kv_head][token][head_dim], little endian."""
 
     layer_types: str
     window: int
@@ -106,8 +108,9 @@ class Layout(_Layers):
 
 @dataclass(frozen=True)
 class PageLayout(_Layers):
-    """A slice is one layer's page of one block of an engine, as the engine wrote it. Objects are
-    whole blocks, and only engines with the same fingerprint can read the pages."""
+    """Layout of objects in pages. A slice is one layer's page of one block, in the form that the
+    engine uses. Objects are whole blocks, and only engines with the same fingerprint can read the
+    pages."""
 
     layer_types: str
     window: int
@@ -126,8 +129,8 @@ AnyLayout = Union[Layout, PageLayout]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Everything except the tokens that decides the bytes of keys and values. Engines with equal
-    fingerprints share prefixes; Explain names a field in which two fingerprints differ."""
+    """Everything except the tokens that determines the bytes of keys and values. Engines with equal
+    fingerprints share prefixes. If two fingerprints differ, Explain names a field that differs."""
 
     layout: AnyLayout
     fields: tuple[tuple[str, FieldValue], ...]
@@ -135,9 +138,9 @@ class Fingerprint:
     @classmethod
     def of(cls, layout: AnyLayout, more: Mapping[str, FieldValue],
            exactness: str = "portable") -> Fingerprint:
-        """Adds to the layout's fields the fields `more`: the engine, its version, the digest of the
-        weights and so on. `exactness`: "portable": results are equal within rounding;
-        "invariant": the bits depend only on the tokens."""
+        """Makes a fingerprint of the layout's fields and the fields `more`: the engine, its
+        version, the digest of the weights and so on. `exactness`: "portable": results are equal
+        within rounding; "invariant": the bits depend only on the tokens."""
         fields: dict[str, FieldValue] = {**layout.fields(), "exactness": exactness}
         taken = sorted(fields.keys() & more.keys())
         if taken:

@@ -40,9 +40,9 @@ Prompt = Union[str, Sequence[int], Sequence[Message]]
 
 
 class PromptOptions(TypedDict, total=False):
-    breakpoints: Sequence[int]  # token positions, or byte offsets of a text
-    omit_generation_prompt: bool  # for a chat: leave its last message unfinished
-    strict: bool  # for a chat: control tokens in its messages are plain text
+    breakpoints: Sequence[int]  # positions in tokens or, for a text, in bytes
+    omit_generation_prompt: bool  # for a chat: leave the last message unfinished
+    strict: bool  # for a chat: treat control tokens in messages as plain text
 
 
 class PrefillOptions(PromptOptions, total=False):
@@ -51,8 +51,8 @@ class PrefillOptions(PromptOptions, total=False):
     durability: Durability
     ttl_s: Optional[int]
     adapter: str
-    keep_s: int  # seconds during which the prefix is evicted last within the tenant
-    priority: int  # -8 to 8: each step doubles its value within the tenant
+    keep_s: int  # seconds during which other prefixes of the tenant are evicted first
+    priority: int  # -8 to 8: each step doubles the prefix's value in eviction
 
 
 class GenerateOptions(PrefillOptions, total=False):
@@ -147,5 +147,5 @@ def prefill_request(prompt: inference_pb2.PromptInput,
 
 def _value(name: str, value: Any) -> Any:
     if name == "stop" and isinstance(value, str):
-        return [value]  # else each letter would be a stop text
+        return [value]  # a string is a sequence too: each letter would be a stop text
     return f"{_ENUMS[name]}_{value.upper()}" if name in _ENUMS else value

@@ -33,14 +33,14 @@ from hearth_cache.v1 import cache_store_pb2
 torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
-STEP_TOKENS = 1024  # tokens in one step of a prefill; bounds the memory for activations
+STEP_TOKENS = 1024  # prefill tokens computed in one step; limits activation memory
 SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
-_BEGUN = "_hearth_fingerprint"  # a cache's attribute: the model's fingerprint at its beginning
-# Options of generate() with which a restored cache would change the answer, and their harmless
-# values. In assisted generation, transformers 5.23 computes the prompt again after the cache.
-# Hidden states and attentions of restored tokens are not computed. The other options bring their
-# own loop or cache, or change the prompt.
+_BEGUN = "_hearth_fingerprint"  # attribute of a cache: the model's fingerprint when it was made
+# {option of generate(): its harmless values}. With any other value, a restored cache would change
+# the answer. In assisted generation, transformers 5.23 computes the prompt again after the cache.
+# Hidden states and attentions of restored tokens are not computed. The other options use a
+# different loop or cache, or change the prompt.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "assistant_early_exit": (), "assistant_model": (),
     "cache_implementation": ("dynamic", "hybrid"), "constraints": (), "custom_generate": (),
@@ -52,13 +52,13 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
 _HARMLESS = {"attention_mask", "tokenizer", *_TOKEN_TYPES, *_REFUSED}
 
-Ids = Any  # token ids, or a tensor of one row
-Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, token, head_dim]
+Ids = Any  # a list of token ids, or a tensor with one row
+Rows = list[tuple[Any, Any]]  # for each layer (keys, values), each [1, kv_head, token, head_dim]
 
 
 class _Layers:
-    """Collects the rows of a fetch while they come: for each layer an array
-    [K, V][1][kv_head][token][bytes of head_dim]."""
+    """Collects the rows of a fetch as slices arrive: for each layer an array [K,
+    V][1][kv_head][token][bytes of head_dim]."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -78,7 +78,7 @@ class _Layers:
         self._fetched = fetched
         self._begins = [min((one.begin for one in fetched.objects if one.group == group),
                                  default=0) for group in (GLOBAL, LOCAL)]
-        # Allocated by torch: numpy asks for huge pages, which is slow on a machine without them.
+        # Memory from torch, because numpy requests huge pages, which is slow where there are none.
         self._layers = [
             torch.empty((2, 1, self._layout.kv_heads,
                          fetched.usable_tokens - self._begins["gl".index(kind)], self._row_bytes),
@@ -93,8 +93,8 @@ class _Layers:
 
 
 class PrefixCache(Closing):
-    """Restores and keeps the prefixes of one model. `store`: a Store, or its address. If the store
-    fails, load() and generate() find nothing, and `failures` counts it; save() and prefill() raise
+    """Restores and stores the prefixes of one model. `store`: a Store, or its address. If the store
+    fails, load() and generate() find nothing and increment `failures`; save() and prefill() raise
     the error. Thread safety: none."""
 
     def __init__(self, model: Any, store: Union[Store, str], *, chunk_tokens: int = 128,
@@ -102,7 +102,7 @@ class PrefixCache(Closing):
         self._model, self._tenant, self._chunk_tokens = model, tenant, chunk_tokens
         self._store = Store(store, deadline_s=SAVE_DEADLINE_S, retries=0) \
             if isinstance(store, str) else store
-        self._store.connect()  # while the weights are read
+        self._store.connect()  # connects to the store while the weights are read
         self._weights = Weights(model)
         self._marks: tuple[Any, ...] = ()
         self._last: Fingerprint
@@ -174,7 +174,8 @@ class PrefixCache(Closing):
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, but {len(ids)} ids were given")
         rows, stored = self._rows(cache, length), Fetched()
-        if any(keys.shape[-2] < length for keys, _ in rows):  # for example continued after load()
+        # A layer has dropped rows, for example if generate() continued the cache.
+        if any(keys.shape[-2] < length for keys, _ in rows):
             stored = self._store.fetch(prefix, max_tokens=length,
                                        place=lambda fetched, one, layer, data: None)
         return self._publish(prefix, rows, ttl_s, stored)
@@ -195,7 +196,7 @@ class PrefixCache(Closing):
         if mask is None:
             mask = options["attention_mask"] = self._mask_of(inputs, options)
         prompts = _prompts_of(inputs, mask)
-        # Otherwise transformers would compute the whole prompt again after the cache.
+        # With use_cache=False, transformers would compute the whole prompt again after the cache.
         if self._setting(options, "use_cache") is False:
             options["use_cache"] = True
         if self._setting(options, "cache_implementation") is not None:
@@ -236,8 +237,8 @@ class PrefixCache(Closing):
                                  "generate()")
 
     def _mask_of(self, inputs: Any, options: dict[str, Any]) -> Any:
-        """Makes the mask as transformers does: the padding token is padding unless it is also an
-        end token."""
+        """Makes the attention mask as transformers does: the padding token counts as padding unless
+        it is also an end token."""
         pad, ends = (self._setting(options, name) for name in ("pad_token_id", "eos_token_id"))
         if pad is None or (ends is not None and pad in torch.as_tensor(ends).flatten().tolist()):
             return torch.ones_like(inputs)
@@ -319,7 +320,8 @@ class PrefixCache(Closing):
         return rows
 
     def _rows(self, cache: Any, length: int) -> Rows:
-        """Returns the cache's rows. They stay valid: a cache that continues makes new tensors."""
+        """Returns the cache's rows. They stay valid, because a cache that grows makes new
+        tensors."""
         layout = cast(Layout, self._last.layout)
         wanted = (length, 1, layout.kv_heads, layout.head_dim, f"torch.{layout.dtype}")
         rows: Rows = []
@@ -380,7 +382,7 @@ def _prompts_of(inputs: Any, mask: Any) -> list[list[int]]:
 
 
 def _fill(layer: Any, keys: Any, values: Any, tokens: int) -> None:
-    """Puts keys and values [1, kv_head, row, head_dim] into a layer of a new cache that has seen
+    """Sets the keys and values [1, kv_head, row, head_dim] of a new cache's layer, as after
     `tokens` tokens."""
     layer.lazy_initialization(keys, values)
     layer.keys, layer.values = keys, values

@@ -30,7 +30,7 @@ from hearth_cache._paging import (
 from hearth_cache.layout import FieldValue, Fingerprint, PageLayout
 from hearth_cache.store import Store
 
-# Imported by name, as in transformers.py.
+# Imported by name: strict type checkers do not know most of its types.
 torch: Any = importlib.import_module("torch")
 vllm: Any = importlib.import_module("vllm")
 _base: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.base")
@@ -42,8 +42,9 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 
 class HearthConnector(
         _base.KVConnectorBase_V1, _base.SupportsHMA):  # type: ignore[misc]
-    """vLLM makes one for its scheduler and one for each worker. `kv_connector_extra_config` has
-    `store` (an address) and optionally `tenant` and the fields of Access."""
+    """Connects vLLM to a store. vLLM makes one connector for its scheduler and one for each worker.
+    `kv_connector_extra_config` has `store` (an address) and optionally `tenant` and the fields of
+    Access."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         _base.KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
@@ -75,7 +76,7 @@ class HearthConnector(
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a lost save only causes a later miss
+        return False  # vLLM need not wait: a lost save only causes a later miss
 
     def _prefix_of(self, rank: int, token_ids: Sequence[int], salt: str,
                    epoch: int = 0) -> Prefix:
@@ -90,15 +91,15 @@ class HearthConnector(
 
     def reset_cache(self) -> bool:
         """vLLM's scheduler calls this for reset_prefix_cache(reset_connector=True), and when it
-        pauses or sleeps. The weights may have changed in memory, without a file that names them.
-        So a new epoch begins; the workers learn it with the next step. Returns false in a
-        worker."""
+        pauses or sleeps. The weights may have changed in memory, so a new epoch begins; workers
+        learn of it in the next step. Returns false in a worker."""
         if self._schedules:
             self._planner.begin_epoch()
         return self._schedules
 
     def on_new_request(self, request: Any) -> None:
-        # The salt separates callers: if its type is wrong, the request shares nothing.
+        # The salt isolates callers from each other. A request whose salt has a wrong type shares
+        # nothing.
         alone = request.lora_request is not None or request.mm_features or \
             getattr(request, "prompt_embeds", None) is not None or \
             not isinstance(request.cache_salt or "", str)
@@ -209,7 +210,8 @@ def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
 
 
 def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
-    """Returns everything that decides the bytes of a page, except layout, rank and tokens."""
+    """Returns fields for everything that determines the bytes of a page, except layout, rank and
+    tokens."""
     model, parallel = config.model_config, config.parallel_config
     platform = importlib.import_module("vllm.platforms").current_platform
     on_cpu: bool = platform.is_cpu()
@@ -228,12 +230,12 @@ def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
             for one in caches.kv_cache_groups})).encode()).hexdigest(),
         "config_sha256": config_sha256(model.hf_config.to_dict()),
         "weights_xxh3": _weights_digest(model), "tp_size": parallel.tensor_parallel_size,
-        # The weights are random, and no file decides them.
+        # Dummy weights are random, so no file determines them.
         **({"load_format": "dummy"} if config.load_config.load_format == "dummy" else {})}
 
 
 def _weights_digest(model: Any) -> str:
-    """Hashes the checkpoint's files: a worker's memory has only its own part of the weights."""
+    """Hashes the checkpoint's files, because a worker's memory has only a part of the weights."""
     folder = pathlib.Path(model.model)
     if not folder.exists():
         hub: Any = importlib.import_module("huggingface_hub")

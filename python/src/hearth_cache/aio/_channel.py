@@ -63,7 +63,7 @@ class AsyncChannel:
     async def stream(self, method: str, request: Message, response: type[R],
                      patience: Optional[Patience] = None,
                      request_id: str = "") -> AsyncGenerator[R, None]:
-        """Retried until its first message. Closing the iterator cancels the call."""
+        """Retried until the first message arrives. Closing the iterator cancels the call."""
         patience, request_id = patience or self.patience(), request_id or new_request_id()
         while True:
             begun = False
@@ -83,7 +83,7 @@ class AsyncChannel:
     async def once(self, method: str, requests: Union[Message, AsyncIterator[Message]],
                    response: type[R], patience: Patience,
                    request_id: str = "") -> AsyncGenerator[R, None]:
-        """Not retried. A caller that streams requests must begin again by itself."""
+        """Not retried, because `requests` cannot be read again: the caller must begin again."""
         request_id = request_id or new_request_id()
         kind: Any = self._channel.unary_stream if isinstance(requests, Message) \
             else self._channel.stream_stream

@@ -24,7 +24,7 @@ Tokenize = Callable[[inference_pb2.PromptInput], Awaitable[inference_pb2.Tokeniz
 
 @dataclass
 class _Asked:
-    common: int = 0  # tokens of the context that the prompt begins with
+    common: int = 0  # number of tokens that the prompt has in common with the context
     rest: list[int] = field(default_factory=list[int])
     breakpoints: list[int] = field(default_factory=list[int])
 
@@ -52,7 +52,7 @@ class AsyncQuestionPrompts:
         end = _last_words(self._input.text)
         if end:
             ids = list((await self._tokenize(inference_pb2.PromptInput(text=end))).token_ids)
-            # Both lists begin with BOS: compare the tokens after it.
+            # Compares the lists without BOS, which begins both.
             if ids[:1] == self._ids[:1] and ids[1:] == self._ids[len(self._ids) - len(ids) + 1:]:
                 self._end, self._end_ids = end, ids
 
@@ -66,7 +66,7 @@ class AsyncQuestionPrompts:
             end = inference_pb2.PromptInput(text=self._end + question)
             ids = list((await self._tokenize(end)).token_ids)
             same = _common(self._end_ids, ids)
-            if same >= 2:  # else the question may change tokens before `end`
+            if same >= 2:  # otherwise the question may change tokens of the context before `end`
                 self._asked[number] = _Asked(len(self._ids) - len(self._end_ids) + same, ids[same:])
                 return
         whole = await self._tokenize(self._with(question))
@@ -85,8 +85,8 @@ class AsyncQuestionPrompts:
         return made
 
     def shared(self) -> inference_pb2.PromptInput:
-        """Returns the prompt that all questions share; empty if they share no token. Call after
-        all questions are read."""
+        """Returns the prompt prefix that all questions share; empty if they share no token. Call
+        after read_question() for all questions."""
         self.boundary = min((asked.common for asked in self._asked.values()), default=0)
         made = inference_pb2.PromptInput()
         if self.boundary > 0:

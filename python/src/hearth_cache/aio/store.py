@@ -16,7 +16,7 @@ from hearth_cache.v1 import cache_store_pb2, store_stats_pb2
 
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_RETRIES = 3
-_WATCH_S = 1e7  # 116 days: practically no deadline
+_WATCH_S = 1e7  # 116 days: a watch has practically no deadline
 
 Pieces = Callable[[cache_store_pb2.PublishPlan], Iterable[cache_store_pb2.PublishRequest]]
 PinResponse = cache_store_pb2.PinResponse
@@ -33,7 +33,7 @@ class AsyncStore(AsyncClosing):
         self._channel = AsyncChannel("CacheStore", address, access, deadline_s, retries)
 
     def connect(self) -> None:
-        """Begins to connect now, instead of at the first call."""
+        """Starts connecting now. Otherwise the first call connects."""
         self._channel.connect()
 
     async def close(self) -> None:
@@ -107,10 +107,11 @@ class AsyncStore(AsyncClosing):
     async def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0,
                     above_tokens: int = 0, max_tokens: int = 0, min_tokens: int = 0,
                     deadline_s: float = DEFAULT_DEADLINE_S) -> AsyncGenerator[Turn, None]:
-        """A block in which this caller computes a prefix (Turn.compute), or need not. If another
-        caller computes it, the block begins when that caller has finished, after at most `wait_s`.
-        `lease_s` 0: takes no lease; the turn only says what a fetch would find. `deadline_s`: of
-        the call, in addition to `wait_s` and `lease_s`."""
+        """Context manager for computing a prefix only once. If Turn.compute is true, this caller
+        computes the prefix. If another caller computes it, the block begins when that caller has
+        finished, or after `wait_s`. `lease_s` = 0: takes no lease; the Turn only says what a fetch
+        would find. `deadline_s`: the deadline of the call, in addition to `wait_s` and
+        `lease_s`."""
         request = cache_store_pb2.LeaseRequest(
             prefix=prefix.message(), above_tokens=above_tokens, max_tokens=max_tokens,
             min_tokens=min_tokens, lease_ms=round(1000 * lease_s), wait_ms=round(1000 * wait_s))
@@ -134,9 +135,9 @@ class AsyncStore(AsyncClosing):
 
     def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None,
               with_chunks: bool = False) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
-        """Yields all restore points, then every change. `since`: the last event received; the watch
-        continues after it. `with_chunks`: events have the tokens of restore points. Closing the
-        iterator ends the watch."""
+        """Yields an event for each restore point, then an event for each change. `since`: the last
+        event received; the watch continues after it. `with_chunks`: events contain the tokens of
+        restore points. Closing the iterator ends the watch."""
         since = since or cache_store_pb2.WatchEvent()
         request = cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
                                                incarnation=since.incarnation,
@@ -163,7 +164,7 @@ class AsyncStore(AsyncClosing):
 
     async def renew(self, restore_point_id: bytes, ttl_s: int, *,
                     tenant: str = "") -> cache_store_pb2.PublishAck:
-        """Extends a restore point's time to live: publishes it again, without bytes."""
+        """Extends a restore point's time to live, by publishing it again without bytes."""
         request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
         async with aclosing(self._channel.stream("Fetch", request,
                                                  cache_store_pb2.FetchResponse)) as messages:

@@ -65,7 +65,7 @@ class AsyncCaches:
         return self._kept
 
     async def create(self, prompt: Prompt, **options: Unpack[PrefillOptions]) -> Cache:
-        """Computes a prompt, as far as it is not stored, and keeps it."""
+        """Computes the part of a prompt that is not stored, and stores the prompt as a cache."""
         if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Message):
             *others, end = cast("Sequence[Message]", prompt)
             prompt = [*others, dataclasses.replace(end, breakpoint=True)]
@@ -75,7 +75,7 @@ class AsyncCaches:
             options["breakpoints"] = sorted({*options.get("breakpoints", ()), length})
         made = await self._worker.prefill(prompt, **options)
         told = await self._worker.explain(prompt, **options)
-        # The prefill published nothing if the store has the prompt already.
+        # If the store already has the prompt, the prefill publishes nothing.
         kept = max(made.boundaries, default=made.published.published_tokens)
         for boundary in told.boundaries:
             if boundary.boundary == kept and boundary.restore_point_id:
@@ -98,7 +98,7 @@ class AsyncCaches:
         await self._store.drop(bytes.fromhex(id))
 
     async def update(self, id: str, *, ttl_s: int) -> Cache:
-        """Lets a cache live for `ttl_s` from now, unless it expires later already."""
+        """Extends a cache's time to live to `ttl_s` from now. Never shortens it."""
         await self._store.renew(bytes.fromhex(id), ttl_s)
         return await self.get(id)
 
@@ -123,7 +123,7 @@ class AsyncWorker(AsyncClosing):
 
     async def generate(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
                        **options: Unpack[GenerateOptions]) -> Answer:
-        """The whole answer to a text, token ids or the messages of a chat."""
+        """Returns the complete answer to a text, token ids or the messages of a chat."""
         request = generate_request(prompt_input(prompt, options), options)
         return await self._whole(request, self._channel.patience(deadline_s))
 
@@ -181,7 +181,8 @@ class AsyncWorker(AsyncClosing):
             try:
                 if number not in failed:
                     request = generate_request(prompts.prompt_of(number), options)
-                    # Only the context is kept: no other prompt begins with this question.
+                    # Stores only the context: no other prompt begins with the context and this
+                    # question.
                     request.cache = inference_pb2.CACHE_MODE_READ if mode in ("default", "read") \
                         else inference_pb2.CACHE_MODE_OFF
                     made = await self._whole(request, patience())
@@ -215,15 +216,15 @@ class AsyncWorker(AsyncClosing):
 
     async def prefill(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
                       **options: Unpack[PrefillOptions]) -> inference_pb2.PrefillResponse:
-        """Computes a prompt and keeps it in the store; generates nothing."""
+        """Computes a prompt and stores it, without generating an answer."""
         request = prefill_request(prompt_input(prompt, options), options)
         return await self._channel.unary("Prefill", request, inference_pb2.PrefillResponse,
                                          self._channel.patience(deadline_s))
 
     async def explain(self, prompt: Prompt,
                       **options: Unpack[PrefillOptions]) -> cache_store_pb2.ExplainResponse:
-        """Returns for each boundary of a prompt where it is stored, or why it cannot be used.
-        `options`: the options with which the prompt would be kept."""
+        """Returns where each boundary of a prompt is stored, or why it cannot be used. `options`:
+        the options with which the prompt would be stored."""
         request = inference_pb2.ExplainInputRequest(prompt=prompt_input(prompt, options),
                                                     adapter=options.get("adapter", ""))
         return await self._channel.unary("Explain", request, cache_store_pb2.ExplainResponse)

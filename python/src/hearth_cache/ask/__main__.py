@@ -43,7 +43,7 @@ finish_reason, prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_
 question's start to its first token, by the worker's clock), total_ms and token_ids, or error and
 error_code; the last line of --json is the report. Exit code 1 if a question has no answer.
 """
-DEADLINE_S = 3600.0  # of a call, including retries while the worker is busy
+DEADLINE_S = 3600.0  # deadline of a call, including retries while the worker is busy
 CONNECT_S = 10.0
 MANY_RETRIES = 1_000_000
 
@@ -167,7 +167,7 @@ def options_of(flags: argparse.Namespace) -> GenerateOptions:
     if "logit_bias" in made:
         made["logit_bias"] = dict(made["logit_bias"])
     if made.get("repetition_penalty") == 1:
-        del made["repetition_penalty"]  # 1 is off; answer files omit it
+        del made["repetition_penalty"]  # 1 is the default, which answer files omit
     return cast("GenerateOptions", made)
 
 
@@ -184,7 +184,7 @@ class Asker:
                 self.report.answered_before += 1
             else:
                 self._open.append(question)
-        self._expected = 0  # cached tokens that each question should find; 0: not checked
+        self._expected = 0  # cached tokens expected for each question; 0: not checked
         self._model, self._start = "", time.monotonic()
 
     @property
@@ -192,7 +192,8 @@ class Asker:
         return not self._open
 
     async def ask(self, context: Context, options: GenerateOptions) -> None:
-        """Asks the questions without an answer; an error ends the run."""
+        """Asks the questions that have no answer yet. An error that is not about one question ends
+        the run."""
         flags = self._flags
         model = await self._reach()
         if self._answers is not None:
@@ -212,7 +213,7 @@ class Asker:
             async with aclosing(cast(Any, asked)) as answers:
                 async for one in cast("AsyncIterator[Asked]", answers):
                     answer = one.answer or one.error
-                    if answer is not None:  # always: ask() gives one of the two
+                    if answer is not None:  # always true: ask() returns an answer or an error
                         self._take(self._open[one.number], answer)
 
     async def _reach(self) -> inference_pb2.GetModelResponse:
@@ -294,7 +295,7 @@ def run(parser: Parser, flags: argparse.Namespace) -> int:
 def main(words: Optional[Sequence[str]] = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         cast(Any, stream).reconfigure(encoding="utf-8", errors="replace")
-    # SIGTERM acts as Ctrl-C. Without a handler, process 1 of a container ignores SIGTERM.
+    # SIGTERM is handled like Ctrl-C. Without a handler, process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = Parser("hearth_cache.ask", "Answers many questions about one context.", EXAMPLES)
     flags = parse(parser, words)
@@ -306,7 +307,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     except NotReached as error:
         parser.fail(error)
         return UNREACHABLE
-    except BrokenPipeError:  # the reader of stdout has closed it
+    except BrokenPipeError:  # the program that read stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (HearthError, OSError, ValueError) as error:

@@ -31,9 +31,10 @@ def json_line(value: dict[str, Any]) -> str:
 
 
 class AnswerFile:
-    """The answer file, locked against other programs. The constructor raises ValueError if the file
-    has a line that is not an answer, or is one of `inputs`; PreconditionFailed if it is about
-    another context, or another program has it open. In these cases the file is not changed."""
+    """The answer file, locked against other programs. The constructor raises ValueError if a line
+    is not an answer, or if the file is one of `inputs`. It raises PreconditionFailed if the answers
+    are about another context, or if another program has the file locked. After an error, the file
+    is unchanged."""
 
     def __init__(self, path: str, context_sha256: str, inputs: Sequence[str] = ()) -> None:
         for one in inputs:
@@ -92,8 +93,8 @@ class AnswerFile:
         self._models.setdefault(model, number)
 
     def has(self, question: Question) -> bool:
-        """Whether the file answers the question. Raises PreconditionFailed if it has an answer to
-        another question with the same id."""
+        """Returns whether the file answers the question. Raises PreconditionFailed if it has an
+        answer to another question with this id."""
         found = self._sha256_of.get(question.id)
         if found is not None and found != question.sha256:
             raise PreconditionFailed(
@@ -118,7 +119,8 @@ class AnswerFile:
 
 
 def model_name(model: inference_pb2.GetModelResponse, adapter: str) -> str:
-    """Names what decides an answer on every machine: weights, their format, and the adapter."""
+    """Returns a name of everything that determines a model's answers: weights, their format, and
+    the adapter."""
     fields = {field.name: field.text for field in model.fingerprint.fields}
     digests = [one.fingerprint.digest.hex() for one in model.adapters if one.name == adapter]
     parts = [fields.get("weights_sha256", ""), *filter(None, [fields.get("weights")]),
@@ -127,7 +129,8 @@ def model_name(model: inference_pb2.GetModelResponse, adapter: str) -> str:
 
 
 def answer_line(question: Question, answer: Union[Answer, HearthError]) -> dict[str, Any]:
-    """Returns {"id", "kind", "answer", ...}; "error" and "error_code" if the question failed."""
+    """Returns {"id", "kind", "answer", ...} or, if the question failed, {..., "error",
+    "error_code"}."""
     line: dict[str, Any] = {"id": question.id}
     if question.kind:
         line["kind"] = question.kind
@@ -150,7 +153,7 @@ def ms_text(ms: float) -> str:
 
 
 class AskReport:
-    """The totals of a run. The hit rate is a share of the prompts' tokens."""
+    """The totals of a run. The hit rate is cached tokens divided by tokens of all prompts."""
 
     def __init__(self) -> None:
         self.context: Optional[inference_pb2.PrefillResponse] = None
@@ -178,7 +181,7 @@ class AskReport:
         return self._cached / max(1, self._cached + self._computed)
 
     def _ttft(self, share: float) -> float:
-        """Returns the time within which this share of the questions had its first token."""
+        """Returns the time to first token that this fraction of the questions did not exceed."""
         if not self._ttft_ms:
             return 0.0
         return sorted(self._ttft_ms)[math.ceil(share * len(self._ttft_ms)) - 1]

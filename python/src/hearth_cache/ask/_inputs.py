@@ -22,7 +22,7 @@ from typing import Any, TypeGuard, Union
 from hearth_cache.v1 import inference_pb2
 
 QUESTION_PLACE = "{question}"
-MAX_FILE_BYTES = 12 << 20  # four times the longest request
+MAX_FILE_BYTES = 12 << 20  # four times the size of the longest request
 _TEXT_FIELDS = ("question", "ending", "prompt")
 _KNOWN = "known are id, kind, question, ending and prompt (texts), and token_ids (a list)"
 
@@ -30,15 +30,15 @@ _KNOWN = "known are id, kind, question, ending and prompt (texts), and token_ids
 @dataclass(frozen=True)
 class Question:
     id: str
-    ending: Union[str, list[int]]  # what follows the context in the prompt
+    ending: Union[str, list[int]]  # what the prompt has after the context
     kind: str
-    sha256: str  # of the ending and of the options that decide its answer
+    sha256: str  # Digest of the ending and of the options that affect its answer.
 
 
 @dataclass(frozen=True)
 class Context:
     prompt: inference_pb2.PromptInput
-    sha256: str  # of the context's file
+    sha256: str  # digest of the context's file
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
@@ -50,7 +50,7 @@ def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def read_file(path: str) -> bytes:
-    """`path`: - is standard input."""
+    """Reads a file with a size limit. `path` "-": standard input."""
     if path == "-":
         data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
     else:
@@ -69,7 +69,7 @@ def text_of(data: bytes, path: str) -> str:
 
 
 def read_context(kind: str, path: str) -> Context:
-    """`kind`: text, chat or token_ids."""
+    """Reads the context from a file. `kind`: text, chat or token_ids."""
     data = read_file(path)
     text, sha256 = text_of(data, path), hashlib.sha256(data).hexdigest()
     made = inference_pb2.PromptInput()
@@ -159,8 +159,8 @@ def _token_ids(value: Any) -> list[int]:
 
 
 def _json(text: str) -> Any:
-    """Parses JSON. Raises ValueError also for nesting that is too deep, and for text that protobuf
-    cannot carry."""
+    """Parses JSON. Raises ValueError also if it is nested too deep, or has text that protobuf
+    cannot encode."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -173,7 +173,8 @@ def _json(text: str) -> Any:
 
 def parse_questions(text: str, template: str, of_token_ids: bool,
                     each: inference_pb2.GenerateRequest) -> list[Question]:
-    """`each`: the options of the answers. `of_token_ids`: the context is token ids."""
+    """Parses a file of questions. `each`: the options of all answers. `of_token_ids`: the context
+    is token ids."""
     settings = _settings(each)
     questions: list[Question] = []
     line_of: dict[str, int] = {}
@@ -236,11 +237,11 @@ def _is_whole(value: Any) -> bool:
 
 
 def _settings(each: inference_pb2.GenerateRequest) -> bytes:
-    """Returns the options that decide an answer, encoded. Options that decide only where and how
-    long a prompt is kept are left out."""
+    """Returns the encoded options that affect an answer. Options that affect only where and how
+    long a prompt is stored are left out."""
     made = inference_pb2.GenerateRequest()
     made.CopyFrom(each)
     for name in ("prompt", "cache", "durability", "keep_s", "priority"):
         made.ClearField(name)
-    made.sampling.SetInParent()  # digests in files of hearthctl ask include it, even if empty
+    made.sampling.SetInParent()  # digests of hearthctl ask include this field, even if empty
     return made.SerializeToString(deterministic=True)

@@ -41,7 +41,7 @@ end at a whole chunk are reported. A subscriber that starts late or misses batch
 ZeroMQ does not authenticate: anyone who can connect can read the tenant's prompts.
 """
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-# Errors that a retry cannot change.
+# Errors that repeat if the call is retried.
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
          grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -49,8 +49,8 @@ Say = Callable[[str], None]
 
 
 async def follow(store: AsyncStore, address: str, tenant: str, feed: EventFeed, say: Say) -> None:
-    """Feeds the store's watch to `feed`, and begins a new watch whenever it ends. Raises an error
-    whose code is in FINAL."""
+    """Passes the events of the store's watch to `feed`. If the watch ends, begins a new one; if it
+    ends with an error whose code is in FINAL, raises the error."""
     pause_s, said = FIRST_PAUSE_S, ""
     while True:
         try:
@@ -106,7 +106,7 @@ async def run(flags: argparse.Namespace) -> int:
 
 
 def stop_signal() -> asyncio.Future[int]:
-    """Returns a future that gets the exit code when a signal ends the program."""
+    """Returns a future that a signal to end the program sets to the exit code."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
 

@@ -13,20 +13,21 @@ from typing import Optional, Union
 
 import msgspec
 
-# Limits of a payload; it then has about 80 KiB. At most --high-water payloads wait for a subscriber
-# that does not read.
+# Limits of a batch; its encoded size is then at most about 80 KiB. For a subscriber that does not
+# read, at most --high-water batches are queued.
 MAX_BATCH_TOKENS = 16 << 10
 MAX_BATCH_REMOVALS = 4 << 10
-_RANK = 0  # vLLM's data-parallel rank; workers of Hearth have none
+_RANK = 0  # data-parallel rank of vLLM's events; Hearth's workers have none
 
 
 @dataclass(frozen=True)
 class BlocksStored:
-    """Consecutive blocks of a prompt. `parent_id`: the block before them, or 0 at its beginning."""
+    """Consecutive blocks of a prompt. `parent_id`: id of the block before the first; 0 at the
+    prompt's beginning."""
 
     ids: list[int]
     parent_id: int
-    token_ids: list[int]  # block_tokens for each id
+    token_ids: list[int]  # `block_tokens` token ids for each block id
     block_tokens: int
 
 
@@ -45,12 +46,12 @@ KvEvent = Union[BlocksStored, BlocksRemoved, AllBlocksCleared]
 
 @dataclass(frozen=True)
 class KvLabels:
-    medium: str = "CPU"  # where the blocks are, as events say it: CPU, GPU, ...
+    medium: str = "CPU"  # storage medium of the blocks in events: CPU, GPU, ...
     lora_name: str = ""
 
 
 def encode_batches(events: Iterable[KvEvent], labels: KvLabels, now: float) -> list[bytes]:
-    """Encodes the events in order, in as few payloads as the limits allow; splits long events."""
+    """Encodes the events in order into as few batches as the limits allow. Splits long events."""
     payloads: list[bytes] = []
     batch: list[list[object]] = []
     size = 0
@@ -75,7 +76,7 @@ def _payload(events: list[list[object]], now: float) -> bytes:
 
 def _pieces(events: Iterable[KvEvent], medium: Optional[str],
             lora_name: Optional[str]) -> Iterator[tuple[list[object], int]]:
-    """Yields each event in its encoded form, split if it is long, with its size in tokens."""
+    """Yields (encoded event, its tokens) for each event; a long event is split."""
     for event in events:
         if isinstance(event, BlocksStored):
             parent, each = event.parent_id, event.block_tokens

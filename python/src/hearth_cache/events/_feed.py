@@ -22,7 +22,8 @@ from hearth_cache.v1 import cache_store_pb2, chunk_run_pb2
 # The limits of proto/kv_layout.h.
 _CHUNK_TOKENS = range(16, 1024 + 1)
 _MAX_PROMPT_TOKENS = 1 << 20
-_DIGEST_BYTES = 8  # of a fingerprint in log lines; --fingerprint accepts them
+# Number of digest bytes of a fingerprint in log lines; --fingerprint accepts these digits.
+_DIGEST_BYTES = 8
 
 _Event = cache_store_pb2.WatchEvent
 
@@ -33,15 +34,16 @@ class KvBatch(NamedTuple):
 
 
 class BatchLog:
-    """The last published batches, for subscribers that missed some. Numbers have no gap. Both
-    limits apply to batches with events; the last batch is kept even if it exceeds them."""
+    """The last published batches, for subscribers that missed some. Batch numbers have no gaps.
+    Both limits apply to batches with events. The last batch is kept even if it exceeds a limit."""
 
     def __init__(self, max_batches: int, max_bytes: int, first_number: int) -> None:
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._payloads: dict[int, tuple[bytes, bool]] = {}  # number: (payload, has events)
+        # Batch number: (encoded batch, whether it has events).
+        self._payloads: dict[int, tuple[bytes, bool]] = {}
         self._with_events = 0
         self.first = self.next = first_number
-        self.bytes = 0  # size of the batches with events
+        self.bytes = 0  # total size of the batches that have events
 
     def append(self, payload: bytes) -> None:
         self._add(payload, True)
@@ -76,27 +78,27 @@ class _Batches(list[KvBatch]):
 
 @dataclass
 class _OpenPoint:
-    """A restore point whose last chunks have not come yet."""
+    """A restore point whose chunks have not all arrived."""
 
     blocks: PointBlocks
-    chunks: int  # of the whole restore point
+    chunks: int  # number of chunks of the restore point
     in_snapshot: bool
 
 
 @dataclass(frozen=True)
 class FeedOptions:
     labels: KvLabels = field(default_factory=KvLabels)
-    # The first hexadecimal digits of the reported fingerprint. Empty: the fingerprint of the first
-    # restore point; when none of its points is left, the fingerprint of the next new point.
+    # First hexadecimal digits of the fingerprint to report. Empty: the fingerprint of the first
+    # restore point; after all its restore points are removed, the fingerprint of the next one.
     fingerprint: str = ""
     max_blocks: int = 1_000_000
-    max_batches: int = 10_000  # batches kept for replays, within max_batch_bytes
+    max_batches: int = 10_000  # maximum batches to keep for replays
     max_batch_bytes: int = 256 << 20
 
 
 class EventFeed:
-    """Turns watch events into batches. `say` receives a log line when restore points of another
-    fingerprint are ignored, or when another fingerprint is reported from now on."""
+    """Turns watch events into batches. `say` receives a log line if restore points of another
+    fingerprint are ignored, or if the reported fingerprint changes."""
 
     def __init__(self, options: FeedOptions, say: Callable[[str], object],
                  now: Callable[[], float] = time.time) -> None:
@@ -104,17 +106,17 @@ class EventFeed:
         self._ledger = BlockLedger(options.max_blocks)
         self.first_number = int(now() * 1e6)
         self._log = BatchLog(options.max_batches, options.max_batch_bytes, self.first_number)
-        self._fingerprint: bytes = b""  # the digest, once it is known
+        self._fingerprint: bytes = b""  # reported digest; empty until the first restore point
         self._has_others = self._has_said_others = False
         self._open: Optional[_OpenPoint] = None
         self._in_snapshot = False
-        self._listed: set[bytes] = set()  # points that the current snapshot has listed
+        self._listed: set[bytes] = set()  # ids of restore points in the current snapshot
         self._left_out = self._of_others = 0
-        # The last full replay, while a task still sends it; and the next batch number at that
-        # time.
+        # The last full replay, while a task still sends it, and the next batch number when it was
+        # made.
         self._everything: Callable[[], Optional[_Batches]] = lambda: None
         self._everything_at = 0
-        self.place = _Event()  # the event after which the next watch continues
+        self.place = _Event()  # a new watch continues after this event
         self.on_batches: Callable[[], object] = lambda: None  # called after batches are added
         self._publish([AllBlocksCleared()])
 
@@ -130,12 +132,14 @@ class EventFeed:
             self.place = _Event()
             return False
         events = self._apply(event)
-        # Not inside a snapshot or a restore point: a new watch must send these from their start.
+        # Inside a snapshot or a restore point, `place` stays: a new watch must send it from its
+        # start.
         if not self._in_snapshot and self._open is None:
             self.place = _Event(incarnation=event.incarnation, sequence=event.sequence)
         self._publish(events)
+        # No restore point of the reported fingerprint is left: report another fingerprint.
         if not self._options.fingerprint and self._has_others and not self._in_snapshot \
-                and self._ledger.points == 0:  # only points of other fingerprints are left
+                and self._ledger.points == 0:
             self._has_others = False
             self.place = _Event()
             return False
@@ -144,14 +148,15 @@ class EventFeed:
     def _apply(self, event: _Event) -> list[KvEvent]:
         if event.kind == _Event.CHUNKS:
             return self._extend(event.chunks)
-        self._open = None  # its last chunks will not come
+        self._open = None  # an event other than CHUNKS: the open restore point stays incomplete
         if event.kind == _Event.START:
             self._in_snapshot = not event.resumed
         elif event.kind in (_Event.SNAPSHOT, _Event.STORED):
             if self._begin(event):
                 return self._extend(event.chunks)
         elif event.kind == _Event.SNAPSHOT_END:
-            # A resumed watch sends no snapshot, so points that it did not list stay.
+            # After a snapshot, removes the restore points that it did not list. A resumed watch
+            # sends no snapshot.
             gone = self._ledger.keep(self._listed) if self._in_snapshot else []
             self.begin_watch()
             return gone
@@ -227,10 +232,10 @@ class EventFeed:
         return self._log.since(number, most)
 
     def replay(self, number: int) -> list[KvBatch]:
-        """Returns the batches for a subscriber that has all batches before `number`: the kept
-        batches from `number` on or, if some of these are no longer kept, a full replay of all
-        blocks. The last batch of a full replay has the last published number, and its first has
-        `number` or more. If that leaves too few numbers, empty batches are published first."""
+        """Returns the batches for a subscriber that has all batches before `number`. If the log
+        still has batch `number`, these are the batches from `number` on. Otherwise they are a full
+        replay of all blocks, which ends with the last published batch number and begins at `number`
+        or later. If there are too few numbers for the replay, empty batches are published first."""
         if number >= self._log.first:
             return self._log.since(number, self._log.next - number)
         everything = self._everything()

@@ -25,7 +25,8 @@ class PointBlocks:
     point_id: bytes
     block_tokens: int
     ids: list[int] = field(default_factory=list[int])
-    token_ids: list[int] = field(default_factory=list[int])  # block_tokens for each id
+    # `block_tokens` token ids for each block id.
+    token_ids: list[int] = field(default_factory=list[int])
 
 
 class _Block:
@@ -39,7 +40,7 @@ class BlockLedger:
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._blocks: dict[int, _Block] = {}
-        self._points: dict[bytes, int] = {}  # restore point: the block in which it ends
+        self._points: dict[bytes, int] = {}  # restore point id: id of its last block
 
     def __contains__(self, point_id: bytes) -> bool:
         return point_id in self._points
@@ -53,9 +54,9 @@ class BlockLedger:
         return len(self._points)
 
     def add(self, point: PointBlocks) -> Optional[list[KvEvent]]:
-        """Adds a restore point; returns the events about its new blocks. Returns None and changes
-        nothing if there would be too many blocks, or if a block's id is known with another parent.
-        REQUIRES: the point has a block."""
+        """Adds a restore point. Returns the events about new blocks. Returns None and changes
+        nothing if there would be too many blocks, or if a block id is known with another parent.
+        REQUIRES: the restore point has a block."""
         if point.point_id in self._points:
             return []
         known, each = self._known(point), point.block_tokens
@@ -74,8 +75,8 @@ class BlockLedger:
         return [stored] if stored.ids else []
 
     def _known(self, point: PointBlocks) -> Optional[int]:
-        """Returns how many of the point's first blocks are known; None if its ids contradict
-        known blocks or repeat."""
+        """Returns how many of the restore point's first blocks are known; None if an id repeats or
+        is known with another parent."""
         added: set[int] = set()
         parent = known = 0
         for block_id in point.ids:
@@ -92,8 +93,8 @@ class BlockLedger:
         return known
 
     def remove(self, point_id: bytes) -> list[KvEvent]:
-        """Removes a restore point; returns the event about the blocks that no other point needs,
-        children before parents."""
+        """Removes a restore point. Returns the event about blocks that no other restore point
+        needs, children before parents."""
         block_id, removed = self._points.pop(point_id, 0), BlocksRemoved([])
         while block_id != 0:
             block = self._blocks[block_id]
@@ -106,12 +107,13 @@ class BlockLedger:
         return [removed] if removed.ids else []
 
     def keep(self, point_ids: Set[bytes]) -> list[KvEvent]:
-        """Removes all other restore points."""
+        """Removes all restore points except these."""
         gone = [point_id for point_id in self._points if point_id not in point_ids]
         return [event for point_id in gone for event in self.remove(point_id)]
 
     def everything(self) -> Iterator[KvEvent]:
-        """Yields events about all blocks, parents first, for a router that knows none."""
+        """Yields events about all blocks, parents before children, for a router that knows no
+        block."""
         sent: set[int] = set()
         for block_id in self._points.values():
             chain: list[int] = []

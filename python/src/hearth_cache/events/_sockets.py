@@ -26,24 +26,24 @@ MAX_PEER_BYTES = 512
 MAX_REPLAYS = 4
 MAX_WAITING_REPLAYS = 256
 _END = b"\xff" * 8  # number -1
-_AT_ONCE = 64  # batches sent before other tasks run
+_AT_ONCE = 64  # batches to send before other tasks get to run
 _REPEAT_PAUSE_S = 1.0
 _STALL_PAUSE_S = 0.005
-_REPLAY_HIGH_WATER = 64  # queued batches for one peer's replay
+_REPLAY_HIGH_WATER = 64  # maximum batches in the queue of a peer that gets a replay
 
 
 @dataclass(frozen=True)
 class SocketOptions:
     publish: str  # tcp://ADDRESS:PORT or ipc://PATH; port *: any free port
-    replay: str  # same form; empty: no replays
+    replay: str  # address for replays, in the same form; empty: no replays
     topic: bytes = b""
-    high_water: int = 1000  # batches queued for one subscriber
-    patience_s: float = 10.0  # a replay ends if its peer takes nothing for this long
+    high_water: int = 1000  # maximum batches in the queue of a subscriber
+    patience_s: float = 10.0  # a replay ends if its peer reads nothing for this long
 
 
 class EventSockets:
-    """The constructor raises zmq.ZMQError if an address is in use or invalid; the error's text
-    begins with the address."""
+    """Publishes batches and answers replay requests over ZeroMQ. The constructor raises
+    zmq.ZMQError if an address is in use or invalid; the error's text begins with the address."""
 
     def __init__(self, options: SocketOptions, feed: EventFeed) -> None:
         self._options, self._feed = options, feed
@@ -73,7 +73,7 @@ class EventSockets:
     def _socket(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
         for option, value in ((zmq.LINGER, 1000), (zmq.HANDSHAKE_IVL, 5000),
-                              (zmq.TCP_MAXRT, 60_000),  # disconnect a peer that takes nothing
+                              (zmq.TCP_MAXRT, 60_000),  # disconnects a peer that reads nothing
                               (zmq.TCP_KEEPALIVE, 1), (zmq.MAXMSGSIZE, MAX_PEER_BYTES)):
             socket.set(option, value)
         return socket
@@ -85,11 +85,11 @@ class EventSockets:
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """The bound addresses for batches and for replays; empty: disabled."""
+        """The addresses of (batches, replays) in use; an empty address: disabled."""
         return _address(self._publisher), _address(self._replayer)
 
     async def run(self) -> None:
-        """Publishes and replays until it is cancelled."""
+        """Publishes batches and answers replay requests until cancelled."""
         self._changed.set()
         work = [self._publish_new(), self._read_subscriptions(), self._repeat_last()]
         if self._replayer is not None:
@@ -121,7 +121,7 @@ class EventSockets:
         return bool(batches)
 
     async def _publish(self, batch: KvBatch) -> None:
-        # A subscriber whose queue is full misses this batch; the next number shows the gap.
+        # A subscriber whose queue is full misses this batch and notices the gap in batch numbers.
         await _send(self._publisher, self._options.topic, batch.number.to_bytes(8, "big"),
                     batch.payload)
 
@@ -136,7 +136,7 @@ class EventSockets:
         while True:
             await self._newcomer.wait()
             await asyncio.sleep(max(0.0, self._repeated + _REPEAT_PAUSE_S - time.monotonic()))
-            if self._newcomer.is_set():  # no new batch was published meanwhile
+            if self._newcomer.is_set():  # no batch was published during the pause
                 self._newcomer.clear()
                 for batch in self._feed.since(self._next - 1, 1):
                     await self._publish(batch)
@@ -144,7 +144,7 @@ class EventSockets:
 
     async def _read_requests(self, replayer: zmq.asyncio.Socket) -> None:
         while True:
-            # Only a peer's last waiting request counts: a replay can take seconds.
+            # Answers only the last waiting request of each peer, because a replay can take seconds.
             requests = [await replayer.recv_multipart()]
             while len(requests) < MAX_WAITING_REPLAYS:
                 try:
@@ -160,7 +160,7 @@ class EventSockets:
     def _begin_replay(self, replayer: zmq.asyncio.Socket, asker: bytes, number: int) -> None:
         before = self._replays.pop(asker, None)
         if before is not None:
-            before.cancel()  # replaced by the new request
+            before.cancel()  # the new request replaces the running replay
         if len(self._replays) < MAX_REPLAYS + MAX_WAITING_REPLAYS:
             task = asyncio.ensure_future(self._replay(replayer, asker, number))
             self._replays[asker] = task
@@ -183,7 +183,8 @@ class EventSockets:
 
     async def _answer(self, replayer: zmq.asyncio.Socket, asker: bytes, number: bytes,
                       payload: bytes) -> bool:
-        """Sends one message of a replay. Returns false if the peer is gone or takes nothing."""
+        """Sends one message of a replay. Returns false if the peer has disconnected or reads
+        nothing."""
         until = time.monotonic() + self._options.patience_s
         while True:
             try:
