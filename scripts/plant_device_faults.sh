@@ -19,7 +19,7 @@ planted() {
   rm -f "$WORK"/worker/device/*
   sed -E "$change" "$ROOT/worker/device/$file" >"$WORK/worker/device/$file"
   if [[ -n $change ]] && cmp -s "$ROOT/worker/device/$file" "$WORK/worker/device/$file"; then
-    echo "$name: $file has no such line" && return 1
+    echo "$name: the fault changes no line of $file" && return 1
   fi
   g++ -std=c++17 -O2 -g1 -ffp-contract=off -pthread "$@" -I"$WORK" -I"$ROOT" \
     -c "$ROOT/worker/device/emulated_device.cc" -o "$WORK/emulated.o"

@@ -176,7 +176,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertNotEqual(status(grpc, metrics, api), 0)
         self.assertNotEqual(status(grpc, api), 0)
 
-    def test_apt_install_cleans_up(self):
+    def test_apt_install_removes_package_lists(self):
         lines = (DOCKER / "apt-install.sh").read_text().splitlines()
         installed = next(i for i, line in enumerate(lines) if line.startswith("apt-get install"))
         self.assertIn("apt-get clean", lines[installed:])

@@ -287,7 +287,7 @@ class AskCommand(unittest.TestCase):
         for questions, flags, said in (
                 ('{"question": 1}', (), 'questions: line 1: has a wrong field or type: "question"'),
                 ("[1]", (), "questions: line 1: is not a JSON object"),
-                ('{"ending": "\\udcff"}', (), "has half a character"),
+                ('{"ending": "\\udcff"}', (), "has a lone surrogate"),
                 (WHO, ("--template", "no place"), "--template: must contain {question}"),
                 (WHO, ("--parallel", "65"), "must be an integer in [1, 64]"),
                 (WHO, ("--logit-bias", "5"), "must be TOKEN_ID=NUMBER; got 5"),

@@ -144,7 +144,7 @@ class Answers(unittest.TestCase):
         with self.assertRaisesRegex(PreconditionFailed, "line 1 is of another model"):
             self.opened().check_model("n")
 
-    def test_torn_last_line_is_replaced(self):
+    def test_incomplete_last_line_is_replaced(self):
         whole, torn = self.line("a") + "\n", self.line("b")
         for size in (1, len(torn) // 2, len(torn)):
             self.path.write_text(whole + torn[:size])
@@ -153,7 +153,7 @@ class Answers(unittest.TestCase):
             self.append("c")
             self.assertEqual(self.path.read_text(), whole + self.line("c") + "\n")
 
-    def test_foreign_file_is_not_overwritten(self):
+    def test_file_without_answers_is_unchanged(self):
         for content in ("notes of mine", '{"question": 1}', '{"id": "q1"}', "notes of mine\n",
                         "{}\n", "[]\n", '{"id": 3}\n', "\xff\n", "[" * 100_000 + "\n"):
             self.path.write_text(content)

@@ -106,7 +106,7 @@ class Retries(unittest.TestCase):
             self.assertEqual(caught.exception.retry_after_s, 0.01)
             self.assertIn(server.address, str(caught.exception))
 
-    def test_ask_outlasts_busy_but_not_unavailable(self):
+    def test_ask_limits_retries_only_when_unavailable(self):
         busy = [BUSY] * 9 + [[inference_pb2.TokenizeResponse(token_ids=[2])]]
         with ScriptedServer(*busy, BUSY, GONE) as server, \
                 Worker(server.address, retries=2) as worker:
@@ -163,7 +163,7 @@ class Errors(unittest.TestCase):
                 worker.model()
             self.assertEqual(caught.exception.code, grpc.StatusCode.UNIMPLEMENTED)
 
-    def test_unreadable_details_name_no_field(self):
+    def test_unreadable_details_leave_field_empty(self):
         garbled = status_pb2.Status(code=3, details=[any_pb2.Any(
             type_url="type.googleapis.com/google.rpc.BadRequest", value=b"\xff\xff")])
         for details in (b"\xff\xff\xff", b"", garbled.SerializeToString()):

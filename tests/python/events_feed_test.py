@@ -78,7 +78,7 @@ class Ledger(unittest.TestCase):
         self.assertEqual(self.add("abc"), [], "known")
         self.assertEqual(self.ledger.points, 3)
 
-    def test_block_stays_while_needed(self):
+    def test_shared_block_outlives_one_point(self):
         for text in ("ab", "abcd", "abx"):
             self.add(text)
         self.assertEqual(self.remove("ab"), [], "others go through it")
@@ -100,7 +100,7 @@ class Ledger(unittest.TestCase):
         self.add("xyz")
         self.assertEqual(self.ledger.blocks, 3)
 
-    def test_contradicting_blocks_are_refused(self):
+    def test_blocks_with_other_parent_are_refused(self):
         self.add("ab")
         other = blocks_of("xy")
         for ids in ([other.ids[0], blocks_of("ab").ids[1]],  # known with another parent
@@ -268,7 +268,7 @@ class Feed(FeedTest):
         self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertIn("of 2 restore points", str(self.feed))
 
-    def test_split_point_is_reported_when_whole(self):
+    def test_split_point_is_reported_once_complete(self):
         self.watch([], 5)
         self.new_events()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
@@ -332,7 +332,7 @@ class Feed(FeedTest):
         self.assertIn("0 of other fingerprints", str(self.feed))
         self.assertIn("now reporting fingerprint 6f74686572", self.said[0])
 
-    def test_skipped_points_return_when_empty(self):
+    def test_ignored_points_reported_once_alone(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 6))
         self.new_events()
@@ -439,7 +439,7 @@ class TinyFeed(FeedTest):
         self.take(point(Event.EVICTED, 2, self.CHUNKS), 20)
         self.take(point(Event.EVICTED, 4, self.CHUNKS), 21)
 
-    def test_full_replay_uses_missing_numbers(self):
+    def test_full_replay_reuses_missed_numbers(self):
         self.evict_two()
         missed = self.here.next
         everything = self.feed.replay(missed)
@@ -451,7 +451,7 @@ class TinyFeed(FeedTest):
         self.assertNotIn(2000, self.here.blocks)
         self.assertIn(12000, self.here.blocks)
 
-    def test_other_readers_get_empty_batches_once(self):
+    def test_replay_publishes_empty_batches_once(self):
         self.evict_two()
         Reader().take(self.feed.since(0, 1000))
         before, self.woken = self.feed.next_number, 0

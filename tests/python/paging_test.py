@@ -131,7 +131,7 @@ class PlannerRequests(unittest.TestCase):
         self.assertEqual((self.matched("b"), self.matched("c")), ((0, False), (0, False)))
         self.assertEqual(self.store.calls, ["lease"])
 
-    def test_load_carries_blocks_and_present_tokens(self):
+    def test_load_names_blocks_and_present_tokens(self):
         ids = prompt(100, 3)
         self.store.kept[tuple(ids[:96])] = {}
         self.planner.begin("a", ids)
@@ -194,7 +194,7 @@ class PlannerRequests(unittest.TestCase):
         self.planner.begin_epoch()
         self.assertNotIn(self.step().epoch, (0, step.epoch))
 
-    def test_failed_store_is_skipped_temporarily(self):
+    def test_store_calls_pause_after_failure(self):
         self.store.error = Unavailable("gone")
         with self.assertLogs("hearth_cache", "WARNING"):
             self.planner.begin("a", prompt(100, 7))
@@ -425,7 +425,7 @@ class DevicePageOrder(unittest.TestCase):
         self.memory = [torch.randint(0, 256, (8, PAGE), dtype=torch.uint8) for _ in range(2)]
         self.pages = DevicePages(self.memory, self.api, pinned=False)
 
-    def test_take_orders_with_engine_stream(self):
+    def test_take_waits_for_engine_stream(self):
         self.pages.take(0, [3, 1])
         self.pages.take(1, [2])
         wait = self.pages.taken()

@@ -183,7 +183,7 @@ class RoutersOnStore(RoutersTest):
         host, port = address.removeprefix("tcp://").rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=60)
 
-    def test_garbage_connections_stay_bounded(self):
+    def test_garbage_connections_use_bounded_memory(self):
         bridge = self.bridge(self.store)
         bridge.wait_for_line("following")
         garbage = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096,

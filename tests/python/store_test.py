@@ -48,7 +48,7 @@ class Vectors(unittest.TestCase):
             self.assertEqual(made.canonical().hex(), vector["canonical_hex"])
             self.assertEqual(made.digest.hex(), vector["digest"])
 
-    def test_boundary_needs_objects_its_tail_overlaps(self):
+    def test_boundary_needs_objects_overlapping_tail(self):
         for boundary in range(1, 100):
             needed = LAYOUT.needed_objects(boundary)
             ends = {0: [], 1: []}
@@ -107,7 +107,7 @@ class Prefixes(PythonTest):
         self.store.publish(whole, [1024], lambda one, layer: memoryview(data))
         self.assertEqual(self.store.fetch(whole).slices[0, 0], data)
 
-    def test_other_bytes_for_same_key_conflict(self):
+    def test_different_bytes_for_key_conflict(self):
         exact = Prefix(Fingerprint.of(LAYOUT, {}, exactness="invariant"), prompt(33, 3))
         self.store.publish(exact, [32], bytes_of)
         with self.assertRaises(Conflict):

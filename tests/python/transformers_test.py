@@ -57,7 +57,7 @@ class Prefixes(TransformersTest):
             self.assertEqual(point.get_seq_length(), tokens)
             self.expect_cold(ids[:tokens] + [5], point)
 
-    def test_later_boundary_needs_no_old_rows(self):
+    def test_longer_prefix_is_saved_after_restore(self):
         # A tail at 128 begins in another chunk than a tail at 134.
         ids = prompt(140, 11)
         self.prefixes.prefill(ids[:134])
@@ -167,7 +167,7 @@ class Prefixes(TransformersTest):
         for one, other in zip(restored.layers, computed.layers, strict=True):
             self.assertTrue(torch.equal(one.keys, other.keys))
 
-    def test_lost_store_costs_no_answer(self):
+    def test_answers_survive_store_loss(self):
         ids = prompt(100, 9)
         cold = self.greedy(self.loaded.generate, ids)
         self.node.stop()

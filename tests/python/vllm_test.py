@@ -166,7 +166,7 @@ class Engines(PythonTest):
                   f"{self.apart:.1e} apart", file=sys.stderr)
         self.assertGreater(restored, 0)
 
-    def test_lost_store_costs_no_answer(self):
+    def test_answers_survive_store_loss(self):
         prompts = [prompt(200, 9)]
         address = self.node.address
         self.node.stop()

@@ -49,7 +49,7 @@ def random_request(source, prompt):
 
 class Counts(HttpWorker):
 
-    def test_random_requests_match_metrics_and_grpc(self):
+    def test_metrics_count_random_requests(self):
         source = random.Random(SEED)
         cached = written = 0
         bodies = []

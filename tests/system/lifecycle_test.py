@@ -29,12 +29,12 @@ class Start(SystemTest):
         said = self.fails_to_start("hearth-store", "--data-dir", data, "--listen", "127.0.0.1:0")
         self.assertIn(str(data), said)
 
-    def test_used_address_is_named(self):
+    def test_address_in_use_is_named(self):
         store = self.cluster.store(self.folder / "data")
         said = self.fails_to_start("hearth-store", "--data-dir", "", "--listen", store.address)
         self.assertIn(store.address, said)
 
-    def test_used_address_fails_before_model_load(self):
+    def test_address_conflict_precedes_model_load(self):
         store = self.cluster.store(self.folder / "data")
         model = self.model()
         (model / "model.safetensors").write_bytes(b"torn")

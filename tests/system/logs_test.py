@@ -116,7 +116,7 @@ class Worker(Logs):
         self.wait_for(worker, lambda line: line["event"] == "store reachable")
         self.assertEqual(self.reachable(), 1)
 
-    def test_refused_host_log_names_flag(self):
+    def test_log_of_refused_host_names_flag(self):
         worker = self.worker_with_page("none")
         request = urllib.request.Request(self.page + "/metrics",
                                          headers={"Host": "worker.example."})

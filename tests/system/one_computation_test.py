@@ -58,7 +58,7 @@ class OneComputation(SystemTest):
             self.assertEqual(answers[i]["first_logits_sha256"], truth["first_logits_sha256"])
         self.assertEqual(self.counters()["nondeterminism"], 0)
 
-    def test_lease_passes_from_dead_worker(self):
+    def test_killed_workers_lease_is_reassigned(self):
         model = self.model(context_tokens=LONG_CONTEXT)
         # nice: also on a busy machine, it is stopped before it has computed the prompt.
         first = self.worker(model, self.store.address, *self.flags, under=("nice", "-n", "19"))

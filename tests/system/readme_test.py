@@ -141,7 +141,7 @@ class Pages(unittest.TestCase):
             self.assertGreater(len(readme_page.steps_of(page)), len(not_run), name)
             self.assertEqual("\n".join(findings(page, not_run)), "", name)
 
-    def test_skipped_commands_are_listed(self):
+    def test_unexecuted_commands_have_reasons(self):
         usage = subprocess.run([ROOT / "hearth", "help"], capture_output=True, text=True,
                                check=True).stdout
         for name, not_run in NOT_RUN.items():
@@ -182,7 +182,7 @@ class WrongPages(unittest.TestCase):
         self.assertIn("exit status more", findings(block("sh", "echo 'a"), {})[0])
         self.assertEqual(findings(UNTIL_INTERRUPTED, {}), [])
 
-    def test_interrupt_works_when_ignored(self):
+    def test_interrupt_works_despite_ignored_sigint(self):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.addCleanup(signal.signal, signal.SIGINT, before)
         self.assertEqual(findings(UNTIL_INTERRUPTED, {}), [])

@@ -113,7 +113,7 @@ class SharedTier(RedisTest):
         self.redis.send(signal.SIGCONT)
         self.wait_for(lambda: self.fetched_tokens(two) == 20)
 
-    def test_other_secret_finds_nothing(self):
+    def test_store_with_other_secret_misses(self):
         self.publish(self.store("one"))
         self.secret.write_text("a5" * 32)
         self.assertEqual(self.fetched_tokens(self.store("two")), 0)

@@ -169,7 +169,7 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["errors"], "No errors.")
         self.assertEqual(shown.text["count-publish_commit-disk"], "1")
 
-    def test_first_seconds_texts_agree(self):
+    def test_hit_rate_text_matches_figures(self):
         self.fill()
         shown = self.browse()
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
@@ -186,7 +186,7 @@ class StatusPageInBrowser(StoreWithPage):
             page.wait_for("restore_points", "1")
             self.assertGreaterEqual(page.value(width), 5)
 
-    def test_worker_held_lookups_are_no_misses(self):
+    def test_prefix_held_by_worker_counts_as_hit(self):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             page.value("""

@@ -102,7 +102,7 @@ class Weights:
                  for name, one in each()}
         for one in state.tensors:
             if one.numel() and not marks[id(one)][1]:
-                raise ValueError(f"{names[id(one)]} cannot be hashed: it has no own memory, as "
+                raise ValueError(f"{names[id(one)]} cannot be hashed: it has no memory of its own, like "
                                  "tensors that are sharded, offloaded, or quantized by torchao or "
                                  "quanto. Call the model's own generate()")
         digest = xxhash.xxh3_128()
@@ -182,7 +182,7 @@ def _check_layers(model: Any) -> None:
         if "_packed_params" in inside or ("W_q" in own and "meta" in inside) or any(
                 hasattr(one, "quant_state") or hasattr(one, "SCB") for one in own.values()):
             raise ValueError(f"{name} cannot be hashed: it has weights outside its parameters and "
-                             "buffers, as layers of torch.ao, bitsandbytes and HQQ. Call the "
+                             "buffers, like layers of torch.ao, bitsandbytes and HQQ. Call the "
                              "model's own generate()")
 
 

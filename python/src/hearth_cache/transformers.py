@@ -163,13 +163,13 @@ class PrefixCache(Closing):
         changed since then."""
         begun = getattr(cache, _BEGUN, None)
         if begun is None:
-            raise ValueError("the cache must be made by load() or prefill(), or the weights that "
-                             "computed it are unknown: begin with load(), and compute it again")
+            raise ValueError("the cache must be made by load() or prefill(), because the weights "
+                             "of other caches are unknown: call load(), then compute the prompt")
         ids = _list_of(ids)
         prefix = self._prefix(ids)
         if begun != prefix.fingerprint:
             raise ValueError("the model's weights, adapters or settings changed after load() or "
-                             "prefill() made the cache: begin it with load(), and compute it again")
+                             "prefill() made the cache: call load(), then compute the prompt")
         length = cache.get_seq_length()
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, but {len(ids)} ids were given")
@@ -189,7 +189,7 @@ class PrefixCache(Closing):
             options = {**(inputs if isinstance(inputs, Mapping) else {}), **options}
             inputs = options.pop("input_ids", inputs)
         if not torch.is_tensor(inputs):
-            raise TypeError("inputs must be a tensor [prompts, tokens], or what a tokenizer made "
+            raise TypeError("inputs must be a tensor [prompts, tokens], or a tokenizer's output "
                             f"with return_tensors=\"pt\"; got {type(inputs).__name__}")
         self._check(options)
         mask = options.get("attention_mask")
@@ -398,7 +398,7 @@ def _layout_of(model: Any, chunk_tokens: int) -> Layout:
     shares = bool(getattr(config, "num_kv_shared_layers", 0))
     if unknown or shares:
         raise ValueError(f"unsupported layers: {', '.join(unknown) or 'shared keys and values'}; "
-                         f"must be {' or '.join(_KINDS)}, with own keys and values")
+                         f"must be {' or '.join(_KINDS)}, each with its own keys and values")
     head_dim: int = getattr(config, "head_dim", None) or \
         config.hidden_size // config.num_attention_heads
     window = config.sliding_window if "sliding_attention" in kinds else 0

@@ -80,7 +80,7 @@ class AsyncCaches:
         for boundary in told.boundaries:
             if boundary.boundary == kept and boundary.restore_point_id:
                 return await self.get(boundary.restore_point_id.hex())
-        raise HearthError(f"the cache was not kept: {made.published.note or told.summary}")
+        raise HearthError(f"the cache was not stored: {made.published.note or told.summary}")
 
     async def get(self, id: str) -> Cache:
         for cache in await self.list():

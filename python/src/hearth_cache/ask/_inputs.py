@@ -24,7 +24,7 @@ from hearth_cache.v1 import inference_pb2
 QUESTION_PLACE = "{question}"
 MAX_FILE_BYTES = 12 << 20  # four times the size of the longest request
 _TEXT_FIELDS = ("question", "ending", "prompt")
-_KNOWN = "known are id, kind, question, ending and prompt (texts), and token_ids (a list)"
+_KNOWN = "known fields: id, kind, question, ending and prompt (texts), and token_ids (a list)"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _json(text: str) -> Any:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("has half a character (a lone surrogate)") from None
+        raise ValueError("has a lone surrogate (half of a character)") from None
     except RecursionError:
         raise ValueError("is nested too deep") from None
     return value
