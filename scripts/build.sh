@@ -125,7 +125,7 @@ plan_store() {
   is_configured "$BUILD" "$WITHOUT_WORKER" ||
     piece configure-store "configure build, without the worker" 2 apt \
       run_configure "$BUILD" "$WITHOUT_WORKER"
-  plan_build store "compile the programs without PyTorch" "$BUILD" "$STORE_STEPS" "${STORE_PROGRAMS[@]}"
+  plan_build store "compile store and hearthctl" "$BUILD" "$STORE_STEPS" "${STORE_PROGRAMS[@]}"
 }
 
 build_release() {

@@ -55,7 +55,7 @@ class Prompts:
         else:
             self._make_ids(model["vocab_size"])
         if len(self.prefix) < self.breakpoint:
-            raise ProcessFailed(f"the text must have {self.breakpoint} tokens; got {len(self.prefix)}")
+            raise ProcessFailed(f"text must have {self.breakpoint} tokens; got {len(self.prefix)}")
 
     def _read_text(self, cluster, address):
         text = ROOT / "scripts" / "data" / "demo_text.txt"
@@ -212,7 +212,7 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m.gguf",
                         help="Gemma 3: a Hugging Face checkpoint folder or a GGUF file")
-    parser.add_argument("--keep", action="store_true", help="keep logs and data, print their folder")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data; print the folder")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "bin")
     parser.add_argument("--out-dir", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--min-speedup", type=float, default=MIN_SPEEDUP)

@@ -31,7 +31,7 @@ GTEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.M)
 
 
 def tree_of(commit):
-    """{path: text} of the commit's text files."""
+    """Returns {path: text} of the commit's source files."""
     archive = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         found = {file.name: tar.extractfile(file).read() for file in tar if file.isfile()}
@@ -40,7 +40,7 @@ def tree_of(commit):
 
 
 def comment_marks(path, text):
-    """(line, column, text) of each comment line."""
+    """Yields (line, column, text) of each line with a comment."""
     if path.endswith(C_FAMILY):
         for match in TOKEN.finditer(text):
             if (match["skip"] or "").startswith("//"):
@@ -57,7 +57,8 @@ def comment_marks(path, text):
 
 
 def statement(code, at):
-    """Line `at` of the code, with the other lines of its statement; STATEMENT_LINES at most."""
+    """Returns line `at` of the code, joined with the other lines of its statement; at most
+    STATEMENT_LINES before and after."""
     def depth(text):
         return text.count("(") + text.count("[") - text.count(")") - text.count("]")
 
@@ -73,7 +74,7 @@ def statement(code, at):
 
 
 def comments(path, text):
-    """(line, comment, code that it stands on); consecutive lines are one comment."""
+    """Yields (line, comment, its statement). Consecutive comment lines are one comment."""
     code, blocks = text.splitlines(), []
     for line, column, words in comment_marks(path, text):
         is_own_line = not code[line - 1][:column].strip()
@@ -96,14 +97,14 @@ def comments(path, text):
 
 
 def messages(path, text):
-    """(line, message, ""): texts of errors, log lines and help."""
+    """Yields (line, message, "") of texts in errors, log lines and help."""
     if path.split("/")[0] in MESSAGE_FOLDERS:
         for line, message in blind_messages.messages(path, text):
             yield line, message, ""
 
 
 def test_names(path, text):
-    """(line, suite and name, "")."""
+    """Yields (line, "Suite.Name", "") of each test."""
     for match in GTEST.finditer(text):
         yield line_of(text, match.start()), f"{match[1]}.{match[2]}", ""
     if path.startswith("tests/") and path.endswith("_test.py"):
@@ -119,7 +120,7 @@ def is_prose(text):
 
 
 def drawn(commit, count):
-    """{title: [(path:line, text, code)]} of `count` lines of each kind."""
+    """Returns {title: [("path:line", text, code)]} with `count` entries of each kind."""
     tree, source = tree_of(commit), random.Random(commit)
     for title, kind in (("Comments", comments), ("Messages", messages),
                         ("Test names", test_names)):

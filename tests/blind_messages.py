@@ -17,9 +17,10 @@ CPP_TOKEN = re.compile(
     r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<word>\'(?:\\.|[^\'\\\n])+\'|\w+(?:(?:::|\')\w+)*|<<|[+]='
     r'|::|[=!<>]=|.)', re.S | re.M)
 OPEN, CLOSE = "([{", ")]}"
-# Functions that join all arguments, and functions whose first argument is a format.
+# Functions that print their arguments, one after the other.
 JOIN = {"StrCat", "StrAppend", "string", "string_view"}
 JOIN_DEFINED = re.compile(r"(\w+)\(const (\w+)&\.\.\. (\w+)\) \{\s*return [\w:]+\([\w:]*StrCat\(\3")
+# Functions whose first argument is a format.
 FORMAT = {"StrFormat", "Substitute"}
 CPP_VALUE = re.compile(r"%[-+0 #]*[\d.*]*[a-zA-Z]|\$\d")
 PERCENT_VALUE = re.compile(r"%[-+0 #]*[\d.*]*[diouxXeEfFgGcrs]")
@@ -28,7 +29,7 @@ SHELL_VALUE = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}]*\}|\$\w+|\$[#*@?
 
 
 class Group(list):
-    """What one pair of brackets holds: (line, kind, text) of tokens, and groups."""
+    """The content of one pair of brackets: tokens (line, kind, text), and nested groups."""
 
     def __init__(self, bracket=""):
         super().__init__()
@@ -67,7 +68,7 @@ def _split(tokens, *words):
 
 
 class _Cpp:
-    """The messages of a C++ file."""
+    """Finds the messages of a C++ file."""
 
     def __init__(self, text):
         self._join = JOIN | {match[1] for match in JOIN_DEFINED.finditer(text)}
@@ -88,7 +89,7 @@ class _Cpp:
                 yield from self._inside(expression)
 
     def _texts(self, expression):
-        """(line, text) of an expression's alternatives that have a literal."""
+        """Yields (line, text) of the alternatives of an expression that have a literal."""
         starts = [at for at, token in enumerate(expression) if _is(token, "return", "=", "+=")]
         code = expression[starts[-1] + 1:] if starts else expression
         is_choice = any(_is(token, "?") for token in code)
@@ -98,7 +99,7 @@ class _Cpp:
                 yield line, text
 
     def _inside(self, expression):
-        """Messages of the brackets that are no part of a joined text."""
+        """Yields the messages in brackets that are not part of a joined text."""
         for at, token in enumerate(expression):
             if isinstance(token, Group):
                 before = expression[at - 1] if at else None
@@ -108,7 +109,7 @@ class _Cpp:
                     yield from self._of(token)
 
     def _joined(self, tokens):
-        """(line of the first literal, text); (0, "*") if there is no literal."""
+        """Returns (line of the first literal, text); (0, "*") if there is no literal."""
         if any(_is(token, "?") for token in tokens):
             for part in _split(tokens, "?", ":")[1:]:
                 line, text = self._joined(part)
@@ -141,7 +142,7 @@ class _Cpp:
 
 
 def _python_joined(node):
-    """The text of an expression; None if it has no literal."""
+    """Returns the text of a Python expression; None if it has no literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -164,7 +165,7 @@ def _python_joined(node):
 
 
 def _python(node):
-    """(line, text) of the expressions below the node."""
+    """Yields (line, text) of the expressions inside a syntax node."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
     if isinstance(node, ast.IfExp):
@@ -191,7 +192,7 @@ def _shell(text):
 
 
 def messages(path, text):
-    """(line, message) of each message of a file; a text that occurs twice is listed once."""
+    """Yields (line, message) of each message of a file; equal messages once."""
     if path.endswith(".py"):
         found = _python(ast.parse(text))
     elif path.endswith((".sh", "hearth")):

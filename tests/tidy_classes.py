@@ -11,7 +11,7 @@ ACCESS = re.compile(r"\b(public|protected|private)\s*:(?!:)")
 MACRO = re.compile(r"\b(ABSL_[A-Z_]+|alignas|noexcept|decltype)\s*\((?:[^()]|\([^()]*\))*\)")
 
 
-DEFINED = re.compile(  # matches the text before the parameters, without template arguments
+DEFINED = re.compile(  # the text before the parameters of a method's definition
     r"^(?:[\w:<>,&*~\[\]\s]*[\s&*])?(\w+)(?:::\w+)*::(?:~?\w+|operator[^\s(]*)\s*$")
 
 
@@ -32,7 +32,7 @@ def classes(lines):
     """Returns [(name, line, is_local)] of the file's classes, including nested ones. `is_local`: in
     an unnamed namespace or a function."""
     text = TOKEN.sub(_blank, "\n".join(lines))
-    found, stack, head_start = [], [], 0  # of (kind, the class's name)
+    found, stack, head_start = [], [], 0  # open braces: (kind, name of the class)
     for match in re.finditer(r"[{};]", text):
         mark, at = match[0], match.start()
         head = text[head_start:at]
@@ -82,7 +82,7 @@ def declared(lines):
 
 def _top_level(lines):
     """Yields (mark, text before it, whether it is in an unnamed namespace) for each brace and
-    semicolon that is inside of nothing but namespaces."""
+    semicolon that is only inside namespaces."""
     text = TOKEN.sub(_blank, "\n".join(lines))
     depth, opened, head_start = 0, [], 0
     for match in re.finditer(r"[{};]", text):

@@ -12,7 +12,7 @@ TYPE = re.compile(r"\b(class|struct|union|enum|namespace|extern)\b[^()]*$")
 
 
 def _blank(match):
-    """Replaces all characters but newlines by spaces, which keeps line numbers."""
+    """Returns spaces of the same length, with the newlines, so that line numbers stay the same."""
     return re.sub(r"[^\n]", " ", match[0])
 
 

@@ -15,7 +15,8 @@ import sys
 
 FOLDERS = ("proto", "cache_store", "worker", "services")
 TEXT_CHARACTERS_MIN = 20
-FRAGMENT_CHARACTERS_MIN = 25  # shorter ones are phrases, such as " bytes; the limit is "
+# A shorter literal is a common phrase, such as " bytes; the limit is ".
+FRAGMENT_CHARACTERS_MIN = 25
 WORDS_MIN = 3
 
 TOKEN = re.compile(
@@ -24,7 +25,7 @@ TOKEN = re.compile(
     r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<mark>[(){}\[\],;])|(?P<rest>[^\s"(){}\[\],;])',
     re.S | re.M)
 
-# Counters (stats.cc, engine_counters.cc) whose metric has another name.
+# Counters in stats.cc and engine_counters.cc whose metric has a different name.
 RENAMED = {
     "evicted_restore_points", "bytes_read_host", "bytes_read_disk", "bytes_read_gpu",  # by tier
     "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host", "cached_tokens_disk",
@@ -44,13 +45,13 @@ COMMAND_FLAG = re.compile(
     r'\(\s*(?:\w+,\s*)?"(--[a-z][a-z0-9-]*)[",]')
 MENTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
 
-# Flags of hearthctl with a different meaning in each command.
+# {flag of hearthctl that means something different in each command: its meanings}.
 OF_ITS_COMMAND = {
     "--data-dir": "what is read, what is made, and what stands in for a running store",
     "--secret-file": "of a stopped store",
 }
-# Folders that declare flags of commands; and the flags of the parser, and --worker, whose name
-# connection.cc makes from the kind of server.
+# COMMANDS: folders that declare flags of commands. OTHER_FLAGS: flags of the parser, and --worker,
+# whose name connection.cc makes from the kind of server.
 COMMANDS = ("services/hearthctl/", "services/cli/", "bench/simulate/")
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
@@ -62,7 +63,8 @@ def line_of(text, at):
 def said(text):
     """Returns [(line, text)] of the string literals of a C++ file. Adjacent literals are joined,
     and so are the literals inside one pair of brackets, with * for each value between them."""
-    found, stack = [], [[]]  # of groups: [line, literal], or None for a value
+    # Groups of open brackets; an entry is [line, literal], or None for a value.
+    found, stack = [], [[]]
     for match in TOKEN.finditer(text):
         group, mark = stack[-1], match["mark"]
         if match["text"] is not None:

@@ -10,9 +10,9 @@ from tidy_functions import functions
 
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
-SOURCES_MAX = 1  # .cc files that a class's methods are defined in
+SOURCES_MAX = 1  # maximum number of .cc files with methods of one class
 
-# (path pattern, rule, reason): exceptions from rules. Keep the list short.
+# (path pattern, rule, reason): allowed exceptions. Keep the list short.
 ALLOWED = [
     ("tests/tidy_self_test.py", "words", "its fixtures are what the rule must find"),
     ("tests/tidy_rules.py", "words", "names what it bans"),
@@ -31,8 +31,8 @@ MAY_SEE = {
 }
 SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/access",
            "services/serving/calls", "services/serving/http"}
-# {room: sibling rooms that it may include}. A room is a folder inside one of the folders above,
-# with its own library.
+# {library folder: sibling library folders that it may include}. A "room" is a subfolder that is its
+# own library.
 ROOMS = {
     "cache_store/base": set(),
     "cache_store/retention": set(),
@@ -85,7 +85,7 @@ ROOMS = {
     "services/hearthctl": SERVING | {"services/store"},
     "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl"},
 }
-# In a folder with rooms, all files must be in rooms.
+# Folders with subfolder libraries: all their sources must be in one of these.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})
 
 FOLDER_FILES_MAX = 40
@@ -161,8 +161,9 @@ def check_shape(files):
 
 
 def check_classes(files):
-    """A name must not be two classes, which a program could link; a class must be in one .cc; a
-    file must not define what the header of another .cc declares."""
+    """Checks classes. Two classes of one program must not have the same name. The methods of a
+    class must be in one .cc file. A .cc file must not define what the header of another .cc file
+    declares."""
     found, defined, sources, functions_of, declares = [], {}, {}, {}, {}
     for path, lines in files.items():
         if not path.endswith(CODE) or path.split("/")[0] not in MAY_SEE:
@@ -243,11 +244,12 @@ def _arrow_findings(path, number, target):
         if target.startswith(prefixes) and not matches(path, patterns):
             yield path, number, f"includes {target}: {why}"
     if target.startswith(("ATen/", "c10/")) and folder == "worker" and path.endswith(".h"):
-        yield path, number, "torch"  # reported only if the header does not say that it is private
+        yield path, number, "torch"  # allowed if the header says that it is private
 
 
 def check_arrows(files):
-    """Checks the includes between folders, and of libraries that only some folders may use."""
+    """Checks includes: which folders may include which folders, and which may use which
+    libraries."""
     found = []
     for path, lines in files.items():
         if not path.endswith(CODE) or allowed(path, "arrows"):

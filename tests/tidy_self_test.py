@@ -33,7 +33,7 @@ GOOD = {
     "tests/b_test.py": "print(1)\n",
 }
 LONG_BODY = "  x = 1;\n" * 80
-# {name: (path, content of the file, text that the finding must contain)}
+# {name of the fixture: (path, content of the file, text that the finding must contain)}
 BAD = {
     "a long line": ("proto/a.h", "//" + "x" * 99 + "\n", "101 columns"),
     "a long function": (

@@ -48,11 +48,8 @@ def check_selectors(objects):
 
 
 def probe_problem(kind, probe, ports):
-    """Returns what is wrong with a probe of a container with `ports` {name: port}, or None.
-
-    A worker is ready only when its HTTP port answers. /health needs no token, and has reserved
-    connections when all others are in use.
-    """
+    """Returns what is wrong with a container's probe, or None. `ports`: {name: port}. A worker is
+    ready only when its HTTP port answers. /health needs no token, and has reserved connections."""
     if kind == "readinessProbe" and "http" in ports:
         asked = probe.get("httpGet", {})
         if asked.get("path") != "/health" or asked.get("port") not in ("http", ports["http"]):
@@ -154,7 +151,7 @@ def check_hardening(objects):
 
 
 def check_store_is_fenced(objects):
-    """Only workers may connect to the store's port; the store must have no egress."""
+    """Only workers may connect to the store's port, and the store may open no connections."""
     problems = []
     store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
@@ -176,8 +173,8 @@ def check_store_is_fenced(objects):
 
 
 def check_http(objects):
-    """Clients must reach OpenAI's API through each Service by each of its names, and be allowed the
-    HTTP port where they are allowed the gRPC port."""
+    """Clients must reach OpenAI's API through each Service by each of its names. Clients that may
+    use the gRPC port must also be allowed to use the HTTP port."""
     problems = []
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
     env = m.environment(objects, worker["spec"]["containers"][0])
@@ -209,11 +206,13 @@ def check_sizes(objects):
     container = store["spec"]["template"]["spec"]["containers"][0]
     env = m.environment(objects, container)
     volume = store["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-    # Files may take a fifth plus 2 GiB more (cache_store/store/options.h); ext4 reserves 5 %.
+    # Database files may need a fifth more than the limit, plus 2 GiB (cache_store/store/options.h);
+    # ext4 reserves 5 %.
     needed = 1.2 * m.bytes_of(env["HEARTH_STORE_DISK_BYTES"]) + 2 * 2**30
     if needed > 0.95 * m.bytes_of(volume):
         problems.append("the store's disk-bytes do not fit its volume")
-    # Staged publishes: at most 1 GiB; write-behind: 0.5 GiB (cache_store/store/options.h).
+    # The store also needs 1 GiB for staged publishes and 0.5 GiB for write-behind
+    # (cache_store/store/options.h).
     needed = m.bytes_of(env["HEARTH_STORE_HOST_BYTES"]) + 3 * 2**29
     if needed > 0.9 * m.bytes_of(container["resources"]["limits"]["memory"]):
         problems.append("the store's host-bytes do not fit its memory limit")
@@ -230,7 +229,8 @@ def check_sizes(objects):
 
 
 def check_drain(objects):
-    """Grace periods must exceed preStop, drain and flush; liveness must not fail during a drain."""
+    """Grace periods must exceed the time for preStop, drain and flush. Liveness probes must not
+    fail during a drain."""
     problems = []
     for kind, name, prefix in (("StatefulSet", "hearth-store", "HEARTH_STORE_"),
                                ("Deployment", "hearth-worker", "HEARTH_WORKER_")):
@@ -287,7 +287,7 @@ def check_addresses(objects):
 
 
 def check_images(objects):
-    """All images must have the same release and a fixed tag."""
+    """All images must be of one release, with a fixed tag."""
     images = {c["image"] for _, _, t in m.workloads(objects) for c in m.containers(t)}
     problems = [f"image {i} has no fixed tag" for i in images
                 if ":" not in i.rpartition("/")[2] or i.endswith(":latest")]

@@ -23,8 +23,8 @@ def names_of(name, service):
 
 
 def http_problems(name, services):
-    """Returns why clients could not reach a worker's OpenAI API by this machine's port or by
-    name."""
+    """Returns why clients could not reach a worker's OpenAI API, by a port of this machine or by
+    the worker's name."""
     worker, found = services[name], []
     environment = worker["environment"]
     if environment.get("HEARTH_WORKER_HTTP_LISTEN") != f"0.0.0.0:{HTTP_PORT}":
@@ -123,7 +123,7 @@ class ComposeTest(unittest.TestCase):
         self.assertEqual(first[2], second[2])
         self.assertIn("--wait-published", first[1])
         chunk = int(load()["services"]["worker-1"]["environment"]["HEARTH_WORKER_CHUNK_TOKENS"])
-        # English text has less than eight bytes for each token.
+        # English text has fewer than eight bytes per token.
         self.assertGreater((m.ROOT / first[2]).stat().st_size, 2 * 8 * chunk)
 
     def test_ports_match_documentation(self):

@@ -47,7 +47,7 @@ def rule_problems(text):
         problems.append("says nothing about health")
     if not [rest for word, rest in final if word == "ENTRYPOINT" and rest.startswith("[")]:
         problems.append("no ENTRYPOINT in exec form: signals would not arrive")
-    # OpenShift gives each namespace its own user ids; these users are in group 0.
+    # The folders must belong to group 0: OpenShift runs containers with other user ids, in group 0.
     made = [words for word, rest in final if word == "RUN"
             for words in re.findall(r"install -d ([^&]*)", rest)]
     if any("-g root -m 0770" not in words for words in made):
@@ -168,7 +168,7 @@ class ScriptsTest(unittest.TestCase):
                                   capture_output=True).returncode
 
         metrics, api = page(metrics=200), page(health=200)
-        grpc = socketserver.TCPServer(("127.0.0.1", 0), None)  # listens, but does not accept
+        grpc = socketserver.TCPServer(("127.0.0.1", 0), None)  # listens but accepts no connection
         self.addCleanup(grpc.server_close)
         self.assertEqual(status(grpc, metrics), 0)
         self.assertEqual(status(grpc, metrics, api), 0)
@@ -183,7 +183,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertIn("rm -rf /var/lib/apt/lists/*", lines[installed:])
 
     def test_model_files_are_world_readable(self):
-        # Runs the code that fetches and converts the model, without the download.
+        # Runs the code that fetches and converts the model; the download itself is left out.
         run = ("import hashlib, os, pathlib, sys\n"
                f"sys.path.insert(0, {str(m.ROOT / 'scripts')!r})\n"
                "import convert_model, fetch_model\n"

@@ -25,7 +25,7 @@ PAGES = sorted(DOCS.rglob("*.md")) + ROOT_PAGES
 ARCHITECTURE, DECISIONS = DOCS / "dev/architecture.md", DOCS / "dev/decisions.md"
 SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".yaml", ".yml",
                    ".toml", ".Dockerfile"}
-# Flags on pages that no program here has: mypy's, and the reference's example.
+# Flags on pages that belong to no program here: mypy's, and an example in the reference.
 FOREIGN_FLAGS = {"--strict", "--some-name"}
 PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
 
@@ -35,7 +35,7 @@ def name_of(page):
 
 
 def without_blocks(text):
-    """Replaces code blocks by empty lines, which keeps line numbers."""
+    """Replaces code blocks by empty lines, so that line numbers stay the same."""
     return re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text,
                   flags=re.M | re.S)
 
@@ -49,7 +49,7 @@ def code_spans(text):
 
 
 def headings(page):
-    """Returns the anchors that a forge makes for the page's headings."""
+    """Returns the anchors that GitHub and similar sites make for the page's headings."""
     found = re.findall(r"^#+ (.+)$", without_blocks(page.read_text()), re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
 
@@ -67,8 +67,8 @@ def broken_links(page, text):
 
 
 def documented_metrics(server):
-    """Returns the metric names in observability.md's rows about `server`, where a name may be
-    shortened to an end like `_hits_total`."""
+    """Returns the metric names in observability.md's rows about `server`. A row may shorten a name
+    to its end, like `_hits_total`."""
     names = set()
     for line in (DOCS / "observability.md").read_text().splitlines():
         if line.startswith(f"| `{server}_"):
@@ -82,8 +82,8 @@ def metrics_in_the_source(server):
 
 
 def unknown_metrics(text):
-    """Returns metric names that no source defines. `hearth_store_shared_...` stands for several
-    and is ignored."""
+    """Returns metric names that no source defines. Ignores `hearth_store_shared_...`, which stands
+    for several names."""
     named = re.findall(r"\bhearth_(?:store|worker)_[a-z0-9_]*[a-z0-9](?!\w*(?:\.\.\.|\*))", text)
     programs = {pathlib.Path(path).stem for path in TREE}
     return [name for name in named
@@ -100,7 +100,7 @@ def missing_files(text):
 
 
 def tables_without_header(text):
-    """Returns the numbers of lines with a table's row of dashes without a matching header above."""
+    """Returns the line numbers of tables whose row of dashes has no matching header above it."""
     lines = [""] + without_blocks(text).splitlines()
     cells = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
     return [number for number, line in enumerate(lines)
@@ -143,13 +143,13 @@ def command_lines(text):
 
 
 def unknown_flags(text):
-    """Returns flags of command lines that the program does not have, and flags in code spans that
+    """Returns flags in command lines that their program does not have, and flags in code spans that
     no program has."""
     flags, _ = flags_by_command()
     everything = set().union(*flags.values()) | flags_of_scripts() | FOREIGN_FLAGS
     unknown = []
     for line in command_lines(text):
-        # The words of one program end at a pipe, a semicolon, or the next program.
+        # A command ends at a pipe, a semicolon, an ampersand, or the next program.
         for part in re.split(r"[|;&]|(?=\bhearth(?:ctl|-\w+)\s)", line):
             found = re.match(r"(?:\S*/)?(hearth(?:ctl|-store|-worker|-simulate))((?: +[a-z]+)*)",
                              part)
@@ -264,7 +264,7 @@ class DocsTest(unittest.TestCase):
         parts = text[text.index("## Folders"):text.index("## One computation")].split("\n## ")
         tables = [re.findall(r"^\| .*$", part, re.M) for part in parts]
         names = set(re.findall(r"`([a-z]+_[a-z_]+)`", "".join(sum(tables, []))))
-        # check_head is a function, not a file.
+        # check_head is a function that the page names, not a file.
         self.assertEqual(names - sources - {"check_head"}, set())
 
     def test_decisions_follow_their_form(self):
@@ -287,7 +287,7 @@ class DocsTest(unittest.TestCase):
     def test_commands_shown_on_pages_exist(self):
         known = m.help_text("hearthctl")
         for page in PAGES:
-            # In a code span, or at the beginning of a command line.
+            # A command is in a code span, or at the beginning of a command line.
             shown = re.findall(r"(?:`|^|/|-- )hearthctl\s+([a-z]+)\b", page.read_text(), re.M)
             for command in shown:
                 self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{name_of(page)}: {command}")
@@ -344,7 +344,7 @@ class DocsTest(unittest.TestCase):
                 store.send_signal(signal.SIGTERM)
                 store.communicate(timeout=60)
             self.assertEqual(store.returncode, 0)
-        # Includes the counters of the gpu tier, which are served even without a GPU.
+        # The page includes counters of the gpu tier, which are served even without a GPU.
         served = set(re.findall(r"^# TYPE (\w+)", text, re.M))
         self.assertEqual(served, metrics_in_the_source("hearth_store"))
 

@@ -11,7 +11,7 @@ import manifests as m
 
 
 def unknown_variables(variables):
-    """Returns the variables that are no flag of their binary."""
+    """Returns the environment variables that match no flag of their program."""
     unknown = []
     for name in sorted(variables):
         answer = m.flag_of(name)

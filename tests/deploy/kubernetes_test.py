@@ -7,7 +7,7 @@ import kubernetes_validate
 import checks
 import manifests as m
 
-# The oldest release with stable gRPC probes, and the newest release with schemas.
+# The oldest Kubernetes release with stable gRPC probes, and the newest with published schemas.
 KUBERNETES_RELEASES = ("1.27", "1.37")
 
 
@@ -90,7 +90,7 @@ class ManifestsTest(unittest.TestCase):
 
 
 class BrokenManifestsTest(unittest.TestCase):
-    """Each check reports the errors that it is made for."""
+    """Each check must report the errors for which it was made."""
 
     @classmethod
     def setUpClass(cls):

@@ -25,7 +25,8 @@ THREE = ('{"id": "who", "question": "Who?", "kind": "names"}\n'
          '{"id": "end", "ending": " In 1802", "kind": "dates"}\n')
 WHO = '{"question": "Who?"}'
 PUT = "\n\nQuestion: {}\nAnswer:"
-# A line of an answer file of the former `hearthctl ask`, which must still be accepted.
+# A line of an answer file of the removed command `hearthctl ask`. Such files must still be
+# accepted.
 OLD_LINE = ('{"id":"who","answer":"Hello there","finish_reason":"length","prompt_tokens":50,'
             '"cached_tokens":0,"computed_tokens":7,"source_tier":"none","ttft_ms":25.0,'
             '"total_ms":0.0,"token_ids":[72,32],"context_sha256":'
@@ -35,7 +36,7 @@ OLD_LINE = ('{"id":"who","answer":"Hello there","finish_reason":"length","prompt
 
 
 def rendered(prompt):
-    """Returns the prompt as text. In this test each byte is a token."""
+    """Returns the prompt as text; in this test each byte is one token."""
     if prompt.HasField("token_ids"):
         return bytes(prompt.token_ids.ids).decode()
     if prompt.HasField("text"):
@@ -309,7 +310,8 @@ class AskCommand(unittest.TestCase):
         self.assertRegex(err[0], "^hearth_cache.ask: UNAVAILABLE: no worker at .*; start one with")
 
     def ended_early(self, end, code):
-        """Calls end(program) after the first of 200 answers; returns the stderr after that."""
+        """Calls end(program) after the first of 200 answers. Returns what the program then prints
+        to stderr."""
         self.write("questions", "".join(f'{{"ending": " {i}"}}\n' for i in range(200)))
         with subprocess.Popen(
                 [sys.executable, "-B", "-m", "hearth_cache.ask", "--worker", self.worker.address,

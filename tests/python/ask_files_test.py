@@ -113,7 +113,7 @@ class Answers(unittest.TestCase):
         self.path = pathlib.Path(folder.name, "answers.jsonl")
 
     def opened(self, context="c", inputs=()):
-        """Returns a closed AnswerFile, after it has read the file."""
+        """Opens the answer file, reads and closes it. Returns the AnswerFile."""
         made = _answers.AnswerFile(str(self.path), context, inputs)
         made.close()
         return made

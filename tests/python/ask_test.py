@@ -63,7 +63,7 @@ class Ask(PythonTest):
         self.assertEqual(report["computed_tokens"], QUESTIONS * 3)
         self.assertEqual(report["context"]["computed_tokens"], CONTEXT_TOKENS)
         self.expect_cold_answers(worker, self.read())
-        # The store has only the context: prompts of questions are not kept.
+        # The store has only the context, because prompts of questions are not stored.
         longest = self.cluster.ctl("explain", "--worker", worker.address, "--token-ids",
                                    ",".join(map(str, self.context + self.endings[0] + [5] * 20)))
         self.assertLessEqual(longest["matched_tokens"], CONTEXT_TOKENS)
@@ -71,7 +71,8 @@ class Ask(PythonTest):
     def test_run_continues_at_other_worker(self):
         self.assertEqual(self.ask(self.start(), 5)["answered"], 5)
         whole = self.answers.read_bytes()
-        self.answers.write_bytes(whole[:-10])  # as after a kill during the fifth line
+        # As if the program was killed while it wrote the fifth line.
+        self.answers.write_bytes(whole[:-10])
         second = self.start()
         rest = self.ask(second)
         self.assertEqual(rest["answered_before"], 4)

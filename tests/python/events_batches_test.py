@@ -24,7 +24,7 @@ FIRST = 1 << 62 | 5
 
 
 class OldBatch(msgspec.Struct, array_like=True):
-    """The batch of old readers, without a rank."""
+    """A batch in the form that old readers know, without the rank."""
     ts: float
     events: List[Any]
 
@@ -74,7 +74,7 @@ class Golden(unittest.TestCase):
             self.assertIn(batch.events[0][0], ("AllBlocksCleared", "BlockStored"))
 
     def test_block_ids_take_nine_bytes(self):
-        # A Go reader accepts only integers of this width: a type byte and eight bytes.
+        # A reader in Go accepts block ids only as 64-bit integers: a type byte and eight bytes.
         self.assertEqual(self.payloads[0].count(b"\xcf\x40\0\0\0\0\0\0"), 6)
 
 

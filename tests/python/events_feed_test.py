@@ -36,7 +36,7 @@ def blocks_of(text):
 
 
 class LetterRouter:
-    """A router that applies all events; checks that they are consistent."""
+    """A router that applies all events and checks that they are consistent."""
 
     def __init__(self, test):
         self.test, self.blocks = test, {}  # id: (parent, tokens)
@@ -103,7 +103,8 @@ class Ledger(unittest.TestCase):
     def test_blocks_with_other_parent_are_refused(self):
         self.add("ab")
         other = blocks_of("xy")
-        for ids in ([other.ids[0], blocks_of("ab").ids[1]],  # known with another parent
+        # This block id is known with another parent.
+        for ids in ([other.ids[0], blocks_of("ab").ids[1]],
                     [77, 77], [77, 0], [blocks_of("ab").ids[0]] * 2):
             other.ids = ids
             self.assertIsNone(self.ledger.add(other), ids)
@@ -153,7 +154,7 @@ class Log(unittest.TestCase):
         for _ in range(9):
             log.append(b"four")
         self.assertEqual((log.bytes, log.first), (8, 7))
-        log.append(b"x" * 50)  # above the limit, but the last batch is always kept
+        log.append(b"x" * 50)  # the batch exceeds the limit, but the last batch is always kept
         self.assertEqual((log.bytes, log.first), (50, 9))
         log.append(b"four")
         self.assertEqual(log.bytes, 4)
@@ -167,7 +168,7 @@ class Log(unittest.TestCase):
         self.assertEqual(log.since(71, 10), [(71, b"none")])
         log.append(b"cccc")
         self.assertEqual(log.first, 51)
-        log.append(b"dddd")  # the empty batches are now the oldest
+        log.append(b"dddd")  # the oldest batches are now the empty ones
         self.assertEqual(log.since(52, 1), [(52, b"none")])
         log.append(b"eeee")
         self.assertEqual((log.first, log.bytes), (73, 8))
@@ -179,8 +180,8 @@ def plain(kind, **fields):
 
 
 def point(kind, seed, chunks, begin=0, end=None, fingerprint=OURS):
-    """A watch event about a restore point of `chunks` chunks; it carries chunks `begin` to `end`.
-    `seed` selects the prompt."""
+    """Makes a watch event about a restore point of `chunks` chunks, with the chunks from `begin` to
+    `end`. `seed` selects the prompt."""
     event = plain(kind)
     if kind != Event.CHUNKS:
         event.restore_point.restore_point_id = b"point %d" % seed
@@ -263,7 +264,7 @@ class Feed(FeedTest):
         self.new_events()
         self.feed.begin_watch()
         self.take(plain(Event.START, resumed=True), 5)
-        self.take(point(Event.STORED, 2, 1), 6)  # happened while no watch ran
+        self.take(point(Event.STORED, 2, 1), 6)  # this change happened while no watch ran
         self.take(plain(Event.SNAPSHOT_END), 6)
         self.assertEqual([event.block_hashes for event in self.new_events()], [[2000]])
         self.assertIn("of 2 restore points", str(self.feed))
@@ -279,7 +280,8 @@ class Feed(FeedTest):
         self.assertEqual(len(self.new_events()), 1)
         self.assertEqual(self.feed.place.sequence, 6)
         self.take(point(Event.STORED, 2, 5, 0, 2), 7)
-        self.take(point(Event.DROPPED, 2, 5), 8)  # dropped before all chunks came
+        # The restore point is dropped before its last chunks came.
+        self.take(point(Event.DROPPED, 2, 5), 8)
         self.take(point(Event.CHUNKS, 2, 5, 2, 5), 8)
         self.assertEqual(self.new_events(), [])
         self.assertEqual(self.feed.place.sequence, 8)
@@ -289,12 +291,13 @@ class Feed(FeedTest):
         self.new_events()
         self.take(point(Event.STORED, 1, 5, 0, 2), 6)
         self.take(point(Event.CHUNKS, 1, 5, 3, 5), 6)  # a gap
-        self.take(point(Event.STORED, 2, 2, 0, 3), 7)  # more chunks than the point has
+        # The event has more chunks than the restore point.
+        self.take(point(Event.STORED, 2, 2, 0, 3), 7)
         uneven = point(Event.STORED, 3, 2)
         uneven.chunks.token_ids.pop()
         self.take(uneven, 8)
         bare = point(Event.STORED, 4, 2)
-        bare.ClearField("chunks")  # its end is not a chunk boundary
+        bare.ClearField("chunks")  # the end of the restore point is not a chunk boundary
         self.take(bare, 9)
         self.assertEqual(self.new_events(), [])
         self.assertEqual(str(self.feed), "0 blocks of 0 restore points; 2 left out, 0 of other "
@@ -332,7 +335,7 @@ class Feed(FeedTest):
         self.assertIn("0 of other fingerprints", str(self.feed))
         self.assertIn("now reporting fingerprint 6f74686572", self.said[0])
 
-    def test_ignored_points_reported_once_alone(self):
+    def test_ignored_fingerprint_follows_last_removal(self):
         self.watch([point(Event.SNAPSHOT, 1, 1)], 5)
         self.assertTrue(self.take(point(Event.STORED, 2, 1, fingerprint=OTHER), 6))
         self.new_events()
@@ -402,7 +405,7 @@ class SmallFeed(FeedTest):
 
 
 class Reader:
-    """A router that ignores batch numbers that it has seen."""
+    """A router that ignores batches whose number it has received before."""
 
     def __init__(self):
         self.next, self.blocks = 0, set()
@@ -422,15 +425,16 @@ class Reader:
 
 
 class TinyFeed(FeedTest):
-    """A feed that keeps one batch. Six restore points fill a batch each."""
+    """Tests a feed that keeps one batch. Each of six restore points fills a batch."""
 
     OPTIONS = {"max_batches": 1}
     CHUNKS = _batches.MAX_BATCH_TOKENS // CHUNK_TOKENS
 
     def setUp(self):
         super().setUp()
-        self.here = Reader()  # has received all batches so far
-        for seed in range(2, 13, 2):  # steps of 2: a point's block ids reach into the next thousand
+        self.here = Reader()  # a router that has received all batches so far
+        # Steps of 2, because the block ids of a restore point extend into the next thousand.
+        for seed in range(2, 13, 2):
             self.take(point(Event.STORED, seed, self.CHUNKS), seed)
             self.here.take(self.feed.since(self.here.next, 1000))
 

@@ -21,8 +21,8 @@ FIRST = 1_000_000
 PATIENCE_MS = 60_000
 TOPIC = b"kv@pod@model"
 END = b"\xff" * 8
-# More bytes than the kernel buffers for a connection that is not read.
-MANY_LARGE, LARGE_CHUNK = 4000, 1024  # batches of 5 KiB; tokens of a chunk
+# Together more bytes than the kernel buffers for a connection that is not read.
+MANY_LARGE, LARGE_CHUNK = 4000, 1024  # number of batches (5 KiB each), tokens of each chunk
 
 
 def number_bytes(number):
@@ -30,7 +30,7 @@ def number_bytes(number):
 
 
 def stored(seed, chunk_tokens):
-    """A watch event about a new restore point; it makes one batch."""
+    """Makes a watch event about a new restore point, which fills one batch."""
     event = cache_store_pb2.WatchEvent(kind=cache_store_pb2.WatchEvent.STORED)
     event.restore_point.restore_point_id = b"point %d" % seed
     event.restore_point.tokens = chunk_tokens
@@ -41,7 +41,7 @@ def stored(seed, chunk_tokens):
 
 
 class Served:
-    """EventSockets and their feed, in an event loop on another thread."""
+    """Runs EventSockets and a feed in an event loop on another thread."""
 
     def __init__(self, **options):
         self._ready, self._options = threading.Event(), options
@@ -88,7 +88,7 @@ class SocketsTest(unittest.TestCase):
         peer = self.context.socket(kind)
         peer.set(zmq.RCVTIMEO, PATIENCE_MS)
         peer.connect(address)
-        self.addCleanup(peer.close, 0)  # not before the test ends
+        self.addCleanup(peer.close, 0)  # closed at the end of the test, not earlier
         return peer
 
     def subscriber(self, topic=b""):
@@ -100,7 +100,7 @@ class SocketsTest(unittest.TestCase):
         return self.peer(zmq.DEALER, self.served.replayer)
 
     def answer(self, asker):
-        """Returns the batch numbers of a replay."""
+        """Reads a replay; returns its batch numbers."""
         numbers = []
         while True:
             empty, number, payload = asker.recv_multipart()
@@ -122,7 +122,7 @@ class SocketsTest(unittest.TestCase):
                                 self.served.feed.since(FIRST, 1)[0].payload])
         self.served.store(1, 20)
         parts = subscriber.recv_multipart()
-        if parts == last:  # sent twice if it was published during the subscription
+        if parts == last:  # a batch published during the subscription is received twice
             parts = subscriber.recv_multipart()
         for number in range(FIRST + 1, FIRST + 21):
             self.assertEqual(parts[1], number_bytes(number))
@@ -152,7 +152,7 @@ class SocketsTest(unittest.TestCase):
             bad = self.asker()
             self.assertEqual(self.ask(bad, FIRST + 2), [], "it is connected")
             bad.send_multipart(garbage)
-            for _ in range(3):  # by then an answer to the garbage would have come
+            for _ in range(3):  # three requests give the server time to answer the garbage
                 self.assertEqual(len(self.ask(good, FIRST)), 2)
             self.assertEqual(self.ask(bad, FIRST + 1), [FIRST + 1], "of its request alone")
         self.asker().send_multipart([b"", b"x" * 2 * _sockets.MAX_PEER_BYTES])
@@ -164,15 +164,15 @@ class SocketsTest(unittest.TestCase):
         deaf = [self.asker() for _ in range(2 * _sockets.MAX_REPLAYS)]
         for asker in deaf:
             asker.send_multipart([b"", number_bytes(FIRST)])
-        for asker in deaf:  # the second half waits for places of the first half
+        for asker in deaf:  # the second half gets a replay after the first half
             self.assertTrue(asker.poll(PATIENCE_MS))
         for asker in deaf * 3:
             asker.send_multipart([b"", number_bytes(FIRST)])
         self.assertEqual(len(self.ask(self.asker(), FIRST + MANY_LARGE)), 1)
 
     def next_number(self, peer):
-        """Publishes until the peer receives a batch; it may have missed earlier ones for lack of
-        room. Returns the batch's number."""
+        """Publishes until the peer receives a batch, and returns the batch's number. The peer may
+        have missed earlier batches because its queue was full."""
         for _ in range(6000):
             if peer.poll(PATIENCE_MS // 6000):
                 return int.from_bytes(peer.recv_multipart()[1], "big")
@@ -194,7 +194,8 @@ class SocketsTest(unittest.TestCase):
             number = self.next_number(deaf)
             received += 1
             self.seed += 1
-            self.served.store(self.seed, self.seed)  # a peer with room again receives new batches
+            # A peer whose queue has room receives new batches again.
+            self.served.store(self.seed, self.seed)
         self.assertLess(received, number - FIRST)
 
     def test_unusable_address_is_refused(self):

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 PAD = 0
-SEEDS = itertools.count(100)  # each prompt is new
+SEEDS = itertools.count(100)  # each prompt gets a new seed
 SAMPLED = {"do_sample": True, "temperature": 2.0}
 
 
@@ -32,8 +32,8 @@ class Generate(TransformersTest):
         self.ids = torch.tensor([prompt(150, 4)])
 
     def expect_same(self, inputs, hits, **options):
-        """Checks two calls of PrefixCache.generate() against transformers. `hits`: how many prompts
-        the second call must restore."""
+        """Calls PrefixCache.generate() twice and compares with transformers. `hits`: number of
+        prompts that the second call must restore."""
         answers = []
         for generate in (self.loaded.generate, self.prefixes.generate, self.prefixes.generate):
             before = sum(one.hits for one in self.store.list())
@@ -57,7 +57,7 @@ class Generate(TransformersTest):
                 SAMPLED, {**SAMPLED, "num_return_sequences": 3}, {"num_beams": 3},
                 {"num_beams": 4, "num_return_sequences": 2}, {**SAMPLED, "num_beams": 3},
                 {"use_cache": False}, {"cache_implementation": "dynamic"},
-                {"cache_implementation": "hybrid"},  # also ignored by transformers
+                {"cache_implementation": "hybrid"},  # transformers ignores this option, too
                 {"prefill_chunk_size": 7}, {"guidance_scale": 1.5}, {"max_new_tokens": 1},
                 {"max_new_tokens": None, "max_length": 153}, {"repetition_penalty": 1.5},
                 {"guidance_scale": 1.5, "negative_prompt_ids": torch.tensor([[5, 6]])},
@@ -69,7 +69,8 @@ class Generate(TransformersTest):
     def test_generation_config_options_apply(self):
         config = transformers.GenerationConfig(num_beams=2, use_cache=False)
         self.loaded.generation_config.num_return_sequences = 2
-        self.loaded.generation_config.cache_implementation = "hybrid"  # as on the Hub
+        # As in the model's config on the Hugging Face Hub.
+        self.loaded.generation_config.cache_implementation = "hybrid"
         self.expect_same({"inputs": self.ids}, 1, generation_config=config)
 
     def test_batched_prompts_are_each_restored(self):
@@ -86,7 +87,7 @@ class Generate(TransformersTest):
         ids = padded(150, 100)["input_ids"]
         self.expect_same({"inputs": ids}, 2)
         ids = padded(150, 100)["input_ids"]
-        ids[ids == PAD] = 40  # an end token, which is not treated as padding
+        ids[ids == PAD] = 40  # 40 is an end token, so it does not count as padding
         self.expect_same({"inputs": ids}, 2, pad_token_id=40, eos_token_id=[40])
 
     def test_answer_can_be_streamed(self):

@@ -19,7 +19,7 @@ from hearth_cache.layout import Fingerprint, PageLayout
 
 BLOCK, PAGE, WINDOW = 16, 64, 24
 LAYOUT = PageLayout("llgl", WINDOW, PAGE, BLOCK)
-GROUPS = [0, 0, 2, 1]  # [layer]: the engine's group of the layer
+GROUPS = [0, 0, 2, 1]  # number of the engine's layer group for each layer
 BLOCKS_MAX = 40
 
 
@@ -47,7 +47,7 @@ class MemoryStore:
 
     def __init__(self):
         self.kept, self.calls, self.error, self.matched = {}, [], None, 0
-        self.epochs = []  # the epochs of leases and publishes
+        self.epochs = []  # epochs of the leases and publishes so far
         self.answering = threading.Event()
         self.answering.set()
 
@@ -101,7 +101,7 @@ class PlannerRequests(unittest.TestCase):
         self.addCleanup(self.planner.close)
 
     def matched(self, name, computed=0):
-        """Returns planner.matched() when the store has answered."""
+        """Waits for the store's answer, then returns planner.matched()."""
         while (found := self.planner.matched(name, computed))[0] is None:
             self.step()
         return found
@@ -138,7 +138,7 @@ class PlannerRequests(unittest.TestCase):
         self.assertEqual(self.matched("a", 32), (64, True))
         blocks = [[1] * 6, [2] * 6, [3] * 6]
         self.planner.allocated("a", blocks, 64)
-        self.planner.allocated("a", blocks, 0)  # vLLM calls it again after the load
+        self.planner.allocated("a", blocks, 0)  # vLLM calls allocated() again after the load
         load, = self.step().loads
         self.assertEqual((load.boundaries, load.present_tokens), ([96], 32))
         self.assertEqual((load.token_ids, load.blocks), (ids[:96], blocks))
@@ -303,7 +303,7 @@ class MoverTransfers(unittest.TestCase):
         self.store.answering.clear()
         kept = self.memory[2][1].clone()
         self.mover.save(Transfer("saver", ids, [32], [[1, 2]] * 3))
-        self.memory[2].zero_()  # the next step overwrites the blocks
+        self.memory[2].zero_()  # simulates the next step, which overwrites the blocks
         self.store.answering.set()
         self.mover.flush()
         self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))

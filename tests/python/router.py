@@ -24,14 +24,14 @@ class Router:
         self.asker = self.context.socket(zmq.DEALER)
         self.asker.connect(replayer)
         self.blocks = {}  # id: (parent, tokens)
-        self.last = None  # number of the last batch
+        self.last = None  # number of the last batch received
         self.replays = 0
 
     def close(self):
         self.context.destroy(linger=0)
 
     def take(self, until):
-        """Applies the next batch, after a replay of missed batches."""
+        """Applies the next batch. If batches were missed, requests a replay first."""
         left_ms = max(0, int((until - time.monotonic()) * 1000))
         if not self.subscriber.poll(left_ms):
             raise TimeoutError("no batch came")
@@ -73,7 +73,7 @@ class Router:
         self.last = number
 
     def wait_for(self, what):
-        """Takes batches until `what` holds."""
+        """Applies batches until what() is true."""
         until = time.monotonic() + LONG_S
         while not what():
             self.take(until)

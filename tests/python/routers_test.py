@@ -161,7 +161,7 @@ class RoutersOnWorker(RoutersTest):
         more = self.publish(2)
         router.wait_for(lambda: router.matched_tokens(more) == LAST_CHUNK)
         self.assertEqual({block: router.blocks.get(block) for block in blocks}, blocks)
-        # An empty store at the same address.
+        # Replaces the store by an empty store at the same address.
         store.kill()
         bridge.wait_for_line("retrying")
         self.cluster.store(self.folder / "another", listen=self.store.address)
@@ -170,7 +170,7 @@ class RoutersOnWorker(RoutersTest):
 
 
 class RoutersOnStore(RoutersTest):
-    """Clients that are not routers, and a store that refuses the program."""
+    """Tests hostile clients, and a store that refuses the program."""
 
     def setUp(self):
         super().setUp()
@@ -188,7 +188,7 @@ class RoutersOnStore(RoutersTest):
         bridge.wait_for_line("following")
         garbage = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096,
                    b"\xff" + bytes(8) + b"\x7f\x03" + b"x" * 60,
-                   # A valid greeting, then a message with an announced size of 2^62 bytes.
+                   # A valid ZeroMQ greeting, then a message whose announced size is 2^62 bytes.
                    b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x02"
                    + struct.pack(">Q", 1 << 62)]
         for address in (bridge.publisher, bridge.replayer):

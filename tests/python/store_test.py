@@ -165,7 +165,8 @@ class Prefixes(PythonTest):
         self.assertEqual((point.kept_s, point.priority), (0, -3))
         stored = self.store.fetch(Prefix(PRINT, ids))
         self.store.publish(Prefix(PRINT, ids), [32], lambda one, layer: b"", stored=stored,
-                           keep_s=100, priority=4)  # published again, without bytes
+                           # Publishes the stored prefix again, without bytes.
+                           keep_s=100, priority=4)
         point, = self.store.list()
         self.assertGreater(point.kept_s, 50)
         self.assertEqual(point.priority, 4)
@@ -290,7 +291,7 @@ class InvalidFetchMessages(unittest.TestCase):
             self.take_plan()
 
     def answer(self, seed):
-        """Returns the messages of a fetch: bytes of `seed` with the digests of seed 0."""
+        """Returns the messages of a fetch with the bytes of `seed` but the digests of seed 0."""
         messages = [cache_store_pb2.FetchResponse(plan=self.plan)]
         for number, one in enumerate(LAYOUT.needed_objects(48)):
             for at, layer in enumerate(LAYOUT.layers_of(one.group)):

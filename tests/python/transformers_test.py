@@ -33,7 +33,7 @@ with PrefixCache(model, sys.argv[3], chunk_tokens=16) as prefixes:
 
 class Prefixes(TransformersTest):
     def test_prefill_restores_exact_state(self):
-        # Lengths below the window (70), at its edge and above it; on chunk boundaries and between.
+        # Prompt lengths below, at and above the window (70); on chunk boundaries and between them.
         for tokens in (5, 16, 40, 69, 70, 71, 96, 133):
             ids = prompt(tokens, tokens)
             computed = self.prefixes.prefill(ids)
@@ -58,7 +58,7 @@ class Prefixes(TransformersTest):
             self.expect_cold(ids[:tokens] + [5], point)
 
     def test_longer_prefix_is_saved_after_restore(self):
-        # A tail at 128 begins in another chunk than a tail at 134.
+        # A restore at 128 tokens needs another first chunk of the window than a restore at 134.
         ids = prompt(140, 11)
         self.prefixes.prefill(ids[:134])
         self.expect_cold(ids[:137] + [5], self.prefixes.prefill(ids[:137]))
@@ -126,7 +126,8 @@ class Prefixes(TransformersTest):
         recorded.crop(0)
         self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
         short = self.prefixes.load(ids[:50])
-        self.next_logits(ids[:50], short)  # shorter than the window
+        # The prompt is shorter than the window, so no row was dropped.
+        self.next_logits(ids[:50], short)
         self.assertIn(50, self.prefixes.save(short, ids[:50]).boundaries)
         with self.assertRaisesRegex(ValueError, "130 tokens, but 129"):
             self.prefixes.save(recorded, ids[:129])

@@ -19,12 +19,13 @@ from hearth_cache import Store
 
 CLIENTS = pathlib.Path(os.environ.get("HEARTH_CLIENTS", ROOT / ".clients"))
 PYTHON = CLIENTS / "vllm" / "bin" / "python"
-GEOMETRY = "irregular"  # head_dim 32, which vLLM supports on CPUs
+GEOMETRY = "irregular"  # a model with head_dim 32, which vLLM supports on CPUs
 BLOCK, NEW_TOKENS, TOLERANCE = 128, 8, 1e-3
 MODEL = os.environ.get("HEARTH_VLLM_MODEL")
-FEW_BLOCKS = int(os.environ.get("HEARTH_VLLM_BLOCKS", 18))  # a prompt of 800 tokens needs 11
-MORE_TOKENS = 64  # enough that every second prompt needs a new block
-# One thread: two threads on one core would spin at their barriers.
+# Number of blocks; a prompt of 800 tokens needs 11.
+FEW_BLOCKS = int(os.environ.get("HEARTH_VLLM_BLOCKS", 18))
+MORE_TOKENS = 64  # generated tokens; every second prompt then needs a new block
+# Uses one thread, because two threads on one core would spin at their barriers.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-0",
                "OMP_NUM_THREADS": "1",
                "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1",
@@ -109,8 +110,8 @@ class Engines(PythonTest):
     def test_second_engine_restores_same_answers(self):
         shared = prompt(300, 1)
         prompts = [shared + prompt(60 + 50 * i, 2 + i) for i in range(4)]
-        # Chunked prefill (vLLM does not support it with seeds on a CPU), too few blocks for all
-        # requests at a time, and no prefix cache of vLLM.
+        # Chunked prefill (on a CPU, vLLM does not support it with seeds), too few blocks to run all
+        # requests at the same time, and vLLM's own prefix cache off.
         options = {"max_num_batched_tokens": 192, "num_gpu_blocks_override": 24,
                    "enable_prefix_caching": False, "max_num_seqs": 4}
         alone = self.engine(prompts, options=options)
@@ -144,7 +145,7 @@ class Engines(PythonTest):
         self.assertNotEqual(changed[0][2], alone[0][2], "the change reached the model")
         self.assertEqual([answer[1] for answer in again], [256, 256], "of this epoch")
         self.expect_same(again, changed)
-        # These are the first weights again, but a new epoch does not know that.
+        # The weights equal the first ones, but a new epoch cannot know that.
         self.assertEqual([answer[1] for answer in back], [0, 0])
         self.expect_same(back, alone)
         unchanged = self.engine([before, after], self.node.address, options)

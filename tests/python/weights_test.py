@@ -64,7 +64,7 @@ def replace_forward(model):
 
 
 class Wrapper(torch.Tensor):
-    """A tensor without own memory, like those of torchao and quanto."""
+    """A tensor without memory of its own, like those of torchao and quanto."""
 
     @staticmethod
     def __new__(cls, of):
@@ -85,7 +85,7 @@ def quantize_dynamically(model):
         torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
 
 
-# Changes after which a model cannot be hashed, and a pattern of the error, which names the
+# {name: (change after which a model cannot be hashed, pattern of the error)}. The error names the
 # parameter or layer.
 UNHASHABLE = {
     "wrapper": (wrap, r"k_proj\.weight cannot be hashed"),
@@ -186,7 +186,8 @@ class ModelChanges(TransformersTest):
         self.assertIsNone(old())
 
     def test_only_changed_tensors_are_hashed(self):
-        # Samples are read from memory or, as for a device, through tensors (span_of is None).
+        # Tests both ways to read samples: from memory and, as for a device, through tensors
+        # (span_of returns None).
         for name, span_of in (("memory", _weights._span_of), ("device", lambda one: None)):
             weights, hashed = Weights(self.loaded), []
             with self.subTest(name), unittest.mock.patch.multiple(
@@ -231,7 +232,7 @@ class ModelChanges(TransformersTest):
         self.expect_plain(self.untouched, self.load_model(), ids)
 
     def test_cache_from_before_change_is_refused(self):
-        ids = prompt(50, 3)  # shorter than the window, so no layer has slid
+        ids = prompt(50, 3)  # the prompt is shorter than the window, so no row was dropped
         begun = self.prefixes.load(ids)
         self.next_logits(ids, begun)
         with torch.no_grad():

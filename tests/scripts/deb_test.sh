@@ -22,7 +22,8 @@ version=$(dpkg-deb -f "$package" Version)
 for program in hearth-store hearthctl; do
   said=$("$root/usr/bin/$program" --version)
   [[ $said == *"$version"* ]] || fail "$program --version says $said, the package $version"
-  # Not grep -q: it may end before gzip has written all, and pipefail then reports gzip's signal.
+  # Not grep -q: grep could end before gzip has written everything; gzip's SIGPIPE would then fail
+  # the pipeline.
   gzip -dc "$root/usr/share/man/man1/$program.1.gz" | grep '^\.TH ' >/dev/null ||
     fail "no page of $program"
 done

@@ -5,7 +5,8 @@ set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
 trap 'rm -rf "$FOLDER"' EXIT
-# A copy of the tree and a PATH with few programs: a command that does other work fails.
+# Runs in a copy of the tree, with few programs on PATH: a command that does more than print help
+# fails.
 cp -r "$ROOT_OF_TEST/hearth" "$ROOT_OF_TEST/scripts" "$FOLDER"
 mkdir "$FOLDER/bin"
 for program in bash cat dirname flock mkdir; do
@@ -20,13 +21,13 @@ hearth() { OUTPUT=$(PATH=$FOLDER/bin "$FOLDER/hearth" "$@" 2>&1); }
 
 hearth help || fail "help"
 usage=$OUTPUT
-# NAME and the options of each command in the list.
+# Reads the name and the options of each command in the list.
 mapfile -t commands < <(sed -n 's/^  \([a-z]\+\)\b.*/\1/p' <<<"$usage")
 ((${#commands[@]} >= 6)) || fail "the list of commands is short"
 
 for name in "${commands[@]}"; do
   [[ $name != help ]] || continue
-  # The command's lines in the list, up to the next command.
+  # Reads the command's lines in the list, up to the next command.
   options=$(sed -n "/^  $name\b/,/^  [a-z]/{/^  $name\b/p;/^  [a-z]/!p}" <<<"$usage" |
     grep -oE -- '--[a-z]+' | sort -u || true)
   for words in "$name --help" "$name -h" "help $name"; do

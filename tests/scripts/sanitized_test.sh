@@ -61,7 +61,7 @@ for jobs in 1 2 5 30; do
 done
 expect "what a part writes is shown" says hello
 
-# One part of a program fails; its other parts end before and after it.
+# One part of a program fails; the parts before and after it must still run.
 program two '[[ $GTEST_SHARD_INDEX != 1 ]] || { echo "broken here"; exit 3; }'
 for jobs in 1 2 5; do
   run "$jobs" one two three

@@ -21,7 +21,7 @@ BROWSERS = ("chromium-headless-shell", "chromium")
 SKIPPED = 77
 PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # folder for screenshots
 
-# Long, for busy virtual machines: a correct page shows the text within seconds.
+# Long enough for busy virtual machines; normally the page shows the text within seconds.
 PATIENCE_MS = 60000
 
 # A promise that resolves when the element's text begins as wanted; after the timeout it rejects
@@ -81,7 +81,7 @@ class Page:
         self.close()
 
     def close(self):
-        os.close(self._write)  # ends the browser and its child processes
+        os.close(self._write)  # a closed pipe ends the browser and its child processes
         try:
             self._browser.wait(20)
         except subprocess.TimeoutExpired:
@@ -94,7 +94,7 @@ class Page:
         """Waits until the element's text begins with `beginning`; returns the text."""
         expression = WAIT_FOR % (json.dumps(element), json.dumps(beginning), PATIENCE_MS)
         answer = None
-        while answer is None:  # None: navigation destroyed the context; ask the new page
+        while answer is None:  # no answer: the page was reloaded; evaluate in the new page
             answer = self._call("Runtime.evaluate", session=self._session, expression=expression,
                                 awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:

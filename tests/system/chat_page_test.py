@@ -15,13 +15,13 @@ from http_worker import MODEL, HttpWorker
 
 LIMIT = 24  # maximum tokens of an answer
 FIELD = "document.getElementById('%s')"
-# Records each text of the first answer while it is streamed: then the button says "Stop".
+# Records each text of the first answer while it is streamed (the button then says "Stop").
 WATCH = """var seen = [];
 new MutationObserver(() => {
   const text = document.getElementById("text1")?.textContent;
   if (text && document.getElementById("send").textContent === "Stop") seen.push(text);
 }).observe(document, {subtree: true, childList: true, characterData: true});"""
-# Replaces fetch(): the test writes the answers instead of the server.
+# Replaces the page's fetch(), so that the test writes the server's answers.
 SERVER = """var asked = [], answer_stream = null;
 fetch = async (path, options) => {
   asked.push(JSON.parse(options.body).messages);
@@ -86,8 +86,8 @@ class ChatPageInBrowser(HttpWorker):
                    f"{json.dumps(text)}; {FIELD % 'form'}.requestSubmit()")
 
     def expect_turn(self, page, messages, number):
-        """Checks that the page shows the same answer to `messages` as the API. Returns the text and
-        the number of cached tokens."""
+        """Checks that the page and the API give the same answer to `messages`. Returns (text,
+        number of cached tokens)."""
         tokens = self.post("/tokenize", {"messages": messages})["count"]
         note = page.wait_for(f"note{number}", f"{tokens} tokens in, ")
         whole = self.post("/v1/chat/completions", {"messages": messages, "temperature": 0,

@@ -26,7 +26,7 @@ MODEL = ROOT / "models" / "gemma-3-270m"
 PAGE = ROOT / "docs" / "clients.md"
 SKIPPED = 77
 TOLERANCE = 1e-4
-START_S = 240  # Open WebUI imports 1 GB of modules and makes its database
+START_S = 240  # seconds; Open WebUI imports 1 GB of modules and makes its database
 
 
 # The example's chat with the asynchronous client, and a completion with several answers.
@@ -70,7 +70,7 @@ class Clients(SystemTest):
         super().setUp()
         worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", pages=("http",))
         self.url = worker.url("http") + "/v1"
-        # Folders that the page's commands name relative to the tree's root.
+        # Links the folders that the page's commands name.
         for name, target in ((".clients", CLIENTS), ("models", ROOT / "models"),
                              ("bench", ROOT / "bench")):
             (self.folder / name).symlink_to(target)
@@ -151,7 +151,8 @@ class Clients(SystemTest):
         report = next(self.folder.glob("artifacts/*fixed_schedule/profile_export_aiperf.json"))
         told = json.loads(report.read_text())
         self.assertEqual(told["request_count"]["avg"], 10)
-        # The first two requests come at once; the other eight share a first block of 512 tokens.
+        # The first two requests arrive at the same time; the other eight share a first block of 512
+        # tokens with them.
         self.assertGreaterEqual(told["total_usage_prompt_cache_read_tokens"]["avg"], 8 * 512)
 
     @unittest.skipUnless((CLIENTS / "open_webui").is_dir(), "scripts/clients.sh open_webui")
@@ -190,7 +191,8 @@ class OpenWebUi:
                 env={"PATH": os.environ["PATH"], "HOME": str(folder),
                      "DATA_DIR": str(folder / "open_webui"), "WEBUI_SECRET_KEY": "none",
                      "WEBUI_AUTH": "False", "OFFLINE_MODE": "True",
-                     "RAG_EMBEDDING_ENGINE": "openai"})  # its own engine downloads a model
+                     # Open WebUI's own embedding engine would download a model.
+                     "RAG_EMBEDDING_ENGINE": "openai"})
 
     def __enter__(self):
         try:
@@ -232,7 +234,7 @@ class OpenWebUi:
             return answer.read().decode()
 
 
-# For each client a function ask(model, API key, text).
+# {client: function ask(model, API key, text)}.
 ASKS = {
     "openai": """
 from openai import OpenAI
@@ -276,7 +278,8 @@ for case in ((MODEL, "right", "lamp " * 40000), ("other", "right", "lamp"),
 class ClientErrors(SystemTest):
 
     def test_clients_raise_documented_exceptions(self):
-        """Cases: a prompt that is too long, a wrong model, a wrong key, a full queue."""
+        """Each client makes four failing requests: too long a prompt, a wrong model, a wrong key, a
+        full queue."""
         identities = self.folder / "identities.json"
         identities.write_text(json.dumps({"identities": [
             {"name": "caller", "role": "tenant",
@@ -285,7 +288,7 @@ class ClientErrors(SystemTest):
                                      "--identities-file", identities, "--max-running", 1,
                                      "--max-queue", 0, pages=("http",))
         url = worker.url("http") + "/v1"
-        # Occupies the worker's only place.
+        # Occupies the only place for a running request.
         request = urllib.request.Request(
             url + "/completions", headers={"Content-Type": "application/json",
                                            "X-Api-Key": "right"},

@@ -15,8 +15,8 @@ NEW_TOKENS = 3
 class DeviceTest(SystemTest):
 
     def check(self, model, chunk, vocabulary_step=1):
-        """One worker publishes a prompt. The other worker restores it from the store, and the
-        first worker from its own pool."""
+        """One worker publishes a prompt. Another worker restores it from the store, and the first
+        worker restores it from its pool."""
         store = self.cluster.store(self.folder / "data")
         options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
         device = self.worker(model, store.address, "--device", "emulated", **options)

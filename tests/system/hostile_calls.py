@@ -108,9 +108,9 @@ STORE_ATTACKS = {
     "list-watch": lambda t: Calls(t, [(STORE + "List", b""), (STORE + "Watch", b"")], 100),
     "rapid-reset": lambda t: Resets(t, STORE + "Stats"),
 }
-# Attacks that a proxy in front of the server must stop (docs/security.md).
+# Attacks that only a proxy in front of the server can stop (docs/security.md).
 BEHIND_PROXY = ("connect-close", "tls-abandoned", "tls-half-hello", "rapid-reset")
-# Attacks that work on a store and on a worker.
+# Attacks that can be made on a store and on a worker.
 ANY = ("connect-close", "connect-silent", "connect-preface", "garbage", "tls-half-hello", "pings",
        "settings", "many-headers")
 WORKER_ATTACKS = {
@@ -139,7 +139,7 @@ def run(attack, per_s):
     while not select.select([sys.stdin], [], [], 0.002)[0]:
         attack.pump()
         now = time.monotonic()
-        # After a delay, at most a tenth of a second of units is made up for.
+        # Limits the burst after a delay to a tenth of a second of units.
         due = min(due + (now - last) * per_s, max(1.0, per_s / 10))
         last = now
         while due >= 1:

@@ -9,7 +9,7 @@ from http2_peer import PREFACE, SETTINGS, Http2Peer, connect, frame
 
 STORE, WORKER = "/hearth.v1.CacheStore/", "/hearth.v1.Inference/"
 MIB = 1 << 20
-STREAMS = 250  # a server allows 256 on a connection
+STREAMS = 250  # streams of one connection; a server allows 256
 
 
 class Target:
@@ -23,12 +23,12 @@ class Target:
 
 
 class Attack:
-    """An attack. unit(): begins one more unit. pump(): continues open connections. Neither waits
-    for the server."""
+    """An attack, made of units. unit() begins one more unit. pump() continues open connections.
+    Neither method waits for the server."""
 
     def __init__(self, target):
         self.target, self.units, self.closed = target, 0, 0
-        self.unconnected = 0  # units without a connection, because connecting failed
+        self.unconnected = 0  # units that failed because no connection could be made
 
     def unit(self):
         self.units += 1
@@ -44,7 +44,7 @@ class Attack:
 
 
 class Peers(Attack):
-    """An attack on a few connections; a connection that the server closed is made again."""
+    """An attack over a few connections; replaces a connection that the server has closed."""
 
     connections, takes = 4, True
 
@@ -131,7 +131,7 @@ class Resets(Peers):
 
 
 class Leases(Peers):
-    """Requests a lease on a new prompt; at the limit of streams, resets the oldest call."""
+    """Requests leases on new prompts; at the limit of streams, resets the oldest call."""
 
     def unit(self):
         peer = self.peer()
@@ -163,7 +163,7 @@ class Trickle(Peers):
 
 
 class Unread(Peers):
-    """Sends calls and does not read the answers."""
+    """Sends calls without reading the answers."""
 
     takes = False
 
@@ -228,7 +228,7 @@ class Connects(Attack):
 
 
 class Frames(Attack):
-    """Sends HTTP/2 frames without messages, and does not read the answers."""
+    """Sends HTTP/2 frames that carry no messages, without reading the answers."""
 
     def __init__(self, target, frames, first=b""):
         super().__init__(target)

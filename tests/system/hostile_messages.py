@@ -8,7 +8,7 @@ CHUNK_TOKENS = 128
 MANY_TOKENS = 700000
 MOST_CUTS = 65536
 MESSAGE_BYTES = 3 << 20  # the largest message that a server accepts
-# Two bytes each in a message; the parser makes an object of each.
+# Number of empty elements in a message, two bytes each. The parser makes an object of each.
 EMPTY_ELEMENTS = 1500000
 
 

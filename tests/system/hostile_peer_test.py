@@ -17,16 +17,16 @@ from http2_peer import PING, Http2Peer, bytes_exchanged, frame
 from system_support import SystemTest
 
 MIB = 1 << 20
-# The memory that a server may use in addition to its limits.
+# Memory that a server may use in addition to its configured limits.
 BESIDE_BYTES = 256 * MIB
 UNFINISHED_BYTES = 64 * MIB
 MESSAGE_BYTES = 3 * MIB - 1000
 CONNECTIONS, STREAMS = 6, 250
-LONG_S = 240  # reached only by a hang
+LONG_S = 240  # time limit of a wait; only a hanging process reaches it
 
 
 def memory(process, field):
-    """Returns the process's memory in bytes: VmRSS: now; VmHWM: the peak."""
+    """Returns the process's memory in bytes. `field`: VmRSS (now) or VmHWM (the peak)."""
     return process.status_field(field) * 1024
 
 
@@ -35,7 +35,7 @@ class Arrivals:
     connection counts as accepted when the server has sent something."""
 
     def __init__(self):
-        self._arrived = {}  # socket: bytes that arrived
+        self._arrived = {}  # {socket: bytes that reached the server}
 
     def look(self, attack):
         sockets = [peer.socket for peer in getattr(attack, "peers", []) if peer is not None]
@@ -51,8 +51,8 @@ class Arrivals:
         return sum(self._arrived.values())
 
 
-# {attack: bytes that must reach the server}: a part of the bytes that the test sends, but more than
-# the beginning of a connection. 0: the attack sends nothing; connecting is enough.
+# {attack: bytes that must reach the server}. The value is less than what the test sends, but more
+# than a connection's first bytes. 0: the attack only connects.
 LEAST_BYTES = {
     "half-sent": 8 * MIB, "connect-close": 0, "connect-silent": 0, "connect-preface": 300,
     "garbage": 4000, "tls-abandoned": 2000, "tls-half-hello": 1000, "pings": 4000,
@@ -75,7 +75,7 @@ class Hostile(SystemTest):
         for peer in [self.peer(server, paths) for _ in range(CONNECTIONS)]:
             peers.append(peer)
         end, answered = time.monotonic() + LONG_S, 0
-        # Until the sent bytes would exceed the bound if the server kept them.
+        # Sends until the memory would exceed its bound if the server kept all bytes.
         while sent < limits_bytes + BESIDE_BYTES + 2 * UNFINISHED_BYTES:
             self.assertLess(time.monotonic(), end, f"sent {sent}, closed {closed}")
             self.assertIsNone(server.popen.poll(), server.log_tail())
@@ -98,7 +98,7 @@ class Hostile(SystemTest):
         self.assertGreater(closed, 0)
         for peer in peers:
             peer.close()
-        # The server gives the memory back to the system, up to the limit that it may keep.
+        # After the attack, the server must return memory to the system, except what it may keep.
         honest()
         while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
             self.assertLess(time.monotonic(), end, server.log_tail())
@@ -133,7 +133,8 @@ class Hostile(SystemTest):
             peer.step(0.01)
 
     def silent(self, server, honest, most_connections):
-        """Opens more silent connections than allowed: the server closes them for active ones."""
+        """Opens more silent connections than allowed. The server must close silent connections so
+        that active clients can connect."""
         peers = []
         for _ in range(3 * most_connections):
             peers.append(Http2Peer(server.address))
@@ -178,12 +179,12 @@ class Store(Hostile):
         """On a unix socket, gRPC's own quota bounds memory, and may end calls of any client."""
         self.addCleanup(os.umask, os.umask(0o022))
         store = self.store("--drain-timeout", "1s", listen=f"unix:{self.folder / 'socket'}")
-        # Connecting needs write permission: with a usual umask, only the owner has it.
+        # A client needs write permission on the socket. With a usual umask, only the owner has it.
         self.assertEqual((self.folder / "socket").stat().st_mode & 0o022, 0)
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         peers = [self.peer(store, HALF_SENT) for _ in range(CONNECTIONS)]
         end, still = time.monotonic() + LONG_S, 0
-        # Until the sent bytes would exceed the bound, or the quota stops all connections.
+        # Sends until the memory could exceed its bound, or until the quota stops all connections.
         enough = self.LIMITS + 2 * BESIDE_BYTES
         while still < 50 and sum(peer.sent_bytes for peer in peers) < enough:
             moved = any([peer.step() for peer in peers]) or peers[0].step(0.01)
@@ -207,7 +208,7 @@ class Store(Hostile):
         self.honest(store)
 
     def test_ping_burst_uses_little_memory(self):
-        """gRPC's own protection against pings used kilobytes for each ping of one read."""
+        """gRPC's own limit on pings used kilobytes for each ping that arrived in one read."""
         store = self.store()
         before, pings = memory(store, "VmRSS"), 4000
         for _ in range(8):
@@ -254,11 +255,11 @@ class Store(Hostile):
         store = self.store("--max-connections", 20)
         self.silent(store, lambda: self.honest(store), 20)
 
-    # Units of attacks that cost the server much; other attacks have 40 units.
+    # {attack that costs the server much: units to send}. Other attacks send 40 units.
     FEW = {"parse-bombs": 8, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 20, "staging": 6}
 
     def test_store_survives_every_attack(self):
-        """One store for all attacks, so that leftovers of an attack show in the next one."""
+        """Uses one store for all attacks, so that an attack's leftovers show in the next attack."""
         identities = []
         for name in ("honest", "other"):
             (self.folder / name).write_text("token-of-" + name)
@@ -270,7 +271,7 @@ class Store(Hostile):
                            self.folder / "identities", "--tenants-file", self.folder / "tenants")
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         for name, make in hostile_calls.STORE_ATTACKS.items():
-            if name == "rapid-reset":  # a proxy must stop it
+            if name == "rapid-reset":  # the store alone cannot stop this attack; a proxy must
                 continue
             with self.subTest(name):
                 attack = make(hostile_calls.Target(store.address, "token-of-other"))

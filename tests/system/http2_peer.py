@@ -70,8 +70,9 @@ def bytes_exchanged(peer_socket):
 
 
 class Http2Peer:
-    """One connection. `takes`: opens the server's flow-control windows for answers, which are
-    dropped. `sent_bytes`: message bytes sent. `ended`: the server closed the connection."""
+    """One HTTP/2 connection. `takes`: opens the flow-control windows, so that the server sends
+    answers, which are dropped. `sent_bytes`: bytes of messages sent. `ended`: the server has closed
+    the connection."""
 
     def __init__(self, address, takes=False):
         self.socket = connect(address)

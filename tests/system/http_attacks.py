@@ -22,7 +22,8 @@ from http_peers import Exchanges, Request, Sips, Throttle
 SOURCE = "127.0.0.2"
 BODY_BYTES = 3 * MIB
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-UNITS_PER_S = 2000  # at most; most attacks wait for free slots
+# Maximum units a second. Most attacks are slower, because they wait for free connections.
+UNITS_PER_S = 2000
 
 
 class HttpTarget:
@@ -73,7 +74,7 @@ def numbered(begin, form, end, count):
     return begin + ",".join(form % i for i in range(count)).encode() + end
 
 
-# --- Each field with a value of each type.
+# --- Attacks: each field with a value of each type.
 VALUES = (None, True, False, 0, -1, 1, 1.5, 1e300, 10**30, "", "a", "none", [], [0], ["a"], [[]],
           [{}], [None], {}, {"a": 0}, {"type": 0}, {"type": {}}, {"type": "text"})
 COMMON = ("model stream n max_tokens max_completion_tokens temperature top_p top_k min_p "
@@ -128,7 +129,7 @@ def field_bodies():
     return made
 
 
-# --- Tokens, hosts and framing.
+# --- Attacks: tokens, hosts and message framing.
 ODD = ["\xe9", "\xff\xfe", "\x80", "a\tb", "a\x7fb", "\xc3\xa9t\xc3\xa9", "a" * 15000, "", " ",
        "a b"]
 
@@ -181,7 +182,7 @@ SMUGGLING = [
     POST + "Content-Length : 14" + WHOLE, POST + "Content-Length: +14" + WHOLE,
 ]
 
-# --- Bodies that take long to parse, or need much memory.
+# --- Attacks: bodies that take long to parse, or need much memory.
 OBJECTS = filled(b'{"prompt":"a","max_tokens":1,"x":[', b"{},", b"]}")
 DEEP = [b'{"prompt":' + b"[" * (BODY_BYTES - 20), filled(b'{"a":', b'{"a":', b"1"),
         b'{"a":' + b"[" * 60 + filled(b"", b"[],", b"", BODY_BYTES - 200) + b"]" * 60 + b"}"]

@@ -22,7 +22,7 @@ from http_worker import VOCABULARY, HttpWorker, request_bytes
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
 SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
 MIB = 1 << 20
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 COMPLETIONS = "/v1/completions"
 WORDS = "the keeper of the light climbs stairs before evening comes and trims lamp wind sea".split()
 
@@ -108,7 +108,7 @@ class HangUps(HttpWorker):
             caller = self.connect()
             caller.sendall(request_bytes(COMPLETIONS, body))
             callers.append((caller, streams))
-        # The first ones decode, the next are prefilled, the rest are queued.
+        # The first requests decode, the next are in prefill, the rest are queued.
         for caller, streams in callers:
             if streams and source.random() < 0.2:
                 caller.recv(64)
@@ -119,7 +119,7 @@ class HangUps(HttpWorker):
     def test_hang_ups_leak_nothing(self):
         source = random.Random(SEED)
         self.post(COMPLETIONS, {"prompt": "the"})
-        files = open_files(self.node) + 8  # including those of the metric scrapes
+        files = open_files(self.node) + 8  # 8 more files for the connections that read /metrics
         self.hang_up(source, 32)
         self.wait_idle(files, 1)
         size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
@@ -135,13 +135,14 @@ class HangUps(HttpWorker):
 class QueuedStreams(HttpWorker):
     CONTEXT_TOKENS = 32768
     COUNT = 64
-    BYTES_S = 1  # limit of the time to the first byte
+    BYTES_S = 1  # seconds within which the first byte must arrive
 
     def flags(self):
         return "--max-running", "1"
 
     def test_queued_stream_gets_headers_early(self):
-        """A long request has the only place, so the streams are queued."""
+        """A long request occupies the only place for running requests, so the streams are
+        queued."""
         source = random.Random(SEED)
         first = self.connect()
         first.sendall(request_bytes(COMPLETIONS, {
@@ -189,11 +190,12 @@ class StreamsByTls(HttpWorker):
         callers = []
         for _ in range(min(512, 32 * SCALE)):
             callers.append(self.connect())
-            # Sent at once: the server closes a connection without a request after ten seconds.
+            # Sends the request at once: the server closes a connection that has sent none after ten
+            # seconds.
             callers[-1].sendall(request_bytes(COMPLETIONS, body))
         self.assertEqual(self.health(), "ok")
         self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
-        # Asio's buffers for TLS are 68 of the 128 KiB for each connection.
+        # Allows 128 KiB for each connection, of which Asio's TLS buffers need 68 KiB.
         self.assertLessEqual(self.node.status_field("VmRSS"), size + 128 * len(callers) + 16 * 1024)
         said = set(map(self.streamed, callers))
         self.assertEqual(len(said), 1)
@@ -272,7 +274,8 @@ def status_of(answer):
 class Hostile(HttpWorker):
 
     def statuses(self, sent, count):
-        """Sends a request; returns (`count` statuses, further bytes after this side is closed)."""
+        """Sends a request. Returns (`count` statuses, bytes received after the client has closed
+        its sending side)."""
         with self.connect() as caller, caller.makefile("rb") as answer:
             caller.sendall(sent)
             got = [status_of(answer) for _ in range(count)]

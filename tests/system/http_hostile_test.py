@@ -16,7 +16,7 @@ from system_support import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "hostile_http"
 TOKEN = "token-of-the-test"
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 HEALTH_S = 20
 ANSWER_BYTES_MAX = 1 << 20
 
@@ -59,7 +59,7 @@ def answer_to(address, request, half_closes):
             if half_closes:
                 connection.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # refused while it was sent; there may be an answer
+            pass  # the server refused the request before it was complete; it may have answered
         try:
             while not is_whole(got) and (piece := connection.recv(1 << 16)):
                 got += piece

@@ -11,17 +11,17 @@ import time
 
 from hostile_kinds import MIB, Attack
 
-MOST_AT_ONCE = MIB  # bytes that one connection moves in one turn
+MOST_AT_ONCE = MIB  # most bytes that one connection sends or receives in a turn
 TURN_S = 0.05  # processor time that one turn over all connections may use
 IP_BIND_ADDRESS_NO_PORT = 24
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # the server sends it to detect hang-ups
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # interim answer by which the server detects hang-ups
 STATUS_BYTES = 4 * len(CONTINUE)
 
 
 class Throttle:
-    """Limits this process to `share` of one core, measured by its own processor time. After idle
-    time, it may use at most 50 ms at once."""
+    """Limits this process to `share` of one core, by its own processor time. After a pause, it may
+    use at most 50 ms without waiting."""
 
     def __init__(self, share):
         self._share, self._credit = share, 0.0

@@ -15,8 +15,8 @@ from system_support import CHUNK_TOKENS, SystemTest, prompt
 
 KILLS = 20
 READY_CPU_S_MAX = 2.0
-RECOVERY_S_MAX = 120.0  # reached only by a hang or on a very busy machine
-PROMPT_TOKENS = 405  # not a multiple of the chunk, so that the last kept point can be restored
+RECOVERY_S_MAX = 120.0  # time limit; only a hang or a very busy machine reaches it
+PROMPT_TOKENS = 405  # not a multiple of the chunk, so that the last boundary can be restored
 CLIENTS_PER_WORKER = 2
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 SEED = 20
@@ -41,7 +41,7 @@ class Kill(SystemTest):
         return threads
 
     def publish_span_s(self):
-        """Returns how long publishes take on this machine; kills happen within this time."""
+        """Measures how long publishes take on this machine. Kills happen within this time."""
         start = time.monotonic()
         for thread in self.start_publishes("span", {}):
             thread.join()
@@ -81,7 +81,7 @@ class Kill(SystemTest):
         self.store = self.cluster.store(self.data)
         model = self.model("narrow")
         self.workers = [self.worker(model, self.store.address) for _ in range(2)]
-        # A worker without the store gives the correct answers.
+        # A worker without a store computes the reference answers.
         reference = self.worker(model, "none")
         self.span_s = self.publish_span_s()
         acknowledged, lost = {}, {}
@@ -111,7 +111,8 @@ class Kill(SystemTest):
         self.cluster.ctl("verify", self.data)
 
     def check(self, after, acknowledged):
-        # The answer is stored too, but this prompt alone restores up to its last whole chunk.
+        # The prefix of prompt and answer was stored too, but the prompt alone restores only up to
+        # its last whole chunk.
         self.assertEqual(after["cached_tokens"],
                          min(acknowledged["published_tokens"], LAST_CHUNK))
         self.assertEqual(after["first_logits_sha256"], acknowledged["first_logits_sha256"])

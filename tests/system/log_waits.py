@@ -5,7 +5,7 @@ import os
 import select
 import time
 
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 MODIFIED = 0x2  # IN_MODIFY
 
 
@@ -29,7 +29,7 @@ class Changes:
         """Waits until the file has changed or the process has ended."""
         try:
             process = os.pidfd_open(popen.pid)
-        except ProcessLookupError:  # it has ended and was waited for
+        except ProcessLookupError:  # the process has ended and was reaped
             return
         try:
             if self._notices in select.select([self._notices, process], [], [], timeout_s)[0]:
@@ -44,7 +44,8 @@ def wait_for_log(process, found, timeout_s=LONG_S):
     end = time.monotonic() + timeout_s
     with Changes(process.log_path) as changes:
         while True:
-            has_ended = process.popen.poll() is not None  # then the log is complete
+            # If the process has ended, the log is complete.
+            has_ended = process.popen.poll() is not None
             result = found(process.log_path.read_text())
             if result:
                 return result

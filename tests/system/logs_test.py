@@ -17,7 +17,7 @@ from http2_peer import Http2Peer
 from log_waits import wait_for_log
 from system_support import ProcessFailed, SystemTest, prompt
 
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 JSON = ("--log-format", "json", "--log-level", "debug")
 
 

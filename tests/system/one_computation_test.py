@@ -11,7 +11,7 @@ from system_support import CHUNK_TOKENS, SystemTest, prompt
 SHARED_TOKENS = 40 * CHUNK_TOKENS
 OWN_TOKENS = 9
 CLIENTS = 8
-# Long enough that a worker can be stopped during the computation.
+# Long enough to stop a worker during the computation.
 LONG_TOKENS, LONG_CONTEXT = 12000, 16384
 PATIENCE_S = 60
 
@@ -60,7 +60,8 @@ class OneComputation(SystemTest):
 
     def test_killed_workers_lease_is_reassigned(self):
         model = self.model(context_tokens=LONG_CONTEXT)
-        # nice: also on a busy machine, it is stopped before it has computed the prompt.
+        # Low priority, so that on a busy machine, too, the worker is stopped before it has computed
+        # the prompt.
         first = self.worker(model, self.store.address, *self.flags, under=("nice", "-n", "19"))
         second = self.worker(model, self.store.address, *self.flags)
         ids, answers = prompt(LONG_TOKENS, 1), {}
@@ -69,7 +70,8 @@ class OneComputation(SystemTest):
             "--max-new-tokens", 1, check=False))
         doomed.start()
         self.await_counter("leases_granted")
-        first.popen.send_signal(signal.SIGSTOP)  # it holds the lease but does not compute
+        # The stopped worker holds the lease but computes nothing.
+        first.popen.send_signal(signal.SIGSTOP)
         waits = self.ask_in_background(second, ids, answers, "second")
         self.await_counter("lease_waits")
         first.kill()

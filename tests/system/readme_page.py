@@ -12,7 +12,8 @@ import re
 BLOCK = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 SPAN = re.compile(r"`([^`]+)`")
 COMMAND = re.compile(r"(?:\$|git|docker|kubectl|\./hearth|(?:\S*/)?hearth(?:ctl|-store|-worker)) ")
-# Chat prints this after its prompt. Earlier input would also be echoed by the terminal.
+# hearthctl chat prints this when it reads keys. The terminal itself would echo keys sent before
+# that.
 READS_KEYS = r"\x1b\[\?2004h"
 TYPED = re.compile(r"(you> )(.+)|\^C.*")
 SERVER_LOG = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (?:debug|info|warning|error) .*\n")
@@ -33,7 +34,8 @@ class Step:
         return any(line.startswith("^C") for line in self.shown)
 
     def keys(self):
-        """Returns the input while the command runs: (line to wait for, pattern after it, keys)."""
+        """Returns the keys to type while the command runs: (line to wait for, pattern after the
+        line, keys)."""
         before, keys = None, []
         for line in self.shown:
             typed = TYPED.fullmatch(line)

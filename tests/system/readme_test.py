@@ -18,14 +18,14 @@ from shell_terminal import ShellTerminal, rendered
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN_DIR = None
-# The programs that `./hearth demo` builds; the pages' other commands need no more.
+# The programs that `./hearth demo` builds. All commands of the pages must work with these.
 PROGRAMS = re.search(r"^command_demo\(\) .*?plan_release ([^\n]+)", (ROOT / "hearth").read_text(),
                      re.M | re.S).group(1).split()
 MODEL = "models/gemma-3-270m.gguf"
 
 SETS_UP = "sets the machine up and builds; its verdict and table have tests"
 FETCHES = "fetches a model of 806 MB"
-# {page: {command that is not run: reason}}. Each command must be on its page.
+# {page: {command that the test does not run: reason}}. Each command must be on its page.
 NOT_RUN = {
     "README.md": {
         "git clone <this repository> hearth && cd hearth": "the tree under test is that clone",
@@ -50,8 +50,8 @@ def free_port():
 
 
 class Run:
-    """A terminal in a tree as `./hearth demo` makes it. The addresses and folders of the pages are
-    replaced by free ones."""
+    """Runs a page's commands in a terminal, in a tree as `./hearth demo` makes it. Replaces
+    addresses and folders of the page by free ones."""
 
     def __init__(self, folder):
         self._here = {  # {text on the pages: replacement}
@@ -124,8 +124,8 @@ def findings(page, not_run):
 
 
 def unlisted(page, not_run):
-    """Returns commands in sentences, which are not run, that `not_run` does not list; and commands
-    of `not_run` that are not on the page."""
+    """Returns commands in sentences that are not in `not_run`, and commands of `not_run` that are
+    not on the page."""
     in_sentences = readme_page.commands_in_sentences(page)
     commands = [step.command for step in readme_page.steps_of(page)] + in_sentences
     return ([f"neither run nor listed: {command}" for command in in_sentences
@@ -156,12 +156,13 @@ def block(kind, *lines):
     return "".join(line + "\n" for line in (f"```{kind}", *lines, "```"))
 
 
-# Only one process: a shell that is interrupted while it starts a second one would wait for it.
+# Runs only one process: a shell that is interrupted while it starts a second process would wait for
+# it.
 UNTIL_INTERRUPTED = block("console", "$ echo a >a", "$ cat a -", "a", "^C")
 
 
 class WrongPages(unittest.TestCase):
-    """Wrong pages are reported, correct ones are not."""
+    """Tests the checker: it must report wrong pages and accept correct ones."""
 
     def test_output_mismatch_is_found(self):
         for shown in (["a 12 ms b"], ["..."], ["a ...", "..."], ["...", "a 3.5 s   b"]):

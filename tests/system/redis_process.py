@@ -10,7 +10,7 @@ from system_support import SystemTest
 
 # redis-check-rdb, in redis-tools, is the same program as redis-server under another name.
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-LONG_S = 60  # reached only by a hang
+LONG_S = 60  # time limit of a wait; only a hanging process reaches it
 SKIPPED = 77
 
 

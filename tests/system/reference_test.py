@@ -31,7 +31,7 @@ drain; 1 the start failed; 2 wrong usage.
 """
 PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),
             ("hearth-simulate", "--reference"), ("hearthctl", "reference")]
-# (end of a metric's name without "_total", unit)
+# (end of the metric's name before "_total", unit)
 UNITS = [("_bytes", "bytes"), ("_seconds", "seconds"), ("_us", "microseconds"),
          ("_tokens", "tokens"), ("_restore_points", "restore points"), ("_objects", "objects")]
 
@@ -74,7 +74,7 @@ class Reference(SystemTest):
         return self.page_of(store), self.page_of(worker)
 
     def test_page_equals_program_output(self):
-        # HOME: some defaults are below the user's home folder.
+        # HOME is replaced, because some defaults are below the user's home folder.
         said = [subprocess.run([pathlib.Path(system_support.BIN_DIR) / program, how], check=True,
                                capture_output=True, text=True, timeout=60,
                                env={**os.environ, "HOME": "~"}).stdout

@@ -5,10 +5,10 @@ from system_support import GEOMETRIES, CHUNK_TOKENS, BackgroundRequests, SystemT
 
 PROMPT_TOKENS = 150
 NEW_TOKENS = 4
-BREAKPOINTS = (37, 96)  # one inside a chunk, one between two chunks
+BREAKPOINTS = (37, 96)  # token positions: one inside a chunk, one between two chunks
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
-# Published tokens by exactness. "auto": prompt and answer, except the answer's last token, which
-# has no KV yet. "exact": up to the prompt's last whole chunk.
+# {exactness: published tokens}. "auto": prompt and answer, except the answer's last token, which
+# has no KV yet. "exact": the prompt up to its last whole chunk.
 END = {"auto": PROMPT_TOKENS + NEW_TOKENS - 1, "exact": LAST_CHUNK}
 
 

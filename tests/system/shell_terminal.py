@@ -12,7 +12,7 @@ import time
 
 import psutil
 
-WAIT_S = 240  # reached only by a hang or on a very busy machine
+WAIT_S = 240  # time limit; only a hang or a very busy machine reaches it
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|\a")
 ERASING = re.compile(r"\r\x1b\[(?:2K|0?[JK])")  # erases the line
 
@@ -42,7 +42,8 @@ class ShellTerminal:
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.chdir(folder)
-            # A shell lets background processes ignore SIGINT, and children inherit this.
+            # Restores SIGINT's default: a background process of a shell ignores SIGINT, and its
+            # children inherit this.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment)
         termios.tcsetwinsize(self._file, (40, 120))

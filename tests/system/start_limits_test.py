@@ -17,17 +17,19 @@ from system_support import SystemTest
 MIB = 1 << 20
 LEAST, MOST = 100 * MIB, 4096 * MIB
 STEPS = int(os.environ.get("HEARTH_LIMIT_STEPS", "6"))
-NO_LIBRARIES = 127  # exit code of the dynamic linker if it cannot map a library
+NO_LIBRARIES = 127  # exit code if the dynamic linker cannot map a library
 
 
 def limits():
-    """Returns STEPS limits from LEAST to MOST, growing by a constant factor."""
+    """Returns STEPS memory limits from LEAST to MOST, each larger than the last by a constant
+    factor."""
     return [round(LEAST * (MOST / LEAST) ** (step / (STEPS - 1))) for step in range(STEPS)]
 
 
 class StartLimits(SystemTest):
     def start(self, limit, program, *flags):
-        """Starts a server with the limit; stops it when it is ready. Returns (exit code, log)."""
+        """Starts a server with this limit of address space, and stops it when it is ready. Returns
+        (exit code, log)."""
         def set_limit():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 

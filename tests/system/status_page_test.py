@@ -16,7 +16,7 @@ from browser_page import Page, browser, skip_without_browser
 from system_support import ROOT, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-# The browser advances the page's virtual clock by this much, then dumps the DOM.
+# Milliseconds by which the browser advances the page's virtual clock before it dumps the DOM.
 VIRTUAL_MS = 2500
 
 
@@ -71,8 +71,8 @@ class StoreWithPage(SystemTest):
             return answer.headers, answer.read().decode()
 
     def fill(self):
-        """Makes one pinned restore point with one hit. It is also exported, which the page must not
-        count. Returns the restore point."""
+        """Makes one pinned restore point that was restored once and exported once. The page must
+        not count the export. Returns the restore point."""
         self.ctl("import", SNAPSHOT)
         point = self.ctl("ls")
         self.ctl("pin", point["id"])

@@ -15,7 +15,7 @@ from log_waits import wait_for_log
 from system_support import ROOT, ProcessFailed, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 
 
 class StoreTest(SystemTest):

@@ -51,7 +51,8 @@ class SystemTest(unittest.TestCase):
         self.addCleanup(self.cluster.__exit__)
 
     def model(self, name="wide", seed=1, context_tokens=2048, vocabulary=VOCABULARY, dtype=None):
-        """Makes a model of GEOMETRIES; returns its folder. `dtype`: "bfloat16"; None: float32."""
+        """Makes a model with a geometry of GEOMETRIES; returns its folder. `dtype`: "bfloat16";
+        None: float32."""
         folder = self.folder / f"model-{name}-{seed}"
         folder.mkdir()
         subprocess.run([WRITE_CHECKPOINT, folder, *map(str, GEOMETRIES[name]),
@@ -61,7 +62,7 @@ class SystemTest(unittest.TestCase):
 
     def worker(self, model, store_address, *flags, pool_bytes=0, chunk_tokens=CHUNK_TOKENS,
                **options):
-        # --load always: hits must not depend on the speed of this machine.
+        # --load always: whether a prefix is restored must not depend on the machine's speed.
         return self.cluster.worker(
             model, store_address, "--load", "always", "--chunk-tokens", chunk_tokens, "--threads",
             "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags,

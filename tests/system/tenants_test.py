@@ -9,7 +9,7 @@ import system_support
 from system_support import CHUNK_TOKENS, ProcessFailed, SystemTest, prompt
 
 PREFIX_TOKENS = 8 * CHUNK_TOKENS
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 
 
 class Tenants(SystemTest):

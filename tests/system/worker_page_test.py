@@ -17,7 +17,8 @@ LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 
 
 class WorkerWithPage(SystemTest):
-    """A worker with a store, after two equal requests; the second one hit the worker's pool."""
+    """Tests a worker with a store, after two equal requests. The second one hit the worker's
+    pool."""
 
     def setUp(self):
         super().setUp()

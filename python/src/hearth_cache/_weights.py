@@ -102,9 +102,9 @@ class Weights:
                  for name, one in each()}
         for one in state.tensors:
             if one.numel() and not marks[id(one)][1]:
-                raise ValueError(f"{names[id(one)]} cannot be hashed: it has no memory of its own, like "
-                                 "tensors that are sharded, offloaded, or quantized by torchao or "
-                                 "quanto. Call the model's own generate()")
+                raise ValueError(f"{names[id(one)]} cannot be hashed: it has no memory of its own, "
+                                 "like tensors that are sharded, offloaded, or quantized by "
+                                 "torchao or quanto. Call the model's own generate()")
         digest = xxhash.xxh3_128()
         for name, one in sorted({id(one): (names[id(one)], one) for one in state.tensors}.values(),
                                 key=lambda named: named[0]):

@@ -24,14 +24,15 @@ from system_support import ProcessFailed, SystemTest  # noqa: E402
 
 FAULTY_READS = None
 PUBLISH_AGAIN_S_MAX = 5.0
-SERVED_AGAIN_S_MAX = 30.0  # after a failed read, the store hides the object for at most 16 s
-QUARANTINED_S_MAX = 40.0  # after five reads of the same wrong bytes, which take 15 s
+# After a failed read, the store does not serve the object for at most 16 s.
+SERVED_AGAIN_S_MAX = 30.0
+QUARANTINED_S_MAX = 40.0  # an object is quarantined after five equal wrong reads, which take 15 s
 PAUSE_S = 0.02
 SEED = 52
 
 
 class Faults:
-    """Controls faulty_reads.cc through a file that the store maps."""
+    """Tells faulty_reads.cc which reads to corrupt, through a file that the store maps."""
 
     def __init__(self, path):
         path.write_bytes(bytes(12))
@@ -106,11 +107,11 @@ class Misread(SystemTest):
             self.publish()
             for number in self.random.choices(self.acknowledged, k=10):
                 answers.add(self.fetch(number).split(":")[0])
-            threading.Event().wait(PAUSE_S)  # about 100 publishes in total
+            threading.Event().wait(PAUSE_S)  # this pause allows about 100 publishes in total
         return answers
 
     def publish_again(self):
-        """Publishes until one is acknowledged; fails after PUBLISH_AGAIN_S_MAX."""
+        """Publishes until a publish is acknowledged; fails after PUBLISH_AGAIN_S_MAX."""
         begin = time.monotonic()
         while not self.publish():
             self.assertLess(time.monotonic() - begin, PUBLISH_AGAIN_S_MAX, self.store.log_tail())
@@ -118,7 +119,8 @@ class Misread(SystemTest):
               f"{self.faults.struck} reads were struck so far")
 
     def all_are_served(self, numbers, also=None):
-        """Fetches until each point was served. `also`: a damaged point that must not be served."""
+        """Fetches until each restore point was served. `also`: a damaged restore point, which must
+        not be served."""
         end = time.monotonic() + SERVED_AGAIN_S_MAX
         left = list(numbers)
         while left:
@@ -159,7 +161,7 @@ class Misread(SystemTest):
             self.assertGreater(self.faults.struck, before)
             self.assertNotIn("error NOT_FOUND", answers)
             self.publish_again()
-        damaged = 2  # an old point: RocksDB has written its slices to a table file
+        damaged = 2  # an old restore point, whose slices are in a table file of RocksDB
         self.rot(damaged)
         self.all_are_served([n for n in self.acknowledged if n != damaged], also=damaged)
         end = time.monotonic() + QUARANTINED_S_MAX
@@ -193,13 +195,14 @@ class Misread(SystemTest):
                 try:
                     self.start()
                     break
-                except ProcessFailed as failed:  # a supervisor would start it again
+                except ProcessFailed as failed:  # as a supervisor would, start the store again
                     self.assertRegex(str(failed), "reads differently|Input/output error")
                     self.assertLess(time.monotonic(), end, failed)
             well.join()
             for name in ("recovery_lost_restore_points", "recovery_dropped_manifests"):
                 self.assertEqual(self.counter(name), 0)
-            if self.counter("recovery_unread_manifests") > 0:  # read again at the next start
+            # Unread manifests are read again at the next start.
+            if self.counter("recovery_unread_manifests") > 0:
                 self.client.close()
                 self.assertEqual(self.store.stop(), 0)
                 self.start()

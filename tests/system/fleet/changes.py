@@ -58,7 +58,7 @@ def reshard(field):
     here = [_answered_in_ms([answer for answer in some if answer.result["source_tier"] == "host"],
                             .99) for some in (answers[:before], answers[before:after])]
     verdict.note("p99 of what RAM had, before, meanwhile", f"{here[0]:.1f}, {here[1]:.1f}")
-    # Resharding also uses the machine's cores; the slowdown of RAM hits measures that.
+    # Resharding uses processor time too. The slowdown of RAM hits measures its effect.
     slower = _answered_in_ms(during, .99) / _answered_in_ms(earlier, .99)
     verdict.note("fetch p99, times that of before", f"{slower:.2f}")
     verdict.in_time("the same, of what RAM's p99 grew", slower / max(1.0, here[1] / here[0]), 2.0)
@@ -134,7 +134,8 @@ def engine_delayed(field):
 
 
 class Dropped:
-    """Published prompts that are then dropped; counts the nodes' answers that still use them."""
+    """Publishes prompts, which are then dropped. Counts later answers of the nodes that still
+    restore them."""
 
     def __init__(self, fleet, name):
         self._fleet = fleet
@@ -168,7 +169,8 @@ def _drop_while_cut(field, name):
 
 
 def partition_and_drop(field):
-    """One store is cut off from the cluster while another drops everything; then the reverse."""
+    """One store is cut off from the cluster while another store drops everything; then their roles
+    are swapped."""
     fleet, verdict = field.fleet, field.verdict
     dropper, blind = fleet.nodes[0], fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
@@ -190,14 +192,16 @@ def partition_and_drop(field):
 
 
 def drop_and_loss(field):
-    """As partition_and_drop, and the cluster loses all data before the second store is back."""
+    """While one store is cut off, another drops everything and the cluster loses all data; then the
+    first store returns."""
     fleet, verdict = field.fleet, field.verdict
     blind = fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
         dropped = _drop_while_cut(field, "loss")
         field.engine.of_all("flushall")
         field.heal(blind)
-        # The first store reads the generation once a second, and then repeats its drop.
+        # The first store reads the tenant's generation once a second. When it sees the loss, it
+        # repeats its drop.
         dropped.check_forgotten(verdict, blind, time.monotonic(), 4.0)
         requests.wait_for_more(field.count // 8)
     verdict.answers(fleet, requests.answers)
@@ -237,7 +241,7 @@ def _drops(node):
 
 
 def newcomers(field):
-    """The first requests of a new store with a worker, and of a new worker."""
+    """Measures the first requests of a new store with a worker, and of a new worker."""
     fleet, verdict = field.fleet, field.verdict
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
         requests.wait_for_more(field.count // 8)
@@ -267,7 +271,7 @@ def _is_shared(fleet, node):
 
 
 def _shares(field, number=0):
-    """Whether a prompt published now through one store is restored through another."""
+    """Returns whether a prompt published now through one store is restored through another."""
     fleet = field.fleet
     ids = prompt(100, f"share {time.monotonic()} {number}")
     try:
@@ -315,7 +319,7 @@ def full_engine(field):
 
 
 def wrong_password(field):
-    """Redis's password changes; later the stores' password file has the new one."""
+    """Redis gets a new password; later the stores' password file gets it, too."""
     engine, file = field.engine, field.password_file
 
     def fault():
@@ -326,7 +330,7 @@ def wrong_password(field):
 
 
 def flushed(field):
-    """FLUSHALL on the whole cluster."""
+    """Deletes all data of the cluster (FLUSHALL)."""
     trace(field, lambda _: field.engine.of_all("flushall"))
 
 

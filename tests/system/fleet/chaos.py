@@ -43,7 +43,7 @@ FAULTS = {
     "emptied_server": (changes.emptied_server, {"replicas": 0}),
     "another_cluster": (changes.another_cluster, {"replicas": 0}),
 }
-# Run one after the other in one fleet; the last fault kills a server.
+# Faults to run one after the other in one fleet. The last one kills a server.
 SHORT = ("newcomers", "store_lost", "partition_and_drop", "primary_killed")
 
 

@@ -24,7 +24,7 @@ async def _forward(reader, writer):
 
 
 async def _delay(reader, writer, file):
-    """Forwards bytes in order, each piece after its own delay; delays do not add up."""
+    """Forwards bytes in order, each piece after a delay of its own; the delays overlap."""
     loop, last = asyncio.get_running_loop(), 0.0
     try:
         while data := await reader.read(1 << 16):

@@ -10,7 +10,7 @@ from redis_process import REDIS
 
 PORT = 6379
 NODE_TIMEOUT_MS = 1000
-LONG_S = 120  # reached only by a hang
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 _pause = threading.Event()  # never set
 
 

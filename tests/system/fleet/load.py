@@ -9,11 +9,12 @@ from hearth_procs import ProcessFailed
 from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 ANSWER_TOKENS = 2
-PLACES = 24  # maximum requests of a client at a time
+PLACES = 24  # maximum requests that a client runs at the same time
 
 
 class Prompts:
-    """The prompts of a load: `known` prompts, and `fresh_share` of prompts with new endings."""
+    """The prompts of a load: prompts that are published (`known`) and, in a fraction of
+    `fresh_share`, prompts with new endings."""
 
     def __init__(self, prefixes=8, tails=6, chunks=12, fresh_share=0.1, seed=1):
         self._random = random.Random(seed)
@@ -70,7 +71,7 @@ class Client:
 
 
 class Reference:
-    """Reference answers: those of a worker without a store."""
+    """Reference answers, computed by a worker without a store."""
 
     def __init__(self, cluster, worker):
         self._cluster, self._worker, self._said = cluster, worker, {}

@@ -12,7 +12,7 @@ import sys
 INSIDE = "HEARTH_FLEET_INSIDE"
 NETWORK = "10.77.0."
 SKIPPED = 77
-# A private /run/netns for the names of namespaces.
+# Mounts a private /run/netns for the names of network namespaces.
 MOUNT = "mount -t tmpfs tmpfs /run && mkdir /run/netns"
 
 
@@ -33,7 +33,7 @@ def enter():
     unshare, ip = shutil.which("unshare"), shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if unshare is None or ip is None:
         _skip("unshare (util-linux) or ip (iproute2) is not installed")
-    # With a PID namespace, all child processes end with the program, even if it is killed.
+    # In a PID namespace, all child processes end when this program ends, even if it is killed.
     words = [unshare, "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         words += ["--user", "--map-root-user"]

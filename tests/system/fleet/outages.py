@@ -34,7 +34,7 @@ def primary_killed(field, silent=False):
     asked = others.answers
     verdict.note("meanwhile asked for other shards' keys", len(asked))
     lost = sum(answer.cached == 0 for answer in asked)
-    if silent:  # a lookup that reads the generation there may wait for its whole budget
+    if silent:  # If the silent primary has the generation, lookups may wait for their whole budget.
         verdict.note("of those, not restored", lost)
     else:
         verdict.none("of those, not restored", lost)

@@ -6,7 +6,7 @@ from engine import wait_for
 from system_support import BackgroundThread, CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
-PROMPTS = 32  # more than fit into a store with `small_ram`
+PROMPTS = 32  # more prompts than fit into the RAM of a store with `small_ram`
 
 
 class Probe(BackgroundThread):
@@ -17,7 +17,8 @@ class Probe(BackgroundThread):
         self._fleet, self.worker = fleet, worker
         self.prompts = [prompt(PROMPT_TOKENS, f"{seed} {n}") for n in range(PROMPTS)]
         self._cycle = itertools.cycle(self.prompts)
-        self.seen = []  # (began, ended, whether all tokens were restored), if Redis was needed
+        # (begin, end, whether all tokens were restored) of each answer that needed Redis.
+        self.seen = []
         self.answers = []
 
     def publish(self, worker):
@@ -30,12 +31,12 @@ class Probe(BackgroundThread):
             whole = answer.cached == answer.restorable
             self.answers.append(answer)
             if whole and answer.result["source_tier"] != "shared":
-                continue  # restored from the store's RAM: says nothing about Redis
+                continue  # an answer from the store's RAM says nothing about Redis
             self.seen.append((answer.began, answer.ended, whole))
 
     def wait_whole(self, since, in_a_row=4):
-        """Waits until `in_a_row` prompts in a row were restored; returns the seconds from `since`
-        to the end of the first of them."""
+        """Waits until `in_a_row` consecutive prompts were restored. Returns the seconds from
+        `since` to the end of the first."""
         def whole():
             later = [entry for entry in self.seen if entry[0] >= since]
             for first in range(len(later) - in_a_row + 1):
@@ -58,7 +59,7 @@ def publish_one_chunk(fleet, engine, count):
         ids = prompt(CHUNK_TOKENS + 1, f"one chunk {number}")
         fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
         now = heads()
-        # The prompt's last token has its own, smaller objects.
+        # The prompt's last token is in separate, smaller objects.
         new = sorted(now - known, key=lambda head: -int(head[1].cli("strlen", head[0])))
         published.append((ids, [server for _, server in new[:2]]))
         known = now
