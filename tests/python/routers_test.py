@@ -5,6 +5,7 @@ import pathlib
 import signal
 import socket
 import struct
+import re
 import subprocess
 import sys
 import time
@@ -220,7 +221,7 @@ class RoutersOnStore(RoutersTest):
                                   env={**os.environ, "PYTHONPATH": str(PACKAGE)},
                                   capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertRegex(done.stderr, f"^hearth_cache.events: .*{reason}.*\n$")
+            self.assertRegex(done.stderr, f"^hearth_cache.events: .*{re.escape(reason)}.*\n$")
 
     def test_bridge_waits_for_missing_store(self):
         self.store.stop()

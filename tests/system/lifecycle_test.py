@@ -46,7 +46,7 @@ class Start(SystemTest):
     def test_missing_model_folder_is_named(self):
         said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",
                                    "none", "--listen", "127.0.0.1:0")
-        self.assertIn("nowhere is neither a folder", said)
+        self.assertIn("nowhere is not a folder or a GGUF file", said)
         self.assertIn("hf download", said)
 
     def test_truncated_weights_file_is_named(self):
