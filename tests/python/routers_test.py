@@ -2,10 +2,10 @@
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import struct
-import re
 import subprocess
 import sys
 import time
