@@ -1,5 +1,5 @@
-// A Fetch: a plan, then slice after slice. If the worker receives a damaged slice, it fetches once
-// more.
+// FetchFlow: a Fetch call, in which the worker gets a plan and then the slices. If a slice arrives
+// damaged, the worker fetches once more.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -67,7 +67,7 @@ class FetchFlow final : public Flow {
                        [self = shared_from_this(), this, number] { SendSlice(number + 1); });
   }
 
-  // Reads a slice from any place that a reader may use.
+  // Reads a slice from its copy in device memory, from shared memory or from the store's session.
   absl::StatusOr<SliceView> SliceAt(uint32_t object, uint32_t layer) {
     const auto [copy, is_new] = copies_.try_emplace(object);
     if (is_new && dice_.Chance(70)) copy->second = session_->OnDevice(object);
@@ -85,7 +85,8 @@ class FetchFlow final : public Flow {
   }
 
   void SendPiece(uint32_t object, uint32_t layer, uint64_t offset, std::string bytes) {
-    // A bit error that TCP did not notice; the worker's digests must.
+    // Flips a bit as if TCP had not noticed an error. The worker must notice it by the slice's
+    // digest.
     if (dice_.Roll(2000) == 0) bytes[dice_.Roll(bytes.size())] ^= 1 << dice_.Roll(8);
     ToWorker([this, object, layer, offset, bytes = std::move(bytes)] {
       if (!builder_.has_value()) return;
@@ -131,7 +132,7 @@ class FetchFlow final : public Flow {
     });
   }
 
-  // Whether the bytes equal those that a worker without a cache computes.
+  // Returns whether the bytes equal those that a worker without a cache would compute.
   bool IsRight(const ObjectId& id, const std::byte* bytes, size_t size) const {
     const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
     std::string right;
@@ -141,7 +142,7 @@ class FetchFlow final : public Flow {
     return right.size() == size && std::memcmp(right.data(), bytes, size) == 0;
   }
 
-  // Invariant 1: every byte is right.
+  // Checks invariant 1: every received byte is right.
   void Finish() {
     auto objects = builder_->Take();
     if (!objects.ok()) return Fail(objects.status());
@@ -155,7 +156,8 @@ class FetchFlow final : public Flow {
     Answer(absl::StrCat(usable_tokens_, " tokens from ", TierName(tier_)));
   }
 
-  // Invariant 21: lent device memory keeps its bytes until it is returned.
+  // Checks invariant 21: device memory that was lent to the worker keeps its bytes until the worker
+  // returns it.
   void EndServing() override {
     for (const auto& [object, copy] : copies_) {
       if (copy == nullptr) continue;
@@ -173,11 +175,12 @@ class FetchFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
 
   bool is_again_ = false;
-  // State at the node.
+  // State of the call at the node.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
-  std::map<uint32_t, DeviceRef> copies_;  // lent copies of objects; null: none is used
-  // State at the worker.
+  // copies of objects in lent device memory; null: the object has no such copy
+  std::map<uint32_t, DeviceRef> copies_;
+  // State of the call at the worker.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;
   Tier tier_ = Tier::kNone;

@@ -89,7 +89,8 @@ void Flow::Fail(const absl::Status& status) {
   Answer(absl::StrCat("failed: ", absl::StatusCodeToString(status.code())));
 }
 
-// Also notifies the node, so that it releases the objects held for this call.
+// Ends the call at the worker. Also notifies the node, so that the node releases the objects that
+// it holds for this call.
 void Flow::Answer(const std::string& what) {
   if (is_over_) return;
   is_over_ = true;

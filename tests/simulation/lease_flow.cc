@@ -1,5 +1,5 @@
-// A Lease: decides who computes and who waits. The node's end behaves like
-// services/store/lease_call.cc.
+// LeaseFlow: a Lease call, which decides which worker computes a prefix and which workers wait. The
+// node's end behaves like services/store/lease_call.cc.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@ class LeaseFlow final : public Flow {
       : Flow(peer, std::move(call), dice) {}
   ~LeaseFlow() override { turn_ = ClaimDecision(); }
 
-  // When the engine has released the lease, notifies the node.
+  // If the engine has released its lease, notifies the node.
   void OnEngineRest() override {
     if (!holds_ || !*released_ || has_let_go_ || is_worker_dead_) return;
     has_let_go_ = true;
@@ -22,7 +22,7 @@ class LeaseFlow final : public Flow {
   }
   bool is_done() const override { return Flow::is_done() && (!holds_ || has_let_go_); }
 
-  // If the node drains, waiting callers compute, and leases end.
+  // If the node drains, waiting workers are told to compute, and leases end.
   void OnNodeDrain() override {
     if (!is_served_) return;
     if (turn_.role != ClaimRole::kCompute) {
@@ -105,7 +105,7 @@ class LeaseFlow final : public Flow {
     Ask();
   }
 
-  // The wait has its own time budget.
+  // A wait has a deadline of its own: the wait time of the request plus 250 ms.
   void AnswerWait() { SetDeadline(call_->terms.wait + absl::Milliseconds(250)); }
 
   void AnswerTurn(ClaimRole role, uint32_t usable_tokens, uint32_t matched_tokens) {
@@ -118,7 +118,7 @@ class LeaseFlow final : public Flow {
     Answer(role == ClaimRole::kCompute ? "is to compute" : waited_ ? "has waited" : "goes on");
   }
 
-  // Giving up the claim wakes waiting callers.
+  // Ends the claim to compute the prefix, which wakes the calls that wait for it.
   void EndServing() override {
     ClaimDecision turn = std::exchange(turn_, ClaimDecision());
     ++round_;
@@ -128,12 +128,12 @@ class LeaseFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
   bool KeepsServing() const override { return holds_; }
 
-  // State at the node.
+  // State of the call at the node.
   ClaimRequest ask_;
   ClaimDecision turn_;
   bool waited_ = false, is_woken_ = false;
   uint64_t round_ = 0;
-  // State at the worker.
+  // State of the call at the worker.
   bool holds_ = false, has_let_go_ = false;
   const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 };

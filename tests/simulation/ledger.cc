@@ -9,7 +9,8 @@
 namespace hearth {
 namespace {
 
-// Manifests store expiry in whole seconds.
+// Manifests store the expiry rounded to whole seconds, so checks of the expiry allow this
+// difference.
 constexpr absl::Duration kSecond = absl::Seconds(1);
 
 size_t LevelOf(Durability level) { return static_cast<size_t>(level) - 1; }
@@ -66,10 +67,10 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
     for (size_t level = 0; level <= LevelOf(result.durable); ++level) {
       absl::Time& end = point.earliest_end[level];
       if (ttl > absl::ZeroDuration()) {
-        // If the restore point may have been lost, so may its earlier expiry.
+        // If the restore point may have been lost, its earlier expiry may have been lost with it.
         end = is_promised ? std::max(end, now + ttl) : now + ttl;
       } else if (!point.may_be_there) {
-        end = absl::InfiniteFuture();  // otherwise the old expiry remains
+        end = absl::InfiniteFuture();  // without a new time to live the old expiry remains
       }
     }
     point.may_be_there = true;
@@ -77,7 +78,8 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
     ++promises_;
   }
   if (result.durable != Durability::kSync) return;
-  // The log keeps its order: a sync also makes all earlier acknowledged entries safe.
+  // The log keeps its order, so syncing this entry also syncs all entries that were acknowledged
+  // before it.
   for (auto& [name, point] : points_) {
     if (point.promised == Durability::kDisk) point.promised = Durability::kSync;
     point.earliest_end[2] = point.earliest_end[1];
@@ -117,7 +119,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
                                         ", left: ", RemovalName(why));
   if (IsEviction(why)) {
     if (told.pinned) time_->Violated(20, absl::StrCat("pinned and evicted: ", what));
-    // Entries that were not promised to be on disk may exist only in RAM.
+    // An entry that was not acknowledged as on disk may exist only in RAM.
     const bool was_durable =
         told.durable || (point != nullptr && point->promised >= Durability::kDisk);
     if (!may_evict && (why != Removal::kHostFull || was_durable)) {
@@ -132,7 +134,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
   }
   if (point == nullptr) return;
   const absl::Time now = time_->store_clock()->Now();
-  // Damage may lose the manifest with the later expiry; then the earlier expiry applies.
+  // Damage may lose the manifest with the later expiry. Then the earlier expiry applies.
   if (why == Removal::kExpired && point->promised != Durability::kDefault && !may_damage &&
       now + kSecond < point->earliest_end[0]) {
     time_->Violated(
@@ -227,9 +229,10 @@ void Ledger::Died(Death death, bool is_clean, const std::vector<RestorePoint>& l
   const Durability kept = death == Death::kMachine ? Durability::kSync : Durability::kDisk;
   for (auto& [name, point] : points_) {
     if (point.promised < kept) point.promised = Durability::kDefault;
-    // Renewals as `memory` are lost, too, unless the close was clean and the disk took everything.
+    // A renewal that was acknowledged as in memory is lost too, unless the store was closed cleanly
+    // and the disk accepted all writes.
     if (!closed_cleanly_) point.earliest_end.fill(point.earliest_end[LevelOf(kept)]);
-    // A pin is on disk, like `disk`, before it is acknowledged.
+    // A pin is written to disk before it is acknowledged, with the guarantee of durability `disk`.
     if (death == Death::kMachine) point.is_pinned = false;
   }
 }
@@ -263,7 +266,7 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage) 
   for (auto& [name, point] : points_) {
     if (!point.has_id) continue;
     if (may_damage && point.may_be_there) missed_.insert(point.id);
-    // A restore point that a full disk could not erase may be back.
+    // If a full disk prevented deleting a restore point, a restart may bring it back.
     point.may_be_there = there.count(point.id) > 0;
     if (!point.may_be_there) Forget(&point);
   }
@@ -274,7 +277,7 @@ std::map<Digest, absl::Time> Ledger::Promised() const {
   std::map<Digest, absl::Time> promised;
   for (const auto& [name, point] : points_) {
     if (!MustExist(point)) continue;
-    // A pin made shortly after may be in the copy or not.
+    // A pin made shortly after the backup started may be in the backup or not.
     promised[point.id] = point.earliest_end[LevelOf(Durability::kDisk)];
   }
   return promised;

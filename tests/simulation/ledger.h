@@ -1,8 +1,8 @@
-// Ledger: records which restore points a store must have, may have and must not have, from calls
-// and their answers.
+// Ledger: derives from calls and their answers which restore points a store must have, may have and
+// must not have.
 //
-// Identifies restore points by tenant, tokens and cuts, as any caller could; the store reports
-// their ids. Times are of the store's clock. Thread safety: none.
+// Identifies a restore point by tenant, tokens and cuts, which every caller knows; the store
+// reports its id. Times are those of the store's clock. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_LEDGER_H_
 #define HEARTH_TESTS_SIMULATION_LEDGER_H_
 
@@ -19,7 +19,8 @@
 
 namespace hearth {
 
-// Returns a name for a prompt's prefix. It covers everything that determines the stored bytes.
+// Returns a unique name for a prefix of a prompt. The name contains everything that determines the
+// stored bytes.
 std::string PrefixName(const std::string& tenant, const std::vector<uint32_t>& tokens,
                        const std::vector<uint32_t>& cuts, uint32_t end, const KvLayout& layout);
 std::string ObjectName(const std::string& tenant, const std::vector<uint32_t>& tokens,
@@ -31,55 +32,58 @@ class Ledger {
   Ledger(Timeline* time, const KvLayout& layout, const TenantQuotas* quotas)
       : time_(time), layout_(layout), quotas_(quotas) {}
 
-  // Call before a publish is committed. `put`: the objects whose bytes were sent.
+  // Call this before a publish is committed. `put`: indices of the objects whose bytes were sent.
   void Committing(const PublishSpec& spec, const std::vector<uint32_t>& put);
   void Committed(const PublishSpec& spec, const PublishResult& result);
-  // After an error some of the publish may be stored.
+  // Call this if a commit failed: some of the restore points may be stored.
   void CommitFailed(const PublishSpec& spec);
-  // Records the store's id of a restore point.
+  // Records the id that the store gave to a restore point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict);
-  // Tracks pins by events, starting with the pins in `listed`; CheckPins compares them with a later
-  // list.
+  // Starts to track pins by events. `listed` has the current pins. CheckPins compares the tracked
+  // pins with a later list.
   void BeginPins(const std::vector<RestorePoint>& listed);
   void CheckPins(const std::vector<RestorePoint>& listed);
-  // Records an acknowledged pin.
+  // Records that a pin was acknowledged.
   void Pinned(const Digest& id);
-  // Records a pin of a restore point that was never published: a lookup created it from objects of
-  // other restore points, and the pin keeps these objects.
+  // Records a pin of a restore point that was never published. A lookup created it from objects of
+  // other restore points; the pin keeps these objects.
   void PinnedUnpublished(const std::string& tenant, const LookupPlan& plan);
   bool Knows(const Digest& id) const { return names_.count(id) > 0; }
-  // While true, restore points may disappear because a call dropped them.
+  // While true, restore points may disappear, because a Drop call is running.
   void SetDropping(bool dropping) { dropping_ = dropping; }
-  // Removes the object and all restore points that need it, loaded or not. If not `for_good`, the
-  // disk failed, and a restart may find the object again.
+  // Removes an object and all restore points that need it, loaded or not. If `for_good` is false,
+  // deleting from the disk failed, and a restart may find the object again.
   void Quarantined(const std::string& object, bool for_good);
 
-  // Checks the answer of a lookup: invariants 1, 12, 14, 26 and 28.
+  // Checks the answer to a lookup: invariants 1, 12, 14, 26 and 28.
   void CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan);
 
   enum class Death { kClose, kProcess, kMachine };
-  // Records the store's death: promises for less than such a death are void.
+  // Records that the store died. Restore points that were only promised to survive a lesser kind of
+  // death may be lost. `listed`: the restore points before a clean close.
   void Died(Death death, bool is_clean, const std::vector<RestorePoint>& listed);
-  // Call when the index is loaded again: checks invariants 6 and 23. `may_damage`: losses are
-  // allowed.
+  // Call this when the store has loaded its index again: checks invariants 6 and 23. `may_damage`:
+  // restore points may be lost, because the disk was damaged.
   void Reopened(const std::vector<RestorePoint>& listed, bool may_damage);
-  // Returns the promised restore points that are not listed.
+  // Returns the promised restore points that are not in `listed`.
   std::vector<std::string> Missing(const std::vector<RestorePoint>& listed) const;
-  // Returns the promised restore points by id, with the time until which they are promised.
+  // Returns the ids of the promised restore points, each with the end of the promise.
   std::map<Digest, absl::Time> Promised() const;
   uint64_t promises() const { return promises_; }
 
  private:
   struct Point {
     uint32_t tokens = 0;
-    Durability promised = Durability::kDefault;  // kDefault: not promised
-    // Earliest expiry, according to acknowledgements as memory, disk and sync.
+    // durability that was acknowledged; kDefault: nothing was promised
+    Durability promised = Durability::kDefault;
+    // The earliest possible expiry for each acknowledged durability: memory, disk and sync.
     std::array<absl::Time, 3> earliest_end = {absl::InfinitePast(), absl::InfinitePast(),
                                               absl::InfinitePast()};
     absl::Time latest_end = absl::InfinitePast();
-    bool is_pinned = false, was_pinned = false;  // acknowledged now; ever pinned
-    bool may_be_there = false;                   // may be stored, promised or not
+    // is_pinned: the pin is acknowledged; was_pinned: it was pinned at some time
+    bool is_pinned = false, was_pinned = false;
+    bool may_be_there = false;  // the restore point may be stored, although that was not promised
     bool has_id = false;
     Digest id{};
   };
@@ -90,15 +94,15 @@ class Ledger {
   Timeline* const time_;
   const KvLayout layout_;
   const TenantQuotas* const quotas_;
-  std::map<std::string, Point> points_;  // by name
-  std::map<Digest, std::string> names_;  // names of restore points, by id
-  // names of the restore points that need each object
+  std::map<std::string, Point> points_;  // the key is the PrefixName
+  std::map<Digest, std::string> names_;  // PrefixName of each restore point, by id
+  // For each object: the names of the restore points that need it.
   std::map<std::string, std::set<std::string>> objects_;
   std::set<std::string> quarantined_;
   std::set<Digest> reported_pinned_;
-  std::set<Digest> closed_with_;  // ids stored at a clean close
-  // Ids stored before a start that found damage: a publish may restore a missing part, such as a
-  // fingerprint.
+  std::set<Digest> closed_with_;  // ids of the restore points that existed at a clean close
+  // Ids stored before a start that found damage. A later publish may make such a restore point
+  // usable again, for example by storing its fingerprint.
   std::set<Digest> missed_;
   bool closed_cleanly_ = false, dropping_ = false;
   uint64_t promises_ = 0;

@@ -1,7 +1,7 @@
-// Link: the connection between one worker and the node, with TCP's guarantees.
+// Link: the connection between one worker and the node, with the guarantees of TCP.
 //
-// Messages of a stream arrive in order after a delay. While the network is cut they are held. If
-// the connection breaks they are lost, and both ends notice later. Thread safety: none.
+// Messages of a stream arrive in order, after a delay. While the network is cut, messages are held.
+// If the connection breaks, they are lost, and each end notices it later. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_LINK_H_
 #define HEARTH_TESTS_SIMULATION_LINK_H_
 
@@ -20,7 +20,7 @@ class Link {
   explicit Link(Timeline* time) : time_(time) {}
 
   // Delivers a message after the previous message of its stream. `last`: arrival time of the
-  // previous message; updated. `extra`: added delay of a slow stream.
+  // previous message, updated by this call. `extra`: additional delay of a slow stream.
   void Send(absl::Time* last, absl::Duration extra, Dice* dice, std::function<void()> arrive) {
     const absl::Duration flight = dice->Between(absl::Microseconds(100), slowness_);
     *last = extra > absl::ZeroDuration() ? std::max(*last, time_->now()) + flight + extra
@@ -37,7 +37,7 @@ class Link {
 
   bool is_cut() const { return is_cut_; }
   void Cut() { is_cut_ = true; }
-  // Delivers held messages if the connection still exists.
+  // Ends a cut of the network: delivers the held messages, if the connection still exists.
   void Heal() {
     is_cut_ = false;
     std::vector<std::function<void()>> held;
@@ -48,7 +48,7 @@ class Link {
       });
     }
   }
-  // Loses all messages in flight.
+  // Breaks the connection: all messages in flight are lost.
   void Break() {
     ++connection_;
     held_.clear();

@@ -1,7 +1,7 @@
-// After a failed flush, RocksDB sleeps for a second of real time, and all threads that wait for the
-// flush wait too. On a disk that is full in virtual time, that is after every change. RocksDB
-// sleeps by usleep of the C library; this definition in the program takes precedence and only
-// yields. Not under the sanitizers, which have their own usleep: they run few seeds.
+// Replaces usleep of the C library by a function that only yields the processor. After a failed
+// flush, RocksDB sleeps for a second of real time by usleep, and all threads that wait for the
+// flush wait too. In a simulation with a full disk that would happen after every change. Not under
+// the sanitizers, which replace usleep themselves and run few seeds.
 #include <sched.h>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

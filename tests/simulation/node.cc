@@ -38,16 +38,20 @@ void Node::ChooseOptions() {
   options_.data_dir = folder_.path();
   const uint64_t ram[] = {0, 20000, 100000, 400000};
   options_.host_bytes = ram[dice_.Roll(4)];
-  options_.count_points = false;  // these worlds store only a few KiB of KV
+  // the limit on restore point records does not matter, because KV is only a few KiB
+  options_.count_points = false;
   is_roomy_ = dice_.Chance(60);
   options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
   options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;
-  dice_.Chance(50);  // unused draws, so that seeds keep their worlds
+  // the result is unused; the draw keeps the random sequence, so that old seeds give the same
+  // worlds
+  dice_.Chance(50);
   dice_.Chance(25);
   if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
   if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
   if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;
-  // All objects here are smaller than the usual table size, so lower the limit.
+  // The objects of a simulation are smaller than the usual minimum size of a table, so lower that
+  // limit.
   const uint64_t least[] = {min_table_bytes_, 1, 8192, 20000};
   min_table_bytes_ = least[dice_.Roll(4)];
   const uint64_t on_device[] = {0, 0, 30000, 200000};
@@ -76,11 +80,11 @@ void Node::Open() {
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
   if (!opened.ok()) {
-    // The service manager tries again.
+    // The service manager will start the store again.
     time_->Note("the store does not start");
     time_->LogOnly(opened.status().ToString());
-    // A full disk alone must not prevent a start. If the disk was also damaged, there may be no
-    // space to repair it.
+    // A full disk alone must not prevent a start. But if the disk was also damaged, there may be no
+    // space for the repair.
     const bool is_only_full = absl::IsResourceExhausted(opened.status()) && !is_damaged_;
     if (disk_.struck() == struck || is_only_full) {
       time_->Violated(29, absl::StrCat("the store does not start: ", opened.status().ToString()));
@@ -94,8 +98,8 @@ void Node::Open() {
   CheckStart();
 }
 
-// Invariant 32: without damage the store reports no loss. It must not take the end of a log for
-// damage, neither entries that a machine's stop removed nor entries that were refused, dropped or
+// Checks invariant 32: without damage, a started store reports no loss. It must not mistake for
+// damage the end of a log that a machine crash removed, or entries that were refused, dropped or
 // expired.
 void Node::CheckStart() {
   const StoreStats stats = store_->Stats();
@@ -114,8 +118,8 @@ void Node::CheckStart() {
   ledger_.Reopened(listed, is_damaged_);
 }
 
-// The store sends events on its own thread. Here they are read by resuming a subscription from the
-// last event seen.
+// Reads the store's events. The store delivers events on its own thread, so each call here resumes
+// a subscription after the last event that was read.
 void Node::TakeEvents() {
   for (const std::string& tenant : Tenants()) {
     WatchFrom from;
@@ -142,7 +146,7 @@ void Node::Enter(const std::shared_ptr<ServedCall>& call) {
 void Node::Drain() {
   time_->Note("the store drains");
   is_draining_ = true;
-  // Claims that end here wake other calls, which see that the node drains.
+  // Ending a claim wakes other calls, which then notice that the node is draining.
   for (const auto& call : std::vector<std::weak_ptr<ServedCall>>(served_calls_)) {
     if (const auto held = call.lock()) held->OnNodeDrain();
   }
@@ -175,7 +179,8 @@ void Node::Die(Ledger::Death death) {
   }
   served_calls_.clear();
   const int struck = disk_.struck();
-  // A database that damage closed refuses deletions, so the next start finds deleted entries again.
+  // If damage has closed the database, it refuses deletions, so the next start finds deleted
+  // entries again.
   const bool is_failing = is_damaged_ && store_->Stats().Of(Counter::kTierErrors) > 0;
   store_.reset();
   const bool is_clean = !is_failing && struck == struck_at_opening_ && disk_.struck() == struck;
@@ -184,7 +189,7 @@ void Node::Die(Ledger::Death death) {
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
   if (death == Ledger::Death::kMachine) ++boot_;
-  // Bytes that a crash removed from files are free again.
+  // A crash may remove bytes from files. These bytes are free space again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);
 }
@@ -196,7 +201,7 @@ void Node::Scrub(int steps) {
   for (int i = 0; i < steps; ++i) store()->ScrubStep();
 }
 
-// Whether the store reported a loss, by a warning or a counter.
+// Returns whether the store has reported a loss, in a warning or a counter.
 bool Node::ReportedDamage() { return *warnings_ - warnings_at_opening_ + CountedDamage() > 0; }
 
 uint64_t Node::CountedDamage() {
@@ -220,7 +225,8 @@ std::vector<RestorePoint> Node::List() {
   return all;
 }
 
-// Invariant 16: every waiting call waits for a boundary that some call promises to compute.
+// Checks invariant 16: for every waiting call, another call has promised to compute the boundary
+// that it waits for.
 void Node::CheckWaits() {
   std::set<std::string> promised;
   std::vector<ServedCall::Turn> waits;

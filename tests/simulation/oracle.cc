@@ -20,7 +20,7 @@ constexpr size_t kPrompts = 24;
   std::abort();
 }
 
-// Families of prompts with common prefixes; some have cuts inside a chunk.
+// Returns groups of prompts that share prefixes. Some prompts have cuts inside a chunk.
 std::vector<SimPrompt> MakePrompts() {
   std::mt19937_64 random(12);
   const auto token = [&] { return static_cast<int32_t>(3 + random() % (kVocabulary - 3)); };

@@ -1,7 +1,7 @@
-// Oracle: the answers of a worker without a cache, and the bytes of every possible slice.
+// Oracle: the answers of a worker without a cache, and the right bytes of every possible slice.
 //
-// All simulations share one list of prompts. Results are expensive, so each is computed once per
-// process. Thread safety: none.
+// All simulations share one list of prompts. Results are slow to compute, so each result is
+// computed once per process. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_ORACLE_H_
 #define HEARTH_TESTS_SIMULATION_ORACLE_H_
 
@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// A simulated client's prompt: its tokens and its breakpoints.
+// A prompt of simulated clients: its tokens and its breakpoints.
 struct SimPrompt {
   std::vector<int32_t> tokens;
   std::vector<uint32_t> cuts;
@@ -29,7 +29,7 @@ class Oracle {
     Digest first_logits{};
     std::vector<int32_t> tokens;
   };
-  // One per process, because the model has no state.
+  // Returns the oracle of this process. One is enough, because the model has no state.
   static Oracle& Get();
 
   const EngineOptions& options() const { return options_; }
@@ -39,13 +39,13 @@ class Oracle {
 
   const std::vector<SimPrompt>& prompts() const { return prompts_; }
   const Answer& AnswerTo(size_t prompt);
-  // Returns a slice of an object of `prompt`. Prompts with the same tokens up to the object's end
-  // have the same slice.
+  // Returns the bytes of a slice of an object of `prompt`. Two prompts with the same tokens up to
+  // the object's end have the same slice.
   std::string SliceOf(size_t prompt, const ObjectId& id, uint32_t layer);
 
  private:
   Oracle();
-  // [layer][position]: bytes of K, then V, of one token.
+  // [layer][position]: the bytes of the key and then the value of one token.
   using Rows = std::vector<std::vector<std::string>>;
   const Rows& RowsOf(size_t prompt);
 

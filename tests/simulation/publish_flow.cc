@@ -1,4 +1,5 @@
-// A Publish: announcement, list of needed objects, their bytes, commit, acknowledgement.
+// PublishFlow: a Publish call: announcement, list of needed objects, their bytes, commit,
+// acknowledgement.
 #include <cstring>
 #include <utility>
 
@@ -38,7 +39,7 @@ class PublishFlow final : public Flow {
     ToWorker([this, needed = needed_] { SendNeeded(needed); });
   }
 
-  // Refusals are normal, but some status codes mean a bug.
+  // Checks the status of a failed publish. Refusals are normal, but some status codes show a bug.
   void Refuse(const absl::Status& status) {
     peer_->time->Note(
         absl::StrCat(CallName(), ": refused: ", absl::StatusCodeToString(status.code())));
@@ -122,7 +123,7 @@ class PublishFlow final : public Flow {
   }
   absl::Duration Budget() const override { return kPublishBudget; }
 
-  // State at the node.
+  // State of the call at the node.
   PublishSpec spec_;
   std::unique_ptr<PublishSession> session_;
   std::vector<uint32_t> needed_;

@@ -12,8 +12,9 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kPublisherThreads = 2;  // worker/engine/publisher.cc
-// In real time; reached only if an engine hangs.
+// the number of publisher threads in worker/engine/publisher.cc
+constexpr size_t kPublisherThreads = 2;
+// Time limit for a wait in real time, exceeded only if an engine hangs.
 constexpr absl::Duration kEngineHangs = absl::Seconds(120);
 
 }  // namespace
@@ -91,7 +92,8 @@ void SimWorker::Crash() {
   Start();
 }
 
-// Cancels a request from a callback, which may run before Submit has returned the handle.
+// Cancels a request from one of its callbacks, which may run before Submit has returned the
+// request's handle.
 struct SimWorker::Caller {
   absl::Notification has_handle;
   std::shared_ptr<EngineRequestHandle> handle;
@@ -154,7 +156,8 @@ EngineCallbacks SimWorker::CallbacksOf(const std::string& id, CancelAt when,
     change([&](Running* running) {
       running->result.error = status;
       running->is_over = running->is_published = true;
-      // Publishes begin before the second token.
+      // A request calls Publish before its second token, so only a request without tokens may have
+      // skipped some of its publishes.
       running->ended_early = running->result.tokens.empty();
       if (running->ended_early) running->publishes_due = running->publishes_come;
     });
@@ -193,7 +196,7 @@ void SimWorker::OnStarted(const std::string& id, const StartedInfo& info) {
 }
 
 // Returns how many times the request will call Publish, by the rules of PrefixKeeper::KeepPassed
-// and Publish.
+// and PrefixKeeper::Publish.
 size_t SimWorker::PublishesOf(const Running& running) const {
   const EngineRequest& request = running.request;
   const StartedInfo& started = running.result.started;
@@ -233,7 +236,8 @@ bool SimWorker::IsAtRest() const {
       if (running.result.is_cancelled || Waiting(id, false) == 0) return false;
       continue;
     }
-    if (Waiting(id, false) > 0) continue;  // cancelled: the call still runs to its end
+    // the request was cancelled, but its cache call has not ended
+    if (Waiting(id, false) > 0) continue;
     const bool gives_back = running.ended_early || running.last_is_answered;
     if (gives_back && running.leases_held > 0) return false;
     if (publishers_wait) continue;

@@ -1,10 +1,10 @@
-// SimWorker: a real engine on the stand-in model. Its cache calls wait until the world answers
-// them.
+// SimWorker: a real engine with a hashing model. The engine's cache calls wait until the World
+// answers them.
 //
-// The engine runs on its own threads. AwaitRest returns when every thread waits for the world, so
-// that events happen one at a time and always in the same order. The expected calls follow from the
-// engine's rules (restore_rule.h), not from waiting.
-// Thread safety: the world's thread calls all methods; the engine's threads call the cache methods.
+// The engine runs on its own threads. AwaitRest returns when every thread waits for the World, so
+// that events happen one at a time and always in the same order. The number of expected calls is
+// computed from the engine's rules (restore_rule.h), not found out by waiting. Thread safety: the
+// World's thread calls all methods; the engine's threads call the cache methods.
 #ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 #define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// A call of the cache, on an engine thread that waits for the answer.
+// A call to the cache. The engine's thread waits until the World answers it.
 struct CacheCall {
   enum class Kind { kFetch, kLease, kPublish };
   Kind kind = Kind::kFetch;
@@ -30,7 +30,7 @@ struct CacheCall {
   uint32_t above_tokens = 0, max_tokens = 0;
   LeaseTerms terms;
   PublishRequestSpec publish;
-  // The answer.
+  // The World's answer.
   FetchOutcome fetched;
   PublishOutcome published;
   LeaseOutcome turn;
@@ -38,7 +38,7 @@ struct CacheCall {
 };
 const char* KindName(CacheCall::Kind kind);
 
-// When the caller cancels a request, if the world does not choose a time.
+// When the client cancels a request, unless the World chooses a time.
 enum class CancelAt { kNever, kStart, kFirstToken };
 
 // The result of a finished request.
@@ -48,7 +48,7 @@ struct WorkerResult {
   StartedInfo started;
   FinishedInfo finished;
   std::vector<int32_t> tokens;
-  bool is_cancelled = false;  // its caller cancelled it
+  bool is_cancelled = false;  // the client cancelled the request
 };
 
 class SimWorker : public PrefixCache {
@@ -56,27 +56,28 @@ class SimWorker : public PrefixCache {
   explicit SimWorker(const EngineOptions& options);
   ~SimWorker() override;
 
-  // Submits a request. REQUIRES: its request_id is unique.
+  // Submits a request to the engine. REQUIRES: its request_id is unique.
   void Submit(const EngineRequest& request, CancelAt when) ABSL_LOCKS_EXCLUDED(mu_);
-  // Cancels a request. Returns false if it has ended.
+  // Cancels a request. Returns false if the request has already ended.
   bool Cancel(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the engine is at rest. Returns the new calls, always in the same order.
+  // Waits until all threads of the engine wait for the World. Returns the new cache calls, in an
+  // order that depends only on the seed.
   std::vector<std::shared_ptr<CacheCall>> AwaitRest() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the world's answer to a request's Lease. When the engine releases the lease, `released`
-  // is set before AwaitRest returns.
+  // Returns the lease for a request's Lease call. When the engine releases the lease, `*released`
+  // becomes true before AwaitRest returns.
   std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
                                           std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the number of running requests and publishes.
+  // Returns the number of running requests and running publishes.
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the engine like a killed process: waiting callers get no answer. A new engine replaces it.
+  // Ends the engine as if its process were killed: clients get no answer. Starts a new engine.
   void Crash() ABSL_LOCKS_EXCLUDED(mu_);
-  // Drains as on SIGTERM: running requests and their publishes finish. REQUIRES: no request is
+  // Drains, as on SIGTERM: running requests and their publishes finish. REQUIRES: no request is
   // submitted until RestartEngine.
   void Drain();
-  // REQUIRES: is_draining(), busy() == 0.
+  // Replaces the drained engine by a new one. REQUIRES: is_draining(), busy() == 0.
   void RestartEngine() ABSL_LOCKS_EXCLUDED(mu_);
   bool is_draining() const { return drainer_.joinable(); }
   EngineStats Stats() const { return engine_->Stats(); }
@@ -90,17 +91,17 @@ class SimWorker : public PrefixCache {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The progress of a request, and the publishes and leases with which it must end.
+  // The progress of a request, and the number of publishes and leases with which it must end.
   struct Running {
     EngineRequest request;
     std::shared_ptr<EngineRequestHandle> handle;
     WorkerResult result;
     bool is_started = false, is_over = false, is_published = false;
-    bool ended_early = false;  // failed before it stored anything
-    bool has_lease = false;    // a Lease was granted
-    size_t leases_held = 0;    // leases not yet released
+    bool ended_early = false;  // the request failed before it stored anything
+    bool has_lease = false;    // a Lease call was granted
+    size_t leases_held = 0;    // number of leases that are not released yet
     size_t publishes_due = 0, publishes_come = 0;
-    // The publish of this boundary ends the lease.
+    // The boundary of the request's last publish, which ends the lease.
     uint32_t last_boundary = 0;
     bool last_is_answered = false;
   };

@@ -1,8 +1,8 @@
-// Seeded simulations of a store and three workers (world.h).
+// Simulations of a store and three workers (world.h). All random choices come from a seed.
 //
 // HEARTH_SIM_SEED=N runs one seed. HEARTH_SIM_SEEDS=N runs N seeds, starting with
 // HEARTH_SIM_FIRST_SEED. HEARTH_SIM_LINES=N prints the last N lines of each history,
-// HEARTH_SIM_TELLS=1 a line per seed.
+// HEARTH_SIM_TELLS=1 prints a line per seed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,20 +17,23 @@
 namespace hearth {
 namespace {
 
-// Seeds that once failed, and the fault that they found; they run first. The meaning of a seed
-// changes with the simulation, so each fault also has a direct test.
+// Seeds that once found a fault; each comment describes the fault. They run first. A change of the
+// simulation changes what a seed does, so each fault also has a direct test.
 constexpr uint64_t kOnceFailed[] = {
-    15,              // quarantined entries came back after a crash (store_quarantine_test.cc)
-    14944717184590,  // like 15, while the index loaded (store_quarantine_test.cc)
-    // RAM and disk had different expiry times of a restore point (store_ttl_test.cc)
+    15,  // quarantined entries were served again after a crash (store_quarantine_test.cc)
+    // quarantined entries were served again while the index loaded (store_quarantine_test.cc)
+    14944717184590,
+    // The expiry of a restore point in RAM differed from the expiry on disk (store_ttl_test.cc).
     17945329091979,
-    // a start on a full disk used the reserved space and did not reserve it again
-    // (full_disk_test.cc)
+    // A start on a full disk used the reserved space and did not reserve it again
+    // (full_disk_test.cc).
     18335161768157,
-    30787018729884,  // a quarantine that a full disk refused was not recorded in the ledger
-    // the unsynced end of a log, lost in a crash, was reported as damage (store_disk_test.cc)
+    30787018729884,  // a full disk refused a quarantine, which the Ledger did not record
+    // The unsynced end of a log, which a crash had removed, was reported as damage
+    // (store_disk_test.cc).
     6520183119042,
-    7427386498791,  // a log torn by a failed write was counted as damage (failing_disk_test.cc)
+    // a log that a failed write had truncated was counted as damage (failing_disk_test.cc)
+    7427386498791,
 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3;
@@ -47,7 +50,8 @@ uint64_t SimEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// The running simulation, for an assertion of a library that aborts the process.
+// The history of the running simulation, so that it can be printed if an assertion in a library
+// aborts the process.
 std::atomic<const Timeline*> g_running{nullptr};
 
 void PrintHistoryAndAbort(int signal) {
@@ -96,7 +100,8 @@ TEST(Simulation, InvariantsHoldForAllSeeds) {
   const uint64_t one = SimEnvironment("HEARTH_SIM_SEED", 0);
   const uint64_t first = SimEnvironment("HEARTH_SIM_FIRST_SEED", 1);
   std::vector<uint64_t> seeds;
-  // Sanitizers find nothing more with these seeds, and need at least ten seconds for each.
+  // Under the sanitizers skip these seeds: they need at least ten seconds each, and sanitizers find
+  // nothing more in them.
   if (!kIsSanitized) seeds.assign(std::begin(kOnceFailed), std::end(kOnceFailed));
   for (uint64_t i = 0; i < SimEnvironment("HEARTH_SIM_SEEDS", kSeeds); ++i) {
     seeds.push_back(first + i);
@@ -114,8 +119,8 @@ TEST(Simulation, InvariantsHoldForAllSeeds) {
   EXPECT_GT(all.restored, 0u) << "nothing was restored: the test tests nothing";
 }
 
-// The same seed gives the same history, except for RocksDB's own threads on a failing disk; this
-// seed has no such fault.
+// Two runs of a seed must give the same history. Only RocksDB's own threads may differ, on a
+// failing disk; this seed has no disk faults.
 TEST(Simulation, SameSeedGivesSameHistory) {
   if (kIsSanitized) GTEST_SKIP() << "nothing for a sanitizer that other seeds lack";
   uint64_t digests[2];

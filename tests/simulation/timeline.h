@@ -1,8 +1,9 @@
-// Timeline: virtual time, future events, their history, and dice, all from one seed.
+// Timeline: virtual time, scheduled events and their history, and random numbers. All of them
+// depend only on a seed.
 //
-// Each decision of the world has its own dice (DiceOf), derived from the seed and a name, so that a
-// decision does not depend on how many others came before.
-// Thread safety: none, except for the clock, which the store's threads read. Times are virtual.
+// Each kind of decision has its own random sequence (DiceOf), derived from the seed and a name, so
+// that a decision does not depend on how many other decisions were made before. Thread safety:
+// none, except for the clock, which the store's threads read. Times are virtual.
 #ifndef HEARTH_TESTS_SIMULATION_TIMELINE_H_
 #define HEARTH_TESTS_SIMULATION_TIMELINE_H_
 
@@ -39,30 +40,32 @@ class Dice {
 
 class Timeline {
  public:
-  // `lines_kept`: number of last lines of the history to keep.
+  // `lines_kept`: how many of the last lines of the history are kept for printing.
   Timeline(uint64_t seed, size_t lines_kept) : seed_(seed), lines_kept_(lines_kept) {}
 
   uint64_t seed() const { return seed_; }
   Dice DiceOf(absl::string_view name) const;
 
   absl::Time now() const { return now_; }
-  // The store's clock. Jump changes it without passing virtual time.
+  // The clock of the store. Jump changes this clock without passing virtual time.
   Clock* store_clock() { return &store_clock_; }
   void Jump(absl::Duration by) { store_clock_.Jump(by); }
 
-  // Schedules an event. Events of equal time run in the order of these calls.
+  // Schedules an event. Events with the same time run in the order in which they were scheduled.
   void After(absl::Duration delay, std::function<void()> event);
-  // Runs the next event. Returns false if there is none.
+  // Runs the next event. Returns false if no event is scheduled.
   bool RunNext();
   // Removes all scheduled events.
   void Forget() { events_.clear(); }
 
-  // Adds a line to the history and to the digest. A violation prints the last lines.
+  // Adds a line to the history and to its digest. If an invariant is violated, the last lines are
+  // printed.
   void Note(const std::string& line);
-  // Adds a line to the history only, for lines that may differ between runs.
+  // Adds a line to the history but not to its digest, for lines that may differ between two runs of
+  // a seed.
   void LogOnly(const std::string& line);
-  // Records a violation. `invariant`: its number in docs/dev/invariants.md. Only the first counts:
-  // the world stops.
+  // Records that an invariant was violated. `invariant`: its number in docs/dev/invariants.md. Only
+  // the first violation is recorded, because the World then stops.
   void Violated(int invariant, const std::string& what);
   bool failed() const { return !violation_.empty(); }
   const std::string& violation() const { return violation_; }

@@ -10,8 +10,8 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kHorizon = absl::Seconds(60);
-// Engine timeouts in real time. Only a hanging engine reaches them: flows have budgets in virtual
-// time.
+// Timeouts of the engine in real time. Only an engine that hangs reaches them, because Flows have
+// deadlines in virtual time.
 constexpr absl::Duration kNever = absl::Hours(1);
 
 }  // namespace
@@ -82,7 +82,7 @@ void World::Ask(int worker) {
   const std::string id = absl::StrCat("w", worker, "-", place.requests++);
   if (place.worker->busy() >= 3 || place.worker->is_draining()) return;
   EngineRequest request;
-  // A few prompts of each seed are frequent.
+  // Each seed has a few prompts that are requested often.
   const size_t prompts = oracle_.prompts().size();
   const size_t prompt = (time_.seed() + dice.Roll(dice.Chance(80) ? 6 : prompts)) % prompts;
   request.token_ids = oracle_.prompts()[prompt].tokens;
@@ -131,7 +131,7 @@ void World::PumpWorker(Place* place) {
       flow->Start();
     }
   }
-  // Invariant 8: all admitted requests were answered.
+  // Checks invariant 8: a draining worker has answered all admitted requests.
   if (place->worker->is_draining() && place->worker->busy() == 0) {
     time_.Note(absl::StrCat("worker ", place->peer.number, " has drained"));
     for (const auto& [id, asked] : place->asked) {
@@ -146,7 +146,8 @@ void World::PumpWorker(Place* place) {
       flows.end());
 }
 
-// Invariant 8: the answer equals that of a worker without a cache, whatever happened to the cache.
+// Checks invariant 8: the answer equals that of a worker without a cache, whatever happened to the
+// cache.
 void World::TakeResult(Place* place, const WorkerResult& result) {
   const size_t prompt = place->peer.prompts.at(result.id);
   place->asked.erase(result.id);
@@ -167,7 +168,7 @@ void World::TakeResult(Place* place, const WorkerResult& result) {
   }
 }
 
-// Ends all faults: disk and network work, nothing is lost any more.
+// Ends all faults: from now on disk and network work.
 void World::EndFaults() {
   time_.Note("everything is mended");
   for (Place& place : places_) {
@@ -191,7 +192,8 @@ void World::CheckAll() {
   if (!node_.is_damaged()) ReadAll(node_.store(), node_.List());
   node_.Die(Ledger::Death::kClose);
   const auto verified = VerifyDataDir(node_.folder());
-  // Some damaged folders can only be opened by a start, which replaces the lost part.
+  // The verification cannot open some damaged folders. A start of the store can, because it
+  // replaces the lost files.
   const bool may_fail = node_.is_damaged() && absl::IsDataLoss(verified.status());
   if (!verified.ok() && !may_fail) return time_.Violated(5, verified.status().ToString());
   if (verified.ok() && !verified->ok() && !node_.is_damaged())

@@ -1,4 +1,4 @@
-// Checks outside of a world's normal course: at its end, after a start, of a backup.
+// Checks at special times of a world: at its end, after a start of the store, and of a backup.
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +9,11 @@
 
 namespace hearth {
 
-// Invariant 5: listed restore points can be read, byte by byte.
+// Checks invariant 5: every listed restore point can be read, and all its bytes are right.
 void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed) {
   for (const RestorePoint& point : listed) {
     if (point.expires_in <= absl::ZeroDuration() && !point.pinned)
-      continue;  // expired, about to be removed
+      continue;  // expired, so the store is about to remove it
     const auto session = store->FetchById(point.id, point.tenant);
     if (!session.ok()) {
       time_.Violated(5, absl::StrCat("listed, and not there: ", session.status().ToString()));
@@ -33,13 +33,14 @@ void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed)
   }
 }
 
-// Invariant 29: if nothing else broke, a disk that has space again accepts publishes again.
+// Checks invariant 29: if the disk has space again and nothing else is broken, the store accepts
+// publishes again.
 void World::ProbePublish() {
   if (other_disk_faults_ || node_.is_damaged() || !node_.is_roomy()) return;
   const size_t prompt = time_.seed() % oracle_.prompts().size();
   PublishSpec spec;
   spec.fingerprint = oracle_.fingerprint();
-  spec.tenant = "dora";  // a tenant without a quota
+  spec.tenant = "dora";  // dora has no quota
   const SimPrompt& of = oracle_.prompts()[prompt];
   spec.token_ids.assign(of.tokens.begin(), of.tokens.begin() + 16);
   for (const uint32_t cut : of.cuts) {
@@ -88,14 +89,15 @@ absl::Status World::TryPublish(const PublishSpec& spec, const std::vector<std::s
 }
 
 void World::BackUp() {
-  if (!backed_up_.empty()) return;  // one per world, because a backup is slow
+  if (!backed_up_.empty()) return;  // one backup per world, because a backup is slow
   const std::map<Digest, absl::Time> promised = node_.ledger()->Promised();
   const auto report = node_.store()->BackUp(backup_.path());
   time_.Note(absl::StrCat("backs up: ", absl::StatusCodeToString(report.status().code())));
   if (report.ok()) backed_up_ = promised;
 }
 
-// Invariant 19: the backup has every restore point promised when it was made, complete.
+// Checks invariant 19: the backup has every restore point that was promised when it was made, with
+// all its objects.
 void World::CheckBackup() {
   if (backed_up_.empty()) return;
   const std::string dir = restored_.File("data");
@@ -106,7 +108,7 @@ void World::CheckBackup() {
   }
   StoreOptions options = node_.options();
   options.data_dir = dir;
-  options.device = nullptr;  // belongs to the node
+  options.device = nullptr;  // the device belongs to the node's store
   StoreSeams seams;
   seams.clock = time_.store_clock();
   const auto store = OpenStore(options, std::move(seams));
@@ -118,10 +120,11 @@ void World::CheckBackup() {
   for (const RestorePoint& point : listed) backed_up_.erase(point.id);
   const absl::Time now = time_.store_clock()->Now() + absl::Seconds(1);
   for (const auto& [id, end] : backed_up_) {
-    if (end <= now || node_.is_damaged()) continue;  // expired by now
+    if (end <= now || node_.is_damaged()) continue;  // its promise has ended
     time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
   }
-  // A backup keeps earlier damage, but does not serve damaged entries.
+  // A backup contains earlier damage, but a store that is opened from the backup must not serve
+  // damaged entries.
   if (!node_.is_damaged()) ReadAll(store->get(), listed);
 }
 

@@ -1,4 +1,4 @@
-// Damages a data folder while no process has it open.
+// Damages a data folder while no process has the folder open.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// Invariant 28: damages one file: flips a bit, truncates the file, or removes it.
+// For invariant 28: damages one file. Flips a bit, truncates the file or removes the file.
 void World::Damage(Dice* dice) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(node_.folder())) {

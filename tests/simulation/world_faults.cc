@@ -1,4 +1,4 @@
-// The faults of a world and its actors other than clients. The seed decides all of them.
+// The faults of a world, and its actors other than clients. All of them depend only on the seed.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// Time until an end notices that the connection is gone.
+// Time after which an end of a connection notices that the other end is gone.
 constexpr absl::Duration kKeepalive = absl::Seconds(20);
 
 }  // namespace
@@ -18,8 +18,8 @@ void World::StartFaults() {
         [this](Dice* dice) { RunHousekeeping(dice); });
   Every("operator", absl::Milliseconds(500), absl::Seconds(4),
         [this](Dice* dice) { Operate(dice); });
-  // Each world has only some kinds of faults: with all of them, states between faults would be
-  // rare.
+  // Each world has only some kinds of faults: if every world had all kinds, faults would rarely be
+  // alone.
   Dice dice = time_.DiceOf("faults");
   damages_ = dice.Chance(25);
   if (dice.Chance(70)) {
@@ -49,8 +49,8 @@ void World::StartFaults() {
   }
 }
 
-// Invariants 26 and 32: most entries with a time to live are expired in the morning, whether the
-// store was up or down, and an expired entry is not reported as lost.
+// For invariants 26 and 32: lets a night pass. In the morning most entries with a time to live have
+// expired, whether the store was up or down, and an expired entry must not be reported as lost.
 void World::PassNight(Dice* dice) {
   const absl::Duration night = dice->Between(absl::Hours(1), absl::Hours(60));
   time_.Note(absl::StrCat("a night of ", absl::FormatDuration(night)));
@@ -69,7 +69,7 @@ void World::RunHousekeeping(Dice* dice) {
   }
 }
 
-// If silent, the worker gets no message and notices by its deadlines.
+// If `is_silent`, the worker gets no message, and notices the loss by its deadlines.
 void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
   place->link->Break();
   for (const auto& flow : place->flows) {
@@ -85,7 +85,7 @@ void World::BreakNetwork(Dice* dice) {
   const absl::Duration how_long = dice->Between(
       absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
   ++figures_.faults;
-  if (what == 0) {  // during any running calls
+  if (what == 0) {  // whatever calls are running
     time_.Note(absl::StrCat("worker ", number, " loses its connections"));
     return LoseConnections(&place, false, true);
   }
@@ -103,7 +103,7 @@ void World::BreakNetwork(Dice* dice) {
   time_.Note(absl::StrCat("worker ", number, " is cut off"));
   place.link->Cut();
   time_.After(std::min(how_long, kKeepalive), [this, &place, how_long] {
-    // Neither end knows the other's state: both give up the connection.
+    // Each end has missed the keepalives of the other end, so both give up the connection.
     if (how_long >= kKeepalive) LoseConnections(&place, false, true);
   });
   time_.After(how_long, [this, &place, number] {
@@ -141,7 +141,7 @@ void World::BreakDevice(Dice* dice) {
   ++figures_.faults;
   if (what < 6) return node_.device()->FailOnce(absl::InternalError("the copy failed"));
   if (what < 13) return node_.device()->FlipOnce();
-  if (what < 19) {  // during a copy
+  if (what < 19) {  // while a copy to the device is running
     return node_.device()->Meanwhile([this, tenant, which] {
       if (node_.is_up()) Drop(tenant, which, true);
     });
@@ -162,7 +162,7 @@ void World::KillStore(Dice* dice) {
   WaitForDrain(time_.now() + patience, after);
 }
 
-// Ends the store when no call is running, or at `until`.
+// Ends the store once no call is running, at the latest at `until`.
 void World::WaitForDrain(absl::Time until, Dice after) {
   time_.After(absl::Milliseconds(20), [this, until, after] {
     if (!node_.is_idle() && time_.now() < until) return WaitForDrain(until, after);
@@ -172,7 +172,9 @@ void World::WaitForDrain(absl::Time until, Dice after) {
 
 void World::EndStore(Ledger::Death death, Dice dice) {
   const absl::Duration down = dice.Between(absl::Milliseconds(10), absl::Seconds(8));
-  dice.Chance(50);  // unused draw, so that seeds keep their worlds
+  // the result is unused; the draw keeps the random sequence, so that old seeds give the same
+  // worlds
+  dice.Chance(50);
   node_.Die(death);
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
@@ -197,7 +199,7 @@ void World::KillWorker(Dice* dice) {
   });
 }
 
-// Ends a worker. Its calls end without a message; the node notices at once, or if `is_silent` by
+// Ends a worker without a message for its calls. The node notices at once; if `is_silent`, only by
 // keepalive.
 void World::EndWorker(Place* place, bool is_silent) {
   time_.Note(absl::StrCat("worker ", place->peer.number, is_silent ? " vanishes" : " is killed"));

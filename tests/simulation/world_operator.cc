@@ -1,4 +1,4 @@
-// The operator of a world: pins, drops, explains, quarantines, backs up.
+// The operator of a world: pins, drops, explains, quarantines, makes backups.
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
@@ -80,9 +80,9 @@ PrefixQuery World::QueryOf(const std::string& tenant, size_t prompt) const {
   return query;
 }
 
-// A lookup must find exactly the boundaries that Explain reports as usable. Each call first removes
-// a few expired restore points, and boundaries without a restore point are usable only when all
-// expired ones are gone. So after a night the two agree only after several calls.
+// Checks that a lookup finds exactly the boundaries that Explain reports as usable. Each call first
+// removes a few expired restore points. A boundary without a restore point is usable only after all
+// expired restore points were removed, so after a night the two agree only after several calls.
 void World::Explain(const std::string& tenant, size_t prompt) {
   constexpr int kLookups = 64;
   const PrefixQuery query = QueryOf(tenant, prompt);

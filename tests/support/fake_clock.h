@@ -1,4 +1,4 @@
-// A clock that only tests advance. Thread safe.
+// A clock that advances only when a test advances it. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_CLOCK_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_CLOCK_H_
 

@@ -1,7 +1,7 @@
-// FakeDevice: an accelerator with memory on the host that fails on command. Thread safe.
+// FakeDevice: an accelerator whose memory is host memory, and which fails on command. Thread safe.
 //
-// A copy happens when Wait is called, not before, so an early read sees the old bytes. Other
-// processes, and this one again, can map the memory.
+// A copy takes place when Wait is called, not when it is started, so a read before Wait sees the
+// old bytes. This process and other processes can map the memory.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 
@@ -76,24 +76,24 @@ class FakeDevice : public DeviceMemory {
     std::memcpy(handle.memory.data() + 8, &bytes_, sizeof(bytes_));
     return handle;
   }
-  // Returns an importer whose Copy calls `during` after it has read the bytes.
+  // Returns an importer. Its Copy calls `during` after it has read the bytes.
   static ImportDevice Importer(std::function<void()> during = [] {}) {
     return [during](const DeviceMemoryHandle& handle) {
       return std::make_unique<Imported>(handle, during);
     };
   }
 
-  // The next copy cannot start.
+  // Makes the next copy fail at its start.
   void FailOnce(absl::Status status) {
     absl::MutexLock lock(&mu_);
     next_ = std::move(status);
   }
-  // The next copy arrives with one bit changed.
+  // Makes the next copy arrive with one bit changed.
   void FlipOnce() {
     absl::MutexLock lock(&mu_);
     flip_ = true;
   }
-  // The next Wait first calls `run`, without holding a lock.
+  // Makes the next call of Wait call `run` first, without holding a lock.
   void Meanwhile(std::function<void()> run) {
     absl::MutexLock lock(&mu_);
     meanwhile_ = std::move(run);

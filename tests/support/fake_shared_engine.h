@@ -1,7 +1,7 @@
-// FakeSharedEngine: a shared engine in memory. Tests lose, change and delay its values.
+// FakeSharedEngine: a shared engine in memory. Tests can lose, change and delay its values.
 //
-// A FakeSharedMemory holds the values that several stores share; each store has its own engine on
-// it. A delay advances the test's clock instead of waiting. Thread safe.
+// A FakeSharedMemory holds the values that several stores share. Each store has a FakeSharedEngine
+// that uses this memory. A delay advances the test's clock instead of waiting. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
 
@@ -35,7 +35,7 @@ struct FakeSharedMemory {
     for (const auto& [name, entry] : entries) names.push_back(name);
     return names;
   }
-  // Returns the number of names that end with `end`.
+  // Returns the number of keys that end with `end`.
   size_t Count(absl::string_view end) {
     size_t count = 0;
     for (const std::string& name : Names()) count += absl::EndsWith(name, end);
@@ -47,22 +47,22 @@ class FakeSharedEngine : public SharedEngine {
  public:
   FakeSharedEngine(FakeSharedMemory* memory, FakeClock* clock) : memory_(memory), clock_(clock) {}
 
-  // Sets the time of each round trip. InfiniteDuration: no answer arrives.
+  // Sets the duration of each round trip. InfiniteDuration: no reply arrives.
   void SetDelay(absl::Duration delay) { delay_ = delay; }
   void SetUnreachable(bool unreachable) { unreachable_ = unreachable; }
   void SetFull(bool full) { full_ = full; }
-  // While `late`, written values arrive only when ArriveLate is called or before the next Erase,
-  // and the writer gets no answer in time.
+  // While `late` is true, the writer gets no reply in time, and written values become visible only
+  // when ArriveLate is called or before the next Erase.
   void SetLate(bool late) { late_ = late; }
   void ArriveLate() {
     absl::MutexLock lock(&memory_->mu);
     ArriveLocked();
   }
-  // Keys whose shard cannot be reached.
+  // Sets the keys whose shard cannot be reached.
   void SetSilent(std::set<std::string> keys) { silent_ = std::move(keys); }
-  // Called before each Get with the number of earlier Gets.
+  // Sets a function that is called before each Get, with the number of earlier Gets.
   void OnGet(std::function<void(int)> hook) { on_get_ = std::move(hook); }
-  // Called after each Set, before the caller gets the result.
+  // Sets a function that is called after each Set, before the caller gets the result.
   void OnWritten(std::function<void()> hook) { on_written_ = std::move(hook); }
   int round_trips() const { return round_trips_; }
   int gets() const { return gets_; }
@@ -77,7 +77,7 @@ class FakeSharedEngine : public SharedEngine {
     for (const std::string& key : keys) results.push_back(Find(key) != nullptr);
     return results;
   }
-  // The engine is asked only when the caller waits for the values.
+  // Reads the values when the caller waits for them, not before.
   Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override {
     return [this, keys = std::move(keys), max_bytes, deadline] {
       return GetNow(keys, max_bytes, deadline);

@@ -26,7 +26,7 @@ std::string Normal(const std::string& path) {
 }
 IOStatus NoRoom() {
   IOStatus status = IOStatus::NoSpace("No space left on device");
-  status.SetRetryable(true);  // as in the real file system
+  status.SetRetryable(true);  // like the NoSpace error of the real file system
   return status;
 }
 std::string BytesOf(const std::string& path) {
@@ -59,7 +59,7 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
                   IODebugContext* dbg) override {
     return Append(data, options, dbg);
   }
-  // Direct writes bypass the page cache, but are not durable before a sync, like others.
+  // Direct writes bypass the page cache. Like other writes, they are not durable before a sync.
   IOStatus PositionedAppend(const Slice& data, uint64_t offset, const IOOptions& options,
                             IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
@@ -88,11 +88,12 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Sync(const IOOptions&, IODebugContext*) override { return Keep(); }
   IOStatus Fsync(const IOOptions&, IODebugContext*) override { return Keep(); }
   IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::OK();  // only a hint, without a promise
+    return IOStatus::OK();  // the range sync of RocksDB is only a hint and makes no promise
   }
 
  private:
-  // The real file is not synced: only this object's records decide what a crash leaves.
+  // Records that the file's content is durable. The real file is not synced: only these records
+  // decide what a crash leaves.
   IOStatus Keep() {
     absl::MutexLock lock(&disk_->mu_);
     if (disk_->dead_) return IOStatus::IOError("dead");
@@ -221,7 +222,8 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
                   renames.end());
     return IOStatus::OK();
   }
-  // `is_counted`: the read counts for armed faults.
+  // Applies the armed faults to the result of a read. `is_counted`: whether the read counts for a
+  // fault at the nth read.
   IOStatus BreakRead(Slice* result, char* scratch, bool is_counted) {
     absl::MutexLock lock(&disk_->mu_);
     const auto strikes = [&](DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_->mu_) {
@@ -294,7 +296,7 @@ class FaultyFolder : public rocksdb::FSDirectoryWrapper {
 
  private:
   FaultyFileSystem* const system_;
-  const std::string path_;  // path of any file in the folder
+  const std::string path_;  // path of one of the files in the folder
 };
 
 IOStatus FaultyFileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
@@ -403,7 +405,8 @@ void FaultyDisk::LosePages(const std::string& path, const Content& content,
     at = next;
   }
   file.close();
-  // Often no unsynced byte survives, which independent draws per page would rarely give.
+  // In half of the cases no unsynced byte survives, because independent random choices per page
+  // would rarely give this case.
   if ((*random)() % 2 == 0) end = content.synced_bytes;
   std::filesystem::resize_file(path, end);
 }
@@ -412,7 +415,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
   absl::MutexLock lock(&mu_);
   if (machine) {
     for (auto it = unsynced_renames_.rbegin(); it != unsynced_renames_.rend(); ++it) {
-      if ((*random)() % 2 == 0) break;  // this rename and earlier ones were kept
+      if ((*random)() % 2 == 0) break;  // this rename and all earlier renames survive
       std::ofstream(it->to, std::ios::binary | std::ios::trunc) << it->overwritten;
       files_.erase(it->to);
     }
@@ -427,7 +430,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
       }
     }
   }
-  // If only the process died, keep the records: a later crash of the machine may still lose its
+  // If only the process died, keep the records: a later crash of the machine may still lose the
   // unsynced bytes.
   if (machine) files_.clear(), unsynced_names_.clear(), unsynced_renames_.clear();
   armed_.clear();

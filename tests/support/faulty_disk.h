@@ -52,21 +52,23 @@ class FaultyDisk {
   ~FaultyDisk();
   rocksdb::Env* env() const { return env_.get(); }
 
-  // Makes the nth operation of the fault's kind fail, counted from 1. At most one fault per kind is
-  // armed.
+  // Makes the nth operation of the fault's kind fail, counted from 1. At most one fault of each
+  // kind can be armed.
   void Arm(DiskFault fault, int nth);
   void Disarm();
-  // Makes `per_mille` of a thousand operations of the fault's kind fail, until set to 0.
+  // Makes `per_mille` of every thousand operations of the fault's kind fail, at random, until set
+  // to 0.
   void SetShare(DiskFault fault, int per_mille) {
     absl::MutexLock lock(&mu_);
     shares_[fault] = per_mille;
   }
-  // Lets `count` reads pass that a share would have failed; then the share applies again.
+  // Lets the next `count` reads succeed that SetShare would have made fail. After them reads fail
+  // again.
   void SpareReads(int count) {
     absl::MutexLock lock(&mu_);
     spared_reads_ = count;
   }
-  int spared_reads() const {  // reads left
+  int spared_reads() const {  // returns how many reads are still spared
     absl::MutexLock lock(&mu_);
     return spared_reads_;
   }
@@ -84,14 +86,14 @@ class FaultyDisk {
     return room_;
   }
   void Die();
-  // Refuses direct I/O: files can only be used through the page cache.
+  // Makes the disk refuse direct I/O, so that files can only be accessed through the page cache.
   void SetLacksDirect();
-  // How many faults occurred, and how many syncs of files and folders were requested.
+  // Return how many faults have occurred, and how many syncs of files and folders were requested.
   int struck() const;
   int syncs() const;
 
-  // Changes the files to a state that a crash may leave, of the process or, with `machine`, of the
-  // machine; the disk works again. REQUIRES: no process has a file open.
+  // Changes the files to a state that a crash of the process may leave, or of the machine if
+  // `machine` is true. After it the disk works again. REQUIRES: no process has a file open.
   void Restart(bool machine, std::mt19937_64* random);
 
  private:
@@ -99,20 +101,21 @@ class FaultyDisk {
   friend class FaultyFile;
 
   static constexpr uint64_t kPageBytes = 4096;
-  // State of one file, independent of its names.
+  // Records about one file, independent of its names.
   struct Content {
     uint64_t bytes = 0;
     uint64_t synced_bytes = 0;
   };
   struct Rename {
-    std::string folder, to, overwritten;  // overwritten: the previous content of `to`
+    // overwritten: the content that `to` had before the rename
+    std::string folder, to, overwritten;
   };
 
   bool Strikes(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool StrikesByShare(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Called before a write of any kind; returns its error.
+  // Called before each write. Returns an error if the write must fail.
   rocksdb::IOStatus Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes space for a write. Returns the number of bytes that fit.
+  // Subtracts a write from the free space. Returns how many bytes of the write fit.
   size_t TakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (room_ == kAmple) return bytes;
     const size_t taken = bytes <= room_ ? bytes : room_ / kPageBytes * kPageBytes;
@@ -136,7 +139,8 @@ class FaultyDisk {
   int struck_ ABSL_GUARDED_BY(mu_) = 0;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, std::shared_ptr<Content>> files_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::string> unsynced_names_ ABSL_GUARDED_BY(mu_);  // path -> folder
+  // folder of each file whose name is not synced yet, by path
+  std::map<std::string, std::string> unsynced_names_ ABSL_GUARDED_BY(mu_);
   std::vector<Rename> unsynced_renames_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<rocksdb::Env> env_;
 };

@@ -1,9 +1,10 @@
-// A library to preload (LD_PRELOAD) into a real store. Reads of database files fail or return a
-// wrong bit, like those of a failing disk; the files do not change.
+// A library for LD_PRELOAD that makes a real store's reads of database files fail or return a wrong
+// bit, like those of a failing disk. The files do not change.
 //
-// HEARTH_FAULTY_READS names a file of three native uint32_t, which the test may change at any time:
-// per thousand reads, how many get a flipped bit and how many fail with EIO; and how many reads
-// were affected so far. Applies to reads of whole files and of parts. Thread safe.
+// The environment variable HEARTH_FAULTY_READS names a file of three uint32_t in native byte order,
+// which the test may change at any time: (1) how many of a thousand reads get a flipped bit; (2)
+// how many of a thousand reads fail with EIO; (3) how many reads were changed so far. Applies to
+// reads of whole files and of ranges. Thread safe.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -32,13 +33,13 @@ Faults* MapFaults() {
   return mapped == MAP_FAILED ? nullptr : static_cast<Faults*>(mapped);
 }
 
-// Returns the fault settings; null: no faults.
+// Returns the mapped settings file; null if there are no faults.
 Faults* TheFaults() {
   static Faults* const faults = MapFaults();
   return faults;
 }
 
-// Returns a pseudo-random number; the sequence is equal in each process.
+// Returns the next pseudo-random number. The sequence is the same in every process.
 uint64_t NextNumber() {
   static std::atomic<uint64_t> count{0};
   uint64_t mixed = (count.fetch_add(1) + 1) * 0x9E3779B97F4A7C15u;
@@ -56,7 +57,7 @@ bool IsOfDatabase(int file) {
   return std::strstr(path, "/db/") != nullptr;
 }
 
-// Applies faults to a read of `bytes` bytes. Returns false if the read fails.
+// Applies the faults to a read of `bytes` bytes into `buffer`. Returns false if the read must fail.
 bool Strike(int file, void* buffer, size_t bytes) {
   const int before = errno;
   Faults* const faults = TheFaults();
@@ -88,7 +89,7 @@ Function Real(const char* name) {
 
 extern "C" {
 
-// The C library declares these functions with other attributes.
+// The headers of the C library declare these functions with attributes that differ from these.
 __attribute__((visibility("default"))) ssize_t pread(int file, void* buffer, size_t bytes,
                                                      off_t offset) {
   static const auto real = Real<ssize_t (*)(int, void*, size_t, off_t)>("pread");

@@ -34,7 +34,7 @@ enum class Fault {
   kWriteError
 };
 
-// The armed faults, shared with the test; must outlive the tier.
+// The armed faults. The test and the tier share this object; it must outlive the tier.
 class Faults {
  public:
   void Arm(Fault fault, int count) {
@@ -77,7 +77,7 @@ class FaultyTier : public SliceTier {
     if (last.owner != nullptr && faults_->Take(Fault::kWrongKey)) view = last;
     return view;
   }
-  // If any slice fails, the whole call fails; a lost write loses only its slice.
+  // If one write fails, the whole call fails. A lost write loses only its slice.
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     std::vector<SliceWrite> kept;
     for (const SliceWrite& write : slices) {

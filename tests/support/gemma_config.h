@@ -1,4 +1,4 @@
-// config.json of checkpoints that tests write.
+// The config.json of checkpoints that tests write.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_TESTS_SUPPORT_GEMMA_CONFIG_H_
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-// Returns config.json of a Gemma 3 with this geometry. A softcap of 0: no cap.
+// Returns the config.json of a Gemma 3 model with this geometry. A softcap of 0 means no softcap.
 inline std::string GemmaConfig(const TinyGeometry& g, const char* dtype, double attention_softcap,
                                double logit_softcap) {
   const auto softcap = [](double cap) { return cap > 0 ? absl::StrCat(cap) : "null"; };

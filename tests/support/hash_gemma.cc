@@ -1,10 +1,11 @@
-// A stand-in for the forward pass, linked in place of hearth_model. Its arithmetic is hashing.
+// A replacement for the model's forward pass, linked instead of hearth_model. It computes hashes
+// instead of products.
 //
-// Every key and value row is a hash of the token, its position, the step's ends and the bytes of
-// all rows that the layer can see; the logits are a hash of everything. One wrong, missing or stale
-// bit in a restored prefix changes the logits. It asserts errors that tensors would hide: rows that
-// are read but were never written, and rows kept beyond the window. It needs no torch, so
-// sanitizers can check the engine.
+// The key and value row of a token is a hash of the token, its position, the ends of the prefill
+// steps, and the bytes of all rows that the layer can see; the logits are a hash of everything. So
+// one wrong, missing or stale bit in a restored prefix changes the logits. The code asserts errors
+// that real tensors would hide: rows that are read but were never written, and rows that are kept
+// although they left the window. It needs no torch, so sanitizers can check the engine.
 
 #include "tests/support/hash_gemma.h"
 
@@ -29,15 +30,15 @@ uint64_t Mix(uint64_t state, uint64_t value) {
   return state ^ (state >> 31);
 }
 
-using Row = std::vector<std::byte>;  // [K,V][kv_head][head_dim]
+using Row = std::vector<std::byte>;  // shape: [K,V][kv_head][head_dim]
 
 }  // namespace
 
 struct KvCacheRep {
   const ModelConfig* config;
   int capacity = 0, length = 0;
-  size_t head_row_bytes = 0;               // bytes of one of the 2 * kv_heads runs of a row
-  std::vector<std::map<int, Row>> layers;  // rows by position
+  size_t head_row_bytes = 0;  // bytes of one KV head's key or value; a row has 2 * kv_heads of them
+  std::vector<std::map<int, Row>> layers;  // for each layer: the rows, by position
   std::vector<int> first_held;
 
   int Tail(int at) const { return std::max(0, at - (config->attention.sliding_window - 1)); }
@@ -197,7 +198,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
                    (rep_->odd == OddBits::kFarKeys && begin > 4096);
   for (int layer = 0; layer < config().num_layers; ++layer) {
     auto& rows = rep.layers[layer];
-    if (config().is_local(layer)) {  // remove rows that only the previous step could see
+    if (config().is_local(layer)) {  // remove rows that were only visible to the previous step
       rows.erase(rows.begin(), rows.lower_bound(rep.Tail(begin)));
       rep.first_held[layer] = rep.Tail(begin);
     }

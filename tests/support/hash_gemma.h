@@ -1,5 +1,5 @@
-// Settings of the stand-in for the forward pass (hash_gemma.cc): simulate machines that compute
-// other bits in some cases. Thread safety: set before creating the affected workers.
+// Settings of the hashing replacement for the forward pass (hash_gemma.cc). They simulate machines
+// whose results differ in some bits. Thread safety: set before the affected workers are created.
 #ifndef HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 #define HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 
@@ -8,19 +8,19 @@
 
 namespace hearth {
 
-// The steps in which an odd machine computes other bits.
+// The steps in which an odd machine computes results that differ from those of normal machines.
 enum class OddBits {
   kNowhere,
-  kOneRow,      // in steps of one row, as in decoding
-  kSlidWindow,  // in steps that no longer see the prompt's first token in a local layer
-  kFarKeys,     // in steps with more than 4,096 earlier keys
+  kOneRow,      // in steps with one row, as in decoding
+  kSlidWindow,  // in steps in which a local layer no longer sees the prompt's first token
+  kFarKeys,     // in steps that attend to more than 4,096 earlier keys
 };
 
-// Limits the memory for caches: larger caches fail with an error, or by an exception if `throws`.
-// 0: no limit.
+// Limits the memory for KV caches. A larger cache fails with an error, or with an exception if
+// `throws` is true. 0: no limit.
 void LimitCacheBytes(uint64_t bytes, bool throws = false);
 
-// Makes every model loaded during its scope compute odd bits.
+// During the lifetime of this object, newly loaded models compute the odd bits.
 class OddMachine {
  public:
   explicit OddMachine(OddBits bits, std::string cpu_capability = "hash");

@@ -1,7 +1,8 @@
-// MadeUpLayer: one layer of a Gemma 3 in real shapes, on the kernels. Weights, keys and values are
-// made up from a seed. For tests of bits and for benchmarks that cannot hold a whole model.
+// MadeUpLayer: one layer of Gemma 3 with real shapes, computed by the kernels. Weights, keys and
+// values are random numbers from a seed. For tests of bits, and for benchmarks that cannot hold a
+// whole model.
 //
-// Thread safety: none. Owns everything.
+// Thread safety: none. Owns all its memory.
 #ifndef HEARTH_TESTS_SUPPORT_MADE_UP_LAYER_H_
 #define HEARTH_TESTS_SUPPORT_MADE_UP_LAYER_H_
 
@@ -34,7 +35,7 @@ class MadeUpLayer {
  public:
   static constexpr int64_t kSplit = 128;
 
-  // Creates a layer with space for `tokens` tokens.
+  // Creates a layer with KV memory for `tokens` tokens.
   MadeUpLayer(const LayerShape& shape, int64_t tokens, WeightForm form = WeightForm::kStored)
       : shape_(shape), rope_({10000}, static_cast<int>(shape.dim)), drawn_(Drawn()) {
     rope_.Extend(tokens);
@@ -53,7 +54,7 @@ class MadeUpLayer {
 
   const LayerShape& shape() const { return shape_; }
 
-  // Makes up keys and values of positions below `begin`, and sets the rest to NaN.
+  // Fills keys and values of positions below `begin` with random numbers, and all others with NaN.
   void Begin(int64_t begin) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -71,7 +72,8 @@ class MadeUpLayer {
     }
   }
 
-  // Returns the phases of a step of rows [begin, begin + rows); valid until the next Plan.
+  // Returns the kernel phases of a step that computes rows [begin, begin + rows). Valid until the
+  // next Plan.
   const KernelPhases& Plan(bool local, int64_t begin, int64_t rows) {
     phases_.Clear();
     tokens_.clear();
@@ -102,8 +104,8 @@ class MadeUpLayer {
     return phases_;
   }
 
-  // Returns the results of rows [begin, end), computed in steps of `step` rows: residual streams,
-  // normed rows, and keys and values of the last block.
+  // Computes rows [begin, end) in steps of `step` rows. Returns their residual streams, their
+  // normalized rows, and the keys and values of the last KV block.
   std::vector<float> Run(bool local, int64_t begin, int64_t end, int64_t step, ThreadPool* pool) {
     Begin(begin);
     std::vector<float> all;
@@ -124,7 +126,8 @@ class MadeUpLayer {
   static constexpr size_t kDrawn = size_t{1} << 16;
   static constexpr int64_t kLongest = 15360;
 
-  // Returns random bfloat16 values of absolute value up to 0.03; callers use a range of them.
+  // Returns random bfloat16 values with absolute values up to 0.03. Each caller uses a range of
+  // them.
   static std::vector<uint16_t> Drawn() {
     std::vector<uint16_t> drawn(kDrawn + kLongest);
     uint64_t state = 1;
@@ -137,7 +140,7 @@ class MadeUpLayer {
   const uint16_t* From(int64_t place) const {
     return drawn_.data() + static_cast<uint64_t>(place) * 2654435761u % kDrawn;
   }
-  // Writes `count` values of absolute value up to 1.
+  // Writes `count` random values with absolute values up to 1.
   void Draw(int64_t place, int64_t count, float* to) const {
     const uint16_t* from = From(place);
     for (int64_t i = 0; i < count; ++i) to[i] = 32 * WidenOne(BFloat16{from[i]});

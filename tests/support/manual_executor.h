@@ -1,4 +1,5 @@
-// Runs background jobs only when the test asks, on the test's thread. Thread safe.
+// An executor that runs background jobs only when the test asks for it, on the test's thread.
+// Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_MANUAL_EXECUTOR_H_
 #define HEARTH_TESTS_SUPPORT_MANUAL_EXECUTOR_H_
 

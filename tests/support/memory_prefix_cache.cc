@@ -112,7 +112,7 @@ PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::
   if (spec.on_plan != nullptr) spec.on_plan(lacked);
   published_.push_back(spec);
   published_.back().on_plan = nullptr;
-  // copy: the caller may reuse the memory after this call
+  // Copy the bytes, because the caller may reuse the memory after this call.
   for (auto& object : published_.back().objects) {
     if (object->bytes != nullptr) object = CopyOf(*object);
   }
@@ -178,7 +178,7 @@ bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
     quarantined_.push_back(id);
     objects_.erase(ObjectKey(prefix, id));
   }
-  // also the restore points that need the object; the next publish creates them again
+  // Also remove the restore points that need the object. The next publish creates them again.
   points_.clear();
   return true;
 }

@@ -1,9 +1,9 @@
-// MemoryPrefixCache: a PrefixCache in memory that keeps everything and can be made to misbehave.
+// MemoryPrefixCache: a PrefixCache in memory that never evicts and can be made to misbehave.
 //
-// Fault model: a fetch may block until released, throw, or return any change that `mangle` makes to
-// the right answer; a publish may block until released or store nothing. Bytes are copied in and
-// out, as over a network.
-// Thread safety: all methods; set the hooks before the first request.
+// Fault model: a fetch may block until it is released, throw, or return any change that `mangle`
+// makes to the right answer. A publish may block until it is released, or store nothing. Bytes are
+// copied in and out, as over a network. Thread safety: all methods; set the hooks before the first
+// request.
 #ifndef HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
 #define HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
 
@@ -30,21 +30,22 @@ class MemoryPrefixCache : public PrefixCache {
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
 
-  // Called at the start of each call, on its thread; may block or throw.
+  // Hooks that are called at the start of each call, on the calling thread. They may block or
+  // throw.
   std::function<void()> before_fetch;
   std::function<void()> before_publish;
   std::function<void(FetchOutcome*)> mangle;
   bool refuse_publishes = false;
-  Tier tier = Tier::kHost;  // the tier that fetches report
+  Tier tier = Tier::kHost;  // the tier that fetches report as their source
 
-  // Replaces the bytes of one object of `prefix` and updates its digests, as if its publisher had
-  // computed wrong bytes. REQUIRES: the object is stored.
+  // Replaces the bytes of an object of `prefix` and updates its digests, as if the worker that
+  // published it had computed wrong bytes. REQUIRES: the object is stored.
   void Poison(const PrefixRequest& prefix, const ObjectId& id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ObjectId> quarantined() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets everything, like a store that lost its disk.
+  // Removes all entries, like a store that has lost its disk.
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<uint32_t> BoundariesOf(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Number of objects that were published again with other bytes.
+  // Returns how many objects were published again with bytes that differ from the stored bytes.
   int conflicts() const ABSL_LOCKS_EXCLUDED(mu_);
   int fetches() const ABSL_LOCKS_EXCLUDED(mu_);
   uint32_t last_above_tokens() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,10 +1,11 @@
-// RandomRequests: checks that each token of random requests to an InvariantGemma has the same
-// logits as in a cold prefill of the whole text. Requests are cold or restored at a random boundary
-// by reference and copy; in steps of 1, 7, 128 or 512 tokens; alone or together with seven other
-// sequences; on 1, 2 and 3 threads; on every instruction set with vectors and each kernel of
-// integers; and on a device, restored from CPU results and vice versa.
+// RandomRequests: sends random requests to an InvariantGemma, and checks that each token has the
+// same logits as in a cold prefill of the whole text.
 //
-// Thread safety: none: it forces instruction sets for the whole process, and ends with the best.
+// Requests are cold, or restored at a random boundary by reference and by copy; they run in steps
+// of 1, 7, 128 or 512 tokens, alone or together with seven other sequences, and on 1, 2 and 3
+// threads; on every vector instruction set, with each integer kernel, and on a device. A device
+// restores from results of the CPU, and the CPU from those of the device. Thread safety: none,
+// because it changes the instruction set of the whole process; at the end it sets the best one.
 #ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
 #define HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
 
@@ -26,7 +27,8 @@
 
 namespace hearth {
 
-// The geometries under test: a window of 100 with 8 KV heads, and a window of 512 with one.
+// Returns the geometries under test: one with a window of 100 and 8 KV heads, and one with a window
+// of 512 and one KV head.
 inline std::vector<TinyGeometry> RequestGeometries() {
   TinyGeometry many, one;
   many.layer_types = "lgl";
@@ -44,10 +46,10 @@ class RandomRequests {
  public:
   static constexpr int kThreads = 3;
 
-  // `longest`: maximum tokens of a text, at most the model's positions. `first`: seed of the first
-  // request. `form`: form of the weights; blocks multiply in integers. `device`: if not null, odd
-  // requests are computed on it, and even requests are restored from it. Every third request is
-  // restored from the place where it is computed.
+  // `longest`: maximum number of tokens in a text; at most the model's number of positions.
+  // `first`: seed of the first request. `form`: how weights are stored; weights in blocks are
+  // multiplied as integers. `device`: if not null, odd requests run on the device, and even
+  // requests restore from it. Every third request restores from the processor on which it runs.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
                                              uint64_t first, WeightForm form = WeightForm::kStored,
                                              KvDtype kv_dtype = KvDtype::kFloat32,
@@ -71,8 +73,8 @@ class RandomRequests {
     return requests;
   }
 
-  // Runs the next request. Returns "" if all logits match, else a description of the request and
-  // the place.
+  // Runs the next request. Returns "" if all logits are equal, else a description of the request
+  // and of the first difference.
   std::string Next() {
     state_ = ++seed_ * 2 + 1;
     const std::vector<int32_t> text = Text(1 + Draw(longest_));
@@ -135,11 +137,12 @@ class RandomRequests {
   }
   static std::vector<KernelTarget> FastTargets() {
     std::vector<KernelTarget> targets = UsableTargets();
-    if (targets.size() > 1) targets.erase(targets.begin());  // the scalar target takes minutes
+    // leaves out the scalar instruction set, which needs minutes
+    if (targets.size() > 1) targets.erase(targets.begin());
     return targets;
   }
 
-  // Computes the rest of the text; appends a digest of each token's logits to `digests`.
+  // Computes the rest of the text in steps. Appends a digest of each token's logits to `digests`.
   std::string Steps(const InvariantGemma& model, const std::vector<int32_t>& text, int step,
                     int others, InvariantGemma::Kv* kv, std::vector<uint64_t>* digests) {
     const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
@@ -150,7 +153,8 @@ class RandomRequests {
     for (int at = kv->length(); at < static_cast<int>(text.size()); at += step) {
       const int count = std::min(step, static_cast<int>(text.size()) - at);
       std::vector<InvariantGemma::Part> parts;
-      const int place = others == 0 ? 0 : Draw(others);  // index among the sequences of the step
+      // number of this sequence among the sequences of the step
+      const int place = others == 0 ? 0 : Draw(others);
       for (int i = 0; i < std::max(others, 1); ++i) {
         if (i == place) {
           parts.push_back({kv, {text.data() + at, static_cast<size_t>(count)}, count, &logits});
@@ -169,8 +173,8 @@ class RandomRequests {
     return "";
   }
 
-  // Restores like a worker: whole chunks by reference, the rest copied; between host and device
-  // everything is copied.
+  // Restores a prefix like a worker: whole chunks by reference, the rest by copy. Between host and
+  // device everything is copied.
   static absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text,
                               int boundary, InvariantGemma::Kv* kv) {
     if (boundary == 0) return absl::OkStatus();
@@ -204,8 +208,8 @@ class RandomRequests {
 
   const int longest_;
   uint64_t seed_, state_ = 0;
-  std::vector<std::unique_ptr<InvariantGemma>> models_;  // for 1, 2 and 3 threads
-  std::unique_ptr<InvariantGemma> on_device_;            // null: no device
+  std::vector<std::unique_ptr<InvariantGemma>> models_;  // models with 1, 2 and 3 threads
+  std::unique_ptr<InvariantGemma> on_device_;            // null: there is no device
 };
 
 }  // namespace hearth

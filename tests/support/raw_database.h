@@ -1,5 +1,5 @@
-// RawDatabase: opens the database of a data folder directly, without the store. FlipBitsOnDisk
-// changes bits in its files.
+// RawDatabase: opens the RocksDB database of a data folder directly, without the store.
+// FlipBitsOnDisk changes bits in the files of the database.
 #ifndef HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 #define HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 
@@ -22,7 +22,7 @@ namespace hearth {
 class RawDatabase {
  public:
   explicit RawDatabase(const TestFolder& folder) : RawDatabase(folder.path()) {}
-  // `dir`: the data folder.
+  // Opens the database in the data folder `dir`.
   explicit RawDatabase(const std::string& dir) {
     const std::string path = dir + "/db";
     std::vector<std::string> names;
@@ -57,7 +57,7 @@ class RawDatabase {
   void Put(const std::string& name, const std::string& key, const std::string& value) {
     ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
   }
-  // Moves all data from the log to tables.
+  // Writes all data that is only in the log to tables.
   void Flush() { ASSERT_TRUE(db_->Flush({}, handles_).ok()); }
   void Delete(const std::string& name, const std::string& key) {
     ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
@@ -68,8 +68,8 @@ class RawDatabase {
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
 };
 
-// Flips a bit in the middle of every occurrence of `bytes` in the folder's tables and blob files,
-// like a bad medium. Returns the number of occurrences. The store may be open.
+// Flips one bit in the middle of every occurrence of `bytes` in the folder's tables and blob files,
+// like a failing disk. Returns the number of occurrences. The store may be running.
 inline int FlipBitsOnDisk(const TestFolder& folder, const std::string& bytes) {
   int places = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {

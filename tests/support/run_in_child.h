@@ -1,7 +1,7 @@
-// RunInChild: runs a job in a child process, so that it may abort or be killed.
+// RunInChild: runs a function in a child process, so that the function may abort or be killed.
 //
-// REQUIRES: the caller has no other threads, such as RocksDB's, because a child would not have
-// them.
+// REQUIRES: the calling process has no other threads (such as RocksDB's), because the child would
+// not have these threads.
 #ifndef HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
 #define HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
 
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-// Returns the status of waitpid: 0 if the job ended normally.
+// Runs `job` in a child process. Returns the status from waitpid: 0 if the job ended normally.
 inline int RunInChild(const std::function<void()>& job) {
   const pid_t child = fork();
   if (child == 0) {

@@ -19,7 +19,7 @@ float* CopyFloats(Device* device, const float* from, size_t count) {
   return static_cast<float*>(to);
 }
 
-// Widens a norm like InvariantWeights.
+// Copies a norm to the device: (weight + 1) * factor in float32, as InvariantWeights computes it.
 const float* MakeNorm(Device* device, int layer, SeededTensor tensor, int columns,
                       float factor = 1) {
   const SeededMatrix seeded = SeededOf(layer, tensor, 0);

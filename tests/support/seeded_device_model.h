@@ -1,6 +1,6 @@
-// A seeded model in a device's memory.
+// Creates a seeded model (seeded_model.h) in the memory of a device.
 //
-// Thread safety: as the device's.
+// Thread safety: that of the device.
 #ifndef HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 #define HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 
@@ -13,20 +13,21 @@
 
 namespace hearth {
 
-// Rows of a stacked matrix that come from one tensor. A pair has two tensors, side by side.
+// The rows of a stacked matrix that come from one tensor. If the matrix is a pair, its two tensors
+// are side by side.
 struct SeededRows {
   SeededMatrix seeded;
   int outputs;
 };
-// Makes a matrix in the device's memory.
+// A function that creates a matrix in the memory of a device.
 using MakeMatrix =
     std::function<DeviceMatrix(const std::vector<SeededRows>& rows, int inputs, bool is_pair)>;
 
-// Computes the matrix on the CPU and copies it to the device.
+// Computes a matrix on the CPU and copies it to the device.
 DeviceMatrix MakeSeededMatrix(Device* device, const std::vector<SeededRows>& rows, int inputs,
                               bool is_pair);
 
-// `positions`: length of the rotation tables.
+// Creates the model. `positions`: number of positions in the tables of rotary embeddings.
 DeviceModel MakeSeededModel(Device* device, const SeededGeometry& geometry, int split,
                             int positions, const MakeMatrix& make);
 

@@ -13,7 +13,7 @@ namespace {
 
 struct Tensor {
   std::string name;
-  int outputs, inputs;  // inputs 0: a norm of `outputs` weights
+  int outputs, inputs;  // if `inputs` is 0: a norm with `outputs` weights
   SeededMatrix seeded;
 };
 

@@ -1,5 +1,5 @@
-// Seeded models: bfloat16 weights that are a function of tensor, output and input. So a device and
-// the CPU create the same model without copying a file.
+// Seeded models: bfloat16 weights computed from the tensor, the output and the input. So a device
+// and the CPU can create the same model without copying a file.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_TESTS_SUPPORT_SEEDED_MODEL_H_
@@ -14,22 +14,23 @@ namespace hearth {
 
 struct SeededGeometry {
   std::string name;
-  std::string layer_types;  // one letter per layer: l local, g global
+  std::string layer_types;  // one letter per layer: l for local, g for global
   int window = 512;
   int heads = 4, kv_heads = 1, head_dim = 256;
   int hidden = 640, intermediate = 2048, vocabulary = 262144;
   int positions = 32768;
-  double attention_softcap = 0, logit_softcap = 0;  // 0: no softcap
+  double attention_softcap = 0, logit_softcap = 0;  // 0: the model has no softcap
 };
 
-// Returns `layers` layers, every sixth global, as in Gemma 3.
+// Returns the layer types of a model with `layers` layers, of which every sixth is global, as in
+// Gemma 3.
 inline std::string LayerTypes(int layers) {
   std::string types;
   for (int i = 0; i < layers; ++i) types += i % 6 == 5 ? 'g' : 'l';
   return types;
 }
 
-// The published geometries; `layers` 0: all layers.
+// Return the published geometries of Gemma 3 models. `layers`: number of layers; 0: all layers.
 inline SeededGeometry Gemma270M(int layers = 0) {
   return {"270M", LayerTypes(layers > 0 ? layers : 18), 512, 4, 1, 256, 640, 2048};
 }
@@ -40,7 +41,7 @@ inline SeededGeometry Gemma4B(int layers = 0) {
   return {"4B", LayerTypes(layers > 0 ? layers : 34), 1024, 8, 4, 256, 2560, 10240};
 }
 
-// Tensors of a layer.
+// The tensors of a layer.
 enum class SeededTensor : uint32_t {
   kQ,
   kK,
@@ -56,11 +57,11 @@ enum class SeededTensor : uint32_t {
   kQNorm,
   kKNorm,
   kEmbedding,
-  kFinalNorm  // belongs to layer 0
+  kFinalNorm  // belongs to the whole model; stored with layer 0
 };
 
-// Values uniform in [-scale, scale), with scale about sqrt(3 / inputs), so that products keep the
-// size of their rows.
+// Returns the values of a tensor, uniform in [-scale, scale). The scale is about sqrt(3 / inputs),
+// so that matrix products are about as large as their input rows.
 struct SeededMatrix {
   uint32_t seed = 0;
   float scale = 0;
@@ -78,19 +79,20 @@ struct SeededMatrix {
 
 inline SeededMatrix SeededOf(int layer, SeededTensor tensor, int inputs) {
   const uint32_t number = static_cast<uint32_t>(layer) * 16 + static_cast<uint32_t>(tensor) + 1;
-  float scale = 0.2f;  // scale of norms
+  float scale = 0.2f;  // the scale for norms
   if (inputs > 0) {
     scale = 1.75f;
-    for (int i = 1; i * 4 <= inputs; i *= 4) scale /= 2;  // a power of 2 near 1 / sqrt(inputs)
+    // halves the scale until it is a power of 2 near 1 / sqrt(inputs)
+    for (int i = 1; i * 4 <= inputs; i *= 4) scale /= 2;
   }
   return {number * 0x7feb352du, scale};
 }
 
-// Writes the model's config.json and model.safetensors to `dir`, which must exist. Aborts on
-// failure.
+// Writes the model's config.json and model.safetensors to the folder `dir`, which must exist.
+// Aborts the process if writing fails.
 void WriteSeededModel(const SeededGeometry& geometry, const std::string& dir);
 
-// Returns a token of a made-up text.
+// Returns a token id of a made-up text: the same for the same text number and position.
 inline int32_t SeededToken(int text, int position, int vocabulary) {
   const SeededMatrix words = {0x51ed270bu, 1};
   const uint32_t high = words.Weight(text, 2 * position),
@@ -98,7 +100,7 @@ inline int32_t SeededToken(int text, int position, int vocabulary) {
   return static_cast<int32_t>((high * 65537u ^ low * 40503u) % static_cast<uint32_t>(vocabulary));
 }
 
-// Returns a 64-bit digest of bytes, for lists of expected results.
+// Returns a 64-bit digest of the bytes, for lists of expected results.
 inline uint64_t DigestOfBytes(const void* bytes, size_t count) {
   const auto* at = static_cast<const unsigned char*>(bytes);
   uint64_t digest = 0xcbf29ce484222325u;

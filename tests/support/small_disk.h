@@ -1,5 +1,5 @@
-// SmallDisk: a file system with free space that a test sets: an injected file system, or a mounted
-// one if the test may mount.
+// SmallDisk: a file system whose free space a test sets. It is simulated by FaultyDisk, or a
+// mounted one if the test may mount.
 #ifndef HEARTH_TESTS_SUPPORT_SMALL_DISK_H_
 #define HEARTH_TESTS_SUPPORT_SMALL_DISK_H_
 
@@ -31,7 +31,8 @@ class SmallDisk {
   virtual rocksdb::Env* env() { return nullptr; }
   virtual void SetRoom(uint64_t bytes) = 0;
   virtual void SetAmple() = 0;
-  // Call before closing the store: later operations fail as after a kill.
+  // Call this before closing the store: later disk operations fail, as if the process had been
+  // killed.
   virtual void Kill() {}
   virtual void Restart() {}
 };
@@ -55,7 +56,7 @@ class InjectedDisk : public SmallDisk {
   uint64_t room_ = FaultyDisk::kAmple;
 };
 
-// A mounted disk. A file occupies the space that must not be free.
+// A mounted disk. To reduce the free space, a file occupies the rest.
 class MountedDisk : public SmallDisk {
  public:
   explicit MountedDisk(const std::string& kind, int size_mb = 96) {

@@ -1,4 +1,4 @@
-// SteppedSeams: lets a test drive a store's background jobs and clock.
+// SteppedSeams: lets a test control when a store's background jobs run, and its clock.
 #ifndef HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
 #define HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
 
@@ -13,8 +13,8 @@
 
 namespace hearth {
 
-// `executor`: set to the store's executor, which lives as long as the store. `clock`: null: the
-// system's clock.
+// Returns seams for a store. `*executor` becomes the store's executor, which lives as long as the
+// store. `clock`: null stands for the system's clock.
 inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr) {
   auto made = std::make_unique<ManualExecutor>();
   *executor = made.get();
@@ -26,8 +26,8 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   return seams;
 }
 
-// Fetches a prompt `times` times. Advances the clock before each fetch, so that no object of the
-// prompt is hidden.
+// Fetches a prompt `times` times. Advances the clock before each fetch, so that the store no longer
+// hides objects of the prompt.
 inline void FetchAgain(TieredStore* store, const Fingerprint& model, const KitPrompt& prompt,
                        FakeClock* clock, int times) {
   for (int i = 0; i < times; ++i) {

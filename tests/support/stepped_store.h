@@ -1,5 +1,5 @@
-// SteppedStoreFixture: a store in its own folder, with a clock and background jobs that a test
-// drives. Fixtures inherit from it and from ::testing::Test, and set options_ before Open.
+// SteppedStoreFixture: a store in its own folder. The test controls the store's clock and its
+// background jobs. Fixtures inherit from it and from ::testing::Test, and set options_ before Open.
 #ifndef HEARTH_TESTS_SUPPORT_STEPPED_STORE_H_
 #define HEARTH_TESTS_SUPPORT_STEPPED_STORE_H_
 
@@ -27,22 +27,22 @@ class SteppedStoreFixture {
     options_.host_bytes = 0;
     options_.disk_bytes = uint64_t{1} << 30;
     options_.on_warning = [this](const std::string& line) {
-      absl::MutexLock lock(&lines_mu_);  // RocksDB's threads also call this
+      absl::MutexLock lock(&lines_mu_);  // threads of RocksDB call this too
       lines_.push_back(line);
     };
   }
   virtual ~SteppedStoreFixture() = default;
   virtual StoreSeams Seams() { return SteppedSeams(&executor_, &clock_); }
 
-  // A model with slices of 128 KiB, which are written to their own tables: a prompt has 13 slices,
-  // 1.6 MiB.
+  // Returns a model with slices of 128 KiB, which the store writes to tables of their own. A prompt
+  // has 13 slices, 1.6 MiB.
   static Fingerprint LargeModel() {
     KitModel geometry;
     geometry.head_dim = 1024;
     geometry.layer_types = "llllg";
     return geometry.Make();
   }
-  // Closes the open store and opens it again.
+  // Closes the store if it is open, and opens it again.
   absl::Status TryOpen() {
     store_.reset();
     auto opened = OpenStore(options_, Seams());
@@ -67,13 +67,13 @@ class SteppedStoreFixture {
   Fingerprint model_ = KitModel().Make();
   StoreOptions options_;
   absl::Mutex lines_mu_;
-  std::vector<std::string> lines_;  // warnings of the store
+  std::vector<std::string> lines_;  // lines that the store has logged as warnings
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
 
-// The same on a disk that a test fills or breaks.
+// A SteppedStoreFixture whose store is on a disk that the test fills or breaks (FaultyDisk).
 class FaultyDiskFixture : public SteppedStoreFixture {
  protected:
   ~FaultyDiskFixture() override { store_.reset(); }
@@ -82,8 +82,8 @@ class FaultyDiskFixture : public SteppedStoreFixture {
     seams.disk.env = disk_.env();
     return seams;
   }
-  // Kills the process or, with `machine`, the machine, which loses unsynced data; then the disk
-  // works again.
+  // Kills the process, or, if `machine` is true, stops the machine, which loses unsynced data.
+  // Afterwards the disk works again.
   void Crash(bool machine, uint64_t seed = 1) {
     disk_.Die();
     store_.reset();
@@ -94,8 +94,8 @@ class FaultyDiskFixture : public SteppedStoreFixture {
   FaultyDisk disk_;
 };
 
-// The same with a disk tier that returns errors and wrong bytes. Scrubbing is off unless a test
-// enables it.
+// A SteppedStoreFixture whose disk tier returns errors and wrong bytes on command (FaultyTier).
+// Scrubbing is off unless a test enables it.
 class FaultyTierFixture : public SteppedStoreFixture {
  protected:
   FaultyTierFixture() { options_.scrub.bytes_per_s = 0; }

@@ -1,5 +1,5 @@
-// Invariants of a store's catalog and tiers, checked by counting everything again: takes time
-// proportional to their size.
+// Checks the sums and references of a store's catalog and tiers by counting everything again, which
+// takes time proportional to their size.
 #ifndef HEARTH_TESTS_SUPPORT_STORE_CHECKS_H_
 #define HEARTH_TESTS_SUPPORT_STORE_CHECKS_H_
 
@@ -13,13 +13,14 @@ namespace hearth {
 
 // Asserts that all sums, counts and references of the catalog are right.
 void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
-// The same for a store; also asserts that no tier exceeds its capacity.
+// Asserts what CheckCatalog asserts for the store's catalog, and that no tier exceeds its capacity.
 void CheckInvariants(TieredStore* store);
-// Flips a bit of an object's copy in RAM: the object at `place` of the restore point with the most
-// hits.
+// Flips a bit in RAM, in the copy of an object. `place` is the number of the object in the restore
+// point with the most hits.
 void FlipInRam(TieredStore* store, size_t place = 0);
-uint64_t IndexFinds(TieredStore* store);  // PrefixIndex::finds
-uint64_t LockYields(TieredStore* store);  // how often a long walk released the lock for others
+uint64_t IndexFinds(TieredStore* store);  // returns PrefixIndex::finds
+// returns how often a long walk released the lock, so that other threads could take it
+uint64_t LockYields(TieredStore* store);
 
 template <typename Store>
 void CheckInvariants(const std::unique_ptr<Store>& store) {

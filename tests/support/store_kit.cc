@@ -20,8 +20,8 @@ ABSL_ATTRIBUTE_NO_SANITIZE_THREAD inline uint64_t Mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Returns the seed for the KV of a segment. It covers everything that determines the store's key.
-// It is not the key itself, because hashing would take most of the tests' time.
+// Returns the seed for the KV bytes of a segment. The seed covers everything that determines the
+// store's key. It is not the key itself, because computing keys would take most of the tests' time.
 uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const KitPrompt& prompt,
                      const ObjectId& id) {
   uint64_t seed = 0;
@@ -37,8 +37,8 @@ uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const Kit
   return seed;
 }
 
-// Not instrumented by the thread sanitizer, which would check every word of memory that no other
-// thread has yet.
+// The thread sanitizer must not instrument this function: it would check every word of memory that
+// no other thread can access yet.
 ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void Fill(std::byte* memory, size_t bytes, uint64_t seed) {
   size_t i = 0;
   for (; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {

@@ -1,7 +1,7 @@
-// Prompts and KV bytes for tests of the store. A hash replaces the model's results.
+// Prompts and KV bytes for tests of the store. The bytes are hashes instead of a model's results.
 //
-// The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so a test can
-// check any fetched byte without recording what it published. Pure functions.
+// The bytes of a slice depend only on fingerprint, tokens, cuts and layer, so a test can check any
+// fetched byte without having stored what it published. Pure functions.
 #ifndef HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 #define HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 
@@ -22,8 +22,9 @@ struct KitModel {
   std::string layer_types = "llg";
   bool exact = true;
   std::string weights = "w0";
-  uint32_t hidden_size = 0;  // 0: not in the fingerprint
-  uint32_t page_bytes = 0;   // above 0: pages of an engine, without heads and dtype
+  uint32_t hidden_size = 0;  // 0: the fingerprint does not have this field
+  // if above 0: slices are opaque pages of an engine, without heads and dtype
+  uint32_t page_bytes = 0;
 
   Fingerprint Make() const;
 };
@@ -34,18 +35,20 @@ struct KitPrompt {
   std::string tenant = "default";
 };
 
-// Returns `count` tokens determined by `seed`; a shorter list is a prefix of a longer one.
+// Returns `count` token ids that depend only on `seed`. A shorter list is a prefix of a longer
+// list.
 std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count);
 
 PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt);
 SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
                    uint32_t layer);
-// Returns a worker's announcement of a publish of these boundaries.
+// Returns the announcement with which a worker publishes these boundaries of the prompt.
 PublishSpec KitSpec(const Fingerprint& model, const KitPrompt& prompt,
                     const std::vector<uint32_t>& boundaries,
                     Durability durability = Durability::kDefault);
 
-// Publishes: announces, sends exactly the needed slices, commits.
+// Publishes restore points: announces them, sends exactly the objects that the store needs, and
+// commits.
 absl::StatusOr<PublishResult> KitPublish(TieredStore* store, const Fingerprint& model,
                                          const KitPrompt& prompt,
                                          const std::vector<uint32_t>& boundaries,
