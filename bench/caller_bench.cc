@@ -1,11 +1,11 @@
 // Measures the calls of a well-behaved client. bench/attack.py runs it during attacks.
 //
 //   caller_bench store|worker ADDRESS CALLS PAUSE_MS [KEY=VALUE...]
-//     first=N     number of the first prompt; each number has other tokens
+//     first=N     number of the first prompt; each number gives different tokens
 //     mib=N       MiB of keys and values per prompt; 0, the default: 64 KiB in one slice
 //     pins=yes    store: publishes and pins everything it has, repeatedly
 //     threads=N   worker: threads that each generate a token, repeatedly, without end
-//     token=FILE  ca=FILE  its token; TLS, and the authority of the server's certificate
+//     token=FILE  ca=FILE  the access token; use TLS, with this certificate authority (PEM)
 //
 // Store: health, a publish of a prompt, a fetch of the prompt. Worker: health, tokenizing a short
 // text, and every tenth turn generating a token. Prints the milliseconds of each call as JSON, and

@@ -1,7 +1,7 @@
 // Prints digests of logits, keys and values of seeded models (tests/support/seeded_model.h),
 // computed by the CPU's kernels. device_step_bench compares a device with them.
 //
-//   seeded_digests FOLDER [MODEL] > digests.txt     FOLDER: room for the model files, 1.5 GB
+//   seeded_digests FOLDER [MODEL] > digests.txt     FOLDER: model files go here, 1.5 GB
 // Each line: model, text, position, digest. Position -1 - N: keys and values of the whole text in
 // layer N.
 #include <cstdio>

@@ -2,23 +2,20 @@
 // under RocksDB.
 //
 // Fault model:
-//   failed write     the nth write from now fails; the file has none of its bytes
-//   short write      the same, but the file has half of its bytes
-//   failed sync      the nth sync from now fails; a crash may lose the data to sync
-//   full             writes fail with NoSpace until there is space again
-//   little room      the same once a number of bytes is written. If a write is larger than the
-//   rest,
-//                    its first pages are written. Deleted files free their space
-//   failed read      the nth read from now fails
-//   flipped bit      the nth read from now has one bit changed
-//   fails for a time a share of all operations of a kind fails, and in a share of all reads, also
-//   of
-//                    whole files, a random bit is changed
-//   death            every change fails from now on, as for a dead process
-//   lost, reordered  a crash of the machine: any pages written but not synced may be missing
-//   (zeros,
-//                    or the file ends before them), in any order; a new file or a rename may be
-//                    missing if its folder was not synced
+//   failed write      the nth write from now fails; none of its bytes are in the file
+//   short write       the nth write from now fails; half of its bytes are in the file
+//   failed sync       the nth sync from now fails; a crash may lose the data that it should sync
+//   full              writes fail with NoSpace until there is space again
+//   little room       writes fail with NoSpace once a number of bytes is written; of the first
+//                     failed write, the first pages are written. Deleted files free their space
+//   failed read       the nth read from now fails
+//   flipped bit       the nth read from now has one bit changed
+//   fails for a time  a share of all operations of a kind fails; for reads, also of whole files, a
+//                     random bit is changed in a share of the reads
+//   death             every change fails from now on, as for a dead process
+//   lost, reordered   a crash of the machine: pages that were written but not synced may be missing
+//                     (zeros, or the file ends before them), in any order; a new file or a rename
+//                     may be missing if its folder was not synced
 // Guarantees under these faults: tests/cache_store/store/store_crash_test.cc. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 #define HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_

@@ -2,11 +2,11 @@
 //
 // Fault model, each enabled for the next `count` operations of its kind:
 //   read error       the operation fails, the tier is unchanged
-//   read exhausted   the same: too few file descriptors or too little memory
+//   read exhausted   the operation fails for lack of file descriptors or memory
 //   bit flip         a read returns the bytes with one bit changed
 //   truncation       a read returns all but the last byte
 //   wrong key        a read returns another slice's bytes (the last one read)
-//   lost write       a write says OK and stores nothing
+//   lost write       a write returns OK but stores nothing
 //   full             a write fails with kResourceExhausted
 //   write error      a write fails, the tier is unchanged
 // The store must serve no wrong byte, lose no other restore point, and keep working.

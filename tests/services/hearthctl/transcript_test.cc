@@ -4,7 +4,7 @@
 // In transcripts/NAME.txt:
 //     "== NAME"    begins a case with its own store, two workers and a folder
 //     "$ WORDS"    runs a hearthctl command
-//     "$$ WORDS"   the same, with errors on a terminal
+//     "$$ WORDS"   runs a hearthctl command whose standard error is a terminal
 //     "@ WORDS"    changes a setting (Case::Setting)
 //     "> ", "! "   expected output and errors
 //     "? "         expected exit code, if not 0
