@@ -37,7 +37,7 @@ struct Shape {
   int64_t outputs, inputs;
   int copies;
 };
-// Gemma 3 270M.
+// The matrices of Gemma 3 270M.
 constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
                              {"out", 640, 1024, 18},
                              {"gate+up", 4096, 640, 18},
@@ -46,7 +46,8 @@ constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
 constexpr int kTurns = 9, kAttendTurns = 21;
 constexpr int64_t kRowCounts[] = {1, 2, 8, 32, 128};
 
-// Prints a line: the times of one of `count` works, and the flops and bytes per second.
+// Prints one line: the time per work of both implementations (a turn does `count` works), their
+// ratio, and the flops and bytes per second.
 void Print(const char* name, int64_t rows, int threads, const Turns& turns, int count, double flops,
            double bytes) {
   std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", name,
@@ -66,7 +67,8 @@ std::string CpuName() {
   return name + ", model " + family;
 }
 
-// Measures this machine's read bandwidth, in bytes per second: sums a large array.
+// Measures the read bandwidth of this machine's memory, in bytes per second, by summing a large
+// array.
 double ReadBandwidth(ThreadPool* pool) {
   static const std::vector<uint64_t> array((256u << 20) / 8, 1);
   constexpr int64_t kParts = 64;
@@ -89,8 +91,8 @@ double ReadBandwidth(ThreadPool* pool) {
   return static_cast<double>(array.size()) * 8 / best;
 }
 
-// Prints the cost of starting and ending a loop with two tasks per thread, about 2 us each: alone,
-// and as a phase of a sequence.
+// Prints the cost of starting and ending a parallel loop with two tasks per thread (about 2 us per
+// task): as a single loop, and as one phase of a sequence.
 void PrintPoolCosts(ThreadPool* pool) {
   constexpr int kLoops = 200;
   std::atomic<uint64_t> all{0};
@@ -179,7 +181,7 @@ PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
   return Pack({weight.data_ptr(), outputs, ElementType::kBFloat16}, inputs);
 }
 
-// Compares gate and up of 270M with GELU: one fused kernel against separate kernels.
+// Compares the gate and up products of 270M with GELU: one fused kernel against separate kernels.
 void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t rows,
                   ThreadPool* pool) {
   const auto parallel = [pool](int64_t parts, KernelPart body) {
@@ -208,7 +210,8 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t ro
         1, 4.0 * rows * gate.outputs() * gate.inputs(), 2.0 * gate.bytes());
 }
 
-// Attention like worker/model/torch/attention.cc: two batched products with a softmax between them.
+// Computes attention like worker/model/torch/attention.cc: two batched matrix products with a
+// softmax between them.
 at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                        const at::Tensor& mask) {
   const int64_t n = queries.size(0), dim = keys.size(2), kv_heads = keys.size(0);
@@ -221,7 +224,7 @@ at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const 
       .reshape({n, -1});
 }
 
-// Compares attention of the last `rows` rows of a sequence over all its keys, with 270M's heads.
+// Compares attention of the last `rows` rows of a sequence to all its keys, with the heads of 270M.
 void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
   AttendShape shape;
   shape.heads = 4;
@@ -258,7 +261,7 @@ void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
     std::fprintf(stderr, "kernel_bench: attention: the two differ by %g\n", error);
     std::exit(1);
   }
-  // The count includes masked scores.
+  // The number of flops includes scores that the causal mask discards.
   Print("attend", rows, pool->threads(), turns, 1,
         4.0 * rows * shape.heads * shape.head_dim * context, static_cast<double>(blocks.nbytes()));
 }

@@ -21,7 +21,7 @@
 namespace hearth {
 namespace {
 
-// tokens per step, as in the engine's prefill
+// Tokens per prefill step, as in the engine.
 constexpr int kExactStep = 128, kInvariantStep = 512;
 
 std::vector<int32_t> Text(int begin, int end, int vocabulary) {
@@ -32,7 +32,8 @@ std::vector<int32_t> Text(int begin, int end, int vocabulary) {
   return tokens;
 }
 
-// Runs ours and theirs by turns; prints the times per token, with `tokens` tokens per turn.
+// Runs both implementations by turns, with `tokens` tokens per turn, and prints their times per
+// token.
 void Compare(const char* what, int turns, int tokens, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
   const CostTurns cost(turns, tokens, ours, theirs);
@@ -90,7 +91,7 @@ class Models {
             });
   }
 
-  // Each turn decodes `kDecoded` tokens of each sequence; class exact steps the sequences one after
+  // In each turn, each sequence decodes kDecoded tokens. Class exact decodes one sequence after
   // another.
   void CompareDecode(int context, int sequences, int turns) {
     constexpr int kDecoded = 4;
@@ -124,7 +125,8 @@ class Models {
     Compare(what.c_str(), turns - 1, kDecoded * sequences, our_turn, their_turn);
   }
 
-  // Compares one token with reading the bytes that its step reads, on equal threads.
+  // Compares decoding one token with only reading the bytes that the token needs, with the same
+  // number of threads.
   void CompareMemory(int context, int turns) {
     const ModelConfig& config = exact_->config();
     const int64_t hidden = config.hidden_size, dim = config.attention.head_dim;
@@ -138,7 +140,7 @@ class Models {
       bytes += int64_t{4} * 2 * rows * dim * config.attention.num_kv_heads;
     }
     ThreadPool pool(invariant_->threads());
-    // Allocated like weights, in huge pages if available.
+    // Allocate the memory like weights, in huge pages if available.
     const size_t words = static_cast<size_t>(bytes) / 8;
     const KernelBytes owned = AllocateKernelBytes(words * 8);
     uint64_t* memory = reinterpret_cast<uint64_t*>(owned.get());
@@ -157,7 +159,7 @@ class Models {
   }
 
  private:
-  // Sums all words, in parts of 1 MiB.
+  // Sums all words in parallel, 1 MiB at a time.
   static void Read(absl::Span<const uint64_t> memory, ThreadPool* pool) {
     constexpr size_t kPart = size_t{1} << 17;
     typedef uint64_t Eight __attribute__((vector_size(64), aligned(8), may_alias));

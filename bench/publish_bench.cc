@@ -30,7 +30,8 @@ int Serve(const std::string& folder, const std::string& address_file) {
   return ServeUntilKilled("publish_bench", options, kAnyPort, address_file);
 }
 
-// On a busy machine connecting can take longer than the wait of a publish.
+// Waits long for the connection: on a busy machine connecting can take longer than the timeout of a
+// publish.
 std::shared_ptr<grpc::Channel> Connected(const std::string& address) {
   const std::shared_ptr<grpc::Channel> channel = *ConnectToStore(address);
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Minutes(1)))) std::exit(1);
@@ -44,7 +45,7 @@ class Hearth {
         fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
         cache_(Connected(address), fingerprint_, layout_, &counters_) {}
-  // Returns the seconds until the acknowledgement.
+  // Publishes new slices. Returns the seconds until the acknowledgement.
   double Publish(int number, int slices) {
     const uint32_t tokens = static_cast<uint32_t>(slices) / kLayers * 128;
     PublishRequestSpec spec = BenchSpec(layout_, number, tokens);
@@ -116,14 +117,15 @@ int Run(const std::string& self, const std::string& folder, int repetitions, int
     Redis redis(folder, sync ? "always" : "everysec");
     std::vector<double> ours, single, pipelined;
     for (int i = -1; i < repetitions; ++i) {
-      // sync(), so that a turn does not write data of the turn before.
+      // Write dirty pages to disk now, so that a turn does not have to write data of the turn
+      // before.
       ::sync();
       const double h = hearth.Publish(++number, slices);
       ::sync();
       const double s = redis.Set(number, slices, false);
       ::sync();
       const double p = redis.Set(number, slices, true);
-      if (i < 0) continue;  // warm-up of connections and memory
+      if (i < 0) continue;  // the first turns warm up connections and memory and are not counted
       ours.push_back(h), single.push_back(s), pipelined.push_back(p);
     }
     std::printf("%s\n", sync ? "sync / appendfsync always" : "disk / appendfsync everysec");

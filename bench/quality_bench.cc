@@ -38,11 +38,11 @@ std::unique_ptr<InvariantGemma> LoadForm(const std::string& form) {
   return *std::move(gemma);
 }
 
-// Logits this far below the largest of a row count as zero probability: 262,144 of them sum to at
-// most 1e-8.
+// Logits that are this much smaller than the largest one of the row count as probability zero: all
+// 262,144 of them together have a probability of at most 1e-8.
 constexpr float kNothing = 31;
 
-// Converts logits to log probabilities.
+// Replaces the logits of a row by log probabilities.
 void LogSoftmax(float* row, int64_t count) {
   const float most = *std::max_element(row, row + count);
   double sum = 0;
@@ -53,7 +53,7 @@ void LogSoftmax(float* row, int64_t count) {
   for (int64_t i = 0; i < count; ++i) row[i] -= shift;
 }
 
-// Sums over the tokens of one text.
+// Sums over the tokens of a text, for one model.
 struct Quality {
   double loss = 0, divergence = 0;
   int64_t same = 0, tokens = 0;
@@ -82,7 +82,7 @@ std::vector<float> LogitsOfStep(const InvariantGemma& gemma, InvariantGemma::Kv*
 
 using Models = std::vector<std::unique_ptr<InvariantGemma>>;
 
-// Compares each model with the first, whose logits are computed once.
+// Compares each model with the first model, whose logits are computed only once.
 std::vector<Quality> Compare(const Models& models, const std::vector<int32_t>& text) {
   std::vector<InvariantGemma::Kv> kvs;
   for (const auto& model : models) kvs.push_back(model->NewKv());
@@ -108,7 +108,7 @@ std::vector<int32_t> TokensOf(const Tokenizer& tokenizer, const std::string& fil
   std::ifstream in(file);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   std::vector<int32_t> tokens = tokenizer.Encode(text);
-  tokens.insert(tokens.begin(), 2);  // <bos>
+  tokens.insert(tokens.begin(), 2);  // 2 is <bos>
   tokens.resize(std::min(tokens.size(), kTextTokens));
   return tokens;
 }

@@ -24,9 +24,10 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kTokens = 2048;
-constexpr size_t kCopiedSlices = 2048;  // 512 MiB
+constexpr size_t kCopiedSlices = 2048;  // slices to copy with memcpy: 512 MiB
 
-// One buffer of noise. Slices are windows into it, so creating a slice costs nothing.
+// Returns a slice of random bytes. All slices are windows into one buffer, so creating a slice
+// costs nothing.
 SliceView Noise(uint64_t seed, size_t bytes) {
   constexpr size_t kNoiseBytes = size_t{64} << 20;
   static const std::shared_ptr<std::byte> noise = [] {
@@ -80,7 +81,7 @@ class Bench {
     return bytes;
   }
 
-  // Returns GB/s.
+  // Fetches prompts `first` to `first` + `count` - 1. Returns GB/s.
   double Fetch(const char* what, uint64_t first, uint64_t count) {
     uint64_t bytes = 0;
     absl::Duration spent, lookups;
@@ -166,7 +167,7 @@ int main(int argc, char** argv) {
     return 64;
   }
   const uint64_t points = static_cast<uint64_t>(std::atof(argv[2]) * (1 << 30) / 28.3e6);
-  hearth::KeepFreedMemory();  // as in the server
+  hearth::KeepFreedMemory();  // as hearth-store does at its start
   hearth::Bench bench(argv[1]);
   bench.Open(uint64_t{2} << 30);
   bench.Publish(0, points, hearth::Durability::kDisk);

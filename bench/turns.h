@@ -1,4 +1,5 @@
-// Turns: times two implementations of the same work by turns in one run.
+// Turns: measures two implementations of the same work alternately in one run, so that other load
+// affects both.
 #ifndef HEARTH_BENCH_TURNS_H_
 #define HEARTH_BENCH_TURNS_H_
 
@@ -21,7 +22,7 @@ inline double Seconds(absl::FunctionRef<void()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Returns the processor time of all threads of the process.
+// Returns the processor time that all threads of the process have used.
 inline double ProcessorSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -40,7 +41,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Runs two implementations by turns.
+// Runs two implementations alternately and measures their times.
 struct Turns {
   Turns(int turns, absl::FunctionRef<void()> our_work, absl::FunctionRef<void()> their_work) {
     std::vector<double> our_times, their_times, ratios;
@@ -56,8 +57,8 @@ struct Turns {
   double ours, theirs, ratio;
 };
 
-// The same with processor time in addition to wall time. Results are milliseconds of one of `count`
-// parts of a turn.
+// Like Turns, but also measures processor time. Results are milliseconds per work; each turn does
+// `count` works.
 struct CostTurns {
   CostTurns(int turns, double count, absl::FunctionRef<void()> our_work,
             absl::FunctionRef<void()> their_work) {

@@ -39,7 +39,7 @@ static_assert(kSlices == kPrefixes * kLayers * kTokens / 128);
 // --- the server ---
 
 int Serve(const std::string& listen, const std::string& address_file) {
-  KeepFreedMemory();  // for the bare service, too
+  KeepFreedMemory();  // applies to the bare gRPC service too
   StoreOptions options;
   options.disk_bytes = 0;
   options.default_durability = Durability::kMemory;
@@ -83,7 +83,7 @@ class HearthClient final : public Client {
 struct Contender {
   std::string name;
   std::vector<std::unique_ptr<Client>> clients;
-  std::vector<double> rates;  // GB/s of all connections together
+  std::vector<double> rates;  // GB/s of each turn, all connections together
 };
 
 void Measure(Contender* contender) {
@@ -96,7 +96,8 @@ void Measure(Contender* contender) {
 }
 
 void Compare(std::vector<Contender> contenders, int connections, int repetitions) {
-  for (Contender& contender : contenders) Measure(&contender);  // warm-up of memory and connections
+  // warm-up of memory and connections, not measured
+  for (Contender& contender : contenders) Measure(&contender);
   for (Contender& contender : contenders) contender.rates.clear();
   for (int i = 0; i < repetitions; ++i) {
     for (Contender& contender : contenders) Measure(&contender);
@@ -104,7 +105,7 @@ void Compare(std::vector<Contender> contenders, int connections, int repetitions
   std::printf("%d connection%s, 1 MiB slices, %d repetitions\n", connections,
               connections == 1 ? "" : "s", repetitions);
   for (const Contender& contender : contenders) {
-    std::vector<double> ratios;  // of consecutive measurements
+    std::vector<double> ratios;  // ratio of the rates in each turn
     for (int i = 0; i < repetitions; ++i) {
       ratios.push_back(contenders[0].rates[i] / contender.rates[i]);
     }
@@ -118,7 +119,7 @@ struct Wishes {
   bool unix_socket = false, shared = false;
   int repetitions = 9;
   std::string only;
-  std::vector<std::pair<std::string, std::string>> peers;  // name, command
+  std::vector<std::pair<std::string, std::string>> peers;  // name and command line of each --peer
 };
 
 bool IsInstalled(const std::string& program) {
@@ -188,7 +189,8 @@ int Run(const std::string& self, const Wishes& wishes) {
   for (const int connections : {1, 4}) {
     std::vector<Contender> contenders;
     for (const auto& [name, make] : makers) {
-      if (name.find(wishes.only) == std::string::npos) continue;  // run only one, for a profiler
+      // --only selects clients by name, for use with a profiler
+      if (name.find(wishes.only) == std::string::npos) continue;
       contenders.push_back({name, {}, {}});
       for (int i = 0; i < connections; ++i) contenders.back().clients.push_back(make());
     }

@@ -1,7 +1,8 @@
-// The peers of wire_bench: other ways to move the same bytes, and the limit of all of them.
+// The clients that wire_bench compares with: other ways to move the same bytes, and a copy in
+// memory as the upper limit.
 //
-// Thread safety: one thread per client. Errors end the program: without its peer a benchmark has no
-// result.
+// Thread safety: one thread per client. An error ends the program, because without the client the
+// benchmark has no result.
 #ifndef HEARTH_BENCH_WIRE_PEERS_H_
 #define HEARTH_BENCH_WIRE_PEERS_H_
 
@@ -29,17 +30,17 @@
 namespace hearth {
 
 inline constexpr int kSlices = 256;
-inline constexpr uint64_t kBytes = kSlices * kSliceBytes;  // 256 MiB
+inline constexpr uint64_t kBytes = kSlices * kSliceBytes;  // 256 MiB per measurement
 
-// One connection.
+// A client with one connection.
 class Client {
  public:
   virtual ~Client() = default;
-  // Moves kBytes into memory of this client.
+  // Moves kBytes bytes into memory of this process.
   virtual void Run() = 0;
 };
 
-// The limit of every fetch: copies the same slices between two warm buffers of this process.
+// The upper limit of every fetch: copies the same slices between two buffers of this process.
 class CopyClient final : public Client {
  public:
   CopyClient() : from_(kBytes, 'x'), to_(kBytes, 'y') {}
@@ -108,7 +109,7 @@ class RedisClient final : public Client {
 };
 #endif
 
-// Receives memcached's text protocol directly into the buffer, without another copy.
+// Receives values by memcached's text protocol directly into the buffer, without another copy.
 class MemcachedClient final : public Client {
  public:
   explicit MemcachedClient(int port) : buffer_(kBytes) {
@@ -121,7 +122,7 @@ class MemcachedClient final : public Client {
     setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     while (connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
       if (errno != ECONNREFUSED) Fail("connect");
-      usleep(20'000);  // the server is still starting
+      usleep(20'000);  // wait, because the server is still starting
     }
   }
   ~MemcachedClient() override { close(socket_); }
@@ -130,7 +131,7 @@ class MemcachedClient final : public Client {
     for (int i = 0; i < kSlices; ++i) {
       Send("set " + std::to_string(i) + " 0 0 " + std::to_string(value.size()) + "\r\n" + value +
            "\r\n");
-      char answer[8];  // "STORED\r\n"
+      char answer[8];  // reads the reply "STORED\r\n"
       Receive(answer, sizeof(answer));
       if (std::memcmp(answer, "STORED", 6) != 0) Fail("set");
     }
@@ -143,7 +144,7 @@ class MemcachedClient final : public Client {
       Receive(answer, head.size());
       if (std::memcmp(answer, head.data(), head.size()) != 0) Fail("get");
       Receive(buffer_.data() + i * kSliceBytes, kSliceBytes);
-      Receive(answer, 7);  // "\r\nEND\r\n"
+      Receive(answer, 7);  // reads "\r\nEND\r\n" after the value
     }
   }
 
@@ -173,8 +174,9 @@ class MemcachedClient final : public Client {
   std::vector<char> buffer_;
 };
 
-// A client that is its own program (bench/peers/peer_client.py). It prints a line when ready. For
-// each line that it reads, it moves kBytes in values of 1 MiB and prints a line.
+// A client that is a program of its own (bench/peers/peer_client.py). The program prints a line
+// when it is ready. For each line that it reads, it moves kBytes bytes in values of 1 MiB and then
+// prints a line.
 class ProgramClient final : public Client {
  public:
   explicit ProgramClient(const std::string& command) {
@@ -194,7 +196,7 @@ class ProgramClient final : public Client {
     WaitForLine();
   }
   ~ProgramClient() override {
-    close(to_);  // ends the program
+    close(to_);  // the program ends when its input ends
     std::fclose(from_);
   }
   void Run() override {

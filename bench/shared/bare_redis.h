@@ -1,8 +1,9 @@
-// BareRedis: plain hiredis for comparison. One connection to each of several servers; commands are
-// pipelined, and answers are read server by server and kept.
+// BareRedis: plain hiredis, for comparison with the engine's Redis client. Has one connection to
+// each of several servers. Sends commands without waiting for replies, then reads the replies
+// server by server and keeps them.
 //
-// Debian's hiredis has no TLS. Here OpenSSL carries the data of hiredis's formatter and reader, in
-// reads of 16 KiB, as a hiredis with TLS does. Thread safety: none.
+// Debian's hiredis is built without TLS. With TLS, OpenSSL transports the bytes of hiredis's
+// formatter and reader, in reads of 16 KiB, as a hiredis with TLS would. Thread safety: none.
 #ifndef HEARTH_BENCH_SHARED_BARE_REDIS_H_
 #define HEARTH_BENCH_SHARED_BARE_REDIS_H_
 
@@ -19,11 +20,11 @@
 
 namespace hearth {
 
-// Primaries of a cluster; with TLS they have their own certificates.
+// Starts the primaries of a Redis cluster. With TLS they have certificates made for the benchmark.
 class BenchServers {
  public:
   BenchServers(int count, bool use_tls);
-  // Options for the engine's client.
+  // Returns the options for the engine's Redis client to use these servers.
   RedisOptions Client() const;
   RedisServers* servers() { return servers_.get(); }
   bool use_tls() const { return use_tls_; }
@@ -41,8 +42,8 @@ class BareRedis {
  public:
   explicit BareRedis(BenchServers* servers);
   using Reply = std::unique_ptr<redisReply, void (*)(void*)>;
-  // Sends the command for each key. Returns all answers once complete, as the engine does. Errors
-  // end the program.
+  // Sends the command once for each key. Returns when all replies have arrived, as the engine does.
+  // An error ends the program.
   std::vector<Reply> Ask(const char* command, const std::vector<std::string>& keys);
 
  private:
@@ -52,8 +53,8 @@ class BareRedis {
   };
   struct Node {
     std::unique_ptr<redisContext, void (*)(redisContext*)> context;
-    std::unique_ptr<SSL, FreeSsl> ssl;  // null without TLS
-    std::string output;                 // output buffer, if TLS is used
+    std::unique_ptr<SSL, FreeSsl> ssl;  // null if TLS is not used
+    std::string output;                 // bytes to send, if TLS is used
   };
   void Add(Node* node, const char* command, const std::string& key);
   void Send(Node* node);

@@ -35,7 +35,7 @@ struct Bench {
   Fingerprint model;
   KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
 
-  // Returns an engine whose connections are already open.
+  // Returns an engine that is connected to all servers.
   std::unique_ptr<SharedEngine> Engine() const {
     auto engine = OpenRedisCluster(redis).value();
     const std::vector<std::string> names = Names(engine.get());
@@ -57,7 +57,7 @@ struct Bench {
     store->Observe(model, prompt.tenant);
     return store;
   }
-  // Returns the names of the values of the prompt's restore point; empty before the publish.
+  // Returns the keys of the values that the prompt's restore point needs; empty before the publish.
   std::vector<std::string> Names(SharedEngine* engine) const {
     const std::string secret = ReadSecret(folder.path() + "/secret").value();
     const KvLayout layout = model.Layout().value();
@@ -82,7 +82,8 @@ struct Bench {
   }
 };
 
-// Milliseconds per turn. Processor time: all threads of this process, without the servers'.
+// Milliseconds per turn, by the clock and of processor time. Processor time is that of this
+// process, without the servers.
 struct Times {
   std::vector<double> wall, processor;
 
@@ -131,7 +132,7 @@ int Main(bool use_tls) {
   model.chunk_tokens = kChunkTokens;
   model.window = 512;
   model.head_dim = 256;
-  model.layer_types = "lllllglllllglllllg";  // 270M
+  model.layer_types = "lllllglllllglllllg";  // the layers of Gemma 3 270M
   model.exact = false;
   BenchServers servers(3, use_tls);
   Bench bench{servers.Client(), {}, model.Make()};

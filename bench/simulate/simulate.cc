@@ -23,12 +23,12 @@ namespace {
 
 constexpr uint32_t kBlockTokens = Trace::kBlockTokens;
 
-// At least one token must be computed.
+// Returns how many blocks of a prompt can be restored: the last token must always be computed.
 uint32_t UsableBlocks(const TraceRequest& request) {
   return request.tokens == 0 ? 0 : (request.tokens - 1) / kBlockTokens;
 }
 
-// Evicts the unit with the lowest value; the policy remembers the unit.
+// Evicts the entry with the lowest value. The policy remembers the evicted entry.
 Retention::Key EvictLowest(Retention* retention) {
   std::optional<Retention::Key> first;
   retention->Visit([&](Retention::Key key) {
@@ -39,17 +39,18 @@ Retention::Key EvictLowest(Retention* retention) {
   return *first;
 }
 
-// A cache of a given size, on which a trace is replayed.
+// A cache of a given size that serves the requests of a trace.
 class Cache {
  public:
   virtual ~Cache() = default;
-  // Returns the number of blocks found for this prompt, the trace's `index`th request. Afterwards
-  // keeps the part of the prompt that fits.
+  // Serves the prompt of request number `index` of the trace. Returns how many blocks of the prompt
+  // were in the cache. Afterwards the cache contains as much of the prompt as fits.
   virtual uint64_t Serve(uint32_t index, const TraceRequest& request) = 0;
 };
 
-// Restore points of a windowed model: global layers of the whole prefix and local layers of the
-// tail. Restore points share both. Sizes are counted in layers of one block.
+// The restore points of a model with sliding windows: each needs the global layers of its whole
+// prefix and the local layers of the last window of tokens. Restore points share blocks. Sizes are
+// counted in layers of a block.
 class PointSet {
  public:
   PointSet(const Trace& trace, const ModelShape& model)
@@ -66,14 +67,14 @@ class PointSet {
     }
   }
 
-  // Returns the blocks up to the longest restore point of this prompt that leaves a token to
-  // compute.
+  // Returns how many blocks the longest usable restore point of this prompt has. At least one token
+  // must remain to be computed.
   uint32_t Restorable(const TraceRequest& request) const {
     uint32_t end = UsableBlocks(request);
     while (end > 0 && !Has(request.blocks[end - 1])) --end;
     return end;
   }
-  // Returns how many full blocks at the prompt's start have their global layers.
+  // Returns how many full blocks at the start of the prompt have their global layers in the cache.
   uint32_t Matched(const TraceRequest& request) const {
     const uint32_t full = request.tokens / kBlockTokens;
     uint32_t matched = 0;
@@ -81,7 +82,7 @@ class PointSet {
     return matched;
   }
   bool Has(uint32_t last_block) const { return points_[last_block] > 0; }
-  // REQUIRES: Add: the restore point is absent; Remove: it is present.
+  // REQUIRES: Add: the restore point is not in the set. Remove: it is in the set.
   void Add(const std::vector<uint32_t>& blocks, uint32_t end) {
     assert(!Has(blocks[end - 1]));
     points_[blocks[end - 1]] = end;
@@ -112,9 +113,11 @@ class PointSet {
 
   const ModelShape model_;
   const uint32_t tail_blocks_;
-  std::vector<uint32_t> global_, local_;  // by block: restore points that need it
-  std::vector<uint32_t> points_;          // by last block: blocks before the boundary, or 0
-  std::vector<uint32_t> before_;          // by block: its previous block
+  // for each block: number of restore points that need its global or local layers
+  std::vector<uint32_t> global_, local_;
+  // for each block that ends a restore point: number of blocks before its boundary; otherwise 0
+  std::vector<uint32_t> points_;
+  std::vector<uint32_t> before_;  // for each block: the block before it in the prompt
   int64_t used_ = 0;
 };
 
@@ -133,10 +136,10 @@ class PointCache : public Cache {
                                    absl::FromUnixMillis(request.at_ms)};
     const std::vector<Retention::Key> path(blocks.begin(), blocks.begin() + UsableBlocks(request));
     retention_->Touch(path, prompt.tokens, prompt.now);
-    // Adds restore points at the end of the known prefix, at the end of the last full block, and
-    // one block before.
+    // Adds restore points at three boundaries: the end of the matched prefix, the end of the last
+    // full block, and one block before that.
     const std::set<uint32_t> ends = {points_.Matched(request), full > 1 ? full - 1 : 0, full};
-    std::optional<uint32_t> before;  // last boundary that this request added
+    std::optional<uint32_t> before;  // the boundary that this request added last
     for (const uint32_t end : ends) {
       if (end <= restored || points_.Has(blocks[end - 1])) continue;
       Keep(blocks, end, prompt, end == full && before == end - 1);
@@ -149,7 +152,7 @@ class PointCache : public Cache {
   }
 
  private:
-  // `with_previous`: the same request added the boundary one block before.
+  // `with_previous`: this request also added the boundary one block before.
   void Keep(const std::vector<uint32_t>& blocks, uint32_t end, const Retention::Prompt& prompt,
             bool with_previous) {
     const uint32_t last = blocks[end - 1];
@@ -175,10 +178,10 @@ class PointCache : public Cache {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-using Uses = std::vector<uint32_t>;  // request indices, ascending
+using Uses = std::vector<uint32_t>;  // numbers of requests in the trace, ascending
 
-// Returns, by block, the requests that have the block; with `restorable`, the requests that could
-// restore it.
+// Returns, for each block, the requests whose prompts contain the block. With `restorable`, only
+// the requests that could restore the block.
 std::vector<Uses> UsesOf(const Trace& trace, bool restorable) {
   std::vector<Uses> uses(trace.unique_blocks);
   for (uint32_t i = 0; i < trace.requests.size(); ++i) {
@@ -189,7 +192,8 @@ std::vector<Uses> UsesOf(const Trace& trace, bool restorable) {
   return uses;
 }
 
-// Returns the first use after `index` that is not in `longer`, a subset of `uses`.
+// Returns the first request after `index` that is in `uses` but not in `longer`, which is a subset
+// of `uses`.
 uint32_t NextUse(const Uses& uses, const Uses* longer, uint32_t index) {
   auto next = std::upper_bound(uses.begin(), uses.end(), index);
   if (longer != nullptr) {
@@ -199,8 +203,9 @@ uint32_t NextUse(const Uses& uses, const Uses* longer, uint32_t index) {
   return next == uses.end() ? kNever : *next;
 }
 
-// Belady's rule with known future: evicts the restore point with the farthest next use. A use is a
-// request that no longer restore point serves.
+// Belady's rule with knowledge of future requests: evicts the restore point whose next use is
+// farthest in the future. A request uses a restore point if no longer restore point can serve the
+// request.
 class PointOptimum : public Cache {
  public:
   PointOptimum(const Trace& trace, const ModelShape& model, double capacity)
@@ -212,13 +217,14 @@ class PointOptimum : public Cache {
   uint64_t Serve(uint32_t index, const TraceRequest& request) override {
     const std::vector<uint32_t>& blocks = request.blocks;
     const uint32_t restored = points_.Restorable(request);
-    // Any boundary of the prompt could be kept. Visits the longest first: a shorter boundary serves
-    // only the requests that longer ones do not.
+    // Any boundary of the prompt may become a restore point. Visit the longest boundary first,
+    // because a shorter boundary serves only requests that no longer boundary serves.
     const Uses* longer = nullptr;
     for (uint32_t end = request.tokens / kBlockTokens; end > 0; --end) {
       const uint32_t last = blocks[end - 1];
       const bool held = points_.Has(last);
-      if (!held && end <= restored) continue;  // its tail was not computed
+      // not possible: the local layers before this boundary were restored, not computed
+      if (!held && end <= restored) continue;
       const uint32_t next = NextUse(uses_[last], longer, index);
       if (held) order_.erase({next_[last], ~end, last});
       if (held && next == kNever) points_.Remove(last);
@@ -240,16 +246,18 @@ class PointOptimum : public Cache {
   PointSet points_;
   const std::vector<Uses> uses_;
   std::vector<uint32_t> next_;
-  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> order_;  // next use, longest first, last block
+  // ordered by next use, longest first, last block
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> order_;
 };
 
-constexpr const char* kPolicyNames[] = {"default", "lru", "optimum"};  // by SimulatedPolicy
+constexpr const char* kPolicyNames[] = {"default", "lru", "optimum"};  // indexed by SimulatedPolicy
 
-// Blocks that are kept independently; a block is useless without the block before it.
+// A cache of blocks that are evicted one by one. A block is useless if the block before it is
+// missing.
 class DenseCache : public Cache {
  public:
-  // kLru is the LRU of the published curves: blocks move one by one, and a block may be evicted
-  // before its children.
+  // With kLru, this is the LRU cache of the published curves: each block has its own position in
+  // the order, so a block may be evicted before the blocks after it.
   DenseCache(RetentionPolicy policy, uint64_t capacity_blocks)
       : one_by_one_(policy == RetentionPolicy::kLru),
         capacity_blocks_(capacity_blocks),
@@ -280,7 +288,8 @@ class DenseCache : public Cache {
         facts.remainder = i >= full;
         facts.parent = parent;
         retention_->Insert(key, facts, prompt);
-        // Without its parent the block is recorded but not kept.
+        // If the block before it was evicted, record the use of this block but do not store the
+        // block.
         if (!has_parent && !one_by_one_) retention_->Erase(key, true);
         while (retention_->held() > capacity_blocks_) EvictLowest(retention_.get());
         has_parent = retention_->Contains(key);
@@ -297,8 +306,9 @@ class DenseCache : public Cache {
   uint64_t number_ = 0;
 };
 
-// Optimum of a dense cache: evicts the block with the farthest next use, the deepest of equal ones.
-// Blocks without another use are not kept.
+// The optimum for a cache of single blocks: evicts the block whose next use is farthest in the
+// future; of blocks with the same next use, the one farthest from the prompt's start. Does not
+// store blocks that are never used again.
 class DenseOptimum : public Cache {
  public:
   DenseOptimum(const Trace& trace, uint64_t capacity_blocks)
@@ -308,7 +318,7 @@ class DenseOptimum : public Cache {
     const std::vector<uint32_t>& blocks = request.blocks;
     uint64_t found = 0;
     for (uint32_t depth = 0; depth < blocks.size(); ++depth) {
-      // A held block's next use is this request.
+      // The next use of a stored block is the current request.
       const bool is_held = held_.erase({index, depth, blocks[depth]}) > 0;
       if (is_held && found == depth) ++found;
     }
@@ -323,7 +333,8 @@ class DenseOptimum : public Cache {
  private:
   const uint64_t capacity_blocks_;
   const std::vector<Uses> uses_;
-  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held_;  // next use, depth, block
+  // ordered by next use, position in the prompt, block
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held_;
 };
 
 std::unique_ptr<Cache> MakeCache(const Trace& trace, const ModelShape* model,
@@ -367,22 +378,24 @@ double HitRate(const Trace& trace, const ModelShape* model, SimulatedPolicy poli
   return static_cast<double>(model != nullptr ? found * kBlockTokens : found) / all;
 }
 
-// A shard of the engine that a simulated fleet shares. It evicts like Redis' volatile-ttl: among a
-// few random values and the best candidates of earlier samples, the value with the earliest expiry
-// is evicted. Equal calls give equal results.
+// A shard of the engine that the stores of a simulated fleet share. It evicts like Redis with
+// volatile-ttl: takes a few random values and the best candidates of earlier samples, and evicts
+// the value with the earliest expiry. The random numbers have a fixed seed, so equal calls give
+// equal results.
 class Fleet::EngineShard {
  public:
-  // `samples`: Redis' maxmemory-samples.
+  // `samples`: the Redis setting maxmemory-samples.
   EngineShard(uint64_t capacity_blocks, uint32_t samples, uint64_t seed)
       : capacity_(capacity_blocks), samples_(samples), random_(seed) {}
 
-  // Returns the expiry of a block; InfinitePast: the block is absent.
+  // Returns the expiry of a block; InfinitePast if the block is not in the shard.
   absl::Time EndOf(uint32_t block) const {
     const auto place = places_.find(block);
     return place == places_.end() ? absl::InfinitePast() : values_[place->second].end;
   }
   bool Contains(uint32_t block) const { return places_.contains(block); }
-  // Extends the expiry of a block to at least `end`. Returns false if the block is absent.
+  // Extends the expiry of a block to `end`, unless it is later already. Returns false if the block
+  // is not in the shard.
   bool ExtendExpiry(uint32_t block, absl::Time end) {
     const auto place = places_.find(block);
     if (place == places_.end()) return false;
@@ -390,7 +403,7 @@ class Fleet::EngineShard {
     known = std::max(known, end);
     return true;
   }
-  // Adds the block, or extends its expiry if it is present.
+  // Adds the block with this expiry, or extends its expiry if the block is in the shard.
   void Write(uint32_t block, absl::Time end) {
     if (capacity_ == 0 || ExtendExpiry(block, end)) return;
     while (values_.size() >= capacity_) EvictOne();
@@ -403,7 +416,8 @@ class Fleet::EngineShard {
     uint32_t block = 0;
     absl::Time end;
   };
-  static constexpr size_t kCandidates = 16;  // candidates that Redis keeps between two evictions
+  // Redis keeps this many eviction candidates from one eviction to the next
+  static constexpr size_t kCandidates = 16;
 
   void EvictOne() {
     for (uint32_t i = 0; i < samples_; ++i) {

@@ -58,19 +58,19 @@ struct SimulateFlags {
   std::vector<double> capacities = {0.01, 0.05, 0.1, 0.25, 0.5};
   std::vector<std::string> policies = {"default", "lru", "optimum"};
   bool json = false;
-  // Flags for a fleet of stores that share one engine.
+  // Flags for simulating several stores that share one engine.
   uint32_t nodes = 0;
   bool affinity = false;
-  uint64_t shared_bytes = 0;  // 0: use the capacities
+  uint64_t shared_bytes = 0;  // 0: use the values of --capacity
   double node_share = 0;
 
   bool is_of_fleet() const { return nodes > 0 || shared_bytes > 0 || node_share > 0; }
 };
 
-// hit rate by policy and capacity
+// Hit rates by policy and capacity.
 using Rates = std::map<SimulatedPolicy, std::map<double, double>>;
 
-// Computes all rates on all cores. Prints progress if it takes long.
+// Computes all hit rates, using all processor cores. Prints its progress if it takes long.
 void Simulate(const Trace& trace, const ModelShape* model, Rates* rates, Console& console) {
   std::vector<std::function<void()>> runs;
   for (auto& [policy, curve] : *rates) {
@@ -97,7 +97,7 @@ void Simulate(const Trace& trace, const ModelShape* model, Rates* rates, Console
 
 double Rounded(double rate) { return std::round(rate * 1e6) / 1e6; }
 
-// Prints a row for each policy and size.
+// Prints a row with the hit rates for each policy and capacity.
 void Print(const Rates& rates, const std::vector<SimulatedPolicy>& policies,
            const SimulateFlags& flags, Console& console) {
   const std::set<SimulatedPolicy> shown(policies.begin(), policies.end());
@@ -135,7 +135,8 @@ std::string WithThousands(uint64_t number) {
   return text;
 }
 
-// Returns "trace.jsonl: 10 requests, 20 unique blocks of 512 tokens".
+// Returns the description of the trace, such as "trace.jsonl: 10 requests, 20 unique blocks of 512
+// tokens".
 std::string Subject(const SimulateFlags& flags, const Trace& trace) {
   return absl::StrCat(flags.trace.substr(flags.trace.find_last_of('/') + 1), ": ",
                       WithThousands(trace.requests.size()), " requests, ",
@@ -165,7 +166,7 @@ constexpr char kStyle[] = R"(
 
 std::string Number(double value) { return absl::StrFormat("%.1f", value); }
 
-// Returns "1 %" or "2.5 %".
+// Returns a fraction as text, such as "1 %" or "2.5 %".
 std::string Percent(double share) {
   return absl::StrFormat("%.4g %%", std::round(share * 1e5) / 1e3);
 }
@@ -184,7 +185,8 @@ std::string Stroke(double x1, double y1, double x2, double y2, const char* kind)
                       "\" y2=\"", Number(y2), "\" class=\"", kind, "\"/>\n");
 }
 
-// Draws hit rate against capacity as SVG: one curve per policy, capacity on a log scale.
+// Draws the hit rate against the capacity as an SVG picture, with one curve for each policy and a
+// logarithmic capacity axis.
 class Picture {
  public:
   // REQUIRES: all curves have the same capacities.
@@ -214,7 +216,7 @@ class Picture {
                                                 absl::AsciiStrToUpper(flags_.model->name));
     svg += Text(32, 72, Subject(flags_, trace_) + kept, "soft", 14);
     svg += Axes();
-    // Draw the store's own policy last, on top.
+    // Draw the store's default policy last, so that its curve is on top.
     for (const auto& [policy, at] : {std::pair(SimulatedPolicy::kLru, 1),
                                      {SimulatedPolicy::kOptimum, 2},
                                      {SimulatedPolicy::kDefault, 0}}) {
@@ -242,7 +244,7 @@ class Picture {
     for (const auto& [capacity, rate] : curves_.begin()->second) {
       const double x = X(capacity);
       svg += Stroke(x, kBottom, x, kBottom + 6, "axis");
-      // If sizes are close, leave out some labels.
+      // Leave out a label that is too close to the label before.
       if (x - last >= 44) svg += Text(x, kBottom + 24, Percent(capacity), "soft", 13, "middle");
       last = x;
     }
@@ -280,8 +282,8 @@ class Picture {
   double step_ = 0.1, top_ = 1;
 };
 
-// Prints each size of the engine, as a share of the trace's unique blocks, and compares with one
-// store of that size.
+// Prints the hit rates for each size of the engine, given as a fraction of the trace's different
+// blocks. Compares them with one store of that size.
 int RunFleet(const SimulateFlags& flags, Console& console) {
   if (flags.nodes == 0) return FailUsage(console, "--shared-bytes and --node-share need --nodes");
   if (flags.shared_bytes > 0 && flags.model == nullptr) {
@@ -342,7 +344,7 @@ int RunSimulate(SimulateFlags flags, Console& console) {
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
   std::set<SimulatedPolicy> drawn(policies.begin(), policies.end());
-  // A picture always shows these two.
+  // A picture always shows the policies lru and optimum.
   if (!flags.svg.empty()) drawn.insert({SimulatedPolicy::kLru, SimulatedPolicy::kOptimum});
   Rates rates;
   for (const SimulatedPolicy policy : drawn) {

@@ -19,14 +19,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr unsigned char kXzMagic = 0xFD;             // no JSON line begins with it
-constexpr uint64_t kXzMemory = uint64_t{256} << 20;  // memory limit of the decoder
+// first byte of an xz file; a line of JSON never begins with it
+constexpr unsigned char kXzMagic = 0xFD;
+constexpr uint64_t kXzMemory = uint64_t{256} << 20;  // memory limit of the xz decoder
 
-// Block numbers so far, by the previous block (-1: none) and the block's id: KV depends on the
-// whole prefix.
+// The number of each block so far. The key is the number of the previous block (-1: none) and the
+// block's id, because KV depends on the whole prefix.
 using BlockNumbers = absl::flat_hash_map<std::pair<uint64_t, int64_t>, uint32_t>;
 
-// Reads a number from 0 to below 2^53. The caller adds the place to errors.
+// Reads a number from 0 to below 2^53. The caller adds file and line to the error.
 absl::StatusOr<int64_t> Field(const Json& json, const char* name) {
   const auto value = json.find(name);
   if (value == json.end()) return absl::InvalidArgumentError(absl::StrCat("has no field ", name));
