@@ -34,7 +34,7 @@ bool Run(const std::string& name, const std::string& dir, int chunk, int longest
     std::printf("%s: %s\n", name.c_str(), difference.c_str());
     std::fflush(stdout);
   }
-  std::printf("%s: %d requests from %llu, %d with other logits\n", name.c_str(), count,
+  std::printf("%s: %d requests from %llu, %d with differing logits\n", name.c_str(), count,
               static_cast<unsigned long long>(first), wrong);
   std::fflush(stdout);
   return wrong == 0;
