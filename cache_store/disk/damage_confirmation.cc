@@ -12,13 +12,14 @@
 namespace hearth {
 namespace {
 
-// 31 s in total. No pause is longer than a store may take to publish again after its disk recovers.
+// Pauses before repeated reads, together 31 s. Not longer than a store may take to accept publishes
+// after its disk recovers.
 constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
-constexpr size_t kQuotedBytes = 512;  // limit of the quoted error text
+constexpr size_t kQuotedBytes = 512;  // limit of the error text that a warning quotes
 
 }  // namespace
 
-// Skips LOCK: this process holds a lock on it.
+// Skips the file LOCK: closing it would release a lock that this process holds.
 void DropCachedFiles(const std::string& path) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
@@ -39,7 +40,7 @@ bool DamageConfirmation::ReadAgainAfterMisread(absl::string_view what) {
   return Pause(what);
 }
 
-// Returns false if all pauses are used up.
+// Waits for the next pause. Returns false if all pauses are used up.
 bool DamageConfirmation::Pause(absl::string_view wrong) {
   if (waits_ == std::size(kPausesInSeconds)) return false;
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);

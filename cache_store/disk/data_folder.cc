@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Refuses an entry whose kind is not `kind` (S_IFREG or S_IFDIR). An absent entry passes. The error
-// for a link warns that its target may be the database.
+// Refuses a folder entry that exists and is not of `kind` (S_IFREG or S_IFDIR). If a link is in the
+// place of the database, the error warns against deleting the link's target.
 absl::Status CheckEntry(const std::string& path, mode_t kind) {
   struct stat is {};
   if (::lstat(path.c_str(), &is) != 0 || (is.st_mode & S_IFMT) == kind) return absl::OkStatus();
@@ -50,7 +50,7 @@ absl::Status CheckTree(const std::string& folder, bool follows_links) {
     std::error_code error;
     fs::directory_iterator it(path, fs::directory_options::skip_permission_denied, error);
     for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-      std::error_code ignored;  // an entry deleted meanwhile counts as absent
+      std::error_code ignored;  // an entry that was deleted since counts as absent
       if (fs::is_directory(it->symlink_status(ignored))) folders.push_back(it->path());
       const fs::file_status is = follows_links ? it->status(ignored) : it->symlink_status(ignored);
       if (is.type() == fs::file_type::none || is.type() == fs::file_type::not_found ||

@@ -19,20 +19,20 @@
 namespace hearth {
 namespace {
 
-// Smaller values are copied; larger values are returned in the read's own buffer.
+// A read copies values smaller than this, and returns larger values in RocksDB's own buffer.
 constexpr size_t kPinBytes = 4096;
-// Batch size of erases in the log: an object takes one or two KiB.
+// Size of one batch of erases in the log; erasing an object takes one or two KiB.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
-// Opens the database and reads its records. A database that is older than an acknowledged drop is
-// set aside, like a database that cannot be repaired.
+// Opens the database and reads its records. If the database is older than an acknowledged drop, it
+// is moved aside like a database that cannot be repaired, and a new database is created.
 absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
                        const DiskTierOptions& options, std::unique_ptr<PointCount>* count,
                        std::unique_ptr<Database>* db, DiskContents* out) {
   absl::Status status = Database::Open(dir, Database::Mode::kOwn, db, options);
   if (absl::IsResourceExhausted(status) &&
       Database::Open(dir, Database::Mode::kServe, db, options).ok()) {
-    status = absl::OkStatus();  // read-only until there is room
+    status = absl::OkStatus();  // no free space: open read-only until there is space
   }
   if (!status.ok()) return status;
   auto opened = PointCount::Open(dir);
@@ -48,7 +48,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
     DamageConfirmation confirmation(dir, options.wait, options.warnings);
     contents = status.ok() ? LoadContents(**db, before, boot, &confirmation) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
-    if ((*db)->reserve() == nullptr) break;  // a full disk has no room for a new database
+    if ((*db)->reserve() == nullptr) break;  // a full disk has no space for a new database
     *db = nullptr;
     status = SetAside(dir, std::string(contents.status().message()), &lines);
     if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, db, options);
@@ -57,12 +57,14 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   if (!status.ok()) return status;
   if (!contents.ok()) return contents.status();
   (*count)->Begin(contents->manifests, contents->drops, boot);
-  if (contents->drops < before.drops) {  // a new, empty database: it contains no dropped point
+  // the new database is empty, so it contains no dropped point
+  if (contents->drops < before.drops) {
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
     if (!noted.ok()) return FromRocks(noted, "writing the number of the last drop");
   }
-  // Flush, so that no later start finds torn logs. The flush may fail for lack of room.
+  // Flush, so that the next start does not find the torn logs again. The flush may fail for lack of
+  // space.
   if (!(*db)->cut_logs().empty()) {
     (**db)->Flush(rocksdb::FlushOptions(), (*db)->families()).PermitUncheckedError();
   }
@@ -118,7 +120,8 @@ class RocksDiskTier : public DiskTier {
     return WithOwnDb([&] {
       std::string path;
       const rocksdb::Status made = tables_->Make(slices, &path);
-      // Make() does not change the database, so its error does not mark the database as failed.
+      // Make() does not change the database, so an error of Make() does not mark the database as
+      // failed.
       return made.ok() ? Changed(kWhat, tables_->TakeOver(path)) : Ended(kWhat, made);
     });
   }
@@ -149,7 +152,7 @@ class RocksDiskTier : public DiskTier {
       numbers.push_back(record.number);
       replaced.push_back(record.replaced);
     }
-    // `sync` syncs the whole log up to here, including slices.
+    // With `sync`, RocksDB syncs the whole log, including earlier writes of slices.
     const absl::Status written =
         WriteBatch("writing manifests", sync, [&](rocksdb::WriteBatch* batch) {
           for (const ManifestRecord& record : manifests) {
@@ -173,11 +176,12 @@ class RocksDiskTier : public DiskTier {
             batch->Delete(db_->family(kMeta), UseKey(number));
           }
         });
-    if (!erased.ok()) count_->Add(counted);  // the manifests still exist and will be erased later
+    // after an error the manifests still exist, and will be erased later
+    if (!erased.ok()) count_->Add(counted);
     return erased;
   }
 
-  // Drops that wait for a running settle are settled together.
+  // One settle covers all drops that wait for it.
   absl::Status SettleErases() override {
     const uint64_t mine = begun_drops_.fetch_add(1) + 1;
     const absl::MutexLock lock(&settle_mu_);
@@ -210,7 +214,8 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status Sync() override {
-    // Not SyncWAL: it asserts after a failed log write, but a write then returns an error.
+    // Use a write with `sync` instead of SyncWAL: after a failed log write, SyncWAL asserts, but a
+    // write returns an error.
     return WriteBatch("sync", true, [](rocksdb::WriteBatch* batch) { batch->PutLogData("sync"); });
   }
 
@@ -247,18 +252,20 @@ class RocksDiskTier : public DiskTier {
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
     const bool is_cramped = is_cramped_.load();
     if (is_cramped) {
-      // A flush may have no room. Deleting a table needs none, and the erases are in the log.
+      // A flush may lack space. Deleting a table needs no space, and the erases are already in the
+      // log.
       if (absl::Status synced = Sync(); !synced.ok()) return synced;
       const absl::Status dropped =
           WithOwnDb([&] { return StoppedBy(tables_->Reclaim(SliceTables::kOnlyDead)); });
-      // Continue after damage: it must not keep tables of dead objects.
+      // Continue after an error of damaged data: tables without live objects must be deleted
+      // nevertheless.
       if (!dropped.ok() && !absl::IsDataLoss(dropped)) return dropped;
     }
     return WithOwnDb([&] {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
       if (is_cramped) {
         is_cramped_.store(false);
-        failed_.store(true);  // the next change reopens the database in the usual mode
+        failed_.store(true);  // the next change reopens the database with automatic compactions
       }
       return StoppedBy(tables_->Reclaim(max_bytes));
     });
@@ -290,7 +297,7 @@ class RocksDiskTier : public DiskTier {
     const absl::MutexLock reopening(&reopen_mu_);
     if (backups_ > 0) return;
     if (!is_cramped_.exchange(true)) {
-      // Close the database: it would use the room for a flush or a compaction.
+      // Close the database, because it would use the released space for a flush or a compaction.
       StopCompactions();
       const absl::MutexLock lock(&db_mu_);
       failed_.store(true);
@@ -316,7 +323,7 @@ class RocksDiskTier : public DiskTier {
     return env->GetFileSystem().get();
   }
 
-  // Runs `use`, which only reads, while the database is open. Must not nest.
+  // Calls `use`, which only reads, while the database stays open. Do not nest.
   template <typename F>
   auto WithDb(F use) -> decltype(use()) {
     if (closed_.load()) {
@@ -328,7 +335,7 @@ class RocksDiskTier : public DiskTier {
     return use();
   }
 
-  // Like WithDb, for a `use` that writes.
+  // Calls `use`, which writes, while the database stays open.
   template <typename F>
   auto WithOwnDb(F use) -> decltype(use()) {
     return WithDb([&]() -> decltype(use()) {
@@ -337,15 +344,16 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  // Flushes all families: a log file is deleted only when all its entries are flushed.
+  // Flushes all column families, because a log file is deleted only after all its entries are
+  // flushed.
   absl::Status Flush() {
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
     if (!status.ok()) failed_.store(true);
     return FromRocks(status, "flush");
   }
 
-  // Notes an error of background work, so that the next change reopens the database. Unreadable
-  // data does not count.
+  // If `status` is an error, makes the next change reopen the database, because RocksDB's
+  // background work has stopped. An error of unreadable data does not count.
   absl::Status StoppedBy(absl::Status status) {
     if (!status.ok() && !absl::IsCancelled(status) && !absl::IsDataLoss(status)) {
       failed_.store(true);
@@ -353,8 +361,8 @@ class RocksDiskTier : public DiskTier {
     return status;
   }
 
-  // All changes use this function. After a failed change RocksDB may refuse all others, so the next
-  // change reopens the database.
+  // Runs a change of the database. All changes use this function: after a failed change RocksDB may
+  // refuse all others, so the next change first reopens the database.
   template <typename F>
   absl::Status Change(const char* what, F change) {
     if (absl::Status ready = Ready(what); !ready.ok()) return ready;
@@ -372,8 +380,8 @@ class RocksDiskTier : public DiskTier {
     if (!status.ok()) failed_.store(true);
     if (status.ok()) db_->reserve()->NoteWrite();
     if (!db_->compacts() && !is_cramped_.load() && db_->reserve()->is_whole()) {
-      failed_.store(
-          true);  // there is room again: the next change reopens the database in the usual mode
+      // there is space again: the next change reopens the database with automatic compactions
+      failed_.store(true);
     }
     return Ended(what, status);
   }
@@ -383,7 +391,7 @@ class RocksDiskTier : public DiskTier {
     return FromRocks(status, what);
   }
 
-  // A backup cannot begin while the database is reopened.
+  // Takes the lock, so that no backup begins while the database is reopened.
   void CountBackups(int more) {
     const absl::MutexLock lock(&reopen_mu_);
     backups_ += more;
@@ -394,12 +402,12 @@ class RocksDiskTier : public DiskTier {
     if (db_ != nullptr) (*db_)->DisableManualCompaction();
   }
 
-  // If the disk accepts writes again, closes the database and opens it as a start does. Slices that
-  // readers hold stay valid, and new reads wait. If the database cannot be opened for writing,
-  // opens it read-only.
+  // If the disk accepts writes again, closes the database and opens it as at a start. Slices that
+  // readers hold stay valid; new reads wait. If the database cannot be opened for writing, opens it
+  // read-only.
   absl::Status Reopen() {
     const absl::MutexLock reopening(&reopen_mu_);
-    if (!failed_.load()) return absl::OkStatus();  // another thread reopened it
+    if (!failed_.load()) return absl::OkStatus();  // another thread has reopened the database
     if (absl::Now() < next_opening_) return not_opened_;
     const bool flushes = !is_cramped_.load();
     if (absl::Status works = Database::TryDisk(dir_, options_, flushes); !works.ok()) return works;
@@ -422,14 +430,14 @@ class RocksDiskTier : public DiskTier {
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
     if (stopped_.load()) (*db_)->DisableManualCompaction();
-    // Write again what a failed sync left only in the page cache. If there is no room for a flush,
+    // Flush: a failed sync may have left data only in the page cache. If a flush lacks space,
     // ReclaimSpace first frees space and then flushes.
     status = flushes ? Flush() : absl::OkStatus();
     if (status.ok()) failed_.store(false);
     return status;
   }
 
-  // Opens the database read-only; returns false if that fails. `why`: the error of opening for
+  // Opens the database read-only. Returns false if that fails. `why`: the error of opening for
   // writing.
   bool OpenToServe(const absl::Status& why) {
     const absl::MutexLock reopening(&reopen_mu_);
@@ -439,7 +447,8 @@ class RocksDiskTier : public DiskTier {
     return ServeReads(why);
   }
 
-  // Opens the database read-only, unless it is damaged: missing data would look lost.
+  // Opens the database read-only. Does not open a damaged database, because missing data would look
+  // like lost data.
   bool ServeReads(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mu_) {
     if (absl::IsDataLoss(why)) return false;
@@ -452,9 +461,10 @@ class RocksDiskTier : public DiskTier {
     return true;
   }
 
-  // Opens the database again without repair: a serving process does not fork a repair child, so
-  // damage waits for the next start. Points lost with a damaged log are given up only if two
-  // openings miss the same number: a failing disk may soon read them correctly.
+  // Opens the database again without repair: a store in use does not fork a child process for a
+  // repair, so a damaged database waits for the next start. Restore points that were lost with a
+  // damaged log are given up only if two openings miss the same number of points, because a failing
+  // disk may read the log correctly later.
   absl::Status OpenAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_) {
     const auto mode = is_cramped_.load() ? Database::Mode::kOwnToErase : Database::Mode::kOwnAgain;
     absl::Status status = Database::Open(dir_, mode, &db_, options_);
@@ -484,7 +494,7 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  // Calls `fill` while the database is open.
+  // Lets `fill` fill a write batch, and writes the batch while the database stays open.
   template <typename F>
   absl::Status WriteBatch(const char* what, bool sync, F fill) {
     return Change(what, [&] {
@@ -509,21 +519,25 @@ class RocksDiskTier : public DiskTier {
   const std::string dir_;
   const DiskTierOptions options_;
   absl::Mutex reopen_mu_;
-  int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // running backups
+  int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // number of running backups
   absl::Status not_opened_ ABSL_GUARDED_BY(reopen_mu_);
   absl::Time next_opening_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
   absl::Time next_serving_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
-  uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // points that the last opening missed
-  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);  // held shared while db_ and tables_ are used
-  std::unique_ptr<Database> db_;                       // null: closed
-  std::unique_ptr<SliceTables> tables_;                // null: read-only
+  // number of restore points that were missing at the last opening
+  uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;
+  // held in shared mode while db_ and tables_ are used
+  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);
+  std::unique_ptr<Database> db_;         // null: the database is closed
+  std::unique_ptr<SliceTables> tables_;  // null: the database is read-only
   std::unique_ptr<PointCount> count_;
-  DiskContents contents_;  // empty after Load
+  DiskContents contents_;  // records read by Open(); Load() empties it
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> failed_;  // the last change, background job or opening failed
+  std::atomic<bool> failed_;  // whether the last change, background job or opening failed
   std::atomic<bool> closed_{false};
   std::atomic<bool> is_cramped_{
-      false};  // the reserve was given up: the room is only for erases, not for a flush
+      // whether the reserve file was deleted, so that free space is only for erases, not for a
+      // flush
+      false};
   std::atomic<uint64_t> losses_{0};
   std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;

@@ -39,17 +39,17 @@ rocksdb::BackupEngineOptions EngineOptions(const std::string& path) {
   return options;
 }
 
-// Makes the folder, or checks that it holds backups of the same store.
+// Creates the backup folder, or checks that an existing folder holds backups of the same store.
 absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
   if (IsEmptyFolder(to)) {
-    // The operator makes parent folders, as for a data folder.
+    // Parent folders must exist, as for a data folder.
     if (mkdir(to.c_str(), 0700) != 0 && errno != EEXIST) {
       return Refuse(to, absl::StrCat(": ", std::strerror(errno)));
     }
     return absl::OkStatus();
   }
   if (!IsBackup(to)) return Refuse(to, " is neither empty nor a backup; name another folder");
-  // RocksDB will write and delete files in the folder.
+  // Check for links and pipes, because RocksDB will write and delete files in the folder.
   if (absl::Status found = CheckTree(to, /*follows_links=*/false); !found.ok()) return found;
   if (secret.empty() || !fs::exists(to + "/secret")) return absl::OkStatus();
   const absl::StatusOr<std::string> theirs = ReadSecret(to + "/secret");
@@ -67,7 +67,7 @@ uint64_t BytesUnder(const std::string& folder) {
   return sum;
 }
 
-// Names the other backups to try.
+// Returns a text that names the other backups of the folder, which the operator can try.
 std::string OthersText(const std::vector<rocksdb::BackupInfo>& infos, uint32_t id) {
   std::vector<uint32_t> others;
   for (const rocksdb::BackupInfo& info : infos) {
@@ -77,7 +77,8 @@ std::string OthersText(const std::vector<rocksdb::BackupInfo>& infos, uint32_t i
   return absl::StrCat("; other backups to try: --id ", absl::StrJoin(others, ", --id "));
 }
 
-// Describes the damage. Searches RocksDB's text for the path of a backup file.
+// Returns a description of the damage, with the path of the damaged backup file if RocksDB's text
+// contains it.
 std::string DamageText(const rocksdb::Status& status, const std::string& from) {
   const std::string text = status.ToString();
   const size_t begin = text.find(from + "/");
@@ -88,7 +89,7 @@ std::string DamageText(const rocksdb::Status& status, const std::string& from) {
                                  : absl::StrCat(path, " is missing");
 }
 
-// Restores the chosen backup to `to`, checking every byte. Returns its id.
+// Restores the chosen backup to folder `to`, verifying every byte. Returns the backup's number.
 absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std::string& to) {
   rocksdb::BackupEngineReadOnly* opened = nullptr;
   rocksdb::Status status =
@@ -118,7 +119,7 @@ absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std
 
 absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
                                             const std::string& folder) {
-  // RocksDB accepts only an absolute path.
+  // RocksDB needs an absolute path.
   const std::string to = fs::absolute(folder).lexically_normal().string();
   std::string secret;
   if (access((dir + "/secret").c_str(), F_OK) == 0) {
@@ -130,12 +131,12 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   const uint64_t before = BytesUnder(to);
   rocksdb::BackupEngine* opened = nullptr;
   rocksdb::BackupEngineOptions options = EngineOptions(to);
-  // All background writes share this limiter.
+  // All background writes share this rate limiter.
   options.backup_rate_limiter = db->GetDBOptions().rate_limiter;
   rocksdb::Status status = rocksdb::BackupEngine::Open(rocksdb::Env::Default(), options, &opened);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", to));
   const std::unique_ptr<rocksdb::BackupEngine> engine(opened);
-  // Copy the secret first: a backup without it is useless.
+  // Copy the secret first, because a backup without the secret is useless.
   if (!secret.empty()) {
     if (absl::Status kept = CopySecret(secret, to + "/secret"); !kept.ok()) return kept;
   }
@@ -149,7 +150,7 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   rocksdb::BackupInfo info;
   status = engine->GetBackupInfo(id, &info);
   if (status.ok()) report.bytes = info.size;
-  // Without the engine's own files.
+  // Do not count the files that the backup engine adds.
   report.new_bytes = std::min(after - std::min(before, after), report.bytes);
   if (status.ok()) status = engine->PurgeOldBackups(kKeptBackups);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
@@ -161,15 +162,16 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   const PointCount::Noted noted = PointCount::Read(dir);
   std::unique_ptr<Database> db;
   DiskTierOptions options;
-  options.background_bytes_per_s = 0;  // no other user
-  // Open without changes: programs that could open it before can open it and the backup afterwards.
+  options.background_bytes_per_s = 0;  // no rate limit: the folder has no other user
+  // Open the database without changing it, so that programs that could open it before can also open
+  // it and the backup afterwards.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
   const absl::StatusOr<DiskContents> contents = LoadContents(*db, noted, ThisBoot(), nullptr);
   if (!contents.ok()) return contents.status();
   std::vector<std::string> damage = contents->damage;
-  // Also after a reboot: a start accepts the loss of unsynced data, but this data may have been
-  // synced.
+  // Refuse missing points even after a reboot: a start accepts the loss of unsynced data then, but
+  // the missing points may have been synced.
   if (damage.empty() && contents->manifests.size() < noted.points) damage = db->cut_logs();
   if (!damage.empty()) {
     return absl::DataLossError(
@@ -184,7 +186,8 @@ absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std:
   if (!IsBackup(from)) return Refuse(from, " is not a backup");
   if (absl::Status found = CheckTree(from, /*follows_links=*/true); !found.ok()) return found;
   if (absl::Status is_free = CheckIsFree(dir); !is_free.ok()) return is_free;
-  // Restore to a folder next to `dir` and rename it, so that `dir` appears complete or not at all.
+  // Restore to a temporary folder next to `dir` and rename it, so that `dir` never exists
+  // incompletely.
   const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");
   std::error_code error;
   fs::remove_all(part, error);

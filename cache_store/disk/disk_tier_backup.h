@@ -1,4 +1,4 @@
-// Copying an open database to a backup folder. Private to disk/.
+// Backs up an open database to a backup folder. Private to disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 
@@ -10,8 +10,8 @@
 
 namespace hearth {
 
-// Backs up `db` while it is read and written; the backup is the state at one moment of the call.
-// `dir`: the data folder, for its secret.
+// Backs up `db` while it is read and written. The backup contains the state at one moment during
+// the call. `dir`: the data folder, which has the secret.
 absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
                                             const std::string& to);
 

@@ -27,50 +27,51 @@
 namespace hearth {
 namespace {
 
-// Larger than a log, so that kMaxLogBytes, not a family's buffer, decides when a flush begins.
+// Size of a memtable: larger than the log limit, so that kMaxLogBytes decides when a flush begins.
 constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
-// Memory of an entry in a memtable, at most, as a multiple of its bytes in a log.
+// Upper bound of the memory of an entry in a memtable, as a multiple of the entry's bytes in the
+// log.
 constexpr uint64_t kMemoryPerLogByte = 8;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
-// Size of a table that RocksDB writes by itself (its default).
+// Size of the tables that RocksDB writes in compactions (its default).
 constexpr uint64_t kTableBytes = uint64_t{64} << 20;
 constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
-// On a small volume a table is this fraction of all files.
+// On a small volume, a table is at most 1/kTablesToChoose of all files.
 constexpr uint64_t kTablesToChoose = 64;
-// RocksDB returns a block without a copy only if the block is in a cache, and registers returned
-// blocks in the family's cache until they are released. This cache keeps no block after its last
-// read. It belongs to the process because read blocks may be used after the database is closed.
+// RocksDB returns a block without a copy only if a block cache holds it until it is released. This
+// cache keeps a block only while the block is in use. It belongs to the process, because blocks may
+// be used after the database is closed.
 std::shared_ptr<rocksdb::Cache> PinningCache() {
   static const auto* const cache = new std::shared_ptr<rocksdb::Cache>(rocksdb::NewLRUCache(0));
   return *cache;
 }
 
-// `files_bytes`: upper bound for all files.
+// `files_bytes`: upper bound of the size of all files.
 rocksdb::ColumnFamilyOptions FamilyOptions(Family family, uint64_t files_bytes) {
   rocksdb::ColumnFamilyOptions options;
-  options.compression = rocksdb::kNoCompression;  // KV bytes do not compress
+  options.compression = rocksdb::kNoCompression;  // KV bytes are incompressible
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
   if (family == kTables || family == kSlices) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
   if (family == kSlices) options.max_write_buffer_number = kMaxLogs;
-  // A compaction writes its output before deleting its input, so on a small volume compactions are
-  // smaller.
+  // A compaction writes its output before it deletes its input, so compactions must be smaller on a
+  // small volume.
   if (const uint64_t table_bytes = files_bytes / kTablesToChoose; table_bytes < kTableBytes) {
     options.target_file_size_base = std::max(table_bytes, kMinTableBytes);
     options.max_bytes_for_level_base = 4 * options.target_file_size_base;
     options.max_compaction_bytes = 4 * options.target_file_size_base;
   }
-  // If compactions always fail on a damaged block, uncompacted tables accumulate: they slow reads
-  // but must not stop writes.
+  // If compactions fail again and again on a damaged block, tables that are not compacted
+  // accumulate: they slow reads, but must not stop writes.
   options.level0_slowdown_writes_trigger = options.level0_stop_writes_trigger = kNoLimit;
   options.soft_pending_compaction_bytes_limit = options.hard_pending_compaction_bytes_limit = 0;
   return options;
 }
 
-// Number of tables kept open: half of the process's limit; the rest is for connections. RocksDB
-// reopens further tables when it reads them.
+// Returns the number of tables that RocksDB keeps open: half of the process's limit of descriptors.
+// The other half is for connections. RocksDB opens further tables for each read.
 int MaxOpenFiles() {
   constexpr rlim_t kMax = 4096, kMin = 64;
   rlimit limit{};
@@ -78,19 +79,20 @@ int MaxOpenFiles() {
   return static_cast<int>(std::clamp(limit.rlim_cur / 2, kMin, kMax));
 }
 
-constexpr size_t kLineBytes = 512;  // limit of a log line
+constexpr size_t kLineBytes = 512;  // limit of a warning's length
 constexpr size_t kMaxDropped = 16;
 
-// Returns whether RocksDB dropped log entries because of damage. "trailing data" and "truncated"
-// mean that the log ends inside a record, which a crash leaves.
+// Returns whether this line of RocksDB's log reports log entries that were lost to damage.
+// "trailing data" and "truncated" do not count: they mean that the log ends inside a record, as
+// after a crash.
 bool IsDropped(const std::string& text) {
   return absl::StrContains(text, ".log: dropping ") && absl::StrContains(text, "Corruption") &&
          !absl::StrContains(text, "trailing data") && !absl::StrContains(text, "truncated");
 }
 
-// Passes warnings and errors of RocksDB's log to `warnings`. Never a file: RocksDB writes its log
-// into the data folder, and Debian's build asserts after a failed log write, which a full disk
-// causes. Thread safe.
+// Passes warnings and errors of RocksDB's own log to `warnings`. RocksDB gets no log file: a log
+// file would be in the data folder, and Debian's RocksDB asserts after a failed log write, for
+// example on a full disk. Thread safe.
 class DatabaseLog : public rocksdb::Logger {
  public:
   // `warnings` may be null.
@@ -107,21 +109,23 @@ class DatabaseLog : public rocksdb::Logger {
     if (std::vsnprintf(line, sizeof(line), format, arguments) < 0) return;
     const std::string text =
         absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
-    // RocksDB checks an ingested table before the manifest has the table's id.
+    // Ignore this line: RocksDB reports it for each linked table, before its manifest has the
+    // table's id.
     if (absl::StrContains(text, "opened without unique ID to verify")) return;
     if (IsDropped(text)) {
       absl::MutexLock lock(&mu_);
       const std::string line =
           absl::StrCat("the log is damaged; entries written after the damage are lost: ", text);
-      // A repeated opening reports the same line.
+      // A second opening of the database reports each line again.
       const bool is_new = std::find(dropped_.begin(), dropped_.end(), line) == dropped_.end();
       if (is_new && dropped_.size() < kMaxDropped) dropped_.push_back(line);
     }
     if (warnings_ != nullptr) warnings_->Say("database", text);
   }
 
-  // Returns reports of logs damaged elsewhere than at their end (a crash leaves a torn end).
-  // RocksDB opens the entries before the damage and reports the rest only here.
+  // Returns RocksDB's reports of logs that are damaged before their end (a crash damages only the
+  // end). RocksDB reads the entries before the damage, and reports the loss of the others only in
+  // its log.
   std::vector<std::string> dropped() const {
     absl::MutexLock lock(&mu_);
     return dropped_;
@@ -133,11 +137,10 @@ class DatabaseLog : public rocksdb::Logger {
   std::vector<std::string> dropped_ ABSL_GUARDED_BY(mu_);
 };
 
-// Decides the severity of background errors. If a compaction finds a damaged block, it fails and
-// leaves everything unchanged; RocksDB would then refuse all writes, also after the next start, so
-// one flipped bit would stop the store. So this error is ignored. A failed flush is always an
-// error: opened without paranoid checks, RocksDB would ignore it, and callers that wait for the
-// flush would wait forever.
+// Decides which background errors of RocksDB stop the database. If a compaction finds a damaged
+// block, it changes nothing, but RocksDB would then refuse all writes, even after the next start.
+// So this error is ignored. A failed flush is always an error: otherwise RocksDB, opened without
+// paranoid checks, would ignore it, and callers that wait for the flush would wait forever.
 class ErrorsOfBackgroundWork : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override {
@@ -147,8 +150,8 @@ class ErrorsOfBackgroundWork : public rocksdb::EventListener {
       *error = rocksdb::Status(*error, rocksdb::Status::Severity::kFatalError);
     }
   }
-  // Disable auto-recovery: after an ignored error, Close() would wait for a recovery that never
-  // starts.
+  // Disable RocksDB's automatic recovery: after an ignored error, Close() would wait for a recovery
+  // that never starts.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
                             bool* recovers) override {
     *recovers = false;
@@ -161,7 +164,7 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.listeners.push_back(std::make_shared<ErrorsOfBackgroundWork>());
-  // A restore point's slices are adjacent, so the system's read-ahead is useful.
+  // Allow the system's read-ahead, because the slices of a restore point are adjacent.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
   if (tier.background_bytes_per_s > 0) {
@@ -170,13 +173,15 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
         static_cast<int64_t>(std::min(tier.background_bytes_per_s, kMax))));
   }
   options.max_open_files = MaxOpenFiles();
-  // After an error the next change reopens the database (disk_tier.h).
+  // Disable RocksDB's resuming: after an error, the next change reopens the database (disk_tier.h).
   options.max_bgerror_resume_count = 0;
-  // A larger limit would only keep unflushed records of the small families.
+  // Flush when the logs reach this size. A larger limit would only keep unflushed records of the
+  // small column families.
   options.max_total_wal_size = LogBytesFor(files_bytes);
-  // Erases must not start a flush, which has no room; RocksDB's own limit is much higher.
+  // Disable the limit (RocksDB's default is much higher), because erases must not start a flush,
+  // for which there is no space.
   if (mode == Database::Mode::kOwnToErase) options.max_total_wal_size = 0;
-  // kill -9 leaves a torn log tail; everything before it is intact.
+  // Accept a torn end of the log, which kill -9 leaves; everything before it is intact.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.avoid_flush_during_recovery = true;
   options.avoid_flush_during_shutdown = true;
@@ -192,9 +197,9 @@ std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& p
   return logs;
 }
 
-// Returns where the last complete record of a log ends. A log consists of blocks; pieces do not
-// cross a block's end; a rest too short for a header is zeros. A record is one piece, or a first,
-// middle and last pieces.
+// Returns the offset at which the last complete record of a log ends. A log consists of blocks. A
+// record is one piece, or a first, middle and last pieces; no piece crosses the end of a block. If
+// the rest of a block is too short for a header, it is zeros.
 uint64_t EndOfRecords(absl::string_view log) {
   constexpr uint64_t kBlockBytes = 32768;
   constexpr uint64_t kHeaderBytes = 7;  // checksum (4 bytes), body length (2), type (1)
@@ -214,18 +219,17 @@ uint64_t EndOfRecords(absl::string_view log) {
   return end;
 }
 
-// Truncates each log after its last complete record, because a killed process may leave a partial
-// record: RocksDB reads the next log only if it continues with the expected sequence number, and
-// sequence numbers have gaps. Then syncs the logs: RocksDB syncs only its own writes, not data that
-// another process left in the page cache, on which later `sync` acknowledgements depend. Sets
-// `*bytes` to the sum of the logs.
+// Truncates each log after its last complete record, and syncs it. A killed process may leave a
+// partial record, after which RocksDB would ignore the next log (it expects consecutive sequence
+// numbers). RocksDB syncs only its own writes, but later acknowledgements of `sync` also depend on
+// data that an earlier process left in the page cache. Sets `*bytes` to the total size of the logs.
 rocksdb::IOStatus SettleLogs(RocksFileSystem* files, const std::string& path, uint64_t* bytes) {
   const std::vector<std::string> logs = LogsIn(files, path);
   for (const std::string& log : logs) {
     std::string content;
     std::unique_ptr<rocksdb::FSWritableFile> file;
-    // Read once, because RocksDB reads the log again; but before truncating, read until two reads
-    // agree.
+    // Read the log once, because RocksDB will read it again. Before truncating, read until two
+    // reads agree.
     rocksdb::IOStatus status = rocksdb::ReadFileToString(files->target(), log, &content);
     uint64_t end = EndOfRecords(content);
     if (status.ok() && end < content.size()) {
@@ -242,7 +246,8 @@ rocksdb::IOStatus SettleLogs(RocksFileSystem* files, const std::string& path, ui
   return logs.empty() ? rocksdb::IOStatus::OK() : SyncFolder(files, path);
 }
 
-// Returns whether the file system reported differing reads; RocksDB prefixes the text.
+// Returns whether the error says that two reads of the same bytes differed. RocksDB adds text
+// before the message.
 bool IsMisread(const rocksdb::Status& status) {
   return status.IsIOError() && absl::StrContains(status.ToString(), kReadsDifferently);
 }
@@ -255,7 +260,7 @@ bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound();
 }
 
-// Waits and returns whether to open the database again.
+// Pauses, and returns whether to open the database again.
 bool OpensAgain(const rocksdb::Status& status, DamageConfirmation* confirmation) {
   if (IsMisread(status)) return confirmation->ReadAgainAfterMisread(status.ToString());
   return IsDamage(status) && confirmation->ReadAgain(status.ToString());
@@ -265,7 +270,8 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
   const std::string text = status.ToString();
   if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
                              absl::StrContains(text, "lock hold by current process"))) {
-    // Asking for the holder would release a lock of this process.
+    // If this process holds the lock, do not ask for its holder: the question would release the
+    // lock.
     const bool is_other = absl::StrContains(text, "While lock file");
     const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
     return absl::FailedPreconditionError(
@@ -292,14 +298,15 @@ std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
 
 namespace {
 
-// `db` may be a mount point. Before the first start it is absent.
+// Returns a folder on the database's volume: DIR/db, which may be a mount point, or DIR before the
+// first start.
 std::string FolderOnVolume(const std::string& dir) {
   struct stat info {};
   const std::string path = DatabasePath(dir);
   return ::stat(path.c_str(), &info) == 0 ? path : dir;
 }
 
-// nullopt: unknown.
+// Returns the size of the volume; nullopt: unknown.
 std::optional<uint64_t> VolumeBytes(const std::string& dir) {
   struct statvfs info {};
   if (::statvfs(FolderOnVolume(dir).c_str(), &info) != 0 || info.f_blocks == 0) return std::nullopt;
@@ -307,7 +314,7 @@ std::optional<uint64_t> VolumeBytes(const std::string& dir) {
 }
 
 // Returns the bytes of the data folder's files on the database's volume. nullopt: a folder could
-// not be read completely, for example because it was removed meanwhile.
+// not be read completely, for example because it was removed at the same time.
 std::optional<uint64_t> OwnBytes(const std::string& dir) {
   namespace fs = std::filesystem;
   struct stat outer {};
@@ -323,8 +330,9 @@ std::optional<uint64_t> OwnBytes(const std::string& dir) {
        !error && it != end; it.increment(error)) {
     struct stat info {};
     if (::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    if (info.st_nlink == 0) continue;      // deleted meanwhile: its blocks are freed soon
-    constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks on all file systems
+    // the file was just deleted, so its blocks will be freed soon
+    if (info.st_nlink == 0) continue;
+    constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks on every file system
     bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
   }
   if (error) return std::nullopt;
@@ -349,18 +357,19 @@ std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::strin
   if (!before.has_value() || !own.has_value() || !all.has_value() || !after.has_value()) {
     return std::nullopt;
   }
-  // Take the smaller free size: a file that was created or deleted meanwhile must not count as own
-  // and as free bytes.
+  // Take the smaller of two measurements of the free bytes: if a file was created or deleted
+  // between them, its bytes must not count both as used and as free.
   return DiskRoom{*own, std::min(*before, *after), volume_bytes > 0 ? volume_bytes : *all};
 }
 
 namespace {
 
-// Upper bound for all files.
+// Returns the upper bound of the size of all files of the database.
 uint64_t FilesBytesOf(rocksdb::FileSystem* files, const std::string& dir) {
   DiskRoom room;
   room.free_bytes = MeasureFreeBytes(files, dir).value_or(std::numeric_limits<uint64_t>::max());
-  // Counting files may be slow, and more room than this makes no difference.
+  // If the volume is large, do not count the files: counting may be slow, and more space makes no
+  // difference.
   if (room.FilesBytes() < kTablesToChoose * kTableBytes) {
     room = MeasureRoom(files, dir).value_or(room);
   }
@@ -378,7 +387,8 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
-  // After the start, planting an entry requires the store's own rights.
+  // Check the entries only at the first opening: after the start, only the store's own user could
+  // plant a link or a pipe.
   const bool is_first = mode == Mode::kOwn || mode == Mode::kAsIs || mode == Mode::kLook;
   if (absl::Status found = is_first ? CheckEntries(dir) : absl::OkStatus(); !found.ok()) {
     return found;
@@ -423,7 +433,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
 
 namespace {
 
-// Sets the database aside and makes an empty folder for a new one.
+// Moves the damaged database aside, and creates an empty folder for a new database.
 rocksdb::Status StartEmptyDatabase(rocksdb::FileSystem* files, const std::string& dir,
                                    const std::string& why, std::vector<std::string>* lines) {
   const std::string path = DatabasePath(dir);
@@ -446,18 +456,20 @@ rocksdb::Status Database::OpenOrRepair(const std::string& dir, Mode mode,
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
   const auto settle_logs = [&]() -> rocksdb::Status {
-    const FolderLock lock(files_.get(), path);  // RocksDB takes the lock itself later
+    // RocksDB takes this lock itself when it opens the database
+    const FolderLock lock(files_.get(), path);
     if (!lock.status().ok()) return lock.status();
     uint64_t log_bytes = 0;
     const rocksdb::IOStatus settled = SettleLogs(files_.get(), path, &log_bytes);
-    // A start must not write a table, because there may be no room: size the buffers so that all
-    // log entries fit in memory. The log limit still bounds the memory.
+    // Make the buffers so large that all log entries fit into memory, because a start must not
+    // write a table for which there may be no space. The limit of the logs bounds this memory.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
     }
     return settled;
   };
-  // A compaction would start with the opening and use up the reserve's room.
+  // On a full disk, prevent compactions: they would start when the database is opened, and use up
+  // the reserved space.
   const auto stop_compactions = [&] {
     compacts_ = false;
     for (auto& family : families) family.options.disable_auto_compactions = true;
@@ -465,7 +477,7 @@ rocksdb::Status Database::OpenOrRepair(const std::string& dir, Mode mode,
   if (mode == Mode::kOwnToErase) stop_compactions();
   const auto open = [&] {
     handles_.clear();
-    // If CURRENT is missing, RocksDB would create an empty database.
+    // Refuse a database without CURRENT, for which RocksDB would create an empty database.
     if (absl::IsDataLoss(CheckHasDatabase(dir))) {
       return rocksdb::Status::Corruption("the database's file CURRENT is missing");
     }
@@ -498,7 +510,7 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
   recovery_files_ = std::make_shared<RecoveryFileSystem>(files_);
   recovery_env_ = rocksdb::NewCompositeEnv(recovery_files_);
   options->env = recovery_env_.get();
-  options->paranoid_checks = false;  // an unreadable table loses only its own content
+  options->paranoid_checks = false;  // an unreadable table then loses only its own contents
   bool went_back = false;
   rocksdb::Status status;
   do {
@@ -515,7 +527,7 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
       if (recovered.ok()) status = open();
     }
     if (const std::string failure = recovery_files_->failure(); !failure.empty()) {
-      Close();  // it may miss unread data
+      Close();  // the database may lack data that could not be read
       status = Misread(path, failure);
     }
     recovery_files_->End();

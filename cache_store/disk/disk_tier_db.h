@@ -1,5 +1,5 @@
-// Database: the open RocksDB of the disk tier. Private to disk/: headers outside disk/ do not name
-// it.
+// Database: an open RocksDB database of the disk tier. Private to disk/: no header outside disk/
+// includes it.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
 
@@ -23,8 +23,8 @@
 
 namespace hearth {
 
-// Column families, in the order of their handles. The names are stored on disk: never change a
-// name.
+// Column families, in the order of their handles. Never change a name: the names are stored on
+// disk.
 enum Family {
   kDefault = 0,
   kSlices,
@@ -42,17 +42,18 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
   return {slice.data(), slice.size()};
 }
 
-// Path of RocksDB's folder inside the data folder.
+// Returns the path of RocksDB's folder in the data folder.
 std::string DatabasePath(const std::string& dir);
 
-// Measure the volume of the database in data folder `dir`. nullopt: the volume reports nothing
-// (some user-space file systems), or a folder could not be read completely. Folders of other users,
-// such as `lost+found`, are skipped. `volume_bytes`: tests; 0: measured.
+// Measure the free bytes, or the files and the size, of the volume that has the database of data
+// folder `dir`. nullopt: the volume reports no sizes (some user-space file systems), or a folder
+// could not be read completely. Folders of other users, such as `lost+found`, are skipped.
+// `volume_bytes`: for tests; 0: measured.
 std::optional<uint64_t> MeasureFreeBytes(rocksdb::FileSystem* files, const std::string& dir);
 std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::string& dir,
                                     uint64_t volume_bytes = 0);
 
-// Holds the lock of the database's folder at `path`. OK also if the folder is absent.
+// Holds RocksDB's lock of the database folder `path`. OK also if the folder is absent.
 class FolderLock {
  public:
   FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
@@ -72,21 +73,24 @@ class FolderLock {
   rocksdb::Status status_;
 };
 
-// An open database; the destructor closes it.
+// An open database. The destructor closes it.
 class Database {
  public:
   enum class Mode {
-    kOwn,         // create if absent; repair or set aside if damaged
-    kOwnAgain,    // reopen without repair; kDataLoss if damaged
-    kOwnToErase,  // like kOwnAgain, without compactions: the reserve's room is for erases
-    kAsIs,        // must exist; no repair
-    kLook,        // read-only without the lock: another process may use the folder
-    kServe,       // read-only with the lock; writes nothing. kDataLoss if a log is damaged
+    kOwn,       // create if absent; repair a damaged database, or move it aside
+    kOwnAgain,  // open again without repair; kDataLoss if damaged
+    // open again without repair and without compactions, so that the reserved space is only used
+    // for erases
+    kOwnToErase,
+    kAsIs,   // open an existing database without repair
+    kLook,   // read-only without the lock, so that another process may use the folder
+    kServe,  // read-only with the lock; kDataLoss if a log is damaged
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
-  // Checks that the folder's disk accepts writes and has room for an opening and, with `flushes`,
-  // for the content of the logs. Without `flushes` a part of the reserve's room is enough.
+  // Checks that the disk accepts writes and has space for opening the database. With `flushes`,
+  // there must also be space for the contents of the logs; otherwise a part of the reserved space
+  // suffices.
   static absl::Status TryDisk(const std::string& dir, const DiskTierOptions& options, bool flushes);
   ~Database();
 
@@ -95,25 +99,27 @@ class Database {
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
-  // Damage found by Open(), a line for each.
+  // Descriptions of the damage that Open() found.
   const std::vector<std::string>& found() const { return found_; }
-  // Logs that RocksDB read only up to damage. If the machine stopped, they may be torn.
+  // Logs that RocksDB could read only up to a damaged place. After a machine crash this may be a
+  // torn end.
   const std::vector<std::string>& cut_logs() const { return cut_logs_; }
   void Found(std::vector<std::string> lines) {
     found_.insert(found_.begin(), lines.begin(), lines.end());
   }
-  // False: opened on a full disk without automatic compactions.
+  // Returns whether automatic compactions run; false if the database was opened on a full disk.
   bool compacts() const { return compacts_; }
-  // Null unless the mode is kOwn, kOwnAgain or kOwnToErase.
+  // Returns the reserve file; null unless the mode is kOwn, kOwnAgain or kOwnToErase.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
-  // Repairs a damaged database, or sets it aside, and handles a full disk.
+  // Opens the database; repairs a damaged database or moves it aside, and handles a full disk.
   rocksdb::Status OpenOrRepair(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                std::vector<rocksdb::ColumnFamilyDescriptor> families,
                                const DiskTierOptions& tier);
-  // Opens a database with confirmed damage `why`. `open` opens it with `*options`.
+  // Repairs a database, of which `why` describes the confirmed damage. `open` opens it with
+  // `*options`.
   rocksdb::Status Repair(const std::string& dir, const std::string& why,
                          rocksdb::DBOptions* options,
                          const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
@@ -123,9 +129,11 @@ class Database {
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
-  std::shared_ptr<RecoveryFileSystem> recovery_files_;  // null unless the database was repaired
+  // null unless the database was repaired at opening
+  std::shared_ptr<RecoveryFileSystem> recovery_files_;
   std::unique_ptr<rocksdb::Env> recovery_env_;
-  std::unique_ptr<FolderLock> lock_;  // only for kServe; in other modes RocksDB locks
+  // set only in mode kServe; in the other modes RocksDB holds the lock
+  std::unique_ptr<FolderLock> lock_;
   bool compacts_ = true;
   std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
@@ -133,8 +141,8 @@ class Database {
   std::vector<std::string> found_, cut_logs_;
 };
 
-// Reads that verify each block's XXH3 checksum before parsing, because RocksDB asserts on invalid
-// blocks. For large slices see disk_tier_blocks.h.
+// Returns options for reads that verify a block's XXH3 checksum before parsing the block, because
+// RocksDB asserts that blocks are valid. For large slices see disk_tier_blocks.h.
 rocksdb::ReadOptions VerifiedReads();
 
 }  // namespace hearth

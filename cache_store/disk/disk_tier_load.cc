@@ -19,11 +19,11 @@ namespace {
 
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
-// A publish's manifests have numbers up to this far above its objects' numbers.
+// The number of a manifest exceeds the numbers of its new objects by at most this.
 constexpr uint64_t kBehind = 4096;
 
-// Range of object numbers on disk, including slices and erased entries: tables reach stable storage
-// before their objects' records, so after a machine crash a table may have no record.
+// Range of object numbers on disk, including slices without a record and erased entries: a table is
+// on stable storage before its objects' records, so a machine crash may lose the records.
 struct Numbers {
   uint64_t first = std::numeric_limits<uint64_t>::max(), last = 0;
 };
@@ -45,7 +45,7 @@ Numbers NumbersIn(const Database& db) {
         take(file.largestkey);
       }
     }
-    // The memtables.
+    // Read only the memtables.
     const std::unique_ptr<rocksdb::Iterator> it(
         db->NewIterator(VerifiedReads(), db.family(family)));
     it->SeekToFirst();
@@ -56,9 +56,9 @@ Numbers NumbersIn(const Database& db) {
   return numbers;
 }
 
-// Visits every record except records in damaged blocks, for which `damage` gets a line. After the
-// first damaged block, numbered records are read one by one: some may have been written again
-// elsewhere.
+// Visits every record of the family, except records in damaged blocks; adds a description of each
+// damage to `damage`. After the first damaged block, numbered records are read one by one, because
+// some of them may have been written again in another block.
 absl::Status ForEach(const Database& db, Family family, const Numbers& numbers, const Visit& visit,
                      std::vector<std::string>* damage) {
   rocksdb::ReadOptions options = VerifiedReads();
@@ -97,8 +97,8 @@ void TakeFingerprint(absl::string_view key, absl::string_view value, DiskContent
   if (FingerprintKey(record) == key) contents->fingerprints.push_back(std::move(record));
 }
 
-// After damage: reads the fingerprints that manifests name by their keys, because every publish
-// writes its fingerprint again.
+// After damage, reads by key each fingerprint that a manifest uses: every publish writes its
+// fingerprint again, so a copy outside the damaged block may exist.
 absl::Status FindFingerprints(const Database& db, DiskContents* contents) {
   std::set<std::string> tried;
   for (const FingerprintRecord& record : contents->fingerprints) {
@@ -167,7 +167,7 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   return contents;
 }
 
-// Describes the problems of the records; empty: none.
+// Returns a description of all problems of the records; empty: no problems.
 std::string Wrong(const Database& db, const DiskContents& contents) {
   if (contents.damage.size() == db.found().size() && contents.unreadable_objects.empty()) return "";
   return absl::StrCat(absl::StrJoin(contents.damage, "; "), "; ", contents.objects.size(),
@@ -196,8 +196,8 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   return absl::OkStatus();
 }
 
-// If the block of these values is damaged, they are written again: with another secret nothing in
-// the folder would be found.
+// If the block that contains these values is damaged, writes them again. A wrong secret does no
+// harm: nothing in the folder would be found.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
                        DamageConfirmation confirmation) {
   std::string version, check;
@@ -247,7 +247,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
     return FromRocks(read, "reading the number of the last drop");
   }
   if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
-  // If its block is damaged, the number is unknown.
+  // If the block of the drop number is damaged, the drop number is unknown.
   const bool is_known = !read.IsCorruption() || !db.found().empty();
   if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
     return absl::DataLossError(
@@ -256,8 +256,8 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
   FindLostTables(db, &*contents);
   const uint64_t found = contents->manifests.size();
   const uint64_t lost = noted.points - std::min(noted.points, found);
-  // A machine crash may lose unsynced data. A failed write also tears a log, but then nothing is
-  // missing.
+  // If the machine was restarted since the count was written, unsynced data may be missing. A
+  // failed write can also leave a torn log, but then nothing acknowledged is missing.
   const bool is_same_boot = noted.boot == boot;
   if (is_same_boot && lost > 0) {
     contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
@@ -274,7 +274,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers) {
   std::vector<std::optional<ManifestRecord>> records;
-  // Use an iterator, not point reads: the next number is usually the next key.
+  // Use an iterator instead of point reads, because the next number is usually the next key.
   const std::unique_ptr<rocksdb::Iterator> it(
       db->NewIterator(VerifiedReads(), db.family(kManifests)));
   for (const uint64_t number : numbers) {
@@ -287,7 +287,7 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     std::string again;
     absl::string_view value;
     if (!status.ok()) {
-      // The manifest may have been written again outside the damaged block.
+      // Read the manifest by its key: it may have been written again outside the damaged block.
       status = FromRocks(db->Get(VerifiedReads(), db.family(kManifests), key, &again),
                          "reading a manifest");
       if (absl::IsDataLoss(status) || absl::IsNotFound(status)) continue;

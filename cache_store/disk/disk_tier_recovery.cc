@@ -24,22 +24,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Opening all tables of 64 GiB took 10 s.
+// Time limit of the child process. Opening all tables of 64 GiB took 10 s.
 constexpr unsigned kChildSeconds = 300;
 constexpr int kExitMisread = 3;
-// Replaces the parent's log, which another thread may have locked at the fork; without a log
-// RocksDB would create a file.
+// A log that discards all lines. The child cannot use the parent's log, which another thread may
+// have locked at the fork; without any log, RocksDB would create a log file.
 class NoLog : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
   void Logv(const char*, va_list) override {}
 };
 
-// Runs RocksDB's best-efforts recovery; its result is in the manifest on return. noexcept: an
-// exception ends the child and does not reach the parent's callers.
+// Runs RocksDB's best-efforts recovery, whose result is in RocksDB's manifest on return. noexcept:
+// an exception ends the child process and does not reach the parent's code.
 bool Recover(rocksdb::DBOptions options, const std::string& path,
              std::vector<rocksdb::ColumnFamilyDescriptor> families) noexcept {
-  // The forked child has none of RocksDB's threads.
+  // Use one thread, because the forked child has none of RocksDB's threads.
   options.max_file_opening_threads = 1;
   options.stats_dump_period_sec = options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<NoLog>();
@@ -61,7 +61,7 @@ fs::path AsidePath(const std::string& dir) { return dir + "/db.damaged"; }
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
                             const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                             const RecoveryFileSystem& files) {
-  std::signal(SIGCHLD, SIG_DFL);  // if SIGCHLD is ignored, waitpid gets no status
+  std::signal(SIGCHLD, SIG_DFL);  // while SIGCHLD is ignored, waitpid returns no exit status
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -69,18 +69,19 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
                                                std::strerror(errno), "; start the store again"));
   }
   if (child == 0) {
-    // The child holds the database's lock, so it must not outlive its parent.
+    // End the child when its parent ends, because the child holds the lock of the database.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    // The parent's handlers would report that the parent's start ended.
+    // Reset the parent's signal handlers, which would report that the store's start failed.
     for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGALRM}) std::signal(number, SIG_DFL);
     std::set_terminate(&std::abort);
     ::alarm(kChildSeconds);
-    // After a misread RocksDB may assert, or retry for minutes.
+    // Exit at the first read that fails or differs, because RocksDB may then assert, or retry for
+    // minutes.
     files.ExitAtFailure(kExitMisread);
-    // Do not close the database: the process's other threads are missing.
+    // Exit without closing the database, which would wait for threads that the child does not have.
     const bool is_recovered = Recover(options, path, families);
     ::_exit(!files.failure().empty() ? kExitMisread : is_recovered ? 0 : 1);
   }
@@ -108,12 +109,12 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     contents->damage.push_back(absl::StrCat("table ", path, ", object numbers ", first, " to ",
                                             last, found.ok() ? ", was truncated" : ", is missing",
                                             "; its entries are lost"));
-    // RocksDB also looks for 000001.ldb.
+    // RocksDB also looks for the old name 000001.ldb.
     const std::string name =
         absl::StrCat("/", file.relative_filename.substr(0, file.relative_filename.find('.') + 1));
     bool is_known = true;
-    // Other tables may lie within this table's numbers. An error of another table is no loss: later
-    // reads decide about its object.
+    // Decide for each object: other tables may have numbers in the same range. A read error of
+    // another table is no loss: later reads decide about its object.
     const auto is_lost = [&](const ObjectRecord& object) {
       if (object.number < first || object.number > last || object.in_table != is_table)
         return false;
@@ -132,7 +133,7 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     };
     auto& objects = contents->objects;
     objects.erase(std::remove_if(objects.begin(), objects.end(), is_lost), objects.end());
-    // Otherwise the next start would find the table again, until its objects are erased.
+    // Delete the truncated table, so that the next start does not report it again.
     if (is_known) db->DeleteFile(file.name).PermitUncheckedError();
   }
 }
@@ -160,7 +161,7 @@ uint64_t DatabaseBytes(const std::string& dir) {
   for (const fs::path& path : {fs::path(DatabasePath(dir)), AsidePath(dir)}) {
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
       const uint64_t bytes = it->file_size(error);
-      sum += error ? 0 : bytes;  // an error: deleted meanwhile
+      sum += error ? 0 : bytes;  // a file with an error was just deleted
     }
   }
   return sum;

@@ -22,23 +22,25 @@ namespace {
 
 std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, kTablesFolder); }
 
-// A table is rewritten if at least 1/kWorthwhile of it is dead. Keys and indexes count as live.
+// A table is rewritten only if at least 1/kWorthwhile of its bytes belong to erased slices. Keys
+// and indexes count as live.
 constexpr uint64_t kWorthwhile = 64;
 
-// Bytes per write: four times the largest request of most block devices.
+// Bytes per write of a table file: four times the largest request of most block devices.
 constexpr size_t kFileBufferBytes = size_t{2} << 20;
 
 struct Table {
   Family family;
   std::string first, last;  // first and last key
   std::string name;
-  bool is_flushed = false;  // in level 0, written by a flush
+  bool is_flushed = false;  // the table is in level 0, written by a flush
   uint64_t bytes = 0;
   uint64_t live_bytes = 0;
   uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
 };
 
-// Adds the stored bytes of the family's objects that have a record and a number in [first, last].
+// Adds to the table's live bytes the slices of all objects of its family that have a record and a
+// number in [first, last].
 absl::Status CountLive(const Database& db, Table* table) {
   const std::string end = table->last.substr(0, NumberKey(0).size());
   const std::unique_ptr<rocksdb::Iterator> it(
@@ -46,7 +48,7 @@ absl::Status CountLive(const Database& db, Table* table) {
   for (it->Seek(table->first.substr(0, end.size())); it->Valid() && it->key().compare(end) <= 0;
        it->Next()) {
     const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
-    // Keep an unreadable object until it is erased by number.
+    // An object whose record cannot be read counts as live, until it is erased by number.
     if (object.ok() && object->in_table != (table->family == kTables)) continue;
     table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
@@ -73,8 +75,8 @@ uint64_t BytesOf(const std::vector<Table>& tables) {
   return bytes;
 }
 
-// Returns the dead tables that no live table overlaps: dropping a range deletes all its tables.
-// `tables` are ordered by first key.
+// Returns the tables without live bytes whose key range overlaps no table with live bytes, because
+// dropping a range deletes all tables in it. `tables` are ordered by first key.
 std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   std::vector<const Table*> droppable;
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -88,9 +90,9 @@ std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   return droppable;
 }
 
-// RocksDB cannot drop ranges from level 0; a compaction moves those files to another level, which
-// needs room. Without room: deletes the oldest files of level 0, which RocksDB allows if no other
-// level has files.
+// Drops tables without live bytes from level 0. RocksDB cannot drop ranges there: a compaction
+// moves the tables to another level, for which it needs space. Without space, deletes the oldest
+// files of level 0, which RocksDB allows if no other level has files.
 absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
   for (const Table& table : tables) {
     if (!table.is_flushed || table.live_bytes > 0) continue;
@@ -112,7 +114,7 @@ absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   std::vector<rocksdb::Slice> ends;
   std::vector<rocksdb::RangePtr> ranges;
   const std::vector<const Table*> dead = Droppable(*tables);
-  ends.reserve(2 * dead.size());  // ranges point into `ends`
+  ends.reserve(2 * dead.size());  // `ranges` has pointers into `ends`
   for (const Table* table : dead) {
     ends.emplace_back(table->first);
     ends.emplace_back(table->last);
@@ -124,12 +126,14 @@ absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   return FromRocks(status, "deleting unused tables");
 }
 
-// Checks that the first and last block of a new table can be read (disk_tier_files.h says why).
+// Checks that the first and the last block of a new table can be read (for the reason see
+// disk_tier_files.h).
 rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& path) {
   rocksdb::SstFileReader reader(options);
   rocksdb::Status status = reader.Open(path);
   if (!status.ok()) return status;
-  rocksdb::ReadOptions past_the_cache;  // slices read from the cache must not outlive it
+  // bypass the block cache, because slices from it must not outlive it
+  rocksdb::ReadOptions past_the_cache;
   past_the_cache.fill_cache = false;
   const std::unique_ptr<rocksdb::Iterator> it(reader.NewIterator(past_the_cache));
   it->SeekToFirst();
@@ -142,7 +146,7 @@ rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& pa
 
 absl::Status SliceTables::Prepare(const std::string& dir) {
   std::error_code error;
-  // Keep the folder: a full disk may have no room for a new one.
+  // Do not delete the folder itself: a full disk may have no space for a new one.
   ::mkdir(TableFolder(dir).c_str(), kPrivateFolder);
   for (const auto& left : std::filesystem::directory_iterator(TableFolder(dir), error)) {
     std::filesystem::remove_all(left.path(), error);
@@ -177,7 +181,8 @@ rocksdb::Status SliceTables::Make(absl::Span<const SliceWrite> slices, std::stri
 rocksdb::Status SliceTables::TakeOver(const std::string& path) {
   rocksdb::IngestExternalFileOptions options;
   options.move_files = true;
-  options.snapshot_consistency = false;  // no reader reads an object before its manifest exists
+  // allowed because no reader reads an object before its manifest exists
+  options.snapshot_consistency = false;
   options.write_global_seqno = false;
   rocksdb::Status status;
   {
@@ -200,7 +205,7 @@ rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
   const std::string key = SliceKey(slice.object, slice.layer);
   if (!slice.in_table) return db->Get(VerifiedReads(), db.family(kSlices), key, value);
   rocksdb::ReadOptions options = VerifiedReads();
-  options.fill_cache = true;  // PinningCache keeps nothing (disk_tier_db.cc)
+  options.fill_cache = true;  // PinningCache keeps a block only while it is used (disk_tier_db.cc)
   options.verify_checksums = false;
   rocksdb::Status status;
   {
@@ -208,7 +213,7 @@ rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
     status = db->Get(options, db.family(kTables), key, value);
   }
   if (status.ok()) return status;
-  options.verify_checksums = true;  // a misread key is not found
+  options.verify_checksums = true;  // otherwise a misread key would look absent
   value->Reset();
   return db->Get(options, db.family(kTables), key, value);
 }
@@ -217,13 +222,14 @@ void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch
   const std::string key = NumberKey(number);
   std::string bytes;
   rocksdb::Status read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
-  // Retry once: a transient error may pass, and a persistent error must not prevent other erases.
+  // Retry a read error once: it may be transient, and a permanent error must not prevent other
+  // erases.
   if (read.IsIOError()) read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
   batch->Delete(db.family(kObjects), key);
   absl::StatusOr<ObjectRecord> object =
       read.ok() ? ParseObject(bytes) : absl::StatusOr<ObjectRecord>(FromRocks(read, "record"));
   if (!object.ok() || object->number != number) {
-    object = ObjectRecord();  // erase all possible layers
+    object = ObjectRecord();  // the layers are unknown: erase all possible layers
     object->layers.resize(kMaxRecordLayers);
     std::iota(object->layers.begin(), object->layers.end(), 0);
   }

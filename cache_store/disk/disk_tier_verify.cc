@@ -25,21 +25,23 @@ struct CheckedObject {
   bool named = false;
 };
 
-// Descriptions of wrong data, with the name of the record.
+// Descriptions of wrong data, each with the name of its record.
 using Wrongs = std::set<std::string>;
 
-// Further problems are only counted and not read again, to limit memory.
+// Limit of problems that are remembered for a second read, to bound memory. Further problems are
+// only counted.
 constexpr size_t kMaxWrongs = 10000;
 constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kMaxPasses = 5;
 
 class Verifier {
  public:
-  // `noted` was read before the database was opened, so that no later point counts as missing.
+  // `noted`: the saved count, read before the database was opened, so that points added later do
+  // not count as missing.
   Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
-  // Calls `wait` before each pass after the first. Wrong data is a problem if two consecutive
-  // passes read the same, otherwise a misread.
+  // Reads the data in passes, and calls `wait` before each pass except the first. Wrong data that
+  // two consecutive passes read in the same way is a problem; otherwise it is a misread.
   absl::StatusOr<VerifyReport> Run(absl::FunctionRef<void()> wait) {
     if (absl::Status read = Pass(); !read.ok()) return read;
     Wrongs problems, misreads;
@@ -71,7 +73,7 @@ class Verifier {
     }
   }
 
-  // Reads all records, and the slices of objects that no earlier pass found correct.
+  // One pass: reads all records, and the slices of objects that no earlier pass found correct.
   absl::Status Pass() {
     report_ = VerifyReport();
     wrongs_.clear();
@@ -186,8 +188,8 @@ class Verifier {
   const Database& db_;
   const PointCount::Noted noted_;
   absl::flat_hash_map<Digest, absl::StatusOr<KvLayout>> layouts_;
-  absl::flat_hash_set<uint64_t> right_;  // objects found correct
-  // State of one pass.
+  absl::flat_hash_set<uint64_t> right_;  // objects whose slices were found correct
+  // Fields of the current pass.
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
   Wrongs wrongs_;
@@ -214,7 +216,7 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir, const VerifyO
   const rocksdb::Status status =
       (*db)->Get(VerifiedReads(), db->family(kMeta), kVersionKey, &version);
   if (status.IsCorruption())
-    version = absl::StrCat(DiskTier::kFormatVersion);  // the damage is already reported
+    version = absl::StrCat(DiskTier::kFormatVersion);  // the damage is already in the report
   if (!status.ok() && !status.IsCorruption()) {
     return absl::DataLossError(
         absl::StrCat(dir, ": the format version cannot be read: ", status.ToString()));

@@ -1,10 +1,11 @@
-// PointCount: the restore points of a store's database, and their number in a small file next to
-// the database, so that a start can report how many points damage cost.
+// PointCount: the restore points in a store's database. Their number is also saved in a small file
+// next to the database, so that a start can report how many restore points were lost to damage.
 //
-// DIR/points, little endian, u64 each: points, drops, the machine's boot id, XXH3-64 of these. Each
-// change writes the count without a sync: after a machine crash the count is a hint, used only if
-// damage is found. The number of the last drop is synced before the drop is acknowledged: a
-// database with a lower number would restore dropped points. Thread safe.
+// Format of DIR/points, little endian, u64 each: number of points, number of the last drop, the
+// machine's boot id, XXH3-64 of these. Each change writes the file without a sync, so after a
+// machine crash the count is only a hint, used if damage is found. The number of the last drop is
+// synced before the drop is acknowledged: a database with a smaller number would restore dropped
+// points. Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 #define HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 
@@ -22,7 +23,7 @@
 
 namespace hearth {
 
-using BootId = uint64_t;  // XXH3-64 of the boot id's text
+using BootId = uint64_t;  // XXH3-64 of the text of the machine's boot id
 BootId ThisBoot();
 
 class PointCount {
@@ -31,7 +32,7 @@ class PointCount {
     uint64_t points = 0, drops = 0;
     BootId boot = 0;
   };
-  // Returns zeros if the file is absent or damaged.
+  // Reads the saved file; returns zeros if it is absent or damaged.
   static Noted Read(const std::string& dir);
 
   static absl::StatusOr<std::unique_ptr<PointCount>> Open(const std::string& dir);
@@ -40,15 +41,15 @@ class PointCount {
   PointCount& operator=(const PointCount&) = delete;
 
   Noted noted() const;
-  // Starts with the points that an opening of the database found; the noted number of drops may be
-  // higher.
+  // Starts with the restore points that the opened database contains. The saved drop number may be
+  // higher than `drops`.
   void Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot);
-  // Call after committing points. Points that already count are not counted again; `replaced`
-  // points no longer count.
+  // Call after restore points were committed. Points that are counted already are not counted
+  // again; `replaced` points are no longer counted.
   void Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64_t> replaced = {});
-  // Call before erasing points. Returns the points that were counted.
+  // Call before restore points are erased. Returns those of `numbers` that were counted.
   std::vector<uint64_t> Remove(absl::Span<const uint64_t> numbers);
-  // On stable storage on return.
+  // Saves the number of the last drop, on stable storage on return.
   absl::Status NoteDrops(uint64_t drops);
 
  private:

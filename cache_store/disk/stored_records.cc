@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// First four bytes of each record. On disk: never change a tag.
+// The first four bytes of a record. Never change a tag: tags are stored on disk.
 constexpr uint32_t kObjectTag = 0x344A424F;    // "OBJ4"
 constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4"
 

@@ -1,10 +1,10 @@
-// Offline check of a store's data folder: every manifest, object and slice, and the count of
-// restore points.
+// VerifyDataDir: checks all manifests, objects and slices of a store's data folder, and the saved
+// count of restore points.
 //
-// Reads only, and needs no secret. The folder may be open in a store, but concurrent writes can
-// then show up as problems. Wrong data is read again after a pause, without the page cache: only
-// the same wrong bytes twice in a row are a problem. A result that differs is a misread: a fault of
-// the disk or its cable.
+// Only reads the folder, and needs no secret. A running store may use the folder, but its writes
+// may then appear as problems. Wrong data is read again after a pause, without the page cache. If
+// two reads give the same wrong bytes, it is a problem; otherwise it is a misread, caused by the
+// disk or its cable.
 #ifndef HEARTH_CACHE_STORE_DISK_VERIFY_H_
 #define HEARTH_CACHE_STORE_DISK_VERIFY_H_
 
@@ -23,30 +23,32 @@ class Env;
 namespace hearth {
 
 struct VerifyReport {
-  // Further problems are counted, not named, to limit memory.
+  // Limit of problems that the report describes, to bound memory. Further problems are only
+  // counted.
   static constexpr size_t kMaxNamedProblems = 100;
 
   uint64_t restore_points = 0;
   uint64_t objects = 0;
   uint64_t slices = 0;
   uint64_t slice_bytes = 0;
-  uint64_t unreferenced_objects = 0;  // not a problem: the next start erases them
-  uint64_t missing_points = 0;        // acknowledged but missing: together one problem
+  uint64_t unreferenced_objects = 0;  // not a problem: the next start erases such objects
+  // acknowledged restore points that are missing; together they count as one problem
+  uint64_t missing_points = 0;
   uint64_t problem_count = 0;
   std::vector<std::string> problems;
-  uint64_t misread_count = 0;  // not problems
+  uint64_t misread_count = 0;  // reads that gave wrong data only once; not counted as problems
   std::vector<std::string> misreads;
   bool ok() const { return problem_count == 0; }
 };
 
 struct VerifyOptions {
-  rocksdb::Env* env = nullptr;  // tests: wraps the file system
-  // Tests: replaces the pauses before reading again; null: sleep.
+  rocksdb::Env* env = nullptr;  // for tests: wraps the file system
+  // For tests: replaces the pauses before repeated reads. Null: sleeps.
   std::function<void(absl::Duration)> wait;
 };
 
-// kFailedPrecondition: no such folder, or another format. kUnavailable: each read of the database
-// gives another result. The report lists corruption.
+// Verifies the data folder; the report lists the damage. kFailedPrecondition: the folder does not
+// exist, or has another format. kUnavailable: each read of the database gives another result.
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir,
                                            const VerifyOptions& options = {});
 

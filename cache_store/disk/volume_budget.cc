@@ -11,20 +11,21 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// 1/kFreeDivisor of the room stays free.
+// 1/kFreeDivisor of the usable space stays free.
 constexpr uint64_t kFreeDivisor = 10;
 constexpr uint64_t kMinLogBytes = kMiB;
-// RocksDB's manifest and options, and the small files of the data folder.
+// Space for RocksDB's manifest and options, and for the small files of the data folder.
 constexpr uint64_t kSettingsBytes = kMiB;
-// If the files may use less than the fixed part, this fraction of the files' bytes is stored.
+// If the files may use less than the fixed part (logs, reserve, settings), 1/kMinStoredDivisor of
+// the files' bytes may be stored.
 constexpr uint64_t kMinStoredDivisor = 4;
-// If erases change the free bytes by less than this fraction of all files, the change proves
-// nothing.
+// Erases that shrink the files by less than 1/kSmallPart of the budget do not show whether erasing
+// frees space.
 constexpr uint64_t kSmallPart = 32;
 
-// Lowest limit that Squeeze leaves: RocksDB can write a table of this size into the reserve's room
-// (disk_sizes.h). A volume of any size may need such a low limit, because each table may hold a
-// live byte.
+// Squeeze() does not lower the limit below this: RocksDB can still write a table of this size into
+// the reserved space (disk_sizes.h). Even a large volume may need such a low limit, because each
+// table may contain one live byte.
 constexpr uint64_t kLeastBytes = kReserveBytes / 2;
 
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
@@ -45,9 +46,9 @@ uint64_t LogBytesFor(uint64_t files_bytes) {
 uint64_t StoredBytesFor(uint64_t files_bytes) {
   const uint64_t fixed = kMaxLogs * LogBytesFor(files_bytes) + kReserveBytes + kSettingsBytes;
   const uint64_t rest = Below(files_bytes, fixed);
-  // 16 of 19 parts are stored. The other three parts are for erased bytes whose space is not freed
-  // yet, for erased bytes in files that also hold live bytes, and for files being rewritten
-  // (store_core.cc). On a large volume the first and the third are at most 1 GiB each.
+  // 16/19 of the rest may be stored. 1/19 each is for erased bytes that are not reclaimed yet, for
+  // erased bytes in files with live bytes, and for files that are being rewritten (store_core.cc).
+  // On a large volume, the first and the third part are at most 1 GiB each.
   const uint64_t of_small = rest / 19 * 16, of_large = Below(rest, 2 * kGiB) / 17 * 16;
   return std::max({of_small, of_large, std::min(files_bytes, fixed) / kMinStoredDivisor});
 }
@@ -75,8 +76,8 @@ void VolumeBudget::Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& ro
 void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   const uint64_t measured = std::min(room.FilesBytes(), ample_bytes_);
   highest_free_bytes_ = std::max(highest_free_bytes_, room.free_bytes);
-  // Files may be created and deleted during a measurement: only room that two measurements show
-  // raises the budget.
+  // Raise the budget only by space that two measurements show, because files may be created and
+  // deleted during a measurement.
   const uint64_t raised = std::min(measured, previous_bytes_);
   previous_bytes_ = measured;
   if (measured >= files_bytes_) {
@@ -88,7 +89,7 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
     less_since_ = absl::InfiniteFuture();
     return;
   }
-  if (less_since_ > now) {  // first measurement, or the clock was set back
+  if (less_since_ > now) {  // first measurement with less space, or the clock was set back
     less_since_ = now;
     highest_bytes_ = measured;
   }
@@ -98,8 +99,9 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   Lower(room);
 }
 
-// Does not lower again without a gain: a snapshot keeps erased bytes on the volume, and some file
-// systems report no free bytes while they have no room for their own records.
+// Lowers the budget. If the last lowering freed no space on the volume, does not lower again: a
+// snapshot of the volume may keep erased bytes, or the file system reports no free bytes because it
+// lacks space for its own records.
 void VolumeBudget::Lower(const DiskRoom& room) {
   if (lowered_.has_value()) {
     const uint64_t given_back = Below(lowered_->own_bytes, room.own_bytes);

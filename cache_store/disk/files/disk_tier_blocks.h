@@ -1,11 +1,12 @@
-// Checks blocks that RocksDB parses without verifying them first. Private to disk/.
+// Checks blocks that RocksDB would parse without verifying them. Private to disk/.
 //
-// RocksDB asserts that a block is valid unless it verified the block's checksum. In Debian's build
-// verifying takes as long as the rest of the read. In a table each slice is its own block, and all
-// bytes around the slice are known: its length, one restart at 0, no compression, a full key of our
-// length, sequence number 0. Such a block cannot fail an assertion: a damaged key is not found, and
-// every reader checks a slice's digest. All other blocks, such as blocks of small slices, are read
-// again with their checksum. RocksDB always parses a table's properties before it verifies them.
+// RocksDB asserts that a block is valid, unless it has verified the block's checksum, which in
+// Debian's build takes as long as the rest of a read. In a table of large slices, each slice is a
+// block of its own, and all bytes around the slice are known: its length, one restart point at 0,
+// no compression, a full key, sequence number 0. If these bytes are as expected, no assertion can
+// fail: a damaged key is not found, and each reader verifies the digest of a slice. All other
+// blocks are read again with their checksum. RocksDB always parses a table's properties before
+// verifying them, so they are checked here, too.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 
@@ -17,7 +18,7 @@
 
 namespace hearth {
 
-// While an object of this class exists, its thread may read only slice blocks of tables; other
+// While an object of this class exists, its thread may only read blocks of large slices; other
 // reads are refused.
 class OnlySliceBlocks {
  public:
@@ -32,7 +33,7 @@ class OnlySliceBlocks {
   }
 };
 
-// Returns whether `read`, a block with its trailer, is a slice block.
+// Returns whether `read` (a block with its trailer) is a valid block of one large slice.
 inline bool IsSliceBlock(const rocksdb::Slice& read) {
   constexpr size_t kKeyBytes = 12, kFooterBytes = 8, kRestartBytes = 8, kTrailerBytes = 5;
   constexpr size_t kAround = kKeyBytes + kFooterBytes + kRestartBytes + kTrailerBytes;
@@ -40,7 +41,7 @@ inline bool IsSliceBlock(const rocksdb::Slice& read) {
   if (read.size() < kAround + kMaxHeaderBytes) return false;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(read.data());
   if (bytes[0] != 0 || bytes[1] != kKeyBytes + kFooterBytes)
-    return false;  // shared and unshared key bytes
+    return false;  // wrong lengths of shared and unshared key bytes
   uint64_t value_bytes = 0;
   size_t at = 2;
   for (int shift = 0; shift < 35; shift += 7) {
@@ -57,10 +58,10 @@ inline bool IsSliceBlock(const rocksdb::Slice& read) {
          std::memcmp(trailer - kRestartBytes, kOneRestart, kRestartBytes) == 0 && trailer[0] == 0;
 }
 
-// Returns whether `read` is a table's properties with a damaged index type: RocksDB would assert on
-// the index.
+// Returns whether `read` is the properties block of a table with a damaged index type, on which
+// RocksDB would assert.
 inline bool IsWrongProperties(const rocksdb::Slice& read) {
-  constexpr char kFirstName[] = "rocksdb.";  // follows three lengths
+  constexpr char kFirstName[] = "rocksdb.";  // the first key, after three length bytes
   constexpr size_t kNameBytes = sizeof(kFirstName) - 1, kNameAt = 3, kTrailerBytes = 5;
   if (read.size() < kNameAt + kNameBytes + kTrailerBytes) return false;
   return std::memcmp(read.data() + kNameAt, kFirstName, kNameBytes) == 0 &&

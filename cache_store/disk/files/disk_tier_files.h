@@ -1,22 +1,20 @@
-// RocksFileSystem: the file system under the database. Keeps table files that RocksDB gave up, and
-// marks every failed write as retryable. Private to disk/.
+// RocksFileSystem: the file system that RocksDB uses. It keeps table files that RocksDB wants to
+// delete too early, and marks each failed write as retryable. Private to disk/.
 //
-// Linking a table into the database ends with a record in RocksDB's own manifest. If writing or
-// syncing that record fails, RocksDB deletes the file, although the record may be on disk: the
-// missing file would then prevent opening the database. So a file that is being linked is not
-// deleted until the link is known to have worked. The next start deletes unneeded files, as any
-// file that the manifest does not name.
+// RocksDB links a table by a record in its manifest. If writing or syncing this record fails,
+// RocksDB deletes the table file, although the record may be on disk; the database could then not
+// be opened. So a file that is being linked is not deleted before the link is known to have
+// succeeded. The next start deletes files that the manifest does not contain.
 //
-// On a full disk RocksDB waits for room by itself, gives up if its first attempt fails, and cannot
-// be resumed afterwards. With a retryable error disk_tier.cc decides instead.
+// On a full disk, RocksDB waits for space by itself, gives up if its first attempt fails, and
+// cannot be resumed afterwards. If the error is retryable, disk_tier.cc decides instead.
 //
-// Logs, the manifest and CURRENT are read until two reads agree: everything after a misread byte
-// would be lost permanently.
+// Logs, the manifest and CURRENT are read until two reads agree, because RocksDB would permanently
+// lose everything after a misread byte.
 //
-// New tables, in kTablesFolder, are written without the page cache if the file system supports it:
-// a table is seldom read soon, because RAM has its slices, and copying it into new pages would be
-// the most expensive part of a publish. RocksDB's reads before the link bypass the page cache as
-// well. Thread safe.
+// New tables (in kTablesFolder) are written and checked without the page cache if the file system
+// supports it: a table is seldom read soon, because RAM has its slices, and copying it to the page
+// cache would be the most expensive part of a publish. Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 
@@ -43,7 +41,7 @@
 
 namespace hearth {
 
-// Returns the same write error, marked as retryable.
+// Returns the write error, marked as retryable.
 inline rocksdb::IOStatus Retryable(const rocksdb::IOStatus& status) {
   if (!status.IsIOError()) return status;
   rocksdb::IOStatus plain = rocksdb::IOStatus::IOError(status.ToString());
@@ -51,16 +49,16 @@ inline rocksdb::IOStatus Retryable(const rocksdb::IOStatus& status) {
   return plain;
 }
 
-// A file that refuses writes after a failed write: data after a partial record could not be read. A
-// log that could not be created is created by its first write: if creation fails while RocksDB 7.8
-// changes logs, RocksDB completes half of the change and asserts when it repeats that half.
+// A file that refuses writes after a failed write, because data after a partial record could not be
+// read. If a log could not be created, its first write creates it: if the creation of a log fails,
+// RocksDB 7.8 completes half of the change of logs, and asserts when it repeats this half.
 class RetryableFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
   using File = std::unique_ptr<rocksdb::FSWritableFile>;
   using Make = std::function<rocksdb::IOStatus(File*)>;
-  // `file`: null if it could not be created.
+  // `file`: null if the file could not be created.
   explicit RetryableFile(File file, Make make = nullptr)
       : file_(std::move(file)), make_(std::move(make)) {}
 
@@ -72,7 +70,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
                            const rocksdb::DataVerificationInfo&, Context* dbg) override {
     return Append(data, options, dbg);
   }
-  // Files without the page cache are written only this way.
+  // RocksDB writes files that bypass the page cache only with this method.
   rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
                                      const Options& options, Context* dbg) override {
     return Write([&] { return file_->PositionedAppend(data, offset, options, dbg); });
@@ -86,7 +84,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
   size_t GetRequiredBufferAlignment() const override {
     return file_ == nullptr ? rocksdb::kDefaultPageSize : file_->GetRequiredBufferAlignment();
   }
-  // Without a file there is nothing to truncate.
+  // If the file was not created yet, there is nothing to truncate.
   rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
     return file_ == nullptr ? rocksdb::IOStatus::OK()
                             : Retryable(file_->Truncate(size, options, dbg));
@@ -121,8 +119,8 @@ class RetryableFile : public rocksdb::FSWritableFile {
   bool has_failed_ = false;
 };
 
-// A new table needs no sync here: RocksDB's ingestion syncs the file under its new name before the
-// manifest names it.
+// A new table file. It is not synced here: RocksDB syncs the file under its final name before the
+// manifest contains it.
 class NewTableFile : public RetryableFile {
  public:
   using RetryableFile::RetryableFile;
@@ -130,13 +128,13 @@ class NewTableFile : public RetryableFile {
   rocksdb::IOStatus Fsync(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
 };
 
-// Folder of new tables, inside the data folder.
+// Folder of new table files in the data folder.
 inline constexpr char kTablesFolder[] = "/tables.tmp";
 inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
 
-// Blocks read from a new table. RocksDB 7.8 reads the first and last block of a table before
-// linking it and asserts that both are intact. disk_tier_tables.cc reads and checks these blocks
-// first, and RocksDB then gets the checked bytes.
+// Blocks that were read from a new table. Before RocksDB 7.8 links a table, it reads the table's
+// first and last block, and asserts that they are intact. So disk_tier_tables.cc reads and checks
+// these blocks first, and RocksDB gets the checked bytes.
 struct NewTableReads {
   absl::Mutex mu;
   std::map<std::pair<uint64_t, size_t>, std::string> blocks ABSL_GUARDED_BY(mu);
@@ -172,19 +170,19 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
   const std::shared_ptr<NewTableReads> reads_;
 };
 
-// Files that an opening reads once from the beginning. Everything after a misread byte is lost, so
-// they are read until two reads agree.
+// Returns whether RocksDB reads this file once, from the beginning, when it opens a database. Such
+// files are read until two reads agree, because RocksDB loses everything after a misread byte.
 inline bool IsReadOnce(absl::string_view path) {
   const absl::string_view name = path.substr(path.rfind('/') + 1);
   return absl::EndsWith(name, ".log") || absl::StartsWith(name, "MANIFEST-") || name == "CURRENT";
 }
 inline constexpr absl::string_view kReadsDifferently = " gives different bytes on each read";
 
-// A file whose bytes were read before.
+// A file whose bytes are already in memory.
 class ReadFile : public rocksdb::FSSequentialFile {
  public:
   explicit ReadFile(std::string bytes) : bytes_(std::move(bytes)) {}
-  // Appends the rest of a file.
+  // Reads the rest of a file and appends it to `*bytes`.
   static rocksdb::IOStatus ReadAll(rocksdb::FSSequentialFile* file, std::string* bytes) {
     constexpr size_t kAtOnce = size_t{1} << 20;
     std::string buffer(kAtOnce, '\0');
@@ -221,19 +219,19 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       : FileSystemWrapper(std::move(target)) {}
   const char* Name() const override { return "RocksFileSystem"; }
 
-  // Notes that the links since the last call worked.
+  // Call after RocksDB has linked tables successfully: their files may be deleted from now on.
   void Linked() {
     absl::MutexLock lock(&mu_);
     linking_.clear();
   }
-  // Notes that the links may have failed: their files stay.
+  // Call if linking tables may have failed: their files are kept.
   void MayBeLinked() {
     absl::MutexLock lock(&mu_);
     kept_.merge(linking_);
     linking_.clear();
   }
 
-  // Forgets a new table that was linked or discarded.
+  // Forgets the blocks of a new table, which was linked or discarded.
   void Forget(const std::string& path) {
     absl::MutexLock lock(&mu_);
     new_tables_.erase(path);
@@ -275,7 +273,8 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     }
     if (status.ok()) status = ReadFile::ReadAll(out->get(), &again);
     if (!status.ok()) return status;
-    const size_t common = std::min(bytes.size(), again.size());  // the file may grow meanwhile
+    // the file may have grown between the reads
+    const size_t common = std::min(bytes.size(), again.size());
     if (std::memcmp(bytes.data(), again.data(), common) != 0) {
       return rocksdb::IOStatus::IOError(absl::StrCat(
           path, kReadsDifferently, ": digest ", absl::Hex(SliceDigest(bytes.data(), common)),

@@ -11,12 +11,12 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
 constexpr uint32_t kMaxPause = 1023;
-// Free bytes that must remain next to the file.
+// The reserve file is written only if this many bytes stay free.
 constexpr uint64_t kAmpleBytes = 4 * kReserveBytes;
 
 std::string PathOf(const std::string& dir) { return dir + "/reserve"; }
 
-// Random bytes: some file systems reserve no space for zeros.
+// Returns random bytes, because some file systems allocate no space for zeros.
 std::string Noise() {
   std::mt19937_64 random(1);
   std::string noise(kPieceBytes, '\0');
@@ -59,9 +59,9 @@ bool Reserve::MakeWhole() {
     status = file->Append(rocksdb::Slice(noise.data(), piece), kPlain, nullptr);
     bytes += piece;
   }
-  // A partial file is better than none. Sync it so that it survives a machine crash: at the next
-  // start other programs may have filled the disk. An existing file may come from a killed process
-  // or a failed attempt, before its sync.
+  // Keep and sync a partial file: it is better than none, and must survive a machine crash, because
+  // at the next start other programs may have filled the disk. An existing file may not have been
+  // synced yet by a killed process or a failed attempt.
   const rocksdb::IOStatus synced = file->Sync(kPlain, nullptr);
   const rocksdb::IOStatus closed = file->Close(kPlain, nullptr);
   const bool is_named = SyncFolder(files_, dir_).ok();

@@ -1,9 +1,10 @@
-// Reserve: a file that reserves space for a start on a full disk. Private to disk/.
+// Reserve: a file that reserves disk space, so that the store can start on a full disk. Private to
+// disk/.
 //
-// RocksDB writes a new manifest, options and log whenever it opens a database: without space a
-// store that could still serve would not start. A file of the data folder reserves this space. A
-// start without space deletes the file and retries; when there is space again, the file is made
-// again. Thread safety: all methods from any thread. The file system outlives this object.
+// When RocksDB opens a database, it writes a new manifest, options file and log. If a start finds
+// no space for them, it deletes the reserve file and tries again. When there is space again, the
+// reserve file is created again. Thread safety: all methods from any thread. The file system
+// outlives this object.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 
@@ -24,15 +25,15 @@ class Reserve {
  public:
   Reserve(rocksdb::FileSystem* files, std::string dir) : files_(files), dir_(std::move(dir)) {}
 
-  // Makes the file, as large as possible.
+  // Creates the reserve file, as large as free space allows.
   void MakeFile();
-  // Deletes the file. Returns false if it was absent.
+  // Deletes the reserve file. Returns false if it was absent.
   bool GiveUp();
-  // Instead of MakeFile(): a later NoteWrite() makes the file.
+  // Lets a later NoteWrite() create the reserve file.
   void MakeLater() { is_whole_.store(false); }
-  // Call after writes: completes the file when there is ample space, so that the file does not
-  // cause other writes to fail. If that fails, as under a quota, retries after increasingly many
-  // writes.
+  // Call after each write. Completes the reserve file when ample space is free, so that the file
+  // does not make other writes fail. If that fails (for example because of a quota), tries again
+  // after more and more writes.
   void NoteWrite();
   bool is_whole() const { return is_whole_.load(); }
 
@@ -42,9 +43,10 @@ class Reserve {
 
   rocksdb::FileSystem* const files_;
   const std::string dir_;
-  absl::Mutex mu_;  // held while the file is made
+  absl::Mutex mu_;  // held while the reserve file is written
   std::atomic<bool> is_whole_{true};
-  std::atomic<uint32_t> pause_{0}, waited_{0};  // writes to wait, writes waited
+  // number of writes to wait for, and writes since the last attempt
+  std::atomic<uint32_t> pause_{0}, waited_{0};
 };
 
 }  // namespace hearth

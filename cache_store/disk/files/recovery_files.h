@@ -1,14 +1,14 @@
-// RecoveryFileSystem: the file system under a database during a repair. Private to disk/.
+// RecoveryFileSystem: the file system of a database that is being repaired. Private to disk/.
 //
-// Without paranoid checks RocksDB skips an unreadable log, and best-efforts recovery skips
-// unreadable tables: on a disk that misreads briefly, they would be lost permanently. So between
-// Begin() and End() every table read is done twice, the second time without the page cache.
-// (disk_tier_files.h reads logs, the manifest and CURRENT twice.) After the first read that differs
-// or fails, no file can be opened for writing, renamed or deleted: opening fails and the database
-// is unchanged, because RocksDB changes it by a new manifest that it renames last.
+// During a repair, RocksDB skips unreadable logs and tables: on a disk that misreads for a short
+// time, they would be lost permanently. So between Begin() and End(), each read of a table is done
+// twice, the second time without the page cache (disk_tier_files.h does this for logs, the manifest
+// and CURRENT). After the first read that fails or differs, no file can be opened for writing,
+// renamed or deleted. The opening then fails and leaves the database unchanged, because RocksDB's
+// last step is to rename its new manifest.
 //
-// Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes on
-// which two reads agreed.
+// Thread safe. Invariant: if failure() is empty when the opening ends, two reads agreed on all
+// bytes that RocksDB read.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_RECOVERY_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_RECOVERY_FILES_H_
 
@@ -28,7 +28,7 @@
 
 namespace hearth {
 
-// State shared by the file system and its files. Thread safe.
+// State that the file system and its open files share. Thread safe.
 class RecoveryReads {
  public:
   void Begin() {
@@ -37,11 +37,11 @@ class RecoveryReads {
     active_.store(true);
   }
   void End() { active_.store(false); }
-  // From now on the first failure exits this process, because RocksDB may crash or hang after it.
+  // Makes the first failed read exit this process, because RocksDB may crash or hang after it.
   void ExitAtFailure(int code) { exit_code_.store(code); }
   bool is_active() const { return active_.load(); }
-  // Returns `status`. Notes an error unless it says that a file is absent, which a damaged database
-  // may cause.
+  // Returns `status`, and records it if it is an error. An absent file is not recorded, because a
+  // damaged database may lack files.
   rocksdb::IOStatus Checked(absl::string_view path, rocksdb::IOStatus status) {
     if (is_active() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
       Note(absl::StrCat(path, ": ", status.ToString()));
@@ -57,7 +57,8 @@ class RecoveryReads {
     absl::MutexLock lock(&mu_);
     return failure_;
   }
-  // Calls change(), which changes the disk, unless a read failed since Begin().
+  // Calls change(), which changes the disk; returns an error instead if a read failed since
+  // Begin().
   template <typename Change>
   rocksdb::IOStatus Allow(const Change& change) const {
     const std::string failed = is_active() ? failure() : "";
@@ -68,7 +69,7 @@ class RecoveryReads {
 
  private:
   std::atomic<bool> active_{false};
-  std::atomic<int> exit_code_{0};  // 0: continue
+  std::atomic<int> exit_code_{0};  // exit code for the first failed read; 0: do not exit
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
 };
@@ -86,8 +87,8 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
                          rocksdb::IODebugContext* dbg) const override {
     rocksdb::IOStatus status = target()->Read(offset, bytes, options, result, scratch, dbg);
     if (!reads_->is_active()) return status;
-    // disk_tier_blocks.h rejects a table's properties by their first bytes, which may be misread,
-    // too.
+    // Repeat a rejected read, too: disk_tier_blocks.h rejects a table's properties by their first
+    // bytes, which may be misread.
     std::string buffer(bytes, '\0');
     rocksdb::Slice again;
     target()->InvalidateCache(0, 0).PermitUncheckedError();
@@ -101,7 +102,8 @@ class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
   rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count,
                               const rocksdb::IOOptions& options,
                               rocksdb::IODebugContext* dbg) override {
-    return FSRandomAccessFile::MultiRead(requests, count, options, dbg);  // calls Read
+    // the base class calls Read for each request
+    return FSRandomAccessFile::MultiRead(requests, count, options, dbg);
   }
 
  private:
@@ -117,11 +119,11 @@ class RecoveryFileSystem : public rocksdb::FileSystemWrapper {
       : FileSystemWrapper(std::move(target)), reads_(std::make_shared<RecoveryReads>()) {}
   const char* Name() const override { return "RecoveryFileSystem"; }
 
-  // Forgets earlier failures.
+  // Begins the repair: from now on, reads are done twice. Forgets earlier failures.
   void Begin() { reads_->Begin(); }
-  // From now on files are read once and may be changed.
+  // Ends the repair: from now on, files are read once and may be changed.
   void End() { reads_->End(); }
-  // Returns the first read since Begin() that differed or failed; empty: none.
+  // Returns a description of the first read since Begin() that failed or differed; empty: none.
   std::string failure() const { return reads_->failure(); }
   void ExitAtFailure(int code) const { reads_->ExitAtFailure(code); }
 

@@ -1,5 +1,5 @@
-// Converts RocksDB's statuses to absl::Status; helpers for its file system. Private to disk/: no
-// RocksDB error leaves disk/.
+// Converts RocksDB's errors to absl::Status, and has helpers for its file system. Private to disk/:
+// no RocksDB type leaves disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 
@@ -15,15 +15,16 @@
 
 namespace hearth {
 
-// `what` names the failed operation in the message.
+// Converts an error; `what` names the failed operation in the message.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 inline const rocksdb::IOOptions kPlain;
 
-// Mode of the folders that a store makes in its data folder; they contain prompts.
+// Access mode of the folders that a store creates in its data folder. Only the owner has access,
+// because the folders contain prompts.
 inline constexpr mode_t kPrivateFolder = S_IRWXU;
 
-// Syncs the folder, so that its file names are on stable storage.
+// Syncs the folder, so that new file names in it survive a crash.
 inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {
   std::unique_ptr<rocksdb::FSDirectory> names;
   const rocksdb::IOStatus opened = files->NewDirectory(folder, kPlain, &names, nullptr);
