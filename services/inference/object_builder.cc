@@ -17,8 +17,9 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
                                                     std::vector<Announced> announced) {
   const std::vector<ObjectId> needed = NeededObjects(layout, boundary);
   if (needed.size() != announced.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("plan: ", announced.size(), " objects; ",
-                                                      boundary, " tokens need ", needed.size()));
+    return absl::FailedPreconditionError(absl::StrCat("plan: ", announced.size(),
+                                                      " objects; a prefix of ", boundary,
+                                                      " tokens needs ", needed.size()));
   }
   ObjectBuilder builder(layout);
   builder.slots_.reserve(needed.size());
@@ -62,15 +63,16 @@ absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t
   Slot& slot = slots_[piece.object];
   const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], piece.layer);
   if (slice < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("slice: layer ", piece.layer, " is not in object ", piece.object));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "slice: layer ", piece.layer, " is not one of the layers of object ", piece.object));
   }
   const size_t slice_bytes = *whole;
   const uint64_t filled = slot.filled_bytes[slice];
   if (piece.offset != filled || bytes == 0 || bytes > slice_bytes - filled) {
     return absl::FailedPreconditionError(
-        absl::StrCat("slice: object ", piece.object, " layer ", piece.layer, " got [", piece.offset,
-                     ", +", bytes, ") after ", filled, " of ", slice_bytes, " bytes"));
+        absl::StrCat("slice: object ", piece.object, " layer ", piece.layer,
+                     " must continue at its next byte; got [", piece.offset, ", +", bytes,
+                     ") after ", filled, " of ", slice_bytes, " bytes"));
   }
   placed_ = &slot;
   placed_slice_ = static_cast<size_t>(slice);

@@ -99,7 +99,7 @@ absl::Status Differs(const char* field, const Ours& ours, const Theirs& theirs) 
 
 absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& segment) {
   if (segment.layout().device.has_value()) {
-    return absl::FailedPreconditionError("plan: host slices refer to a device segment");
+    return absl::FailedPreconditionError("plan: slices in RAM refer to a segment in device memory");
   }
   const int slices = shared.objects_size();
   if (shared.layers_size() == slices && shared.offsets_size() == slices &&
@@ -114,7 +114,7 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("plan: segment.id has ", offer.id().size(), " bytes"));
+        absl::StrCat("plan: segment.id must be a whole id; got ", offer.id().size(), " bytes"));
   }
   std::copy(offer.id().begin(), offer.id().end(), id.begin());
   return client->MapOffered(offer.socket(), id);
@@ -584,7 +584,7 @@ bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
   v1::QuarantineResponse response;
   const absl::Status status =
       FromGrpcStatus(stub_->Quarantine(active.context(), request, &response));
-  Log(LogLevel::kWarning, "audit: the store has other bytes than this worker computes",
+  Log(LogLevel::kWarning, "audit: the store's bytes differ from what this worker computes",
       {{"tenant", prefix.tenant},
        {"tokens", prefix.token_ids.size()},
        {"objects", objects.size()},

@@ -31,15 +31,16 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
   std::vector<MetricSample> samples = {
       MetricSample::Gauge("hearth_worker_running_requests", "Sequences that hold a KV cache.",
                           stats.running),
-      MetricSample::Gauge("hearth_worker_queued_requests", "Requests that wait for a place to run.",
+      MetricSample::Gauge("hearth_worker_queued_requests", "Requests that wait in the queue.",
                           stats.queued),
       MetricSample::Gauge("hearth_worker_pool_bytes",
                           "Bytes of prefixes kept in the worker's pool.", stats.pool_bytes),
-      MetricSample::Gauge(
-          "hearth_worker_kv_bytes",
-          "Bytes of keys and values of running requests, with shared ones; class invariant.",
-          stats.kv_used_bytes),
-      MetricSample::Gauge("hearth_worker_staged_bytes", "Bytes that wait to be published.",
+      MetricSample::Gauge("hearth_worker_kv_bytes",
+                          "Bytes of keys and values of running requests, including blocks that "
+                          "requests share. Only for exactness class invariant.",
+                          stats.kv_used_bytes),
+      MetricSample::Gauge("hearth_worker_staged_bytes",
+                          "Bytes of prefixes that wait to be published to the store.",
                           stats.staged_bytes),
   };
   for (const auto& [name, value] : stats.counters) {
@@ -69,7 +70,8 @@ std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
                           "KV bytes published to the store.", counts.bytes_published),
   };
   AddCounts("hearth_worker_store_fetches_total",
-            "Fetches from the store, by outcome; unless it is hit, the worker computes instead.",
+            "Fetches from the store, by outcome. After any outcome except hit, the worker computes "
+            "the prefix.",
             "outcome", counts.fetches, &samples);
   AddCounts("hearth_worker_store_shared_fallbacks_total",
             "Fetches that could not use shared memory and used the network, by reason.", "reason",

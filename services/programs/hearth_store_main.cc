@@ -68,7 +68,7 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                "together at most half of --host-bytes)");
   set.AddBytes("gpu-bytes", &flags->gpu_bytes,
                "Memory of CUDA device 0 for copies of entries, read by workers of this host that "
-               "compute on it; 0: none");
+               "compute on this device; 0: no gpu tier");
   set.AddBytes("disk-bytes", &flags->store.disk_bytes,
                "Disk space for keys and values; lowered if the volume has less room");
   set.AddBytes(
@@ -101,7 +101,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddDuration("scrub-period", &flags->store.scrub.period,
                   "Minimum time from one full scrub of the disk to the next");
   set.AddText("secret-file", &flags->store.secret_file,
-              "File with the secret of the keys; empty: created once in the data folder");
+              "File with the secret from which keys of prefixes are computed; empty: created once "
+              "in the data folder");
   AddSharedFlags(&set, &flags->shared);
   return set.Parse(argc, argv, exit_code);
 }

@@ -105,13 +105,14 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "Tokens per chunk, a power of two from 16 to 1024; must be equal on all workers of a store");
   set->AddChoice(
       "exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
-      "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits with the "
-      "cache as without, shared by equal machines; portable: equal within rounding, shared by all; "
-      "auto: invariant on a CPU that supports it, else exact. On cuda, invariant needs a bfloat16 "
-      "checkpoint and computes in float32, and auto is exact");
+      "Exactness class: how equal answers are, and who shares prefixes. invariant: bits depend "
+      "only on the tokens, prefixes shared by all CPUs; exact: same bits with the cache as "
+      "without, prefixes shared by equal machines; portable: equal within rounding, prefixes "
+      "shared by all machines; auto: invariant on a CPU that supports it, else exact. On cuda, "
+      "invariant needs a bfloat16 checkpoint and computes in float32, and auto is exact");
   AddInvariantFlags(set, engine);
   set->AddText("kv-cache", &engine->kv.cache,
-               "KV cache strategy of requests that set none. dynamic; static: all memory is "
+               "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
                "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
                "answers; offloaded: same as dynamic; offloaded_static: same as static; empty: from "
                "the model's generation_config.json, else dynamic");
@@ -133,14 +134,14 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddUint("max-running", &engine->max_running,
                "Most requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
-               "Most tokens of a step while requests decode (class invariant). Fewer: less time "
+               "Most tokens per step while requests decode (class invariant). Fewer: less time "
                "between two tokens of an answer; more: prompts finish sooner; 0: one chunk");
   set->AddUint(
       "speculate", &engine->speculate,
-      "Tokens to guess from the text and verify in one step, at most 15, for requests that set "
-      "none (class invariant). Same answers, fewer steps if the text repeats; 0: none");
+      "Tokens to guess from the text and verify in one step, at most 15, for requests that do not "
+      "set a number (class invariant). Same answers, fewer steps if the text repeats; 0: none");
   set->AddUint("max-queue", &engine->max_queued,
-               "Most waiting requests; requests over the limit are refused");
+               "Maximum number of waiting requests; further requests are refused");
   set->AddBytes(
       "staging-bytes", &engine->memory.staging_bytes,
       "Memory for prefixes that wait to be published; 0: two tails of the model, at least 1 GiB");
@@ -156,10 +157,10 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                    "Maximum time that other workers wait for a prefix that this worker computes; "
                    "0s: they do not wait");
   set->AddUint("compute-min-tokens", &engine->cache.compute.min_tokens,
-               "Compute shorter prefixes without asking whether another worker computes them");
+               "Shorter prefixes are computed without asking whether another worker computes them");
   set->AddShare("audit-rate", &engine->cache.audit_rate,
-                "Share (0 to 1) of the restored prefixes that an idle worker computes again; wrong "
-                "ones are quarantined in the store");
+                "Fraction (0 to 1) of restored prefixes that an idle worker computes again to "
+                "check them; wrong prefixes are quarantined in the store");
   set->AddDuration("publish-timeout", &engine->cache.publish_timeout, "Time limit of a publish");
   set->AddText("digest-cache", &engine->digest_cache_dir,
                "Folder of cached weight digests; empty: compute them at each start");

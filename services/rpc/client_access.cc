@@ -143,7 +143,8 @@ std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
   }
   if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
       says("alert protocol version") || says("packet length too long")) {
-    return absl::StrCat("the server does not use TLS; leave out ", flag, ", or give it --tls-cert");
+    return absl::StrCat("the server does not use TLS; leave out ", flag,
+                        ", or start the server with --tls-cert");
   }
   if (says("certificate verify failed")) {
     return absl::StrCat("the server's certificate was not signed by the authority in ", flag,

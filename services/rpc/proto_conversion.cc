@@ -50,7 +50,7 @@ absl::StatusOr<Durability> FromProto(v1::Durability durability) {
 absl::StatusOr<LayerGroup> FromProto(v1::LayerGroup group) {
   if (!v1::LayerGroup_IsValid(group)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("objects.group: ", static_cast<int>(group), " is unknown"));
+        absl::StrCat("objects.group: must be a known layer group; got ", static_cast<int>(group)));
   }
   return static_cast<LayerGroup>(group);
 }
@@ -77,7 +77,8 @@ void ToProto(const Fingerprint& fingerprint, v1::Fingerprint* out) {
 
 absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto) {
   if (proto.fields_size() == 0) {
-    return absl::InvalidArgumentError("fingerprint.fields: missing; send the readable fields");
+    return absl::InvalidArgumentError(
+        "fingerprint.fields: must not be empty; send the readable fields");
   }
   if (static_cast<size_t>(proto.fields_size()) > kMaxFingerprintFields) {
     return absl::InvalidArgumentError(absl::StrCat("fingerprint.fields: must have at most ",

@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
   segment->mapping_ = static_cast<const std::byte*>(mapping);
   if (import != nullptr) {
     if (!layout->device.has_value()) {
-      return absl::FailedPreconditionError("shared memory: not a device's segment");
+      return absl::FailedPreconditionError("shared memory: the segment is not in device memory");
     }
     auto memory = import(*layout->device);
     if (!memory.ok()) return memory.status();
@@ -105,7 +105,8 @@ absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentI
       return absl::UnavailableError("shared memory: the socket belongs to another store");
     }
     stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
-    if (!stop_.valid()) return absl::UnavailableError("shared memory: out of file descriptors");
+    if (!stop_.valid())
+      return absl::UnavailableError("shared memory: this process has no free file descriptor");
     connection_ = *std::move(connection);
     {
       absl::MutexLock lock(&mu_);

@@ -201,9 +201,9 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
             "One line per event. text: key=value; json: a JSON object");
   AddDuration("drain-timeout", &flags->drain_timeout,
               "Maximum time for running requests to finish after SIGTERM");
-  AddUint(
-      "max-connections", &flags->max_connections,
-      "Most open TCP connections; a connection over the limit replaces an idle one, or is closed");
+  AddUint("max-connections", &flags->max_connections,
+          "Maximum number of open TCP connections; a connection over the limit replaces an idle "
+          "one, or is closed");
   AddBytes("unfinished-bytes", &flags->unfinished_bytes,
            "Memory for partially received requests, all connections together (the HTTP port has "
            "the same amount again); connections over the limit are closed");

@@ -89,7 +89,7 @@ struct JsonNodes {
       uint64_t end;
     };
   };
-  static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
+  static_assert(sizeof(Node) == 16, "json_reader.h gives the memory for this size of a node");
 
   MappedVector<Node> nodes;
   // a vector and not a string, because a string may reserve twice its size
@@ -322,9 +322,9 @@ bool NodeBuilder::AddText(const Text& value) {
 
 bool NodeBuilder::Open(NodeType type) {
   if (open_.size() >= limits_.depth) {
-    status_ = absl::InvalidArgumentError(absl::StrCat(made_->name, ": must be nested at most ",
-                                                      limits_.depth, " deep; it is deeper at byte ",
-                                                      reached_ - begin_));
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat(made_->name, ": must have at most ", limits_.depth,
+                     " nested levels; got more at byte ", reached_ - begin_));
     return false;
   }
   if (!AddValue(type)) return false;
@@ -335,7 +335,7 @@ bool NodeBuilder::Open(NodeType type) {
 
 bool NodeBuilder::key(const Text& value) {
   if (made_->nodes[open_.back()].size >= limits_.keys) {
-    return Fail(absl::StrCat("must have at most ", limits_.keys, " keys; there are more"));
+    return Fail(absl::StrCat("must have at most ", limits_.keys, " keys; got more"));
   }
   ++made_->nodes[open_.back()].size;
   return AddNode(NodeType::kString) && AddText(value);

@@ -24,7 +24,8 @@ LogFormat log_format = LogFormat::kText;
 
 const char* LevelName(LogLevel level) {
   constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
-  static_assert(std::size(kNames) == static_cast<size_t>(LogLevel::kError) + 1, "one name a level");
+  static_assert(std::size(kNames) == static_cast<size_t>(LogLevel::kError) + 1,
+                "each level needs a name");
   return kNames[static_cast<int>(level)];
 }
 

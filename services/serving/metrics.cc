@@ -84,10 +84,11 @@ Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
                      .Name(prefix + "_rpc_seconds")
                      .Help("Duration of finished RPCs, by method and status code.")
                      .Register(rep_->registry);
-  rep_->generations = &prometheus::BuildHistogram()
-                           .Name(prefix + "_generation_seconds")
-                           .Help("Duration by part: queue, fetch, prefill, ttft, total.")
-                           .Register(rep_->registry);
+  rep_->generations =
+      &prometheus::BuildHistogram()
+           .Name(prefix + "_generation_seconds")
+           .Help("Duration of a generation, by part: queue, fetch, prefill, ttft, total.")
+           .Register(rep_->registry);
 }
 
 Metrics::~Metrics() = default;

@@ -55,7 +55,8 @@ absl::Status QuarantineObjects(TieredStore* store, const Identity& caller,
   for (std::string& publisher : result->publishers) {
     if (publisher.empty()) publisher = "unknown (published before this start)";
   }
-  Log(LogLevel::kWarning, "quarantined: an audit found other bytes than the worker computes",
+  Log(LogLevel::kWarning,
+      "quarantined: an audit found bytes that differ from what the worker computes",
       {{"tenant", query->tenant},
        {"objects", result->objects},
        {"tokens", query->token_ids.size()},
@@ -120,7 +121,8 @@ grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes
   const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
                             FairPool::Job job) -> absl::Status {
     if (!caller.sees_all()) {
-      return absl::PermissionDeniedError("quarantine: for workers and administrators; use drop");
+      return absl::PermissionDeniedError(
+          "quarantine: only workers and administrators may call it; a tenant can use drop");
     }
     return lookups_.SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };

@@ -110,8 +110,8 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
   if (!flags.is_on()) return CheckUnused(flags);
   if (secret_file.empty()) {
     return Refuse(
-        "--shared needs --secret-file, the same file at all stores: with a secret of its own, a "
-        "store cannot find entries of the others");
+        "--shared needs --secret-file, the same file at all stores: stores with different secrets "
+        "cannot find entries of each other");
   }
   if (absl::Status status = flags.options.Validate(); !status.ok()) {
     // The message is "FIELD: ...", such as "fetch_budget: ...".

@@ -39,8 +39,9 @@ SliceAssembler::SliceAssembler(const PublishSpec& spec, const KvLayout& layout,
 
 absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const SliceHeader& piece) const {
   if (piece.object >= objects_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "slice.object: ", piece.object, "; begin announced ", objects_.size(), " objects"));
+    return absl::InvalidArgumentError(absl::StrCat("slice.object: ", piece.object,
+                                                   " is not an object of begin, which has ",
+                                                   objects_.size(), " objects"));
   }
   if (!needed_[piece.object]) {
     return absl::InvalidArgumentError(
@@ -69,7 +70,7 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
     open_bytes_ = *whole;
     placed_bytes_ = 0;
   } else if (piece.object != open_.object || piece.layer != open_.layer) {
-    return absl::InvalidArgumentError(absl::StrCat("slice: object ", piece.object, " layer ",
+    return absl::InvalidArgumentError(absl::StrCat("slice: got object ", piece.object, " layer ",
                                                    piece.layer, " before object ", open_.object,
                                                    " layer ", open_.layer, " was complete"));
   }

@@ -51,8 +51,9 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identi
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller) {
   if (absl::Status status = CheckTokens(proto.prefix()); !status.ok()) return status;
   if (proto.boundaries_size() > kMaxBoundaries) {
-    return absl::InvalidArgumentError(absl::StrCat("boundaries: must have at most ", kMaxBoundaries,
-                                                   "; got ", proto.boundaries_size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("boundaries: the number of boundaries must be at most ", kMaxBoundaries,
+                     "; got ", proto.boundaries_size()));
   }
   absl::StatusOr<Fingerprint> fingerprint = FromProto(proto.prefix().fingerprint());
   if (!fingerprint.ok()) return fingerprint.status();

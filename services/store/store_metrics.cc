@@ -58,7 +58,8 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
             tier);
       gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
       count("hearth_store_evicted_restore_points_total",
-            "Restore points that a tier evicted; object copies for RAM with a disk tier.",
+            "Restore points that a tier evicted. If there is a disk tier, RAM counts evicted "
+            "copies of objects instead.",
             usage.evicted_restore_points, tier);
     }
     count("hearth_store_hit_tokens_total",

@@ -84,8 +84,8 @@ class WatchCall final : public StreamCall {
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
     if (request.with_chunks() && !caller->ReadsPromptsOf(*tenant)) {
-      return End(absl::PermissionDeniedError(absl::StrCat("with_chunks: tokens of \"", *tenant,
-                                                          "\" are not shown to an administrator")));
+      return End(absl::PermissionDeniedError(absl::StrCat(
+          "with_chunks: an administrator may not read the tokens of tenant \"", *tenant, "\"")));
     }
     const absl::Status placed = call()->TakePlace(kWatchLimit, *caller);
     if (!placed.ok()) return End(placed);

@@ -77,7 +77,8 @@ absl::StatusOr<TenantQuotas> QuotasFrom(JsonValue root) {
       }
     } else {
       return root.Refuse(
-          absl::StrCat(Quoted(field.name()), " must be \"default\" or an object \"tenants\""));
+          absl::StrCat(Quoted(field.name()),
+                       " is not valid; known keys: \"default\" and \"tenants\", both objects"));
     }
   }
   return quotas;

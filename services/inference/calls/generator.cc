@@ -468,8 +468,8 @@ absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& 
   }
   if (request.first_draw() > kMaxDraws - request.max_new_tokens()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("first_draw: must be at most ", kMaxDraws, " minus max_new_tokens, ",
-                     request.max_new_tokens(), "; got ", request.first_draw()));
+        absl::StrCat("first_draw: must be at most ", kMaxDraws, " minus max_new_tokens (",
+                     request.max_new_tokens(), "); got ", request.first_draw()));
   }
   EngineRequest made;
   made.sampling = *sampling;

@@ -20,8 +20,8 @@ namespace hearth {
 namespace {
 
 absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
-  return absl::DataLossError(
-      absl::StrCat("state: must have ", announced, " bytes, as announced; got ", seen, " or more"));
+  return absl::DataLossError(absl::StrCat(
+      "state: must have ", announced, " bytes, as its header announces; got ", seen, " or more"));
 }
 
 // Most elements in one message. The limit is low, because gRPC's own thread parses the message.

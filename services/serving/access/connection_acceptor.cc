@@ -216,7 +216,7 @@ void ConnectionAcceptor::Close(int fd) {
 }
 
 void ConnectionAcceptor::CloseForErrno(int fd) {
-  Refuse(fd, absl::StrCat("closed: ", std::strerror(errno)));
+  Refuse(fd, absl::StrCat("closed after an error: ", std::strerror(errno)));
 }
 
 void ConnectionAcceptor::OnReady(int fd, uint32_t number, uint32_t events) {

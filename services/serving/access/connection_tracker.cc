@@ -75,7 +75,7 @@ std::string ConnectionTracker::FaultOf(const Connection& connection, absl::Time 
   const uint64_t unconsumed = UnconsumedOf(connection);
   if (unconsumed > Allowance(connection)) {
     return absl::StrCat("unfinished messages of ", unconsumed,
-                        " bytes; the limit of a connection is ", Allowance(connection));
+                        " bytes exceed the limit of a connection, ", Allowance(connection));
   }
   if (unconsumed > limits_.slack_bytes && now - connection.mark_time_ > limits_.message_time) {
     return absl::StrCat("a message is still unfinished after ",
@@ -122,8 +122,9 @@ std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Ti
   for (const auto& [is_stranger, unconsumed, connection] : worst) {
     if (unconsumed_bytes_ <= limits_.all_bytes) break;
     unconsumed_bytes_ -= unconsumed;
-    close(connection, absl::StrCat("unfinished messages of all connections exceed ",
-                                   limits_.all_bytes, " bytes; this connection has ", unconsumed));
+    close(connection,
+          absl::StrCat("unfinished messages of all connections exceed ", limits_.all_bytes,
+                       " bytes; bytes of this connection: ", unconsumed));
   }
   return excessive;
 }

@@ -66,8 +66,9 @@ absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text
   for (const JsonValue field : root.fields()) {
     if (field.name() == "identities") continue;
     if (field.name() != "public_tenant") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file, ": ", Quoted(field.name()), " must be \"identities\" or \"public_tenant\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": ", Quoted(field.name()),
+                       " is an unknown key; known keys: \"identities\" and \"public_tenant\""));
     }
     const absl::StatusOr<std::string> shared = TextOf(field);
     const absl::Status fine = shared.ok() ? CheckTenantName(*shared) : shared.status();
@@ -121,14 +122,14 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
     return refuse(absl::StrCat(": ", status.message()));
   }
   if (identity.publishes_public && public_tenant.empty()) {
-    return refuse(".publishes_public: the file has no \"public_tenant\"");
+    return refuse(".publishes_public: the file has no \"public_tenant\"; add one");
   }
   if (identity.tenant == public_tenant && !identity.publishes_public) {
-    return refuse(": needs \"publishes_public\": true, because its tenant is the public one");
+    return refuse(": needs \"publishes_public\": true, because its tenant is the public tenant");
   }
   entry.certificate = fields["certificate"];
   if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
-    return refuse(".certificate: must be unique; another entry has it");
+    return refuse(".certificate: must be unique; another entry has the same");
   }
   if (!fields["token_sha256"].empty()) {
     absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
@@ -141,7 +142,7 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
           "empty file; make the token first: head -c 32 /dev/urandom | base64 > token");
     }
     if (!tokens.insert(*digest).second) {
-      return refuse(".token_sha256: must be unique; another entry has it");
+      return refuse(".token_sha256: must be unique; another entry has the same");
     }
     entry.token_digest = *digest;
   }
@@ -184,7 +185,8 @@ absl::Status CheckTenantName(const std::string& tenant) {
                                  [](unsigned char c) { return c > 0x20 && c != 0x7f; });
   if (tenant == kAllTenants) {
     return absl::InvalidArgumentError(
-        "tenant: \"*\" means all tenants; only List accepts it: name one tenant");
+        "tenant: must be the name of one tenant; \"*\" means all tenants, and only List accepts "
+        "it");
   }
   if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tenant: a name must have 1 to ", kMaxTenantBytes,

@@ -105,7 +105,7 @@ absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port
   std::memset(&hints, 0, sizeof(hints));
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  absl::Status last = absl::UnavailableError("no address");
+  absl::Status last = absl::UnavailableError("the host name has no address");
   for (const char* name : {is_any ? "::" : host.c_str(), is_any ? "0.0.0.0" : ""}) {
     if (*name == '\0' || !fds_.empty() || absl::IsAlreadyExists(last)) break;
     addrinfo* found = nullptr;

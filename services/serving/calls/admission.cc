@@ -78,7 +78,7 @@ absl::Status Admission::CheckShare(const Limit& limit, const std::string& tenant
   if (IsFairShare(own, weight, taken.all - places_of(""), limit.all)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(limit.kind, ": tenant \"", tenant, "\" has ", own,
-                   " open streams, its share of the limit; try again later"));
+                   " open streams, which is its share of the limit; try again later"));
 }
 
 absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& caller, int weight) {
@@ -126,8 +126,8 @@ absl::Status Admission::Call::Reserve(uint64_t bytes, uint64_t most) {
   most = std::max(most, bytes);
   if (most > limit_.bytes - others) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(limit_.kind, ": needs ", most, " bytes; other calls use ", others,
-                     " of the limit, ", limit_.bytes, " (", limit_.bytes_are, ")"));
+        absl::StrCat(limit_.kind, ": needs ", most, " bytes; other calls hold ", others,
+                     " bytes of the limit, ", limit_.bytes, " (", limit_.bytes_are, ")"));
   }
   taken = others + bytes;
   bytes_ = bytes;
@@ -165,7 +165,7 @@ absl::Status Admission::Call::CheckPace(absl::Time now) {
   if (!is_slow_) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat(limit_.kind.empty() ? method_ : limit_.kind, ": the caller transferred ", moved,
-                   " bytes in ", absl::FormatDuration(passed), "; must be at least ",
+                   " bytes in ", absl::FormatDuration(passed), "; it must transfer at least ",
                    limit_.least_bytes, " in ", absl::FormatDuration(admission_->patience_)));
 }
 

@@ -32,16 +32,20 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
   const auto it = tenants_.find(tenant);
   const size_t own = it == tenants_.end() ? 0 : it->second.waiting.size();
   const uint64_t own_bytes = it == tenants_.end() ? 0 : it->second.bytes;
-  if (waiting_ >= options_.max_waiting) return refuse(waiting_, " requests wait, the limit");
+  if (waiting_ >= options_.max_waiting)
+    return refuse(waiting_, " requests wait already, which is the limit");
   if (!IsFairShare(own, 1, waiting_, options_.max_waiting)) {
-    return refuse("tenant \"", tenant, "\" has ", own, " waiting requests, its share");
+    return refuse("tenant \"", tenant, "\" has ", own,
+                  " waiting requests, which is its share of the queue");
   }
   // A job that exceeds the limit alone is accepted if no other job holds bytes.
   if (bytes_ > 0 && bytes_ + bytes > options_.max_bytes) {
-    return refuse("requests of ", bytes_, " bytes wait; the limit is ", options_.max_bytes);
+    return refuse("waiting requests hold ", bytes_, " bytes; the limit of bytes is ",
+                  options_.max_bytes);
   }
   if (own_bytes > 0 && !IsFairShare(own_bytes, bytes, bytes_, options_.max_bytes)) {
-    return refuse("tenant \"", tenant, "\" has ", own_bytes, " waiting bytes, its share");
+    return refuse("tenant \"", tenant, "\" has ", own_bytes,
+                  " bytes of waiting requests, which is its share");
   }
   return absl::OkStatus();
 }

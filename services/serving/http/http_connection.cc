@@ -401,7 +401,8 @@ void HttpConnection::CheckPending() {
   } else if (stage_ == Stage::kBody && pending_.size() > limits.header_bytes) {
     RefuseWith(431, "a chunk's header or the trailers" + over);
   } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
-    RefuseWith(413, absl::StrCat("chunk headers must be at most ", limits.body_bytes, " bytes"));
+    RefuseWith(413, absl::StrCat("all chunk headers together must be at most ", limits.body_bytes,
+                                 " bytes"));
   } else if (pending_.size() > limits.header_bytes) {
     DropPending();
   }
@@ -464,7 +465,8 @@ void HttpConnection::OnHead() {
   is_http11_ = message.version() >= 11;
   keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
   TakeHead();
-  if (is_folded_) return RefuseWith(400, "a header must be one line; got one over several lines");
+  if (is_folded_)
+    return RefuseWith(400, "a header must be on one line; got a header over several lines");
   if (const std::string fault = FaultOf(request_, is_http11_); !fault.empty()) {
     return RefuseWith(400, fault);
   }
@@ -496,7 +498,7 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   if (host == nullptr || host->empty()) {
     if (is_http11_) return Refusal(400, "host: must be given; got none");
     if (request_.Header("origin") != nullptr) {
-      return Refusal(403, "origin: a page's request must have a Host; got none");
+      return Refusal(403, "origin: a request with Origin must have a Host; got none");
     }
   } else if (!server_->host_rule.Allows(*host)) {
     const std::string name = Quoted(HostOf(*host));
@@ -505,8 +507,8 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
                   {"peer", caller_.peer},
                   {"why", absl::StrCat("not a name of this server; to accept it, add it to ",
                                        options.hosts_flag)}});
-    return Refusal(403, absl::StrCat("Host: ", name, " is not a name of this server; ",
-                                     options.hosts_flag, " lists its names"));
+    return Refusal(403, absl::StrCat("Host: ", name, " is not a name of this server; add it to ",
+                                     options.hosts_flag, " if it is"));
   }
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);
@@ -561,7 +563,8 @@ void HttpConnection::RefuseFault(ErrorCode error) {
     return RefuseWith(431, absl::StrCat("headers must be at most ", limits.header_bytes, " bytes"));
   }
   if (error == kTooManyFields) {
-    return RefuseWith(431, absl::StrCat("more than ", limits.header_fields, " header fields"));
+    return RefuseWith(431, absl::StrCat("a request must have at most ", limits.header_fields,
+                                        " header fields; got more"));
   }
   if (error == http::error::body_limit) {
     return RefuseWith(413, absl::StrCat("the body must be at most ", limits.body_bytes, " bytes"));

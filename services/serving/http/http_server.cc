@@ -48,7 +48,8 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& 
   if (!error) context->use_certificate_chain(asio::buffer(texts.certificate), error);
   if (!error) context->use_private_key(asio::buffer(texts.key), asio::ssl::context::pem, error);
   if (!error) return context;
-  return absl::InvalidArgumentError(absl::StrCat("TLS over HTTP: ", error.message()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the TLS certificate or key of the HTTP server is invalid: ", error.message()));
 }
 
 void SetSocketOptions(tcp::socket* socket) {

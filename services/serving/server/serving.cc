@@ -28,7 +28,7 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
   if (flags.unfinished_bytes < kMaxGrpcMessageBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("--unfinished-bytes: must be at least ", kMaxGrpcMessageBytes,
-                     ", the largest message; got ", flags.unfinished_bytes));
+                     ", the size of the largest message; got ", flags.unfinished_bytes));
   }
   return limits;
 }

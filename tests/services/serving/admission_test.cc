@@ -263,10 +263,9 @@ TEST(Admission, ReservedBytesAreReturned) {
   ASSERT_TRUE(second->TakePlace(limit, Tenant("b")).ok());
   EXPECT_TRUE(first->Reserve(80).ok());
   const absl::Status refused = second->Reserve(21);
-  EXPECT_THAT(
-      std::string(refused.message()),
-      HasSubstr(
-          "state: needs 21 bytes; other calls use 80 of the limit, 100 (twice --pool-bytes)"));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("state: needs 21 bytes; other calls hold 80 bytes of the limit, 100 (twice "
+                        "--pool-bytes)"));
   EXPECT_TRUE(second->Reserve(20).ok());
   EXPECT_TRUE(first->Reserve(10).ok()) << "fewer";
   EXPECT_TRUE(second->Reserve(90).ok());
@@ -278,7 +277,7 @@ TEST(Admission, ReservedBytesAreReturned) {
   EXPECT_TRUE(first->Reserve(10, 100).ok());
   EXPECT_TRUE(third->Reserve(90).ok());
   EXPECT_THAT(std::string(first->Reserve(10, 11).message()),
-              HasSubstr("state: needs 11 bytes; other calls use 90"));
+              HasSubstr("state: needs 11 bytes; other calls hold 90"));
 }
 
 }  // namespace

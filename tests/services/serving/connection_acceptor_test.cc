@@ -259,7 +259,7 @@ TEST_F(ConnectionAcceptorTest, HandoverFailureNamesReason) {
     EXPECT_TRUE(caller.IsClosed());
     AwaitRefused(1);
   }
-  EXPECT_THAT(refused(), ElementsAre(HasSubstr("closed: Too many open files")));
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("closed after an error: Too many open files")));
   AwaitTaken(1);
 }
 

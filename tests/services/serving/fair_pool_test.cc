@@ -186,7 +186,7 @@ TEST(FairPool, ExcessBytesNameTheLimit) {
       << each;
   ASSERT_TRUE(pool.Submit("b", 30, of_b.job()).ok());
   const absl::Status all = pool.Submit("c", 1, nothing);
-  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: requests of 150 bytes wait")) << all;
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: waiting requests hold 150 bytes")) << all;
   large.LetGo();
   of_b.LetGo();
 }

@@ -236,7 +236,7 @@ TEST_F(IdentityTest, InvalidEntriesAreNamed) {
        "publishes_public: must be true or false"},
       {R"({"public_tenant":"p","identities":[)" +
            TokenEntry("a", "tenant", "1", R"(,"tenant":"p")") + "]}",
-       "its tenant is the public one"},
+       "its tenant is the public tenant"},
       {FileOf(R"({"role":"tenant","certificate":"a"})"), "identities[0].name"},
       {FileOf(R"({"name":7,"role":"tenant","certificate":"a"})"), ".name: must be text"}};
   for (const auto& [text, part] : cases) {

@@ -117,14 +117,14 @@ TEST(JsonReader, ErrorsSayTheByteOffset) {
 TEST(JsonReader, DepthIsLimited) {
   EXPECT_TRUE(JsonDocument::Parse(Nested(64), "it").ok());
   EXPECT_EQ(ErrorOf(Nested(65)),
-            "the body: must be nested at most 64 deep; it is deeper at byte 65");
+            "the body: must have at most 64 nested levels; got more at byte 65");
   EXPECT_THAT(ErrorOf(std::string(1 << 20, '[')), HasSubstr("at byte 65"));
 }
 
 TEST(JsonReader, ObjectKeysAreLimited) {
   EXPECT_TRUE(JsonDocument::Parse(ObjectOf(1024), "it").ok());
   EXPECT_THAT(ErrorOf(ObjectOf(1025)),
-              StartsWith("the body: must have at most 1024 keys; there are more, at byte "));
+              StartsWith("the body: must have at most 1024 keys; got more, at byte "));
   EXPECT_THAT(ErrorOf(absl::StrCat("{\"a\":[{\"b\":", ObjectOf(1025), "}]}")),
               StartsWith("a[0].b: must have at most 1024 keys"));
 }
