@@ -57,7 +57,7 @@ class TinyModels(DeviceTest):
                 ("kv-dtype: bfloat16 is supported on the CPU", model, "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
-                ("has values that are no bfloat16", float32)):
+                ("has values that bfloat16 cannot represent", float32)):
             with self.subTest(said):
                 self.assertIn(said, self.fails_to_start("hearth-worker", "--model", path,
                                                         "--listen", "127.0.0.1:0", "--device",

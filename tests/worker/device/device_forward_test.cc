@@ -133,7 +133,7 @@ TEST(DeviceForward, ForksAndRewindsMatchCpuBits) {
 TEST(DeviceForward, ModelWorksAfterSelfTest) {
   Pair pair;
   ASSERT_TRUE(pair.device->SelfTest("").ok());
-  EXPECT_THAT(pair.device->notes().back(), HasSubstr("held in 3 steps"));
+  EXPECT_THAT(pair.device->notes().back(), HasSubstr("passed in 3 steps"));
   EXPECT_EQ(pair.device->kv_blocks().used_bytes(), 0u);
   Text(pair).Step(1, 20, 2);
 }
@@ -146,7 +146,7 @@ TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
   const absl::Status held = (*gemma)->SelfTest("");
   EXPECT_EQ(held.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(held.message()),
-              HasSubstr("the device gives logits of a step of 2 rows other bits than the CPU"));
+              HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
@@ -197,11 +197,11 @@ TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
   TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
   wide.bfloat16 = false;
   EXPECT_THAT(Refusal(NewTinyCheckpoint(wide, "float32"), OnDevice(device)),
-              HasSubstr("layer 0: q, k and v: has values that are no bfloat16"));
+              HasSubstr("layer 0: q, k and v: has values that bfloat16 cannot represent"));
   InvariantGemmaOptions narrow = OnDevice(device);
   narrow.weights = WeightForm::kQ8_0;
   TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
-  EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow), HasSubstr("no bfloat16"));
+  EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow), HasSubstr("bfloat16 cannot represent"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
   InvariantGemmaOptions halved = OnDevice(device);
   halved.kv_dtype = KvDtype::kBFloat16;

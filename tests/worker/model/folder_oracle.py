@@ -160,7 +160,8 @@ def rows():
     for prefix in ("language_model.model.", "model.language_model.", "language_model.",
                    "base_model.model.model.", "_orig_mod.model.", "module.model."):
         yield f"names with {prefix}", text(), renamed("model.", prefix), SOURCE
-    yield "a name twice", text(), added("language_model.norm.weight"), "are both the tensor norm.weight"
+    yield "a name twice", text(), added("language_model.norm.weight"), \
+        "are both the tensor norm.weight"
     yield "an adapter not merged", text(), \
         added("model.layers.0.self_attn.q_proj.lora_A.weight"), "lora_A.weight is not part of"
     yield "more layers than the config", text(), \

@@ -200,7 +200,7 @@ TEST(MixedGguf, NonFiniteNormIsNamed) {
     const auto gemma = InvariantGemma::Load(folder.Write("model", broken.Bytes()), {1, 16});
     ASSERT_FALSE(gemma.ok()) << tensor.name;
     EXPECT_THAT(std::string(gemma.status().message()),
-                testing::AllOf(HasSubstr("norm.weight has a value that is no finite number"),
+                testing::AllOf(HasSubstr("norm.weight has a value that is not finite"),
                                HasSubstr(folder.path())));
   }
 }

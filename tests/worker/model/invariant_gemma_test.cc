@@ -48,11 +48,11 @@ std::string StepError(const InvariantGemma& gemma, InvariantGemma::Kv* kv, size_
 TEST(InvariantGemma, StepBeyondContextIsRefused) {
   const auto gemma = LoadOrDie(NewTinyCheckpoint(OneLayer(), "positions"));
   InvariantGemma::Kv kv = gemma->NewKv();
-  EXPECT_THAT(StepError(*gemma, &kv, 21), HasSubstr("21 tokens behind 0"));
+  EXPECT_THAT(StepError(*gemma, &kv, 21), HasSubstr("21 tokens after 0"));
   EXPECT_EQ(StepError(*gemma, &kv, 19), "");
   EXPECT_THAT(StepError(*gemma, &kv, 2), HasSubstr("20 positions (max_position_embeddings)"));
   EXPECT_EQ(StepError(*gemma, &kv, 1, 1), "");
-  EXPECT_THAT(StepError(*gemma, &kv, 1), HasSubstr("1 tokens behind 20"));
+  EXPECT_THAT(StepError(*gemma, &kv, 1), HasSubstr("1 tokens after 20"));
 }
 
 TEST(InvariantGemma, InvalidStepArgumentsAreRefused) {

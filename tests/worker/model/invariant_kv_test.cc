@@ -44,7 +44,7 @@ TEST(KvBlocks, RefusedTakeLeavesBudgetUnchanged) {
   const auto refused = arena.Take({300, 101});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.status().message(),
-            "kv-bytes: 401 more are needed, and 600 of 1000 are in use");
+            "kv-bytes: 401 more bytes are needed, but 600 of 1000 bytes are in use");
   EXPECT_EQ(arena.used_bytes(), 600u);
   EXPECT_TRUE(arena.Take({300, 100}).ok());
   // Far above any machine's memory: refused by the budget, not by an allocation.

@@ -63,7 +63,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const Step
 TEST(InvariantSelfTest, PassingLeavesModelUnchanged) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
-  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 34 steps"));
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("passed in 34 steps"));
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
   std::vector<float> logits, same;
   InvariantGemma::Kv kv = gemma->NewKv(), other = untested->NewKv();
@@ -152,7 +152,7 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
       {qkv, "the product q, k, v of a local layer gives row"},
       {config.intermediate_size, "the product gate, up with GELU of a local layer gives row"},
       {config.hidden_size, "the product out of a local layer gives row"},
-      {config.vocab_size, "the head gives outputs"}};
+      {config.vocab_size, "the output matrix computes outputs"}};
   for (const auto& [outputs, words] : products) {
     InvariantGemma::ReplaceProduct([outputs = outputs](const ConstRows& x,
                                                        const PackedWeights& weights, const Rows& y,
@@ -168,7 +168,7 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
     const absl::Status status = changed->SelfTest("");
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << words;
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr(words), HasSubstr("other bits than it is defined by")));
+                AllOf(HasSubstr(words), HasSubstr("different bits than the reference")));
   }
 }
 

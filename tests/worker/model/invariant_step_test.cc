@@ -164,7 +164,7 @@ TEST_F(InvariantStepErrors, ErrorNamesPartAndChangesNothing) {
   EXPECT_THAT(Error(*gemma, {good, {&b, unknown, 0, nullptr}}),
               AllOf(HasSubstr("part 1 of 2"), HasSubstr("token id 160")));
   EXPECT_THAT(Error(*gemma, {{&b, many, 0, nullptr}, good}),
-              AllOf(HasSubstr("part 0 of 2"), HasSubstr("600 tokens behind 0")));
+              AllOf(HasSubstr("part 0 of 2"), HasSubstr("600 tokens after 0")));
   EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 4, &second}}), HasSubstr("logits of 4"));
   EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 1, nullptr}}), HasSubstr("no place"));
   EXPECT_THAT(Error(*gemma, {good, {&theirs, tokens_, 0, nullptr}}), HasSubstr("another model"));

@@ -108,7 +108,7 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
     config_[field] = before;
   }
   config_ = Json::array();
-  EXPECT_THAT(Error(), HasSubstr("not a JSON object"));
+  EXPECT_THAT(Error(), HasSubstr("must be a JSON object"));
   // JSON that would need a deep stack is refused before it is parsed.
   std::string deep(100000, '[');
   deep += std::string(100000, ']');
@@ -129,10 +129,10 @@ TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {
   EXPECT_THAT(Error(), HasSubstr("ask for [3, 8]"));
   config_["r"] = kRank;
   model_.num_layers = 1;
-  EXPECT_THAT(Error(), HasSubstr("layers.1.self_attn.k_proj.lora_A.weight is of no projection"));
+  EXPECT_THAT(Error(), HasSubstr("layers.1.self_attn.k_proj.lora_A.weight belongs to no projection"));
   model_.num_layers = 2;
   AddPair("other.layers.1.self_attn.k_proj", kHidden, 4);
-  EXPECT_THAT(Error(), HasSubstr("are of one projection"));
+  EXPECT_THAT(Error(), HasSubstr("belong to the same projection"));
 }
 
 TEST_F(LoraAdapters, HugeAdapterHeaderIsRefused) {
@@ -163,7 +163,7 @@ TEST_F(LoraAdapters, AdapterPipeIsRefused) {
 
 TEST_F(LoraAdapters, MissingTensorOrFileIsRefused) {
   AddMatrix("m.layers.0.mlp.up_proj.lora_A.weight", kRank, kHidden);
-  EXPECT_THAT(Error(), HasSubstr("layers.0.mlp.up_proj has one of lora_A and lora_B only"));
+  EXPECT_THAT(Error(), HasSubstr("layers.0.mlp.up_proj must have both lora_A and lora_B"));
   tensors_ = SafetensorsParts(SafetensorsBytes("{}", ""));
   EXPECT_THAT(Error(), HasSubstr("has no tensors"));
   const auto missing = LoraAdapter::Load(folder_.File("nowhere"), model_, &pool_);

@@ -1,7 +1,7 @@
-// BlockMemory: the memory of KV blocks, on the host or on a device.
+// BlockMemory: allocates and copies the memory of KV blocks, in host or device memory.
 //
-// Thread safety: HostMemory may be used from any thread; DeviceMemory as the device.
-// Errors: std::bad_alloc; DeviceError if the device has failed.
+// Thread safety: HostMemory may be used from any thread; DeviceMemory by one thread at a time.
+// Errors: throws std::bad_alloc, or DeviceError if the device has failed.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_BLOCK_MEMORY_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_BLOCK_MEMORY_H_
 
@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// The device has failed. The engine ends the request, as for any exception of a library.
+// Thrown if the device has failed. The engine ends the request, as for any library exception.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -24,15 +24,16 @@ class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
   virtual bool is_on_device() const = 0;
-  // Returns memory with undefined content, aligned to 64 bytes.
+  // Allocates memory with undefined content, aligned to 64 bytes.
   virtual std::byte* Allocate(size_t bytes) = 0;
   virtual void Free(std::byte* memory) = 0;
-  // `way`: kIn: host to block; kOut: block to host; kWithin: block to block.
+  // `way`: kIn copies from host memory to a block, kOut from a block to host memory, kWithin from
+  // block to block.
   virtual void Copy(CopyWay way, std::byte* to, const std::byte* from, const CopyRuns& runs) = 0;
 };
 
 std::shared_ptr<BlockMemory> HostMemory();
-// Shares ownership of the device.
+// The returned BlockMemory shares ownership of the device.
 std::shared_ptr<BlockMemory> DeviceMemory(std::shared_ptr<Device> device);
 
 }  // namespace hearth

@@ -17,8 +17,8 @@
 namespace hearth {
 namespace {
 
-// The most rows of one DeviceStep. On a GPU such a step of the 4B takes about a second; the
-// emulation takes seconds for one row.
+// Maximum rows of one DeviceStep. On a GPU, a step of 4,096 rows of Gemma 3 4B takes about a
+// second; the emulated device takes seconds for one row.
 constexpr int kGpuRows = 4096, kEmulatedRows = 512;
 constexpr int kMostSharers = 16;
 
@@ -33,32 +33,32 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   using Attend = AttendProgram<1>;
   const auto refuse = [&](const std::string& what) {
     return absl::UnimplementedError(
-        absl::StrCat("device: ", device.kind(), " does not compute ", what));
+        absl::StrCat("device: ", device.kind(), " does not support ", what));
   };
   if (layout.chunk_tokens > Attend::kSplitMax) {
-    return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens: set --chunk-tokens to ",
+    return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens; set --chunk-tokens to ",
                                Attend::kSplitMax, " or less, on all workers of the store"));
   }
   if (layout.dtype != KvDtype::kFloat32) {
-    return refuse("keys and values in bfloat16: leave --kv-dtype at auto");
+    return refuse("keys and values in bfloat16; leave --kv-dtype at auto");
   }
-  if (!weights.is_tied()) return refuse("an embedding that is not the head: use --device cpu");
+  if (!weights.is_tied()) return refuse("untied embeddings; use --device cpu");
   if (attention.head_dim > Attend::kHeadDimMax ||
       attention.num_heads > kMostSharers * attention.num_kv_heads ||
       config.hidden_size > kRowColumnsMax || config.hidden_size % 8 != 0 ||
       config.intermediate_size % 8 != 0) {
     return refuse(absl::StrCat(
         "this model's shape: head_dim must be at most ", Attend::kHeadDimMax, "; got ",
-        attention.head_dim, "; at most ", kMostSharers, " query heads may have one KV head; got ",
+        attention.head_dim, "; at most ", kMostSharers, " query heads may share one KV head; got ",
         attention.num_heads / attention.num_kv_heads,
         "; hidden_size must be a multiple of 8 up to ", kRowColumnsMax, "; got ",
         config.hidden_size, "; intermediate_size must be a multiple of 8; got ",
-        config.intermediate_size, ": use --device cpu"));
+        config.intermediate_size, "; use --device cpu"));
   }
   return absl::OkStatus();
 }
 
-// Copies matrices and norms to a device.
+// Uploads weight matrices and norms to a device.
 class Uploader {
  public:
   Uploader(Device* device, DeviceArena* arena, ThreadPool* pool)
@@ -70,7 +70,7 @@ class Uploader {
     return to;
   }
 
-  // `matrices`: matrices to stack, or the two of a pair.
+  // `matrices`: matrices to stack; if is_pair, the two matrices of a pair.
   DeviceMatrix Matrix(const std::string& name, const std::vector<const PackedWeights*>& matrices,
                       bool is_pair = false) {
     DeviceMatrix made;
@@ -95,13 +95,13 @@ class Uploader {
     return made;
   }
 
-  // The first matrix with a value that bfloat16 cannot represent; empty: none.
+  // Name of the first matrix with a value that bfloat16 cannot represent; empty if there is none.
   const std::string& inexact() const { return inexact_; }
 
  private:
   template <typename ColumnOf>
   void Pack(const PackedWeights& from, int columns, const ColumnOf& column_of, uint16_t* packed) {
-    constexpr int kOutputs = 64;  // outputs of a task
+    constexpr int kOutputs = 64;  // outputs that one task packs
     const int outputs = static_cast<int>(from.outputs());
     pool_->Run((outputs + kOutputs - 1) / kOutputs, [&](int64_t task, int) {
       const FloatMode mode;
@@ -203,8 +203,8 @@ absl::Status DeviceForward::Upload() {
   model_.final_norm = to.Floats(weights_->final_norm());
   if (!to.inexact().empty()) {
     return absl::UnimplementedError(absl::StrCat(
-        "weights: ", to.inexact(), ": has values that are no bfloat16, and device ",
-        device_->kind(), " multiplies bfloat16: use a checkpoint in bfloat16, or --device cpu"));
+        "weights: ", to.inexact(), ": has values that bfloat16 cannot represent; device ",
+        device_->kind(), " supports only bfloat16: use a bfloat16 checkpoint, or --device cpu"));
   }
   const auto values = static_cast<size_t>(config.max_position_embeddings) *
                       static_cast<size_t>(config.attention.head_dim / 2);
@@ -217,15 +217,15 @@ absl::Status DeviceForward::Upload() {
   }
   step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
   if (device_->error().empty()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("device: ", device_->kind(), " cannot hold the model: ", device_->error(),
-                   ": free memory of the device, or use --device cpu"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device: ", device_->kind(), " has too little memory for the model: ", device_->error(),
+      "; free memory on the device, or use --device cpu"));
 }
 
-// Computes and copies the rotations of positions [0, positions). Their device memory has room for
-// all positions from the start, because captured graphs contain its addresses.
+// Computes the RoPE tables for positions [0, positions) and copies them to the device. The device
+// buffers are allocated once for all positions, because captured graphs contain their addresses.
 void DeviceForward::ExtendRotations(int64_t positions) {
-  constexpr int64_t kMore = 4096;  // extends by at least this many positions
+  constexpr int64_t kMore = 4096;  // minimum number of positions to add
   const int64_t most = weights_->config().max_position_embeddings;
   for (Rotations& rotations : rotations_) {
     const int64_t begin = rotations.positions;
@@ -247,7 +247,8 @@ absl::Status DeviceForward::Failure() const {
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
   Piece piece;
-  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;  // blocks of each part, by group
+  // KV blocks of each part, by layer group
+  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
@@ -284,8 +285,8 @@ absl::Status DeviceForward::Run(Parts parts) {
   return RunPiece(&piece);
 }
 
-// Runs the collected parts and waits until they are done: rows that are shared or stored afterwards
-// are right, or the step fails.
+// Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
+// so rows that are shared or stored later are valid.
 absl::Status DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   const float* logits = step_->Run(piece->parts);
@@ -303,11 +304,12 @@ absl::Status DeviceForward::RunPiece(Piece* piece) {
 
 namespace {
 
-constexpr uint64_t kTestModel = 1;     // model number of this test's Kv
-constexpr int kEmulatedTestRows = 40;  // the emulation has its own tests
+constexpr uint64_t kTestModel = 1;  // model number of the self-test's InvariantKv
+// few rows, because the emulated device is slow and has separate unit tests
+constexpr int kEmulatedTestRows = 40;
 
-// Returns the logits of the last `count` rows of a sequence after one layer of each kind, computed
-// on the CPU: [count][vocabulary].
+// Computes one local and one global layer on the CPU for a sequence. Returns the logits of the last
+// `count` rows: [count][vocabulary].
 std::vector<float> LogitsByCpu(const InvariantWeights& weights, const std::vector<int>& layers,
                                absl::Span<const int32_t> tokens, int64_t count, ThreadPool* pool,
                                InvariantKv* kv) {
@@ -335,7 +337,7 @@ std::vector<float> LogitsByCpu(const InvariantWeights& weights, const std::vecto
 
 absl::Status OtherBits(const std::string& what) {
   return absl::FailedPreconditionError(
-      absl::StrCat("the device gives ", what, " other bits than the CPU"));
+      absl::StrCat("the device and the CPU compute different bits for ", what));
 }
 
 absl::Status SameKeysAndValues(const InvariantKv& on_device, const InvariantKv& on_host) {
@@ -365,7 +367,8 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     rows = std::min(rows, kEmulatedTestRows);
     steps = {2, 1};
   }
-  layout->window = static_cast<uint32_t>(rows) + 1;  // drops no block
+  // longer than the test, so that no block is dropped
+  layout->window = static_cast<uint32_t>(rows) + 1;
   std::vector<int32_t> tokens;
   for (int i = 0; i < rows; ++i) tokens.push_back(SpreadToken(i, config.vocab_size));
   KvBlocks host(UINT64_MAX), blocks(UINT64_MAX, memory_);

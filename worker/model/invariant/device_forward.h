@@ -1,7 +1,9 @@
 // DeviceForward: the forward pass of an InvariantGemma on a device, in float32 with bfloat16
-// weights. It cuts a step's parts to the limits of DeviceStep (worker/device/device_step.h).
+// weights. It divides the parts of a step so that each DeviceStep is within its limits
+// (worker/device/device_step.h).
 //
-// Thread safety: as Forward. Ownership: shares the device; weights and threads must outlive it.
+// Thread safety: none; one step at a time. Ownership: shares ownership of the device; weights and
+// thread pool must outlive the DeviceForward.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
 
@@ -24,34 +26,36 @@ namespace hearth {
 
 class DeviceForward : public Forward {
  public:
-  // Copies the weights to the device. kUnimplemented names the shape, weight form or dtype that the
-  // device's programs do not support; kResourceExhausted: the device has too little memory for the
-  // model.
+  // Copies the weights to the device. kUnimplemented: the message names the shape, weight form or
+  // dtype that the device programs do not support. kResourceExhausted: the device has too little
+  // memory for the model.
   static absl::StatusOr<std::unique_ptr<DeviceForward>> Make(std::shared_ptr<Device> device,
                                                              const InvariantWeights* weights,
                                                              const KvLayout& layout,
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
-  // Compares one local and one global layer and the head, with the model's own weights, with
-  // InvariantForward: logits, keys and values. The steps use every product shape.
+  // Compares this device with the CPU (InvariantForward) for one local layer, one global layer and
+  // the output matrix, with the weights of the model. Logits, keys and values must have the same
+  // bits. The steps use every shape of the matrix product.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
   std::string device_kind() const override { return device_->kind(); }
 
  private:
-  // Cosines and sines of one theta, [max positions][head_dim / 2] in the device's memory; the first
-  // `positions` rows are filled.
+  // RoPE tables of one theta: [max positions][head_dim / 2] in device memory; the first `positions`
+  // rows are valid.
   struct Rotations {
     RopeTable table;
     int64_t positions = 0;
     float *cos = nullptr, *sin = nullptr;
   };
-  // The parts of one DeviceStep.
+  // The parts that one DeviceStep computes.
   struct Piece {
     std::vector<DevicePart> parts;
-    std::vector<std::pair<float*, int>> logits;  // destination and number of a part's wanted rows
+    // destination of a part's logits, and number of its wanted rows
+    std::vector<std::pair<float*, int>> logits;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
   };

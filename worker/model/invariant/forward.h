@@ -1,5 +1,5 @@
-// Forward: the interface to the forward pass of an InvariantGemma. InvariantForward computes on the
-// CPU's kernels, DeviceForward on a device; both give the same bits.
+// Forward: interface to the forward pass of an InvariantGemma. InvariantForward runs on the CPU
+// kernels, DeviceForward on a device; both give the same bits.
 //
 // Thread safety: none; one step at a time.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_FORWARD_H_
@@ -21,18 +21,18 @@ class Forward {
   using Parts = absl::Span<const InvariantPart>;
 
   virtual ~Forward() = default;
-  // Computes the parts' tokens and writes their logits; the caller then advances the sequences.
-  // Errors: the device's. REQUIRES: PrepareParts accepted the parts.
+  // Computes the tokens of the parts and writes their logits. The caller then calls Advance on the
+  // sequences. Errors: a failure of the device. REQUIRES: PrepareParts accepted the parts.
   virtual absl::Status Run(Parts parts) = 0;
-  // Checks that this machine computes what the class promises: on the CPU in steps up to `limits`,
-  // on a device in steps of the device's choice. Returns the number of steps; kFailedPrecondition
-  // names the first difference.
+  // Checks that on this machine a row's bits do not depend on the other rows of its step. The CPU
+  // is tested with steps up to `limits`, a device with fixed steps. Returns the number of steps.
+  // kFailedPrecondition: the message names the first difference.
   virtual absl::StatusOr<int> SelfTest(const StepLimits& limits) = 0;
-  // The memory of the parts' keys and values.
+  // Returns the memory that holds the KV blocks.
   virtual std::shared_ptr<BlockMemory> memory() const = 0;
-  // The number of rows at which one row costs the least, for a sequence alone in a step.
+  // Returns the number of rows in a step of one sequence at which the time per row is lowest.
   virtual int alone_rows() const = 0;
-  // "cpu", or the device's kind.
+  // Returns "cpu", or the device's kind ("cuda" or "emulated").
   virtual std::string device_kind() const = 0;
 };
 

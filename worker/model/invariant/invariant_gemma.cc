@@ -19,7 +19,7 @@
 namespace hearth {
 namespace {
 
-// The product that a test set; empty otherwise.
+// The product function that a test has set; empty if none.
 InvariantGemma::ProductFunction& ReplacedProduct() {
   static auto* const product = new InvariantGemma::ProductFunction;
   return *product;
@@ -53,19 +53,21 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
   if (attention.head_dim % 16 != 0 || attention.head_dim > AttendShape::kHeadDimMax ||
       sharers > AttendShape::kSharersMax) {
     return absl::UnimplementedError(absl::StrCat(
-        model_dir, "/config.json: head_dim ", attention.head_dim, " with ", sharers,
-        " query heads for a KV head; head_dim must be a multiple of 16 up to ",
-        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
+        model_dir, "/config.json: head_dim is ", attention.head_dim, ", with ", sharers,
+        " query heads for each KV head; head_dim must be a multiple of 16 up to ",
+        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax,
+        " query heads may share a KV head"));
   }
   for (const RopeConfig& rope : {config.rope.global, config.rope.local}) {
     if (RopeTable::Supports(rope)) continue;
     return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
-                                                 " with a factor of ", rope.factor,
+                                                 " with factor ", rope.factor,
                                                  "; both must be in [1, 1e30]"));
   }
   const int chunk = options.chunk;
   if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || options.threads < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", options.threads));
+    return absl::InvalidArgumentError(absl::StrCat("chunk (a multiple of 16) is ", chunk,
+                                                   ", threads (at least 1) is ", options.threads));
   }
   return absl::OkStatus();
 }
@@ -161,8 +163,9 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
     const auto at = std::find(usable.begin(), usable.end(), refused);
     if (at == usable.begin() || at == usable.end()) break;
     ForceIntegerKernel(at[-1]);
-    notes_.push_back(absl::StrCat("integer products: ", IntegerKernelName(refused), " is refused, ",
-                                  IntegerKernelName(at[-1]), " is tried: ", held.message()));
+    notes_.push_back(absl::StrCat("integer products: ", IntegerKernelName(refused),
+                                  " failed the self-test; now using ", IntegerKernelName(at[-1]),
+                                  ": ", held.message()));
     held = SelfTestOnce(cache_dir, limits);
   }
   if (device_kind() != "cpu") weights_->FreeMatrices();
@@ -171,21 +174,22 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
 
 absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const bool on_device = device_kind() != "cpu";  // a device is tested at each start
+  const bool on_device = device_kind() != "cpu";  // the self-test of a device runs at every start
   const std::string file = on_device ? "" : SelfTestFile(cache_dir, *weights_, *layout_, limits);
   if (!file.empty() && ReadModelFile(file, sizeof(kSelfTestHeld)).value_or("") == kSelfTestHeld) {
-    notes_.push_back("self-test of the class invariant: held on an earlier start");
+    notes_.push_back("self-test of the class invariant: passed on an earlier start");
     return absl::OkStatus();
   }
   const absl::StatusOr<int> steps = forward_->SelfTest(limits);
   if (!steps.ok()) return steps.status();
   if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
-  notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", *steps, " steps, ",
+  notes_.push_back(absl::StrCat("self-test of the class invariant: passed in ", *steps, " steps, ",
                                 absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();
 }
 
-// The forward pass, top to bottom: loops are added to a list, which then runs on the threads.
+// The forward pass, in the order of the computation: loops are added to a list; the thread pool
+// then runs the list.
 InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayout& layout,
                                    ThreadPool* pool, LayerHooks hooks)
     : weights_(weights),
@@ -256,7 +260,8 @@ void InvariantForward::AddWholeLayer(const InvariantLayer& layer, int number,
   AddAttentionAndFeedForward(weights, next_norm.data(), rows, &workspace_, list, &hooks_);
 }
 
-// After the last layer's keys and values, only the wanted rows continue.
+// In the last layer, keys and values are computed for all rows, the rest only for the rows with
+// wanted logits.
 void InvariantForward::AddLastLayer(const InvariantLayer& layer, int number, KernelPhases* list) {
   const LayerWeights weights = WeightsOf(layer);
   AddQueriesKeysValues(weights, step_.RowsOfLayer(number, RopeOf(layer)), &workspace_, list,

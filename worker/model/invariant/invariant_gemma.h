@@ -1,12 +1,14 @@
-// InvariantGemma: a Gemma 3 model on worker/kernels. A row's bits depend only on its tokens: not on
-// its step, on other sequences of the step, on prefill or decoding, or on the number of threads.
+// InvariantGemma: a Gemma 3 model on worker/kernels or on a device. The bits of a row depend only
+// on its tokens: not on the other rows of its step, on other sequences, on prefill or decoding, or
+// on the number of threads.
 //
-// It computes in float32. On the CPU the weights keep their stored bits, or the form in the
-// options; block weights may multiply in integers (integer_product.h). On a device the weights are
-// bfloat16 (device_forward.h). It serves the class `invariant`; Gemma (gemma.h) serves the other
-// classes.
+// The model computes in float32. On the CPU the weights keep their stored bits, or have the form
+// given in the options; quantized weights may be multiplied in integers (integer_product.h). On a
+// device the weights are bfloat16 (device_forward.h). This class serves the exactness class
+// `invariant`; Gemma (gemma.h) serves the other classes.
 //
-// Thread safety: const methods from any thread, one Step at a time. Owns its weights.
+// Thread safety: const methods may be called from any thread, but only one Step at a time.
+// Ownership: owns its weights.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
 
@@ -36,38 +38,39 @@
 
 namespace hearth {
 
-// InvariantForward: the forward pass over a step's rows on the CPU, as loops of one list that runs
-// on the threads. Run computes all of it; the self-test uses its pieces.
+// InvariantForward: the forward pass of a step on the CPU, as one list of loops that the thread
+// pool runs. Run computes the whole pass; the self-test calls its parts (Begin, AddEmbedding, ...).
 //
-// Thread safety: none; one step at a time. It keeps its memory for the next step.
-// Ownership: weights and threads must outlive it.
+// Thread safety: none; one step at a time. The buffers are reused by the next step.
+// Ownership: weights and thread pool must outlive the InvariantForward.
 class InvariantForward : public Forward {
  public:
-  // `layout`: layout of the model's KV. `hooks`: empty except in tests.
+  // `layout`: layout of the model's KV cache. `hooks`: empty except in tests.
   InvariantForward(const InvariantWeights* weights, const KvLayout& layout, ThreadPool* pool,
                    LayerHooks hooks);
 
   absl::Status Run(Parts parts) override;
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return HostMemory(); }
-  // At this number of rows a product costs the least for each row.
+  // With 512 rows the time per row of a matrix product is lowest.
   int alone_rows() const override { return 512; }
   std::string device_kind() const override { return "cpu"; }
 
-  // The pieces of Run. The arguments of a list must neither move nor grow until the list has run.
+  // The parts of Run. REQUIRES: arguments of a list neither move nor grow until the list has run.
   void Begin(Parts parts);
   void AddEmbedding(const std::vector<float>& first_norm, KernelPhases* list);
-  // `number`: the layer's number in the layout of the parts' Kv.
+  // `number`: the layer's number in the KvLayout of the parts.
   void AddWholeLayer(const InvariantLayer& layer, int number, const std::vector<float>& next_norm,
                      KernelPhases* list);
-  // Adds the logits of rows that went through the final norm; to[i]: [vocabulary].
+  // Adds the logits of rows that the final norm has normed. to[i]: buffer of [vocabulary] floats
+  // for row i.
   void AddHead(const ConstRows& normed, absl::Span<float* const> to, KernelPhases* list);
   void RunList(KernelPhases* list) { list->RunOn(pool_); }
 
-  // Called with the results of each operation of later lists; null: no calls.
+  // Function that every later list calls with the results of each operation; null: none.
   using Observer = std::function<void(const char* operation, const Rows& values, int64_t columns)>;
   void SetObserver(Observer observer) { hooks_.observer = std::move(observer); }
-  // The buffers of the step's rows.
+  // Returns the buffers of the step's rows.
   const LayerRows& rows() const { return step_.shared(); }
   LayerWeights WeightsOf(const InvariantLayer& layer) const;
   const RopeTable& RopeOf(const InvariantLayer& layer) const {
@@ -87,34 +90,36 @@ class InvariantForward : public Forward {
   LayerHooks hooks_;
   RopeTable global_rope_, local_rope_;
   InvariantStep step_;
-  std::vector<float*> logits_;  // addresses of the wanted rows' logits
+  std::vector<float*> logits_;  // addresses of the logits of the wanted rows
   Workspace workspace_;
 };
 
 struct InvariantGemmaOptions {
   int threads = 1;
-  int chunk = 128;  // C: tokens of a chunk, a multiple of 16 up to 1024
-  // KV memory of all sequences. On a device, 0 means three quarters of the memory that is free
-  // after loading.
+  int chunk = 128;  // tokens of a KV block; a multiple of 16 up to 1024
+  // Maximum bytes of KV memory for all sequences. On a device, 0 means three quarters of the memory
+  // that is free after loading the weights.
   uint64_t kv_bytes = uint64_t{1} << 40;
-  std::string digest_cache_dir = "";  // cache folder of weight digests; empty: none
-  // Weight form of layers and head. An embedding that differs from the head keeps its stored bits.
+  std::string digest_cache_dir = "";  // folder in which weight digests are cached; empty: none
+  // Weight form of the layers and the output matrix. If the embedding is untied, it keeps its
+  // stored bits.
   WeightForm weights = WeightForm::kStored;
-  Arithmetic arithmetic = Arithmetic::kFloat32;  // arithmetic of block matrices
-  // kFloat32 or kBFloat16; nullopt: kBFloat16 if a matrix multiplies in integers, else kFloat32.
+  Arithmetic arithmetic = Arithmetic::kFloat32;  // arithmetic of quantized matrices
+  // kFloat32 or kBFloat16; nullopt: kBFloat16 if any matrix is multiplied in integers, else
+  // kFloat32.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
-  std::shared_ptr<Device> device = nullptr;  // the device that computes; null: the CPU
+  std::shared_ptr<Device> device = nullptr;  // device that computes; null: the CPU computes
 };
 
 class InvariantGemma {
  public:
-  // Version of the order of all sums and of all functions. Raise it when a bit may change.
+  // Version of the order of all operations. Increment this version when any bit may change.
   static constexpr int kKernelsVersion = 1;
-  // The keys and values of a sequence. A Kv works only with the model whose NewKv made it; a
-  // moved-from Kv works with none.
+  // The keys and values of one sequence. A Kv works only with the model whose NewKv created it. A
+  // moved-from Kv cannot be used.
   using Kv = InvariantKv;
 
-  // Errors name the file, tensor or field.
+  // Loads a model. Error messages name the file, tensor or field.
   static absl::StatusOr<std::unique_ptr<InvariantGemma>> Load(const std::string& model_dir,
                                                               const InvariantGemmaOptions& options);
   ~InvariantGemma();
@@ -122,45 +127,47 @@ class InvariantGemma {
   const ModelConfig& config() const { return weights_->config(); }
   int threads() const { return pool_->threads(); }
   WeightForm weights() const { return weights_->form(); }
-  Arithmetic arithmetic() const { return weights_->arithmetic(); }  // kInt8 if any matrix uses it
-  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  // Returns kInt8 if any matrix is multiplied in integers.
+  Arithmetic arithmetic() const { return weights_->arithmetic(); }
+  // Returns the SHA-256 tree digest of all tensors that the model uses (name, shape, dtype, bytes).
   const Digest& weights_digest() const { return weights_->digest(); }
   KvDtype kv_dtype() const { return layout_->dtype; }
-  // "cpu", or the device's kind.
+  // Returns "cpu", or the device's kind ("cuda" or "emulated").
   std::string device_kind() const { return forward_->device_kind(); }
-  // The most rows that a step should have for a sequence alone; at least a chunk.
+  // Returns the maximum rows of a step that has only one sequence; at least a chunk.
   uint32_t alone_rows() const;
-  // Notes on the load and the self-test for the log, one sentence each.
+  // Returns notes about loading and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
   const KvBlocks& kv_blocks() const { return *kv_blocks_; }
 
-  // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
-  // to `limits`, and adds a note. If `cache_dir` is not empty, a success is recorded there, by
-  // weights, kernels, program, CPU and limits. If an integer kernel fails, a note says so and this
+  // Runs the self-test (invariant_self_test.h) with steps up to `limits`, and adds a note about the
+  // result. If `cache_dir` is not empty, a pass is recorded there, and a start with the same
+  // weights, kernels, program, CPU and limits skips the test. If an integer kernel fails, the
   // process uses the next slower kernel. On a device, this call frees the host's copy of the
-  // matrices, so call it once.
+  // matrices, so call it only once.
   absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
-  // For tests: replaces the product in models loaded later; null: restores it.
+  // For tests: replaces the matrix product in models loaded later; null restores the real product.
   using ProductFunction = std::function<void(const ConstRows& x, const PackedWeights& weights,
                                              const Rows& y, Workspace*, ParallelFor)>;
   static void ReplaceProduct(ProductFunction product);
 
   using Part = InvariantPart;
 
-  // Returns an empty Kv. `quantization`: of whole chunks. REQUIRES: ChooseKv returned it, for the
-  // layout of a Kv.
+  // Returns an empty Kv. `quantization`: how complete chunks are quantized. REQUIRES: ChooseKv
+  // returned `quantization` for the layout of this model.
   Kv NewKv(const KvQuantization& quantization = {}) const;
-  // Loads an adapter for this model on the model's threads. Errors name the file, and the field or
-  // tensor. REQUIRES: no Step runs.
+  // Loads a LoRA adapter for this model; uses the model's thread pool. Error messages name the
+  // file, and the field or tensor. REQUIRES: no Step is running.
   absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoadAdapter(const std::string& dir) const;
   // Appends the tokens of all parts in one pass through the weights. After an error nothing has
-  // changed, and with several parts the error names the part. kInvalidArgument: a sequence would
-  // exceed max_position_embeddings; a token or a Kv does not belong to this model; more logits are
-  // wanted than tokens, or than kStepLogitsMax; or two parts share a Kv or a place for logits.
-  // kResourceExhausted: kv_bytes has no room for all rows.
+  // changed; if the step has several parts, the message names the part.
+  // kInvalidArgument: a sequence would exceed max_position_embeddings; a token is not in the
+  // vocabulary; a Kv belongs to another model; more logits are wanted than the part has tokens, or
+  // more than kStepLogitsMax; or two parts have the same Kv or logits buffer. kResourceExhausted:
+  // kv_bytes is too small for all rows.
   absl::Status Step(absl::Span<const Part> parts) const;
-  // A step of one part.
+  // Runs a step with one part.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
 
@@ -170,7 +177,7 @@ class InvariantGemma {
                  std::unique_ptr<Forward> forward);
   absl::Status SelfTestOnce(const std::string& cache_dir, const StepLimits& limits);
 
-  const uint64_t number_;  // number of this model in the process
+  const uint64_t number_;  // number of this model within the process
   const std::shared_ptr<const KvLayout> layout_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;

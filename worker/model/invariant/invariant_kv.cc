@@ -10,7 +10,7 @@ namespace hearth {
 
 namespace {
 
-// Returns a spare block; null if there is none.
+// Removes a block from `spare` and returns it; returns null if `spare` is empty.
 KvBlock TakeSpare(std::vector<KvBlock>* spare) {
   if (spare->empty()) return nullptr;
   KvBlock block = std::move(spare->back());
@@ -18,17 +18,17 @@ KvBlock TakeSpare(std::vector<KvBlock>* spare) {
   return block;
 }
 
-// Returns whether `block` has no other holder. If so, all reads by former holders have finished.
+// Returns whether nothing else holds `block`. If so, all reads by former holders have finished.
 bool IsSole(const KvBlock& block) {
   if (block.use_count() != 1) return false;
-  // use_count() alone does not synchronize. Releasing a reference does: it happens after all
-  // earlier releases.
+  // use_count() does not synchronize with other threads. Releasing a reference does: it happens
+  // after all earlier releases.
   KvBlock again = block;
   again.reset();
   return true;
 }
 
-// The blocks that a step must still take: their sizes, and their places.
+// Blocks that a step must allocate: their sizes, and where to store them.
 struct MissingBlocks {
   std::vector<size_t> sizes;
   std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
@@ -38,7 +38,7 @@ struct MissingBlocks {
   }
 };
 
-// Returns the element of a layer group.
+// Returns the element for a layer group.
 template <typename Blocks>
 auto& At(Blocks& blocks, LayerGroup group) {
   return blocks[static_cast<size_t>(group)];
@@ -106,7 +106,7 @@ void InvariantKv::ReserveBlocks(size_t global_blocks, size_t local_blocks) {
   At(ahead_, LayerGroup::kGlobal) = global_blocks;
   At(ahead_, LayerGroup::kLocal) = local_blocks;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    At(spare_, group).reserve(At(ahead_, group));  // so that returning blocks allocates nothing
+    At(spare_, group).reserve(At(ahead_, group));  // so that push_back does not allocate
   }
   keeps_spare_ = true;
 }
@@ -124,7 +124,8 @@ void InvariantKv::BeginRestore(int length) {
       At(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
-  // An empty tail needs no object, so the block at `length` has no rows of earlier objects.
+  // If the tail is empty, no object is needed; the block at `length` then has no rows of earlier
+  // objects.
   first_local_ = tail == length ? length : tail - tail % static_cast<int>(layout_->chunk_tokens);
 }
 
@@ -187,10 +188,11 @@ void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
   *block = nullptr;
 }
 
-// Drops the blocks that no row from length_ on sees, or that such rows see only sealed.
+// Drops the blocks to which no row from length_ on attends, and unsealed blocks that such rows read
+// only in sealed form.
 void InvariantKv::DropUnseen() {
   const size_t chunk = layout_->chunk_tokens;
-  // The first row of the step still sees its whole window.
+  // The first row of the next step attends to its whole window.
   const size_t seen = LocalTailBegin(*layout_, static_cast<uint32_t>(length_)) / chunk;
   const auto drop = [this](LayerGroup group, std::vector<KvBlock>* blocks, size_t end) {
     for (size_t split = 0; split < std::min(end, blocks->size()); ++split) {
@@ -219,7 +221,7 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
   DropUnseen();
-  // First split to write.
+  // First block to write.
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;
   const size_t end = SplitsTo(*layout_, length_ + tokens);
   const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;

@@ -1,22 +1,22 @@
-// InvariantKv: the keys and values of one sequence of an InvariantGemma, in blocks.
+// InvariantKv: the keys and values of one sequence of an InvariantGemma, in KV blocks.
 //
-// A block is an object of a whole chunk of one layer group (kv_blocks.h). Once its rows are done, a
-// block is shared by reference; a restore adopts it by reference. A partial chunk is copied in both
-// directions, so only this sequence holds rows that are still written.
+// A KV block has the rows of one chunk in all layers of one layer group (kv_blocks.h). When all its
+// rows are computed, a block is shared by reference, and a restore adopts it by reference.
+// Incomplete chunks are copied instead, so rows that may still change belong to one sequence only.
 //
-// If whole chunks are quantized, the step that computes a chunk's last row seals the chunk: it
-// writes a second block with fewer bits. Only sealed blocks are then shared and adopted. The next
-// step drops the unsealed rows.
+// If KV quantization is on, the step that computes the last row of a chunk also seals the chunk: it
+// writes a quantized copy to a second block. Only sealed blocks are shared and adopted. The next
+// step drops the unsealed block.
 //
 // Thread safety: none; one thread at a time.
-// Ownership: shares its blocks. The InvariantGemma must outlive it. A moved-from Kv belongs to no
-// model.
+// Ownership: shares ownership of its blocks. The InvariantGemma must outlive the InvariantKv. A
+// moved-from InvariantKv cannot be used.
 // Invariants:
-//   1. Positions [0, length()) are done. Keys are stored after RoPE; positions are absolute.
-//   2. If others may hold a block, its rows are below length() and are never written again.
-//   3. If chunks are sealed, exactly the chunks before row length()'s chunk have a sealed block;
-//      MakeRoom takes a step's sealed blocks in advance.
-//   4. A row that is not held, or was rewound, is never read for its value: its memory may contain
+//   1. The rows of positions [0, length()) are computed. Keys are stored after RoPE; positions are
+//   absolute.
+//   2. A block that others may hold has only rows below length(), which are never written again.
+//   3. If chunks are sealed, exactly the complete chunks below length() have a sealed block.
+//   4. Rows that were dropped or rewound are never read for their values; they may contain
 //      anything.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
@@ -39,13 +39,13 @@
 
 namespace hearth {
 
-// Layout of a chunk's rows in its block.
+// Functions for the layout of a chunk's rows in a KV block.
 //
 // Thread safety: pure functions.
 
-// Copies columns [begin, begin + count) of a slice with `from_tokens` columns to columns from
-// `to_begin` on of a slice with `to_tokens` columns. Each half (K, V) and KV head is one run of
-// rows.
+// Copies token columns [begin, begin + count) of a slice with `from_tokens` columns to a slice with
+// `to_tokens` columns, beginning at its column `to_begin`. For each of K, V and each KV head, this
+// is one contiguous run of rows.
 inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout,
                         const std::byte* from, int from_tokens, int begin, int count, std::byte* to,
                         int to_tokens, int to_begin) {
@@ -56,18 +56,18 @@ inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout
   memory->Copy(way, to + bytes(to_begin), from + bytes(begin), runs);
 }
 
-// Returns the index of a layer among the layers of its group.
+// Returns the number of earlier layers in the same layer group.
 inline size_t LayersBefore(const KvLayout& layout, int layer) {
   const auto at = layout.layers.begin() + layer;
   return static_cast<size_t>(std::count(layout.layers.begin(), at, *at));
 }
 
-// Returns the bytes of one chunk's unsealed rows, in all layers of a group.
+// Returns the bytes of an unsealed block: one chunk, all layers of a group.
 inline size_t PlainBytes(const KvLayout& layout, LayerGroup group) {
   return layout.LayerCount(group) * layout.PlainSliceBytes(layout.chunk_tokens);
 }
 
-// Returns the number of splits that hold the rows [0, length).
+// Returns the number of KV blocks for the rows [0, length).
 inline size_t SplitsTo(const KvLayout& layout, int length) {
   return (static_cast<size_t>(length) + layout.chunk_tokens - 1) / layout.chunk_tokens;
 }
@@ -77,8 +77,8 @@ class InvariantKv : public SequenceKv {
   InvariantKv() = default;
   InvariantKv(InvariantKv&& other) noexcept = default;
   InvariantKv& operator=(InvariantKv&& other) noexcept = default;
-  // `model`: number of the model that makes it, above 0. `layout`: includes the quantization of
-  // whole chunks, if any. The arena must outlive the Kv.
+  // `model`: number of the model that creates this Kv, above 0. `layout`: includes the KV
+  // quantization. The arena must outlive the Kv.
   InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model);
 
   int length() const override { return length_; }
@@ -89,86 +89,90 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
   bool is_on_device() const override { return arena_->memory().is_on_device(); }
 
-  // The next step takes this many blocks, and later steps use them: while they suffice, no step
-  // takes other memory. Blocks that the window leaves are reused. REQUIRES: nothing is quantized.
+  // The next step allocates this many blocks in advance for later steps. As long as they suffice,
+  // no later step allocates memory; blocks that leave the sliding window are reused. REQUIRES: KV
+  // quantization is off.
   void ReserveBlocks(size_t global_blocks, size_t local_blocks);
 
-  // To restore `length` tokens, call BeginRestore; then Adopt or CopyIn for each object that the
-  // length needs; then FinishRestore. Local layers then hold all rows of these objects. After an
-  // error, BeginRestore makes the Kv usable again.
+  // To restore `length` tokens: call BeginRestore; then Adopt or CopyIn for each object that this
+  // length needs; then FinishRestore. Local layers then have all rows of these objects. After an
+  // error, call BeginRestore before any other use.
   void BeginRestore(int length);
-  // Adopts an object of a whole chunk by reference.
+  // Adds an object of a complete chunk by reference.
   absl::Status Adopt(const ObjectId& id, KvBlock bytes);
-  // Copies an object. `slices`: the slices of its group's layers, ascending by layer, in host
-  // memory; with `within`, in the device's memory.
+  // Adds a copy of an object. `slices`: the slices of the layers in the object's group, in
+  // ascending order of layer; in host memory, or if `within` in device memory.
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
                       bool within = false);
   void FinishRestore();
 
-  // All rows will use the adapter. REQUIRES: the Kv is empty; the adapter belongs to the same
+  // Sets the LoRA adapter for all rows. REQUIRES: the Kv is empty; the adapter belongs to the same
   // model.
   void UseAdapter(std::shared_ptr<const LoraAdapter> adapter);
   const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
 
-  // Makes this Kv a copy of `other` that shares its blocks. If a partly filled block still has
-  // other holders when this Kv writes to it, the block is copied first. REQUIRES: the same model
-  // and adapter.
+  // Makes this Kv a copy of `other` that shares its blocks. If an incomplete block is still shared
+  // when this Kv writes to it, the block is copied first. REQUIRES: both have the same model and
+  // adapter.
   void ShareAll(const InvariantKv& other);
 
-  // Called by the model. Makes room for `tokens` more rows of all layers, and drops blocks that no
-  // row sees any more. kResourceExhausted: there is no memory; no needed row is lost. After a
-  // success it may be called again with the same or a smaller `tokens`.
+  // Called by the model. Allocates blocks for `tokens` more rows in all layers, and drops blocks to
+  // which no row attends any more. kResourceExhausted: there is too little memory; no needed row is
+  // lost. After a success it may be called again with the same or a smaller `tokens`.
   absl::Status MakeRoom(int tokens);
-  // Releases blocks without any row, and sealed blocks of incomplete chunks: the room of a step
-  // that is not computed, or of rewound rows.
+  // Releases the blocks after length(): blocks without rows, and sealed blocks of incomplete
+  // chunks. Call if a step is not computed, or after Rewind.
   void ReleaseRoom();
-  // Returns the address of each split of a layer, null if dropped; valid until the next MakeRoom.
+  // Returns the address of each block of a layer, null if dropped. Valid until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const {
     return SlicesOf(layer, blocks_, false);
   }
-  // Returns the address of each block of a group, null if dropped; valid until the next MakeRoom.
+  // Returns the address of each block of a layer group, null if dropped. Valid until the next
+  // MakeRoom.
   std::vector<std::byte*> BlocksOf(LayerGroup group) const;
-  // As SplitsOf, for sealed blocks.
+  // Returns the address of each sealed block of a layer, null if dropped. Valid until the next
+  // MakeRoom.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
-  // Returns whether whole chunks are sealed.
+  // Returns whether complete chunks are sealed (KV quantization is on).
   bool seals() const { return layout_->quantization.is_on(); }
-  // Returns a layer's slice of a sealed block. REQUIRES: the block exists.
+  // Returns the address of a layer's slice in a sealed block. REQUIRES: the block exists.
   std::byte* SealedAt(int layer, size_t split);
-  // Returns a layer's slice of the block that holds `position`. REQUIRES: there is room for
-  // `position`.
+  // Returns the address of a layer's slice in the block with `position`. REQUIRES: MakeRoom has
+  // allocated the block.
   std::byte* SliceAt(int layer, int position);
-  // Sets the length back: later rows will be computed again; earlier rows stay. REQUIRES: no
-  // other holder has blocks with rows from `length` on.
+  // Reduces the length; the rows from `length` on will be computed again. REQUIRES: nothing else
+  // holds blocks with rows from `length` on.
   void Rewind(int length) { length_ = length; }
-  // Adds rows that all layers have computed.
+  // Increases the length by rows that all layers have computed.
   void Advance(int tokens) { length_ += tokens; }
   uint64_t model() const { return layout_ == nullptr ? 0 : model_; }  // 0: no model
   const KvLayout& layout() const { return *layout_; }
 
  private:
   LayerGroup GroupOf(int layer) const { return layout_->layers[static_cast<size_t>(layer)]; }
-  using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
+  using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // [group][split]
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
     return (seals() ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);
-  // Puts a block of `bytes` bytes at `split`; copies the bytes of the block it replaces.
+  // Stores `block`, of `bytes` bytes, at index `split`. If it replaces another block, copies that
+  // block's bytes to it.
   void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
-  std::shared_ptr<const KvLayout> layout_;  // null: moved from
+  std::shared_ptr<const KvLayout> layout_;  // null if moved from
   KvBlocks* arena_ = nullptr;
   uint64_t model_ = 0;
-  std::shared_ptr<const LoraAdapter> adapter_;  // null: no adapter
-  SplitBlocks blocks_;                          // null: dropped by the window, or sealed
-  SplitBlocks sealed_;                          // null: dropped by the window
-  SplitBlocks spare_;                           // taken in advance, by group
-  std::array<size_t, 2> ahead_{};               // blocks that the next step takes in all, by group
-  bool keeps_spare_ = false;                    // reuse blocks that the window leaves
+  std::shared_ptr<const LoraAdapter> adapter_;  // null: no LoRA adapter
+  SplitBlocks blocks_;             // null: dropped, because out of the window or sealed
+  SplitBlocks sealed_;             // sealed blocks; null: dropped, because out of the window
+  SplitBlocks spare_;              // blocks allocated in advance, by layer group
+  std::array<size_t, 2> ahead_{};  // number of blocks to allocate in the next step, by layer group
+  bool keeps_spare_ = false;       // whether blocks that leave the window are reused
   int length_ = 0, restoring_ = 0;
-  bool shares_end_ = false;  // the partly filled block may have other holders
-  int first_local_ = 0;      // first row that local layers hold
+  bool shares_end_ = false;  // whether the incomplete last block may be shared
+  int first_local_ = 0;      // first position that local layers have
 };
 
 }  // namespace hearth

@@ -20,26 +20,30 @@ namespace hearth {
 
 namespace {
 
-// Longer windows are not filled: the test would take longer than the load.
+// Longer windows are tested up to this length, because the test would take longer than loading the
+// model.
 constexpr int kLongestWindow = 4096;
-// Rows that the head computes at once. The engine asks for one row of each decoding sequence, and
-// for the rows of its guessed tokens.
+// Maximum rows for which the output matrix is tested. The engine needs logits for one row of each
+// decoding sequence, and for the rows of speculated tokens.
 constexpr int kHeadRows = 17;
 
-// Outputs of the head compared with the reference, at each of kHeadPlaces places.
+// Number of outputs of the output matrix that are compared with the reference, at each of
+// kHeadPlaces places.
 constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 
-// Model number of this test's Kv; the forward pass does not check it.
+// Model number of the self-test's InvariantKv; the forward pass does not check the number.
 constexpr uint64_t kNumber = 1;
 
-// The most rows of one prompt in a step of several sequences; more rows become several prompts.
+// Maximum rows of one prompt in a step of several sequences; more rows are divided into several
+// prompts.
 constexpr int kPieceRows = 512;
-// The most sequences that decode in one step, and the most bytes of their blocks: each sequence has
-// a block for each of the two layers, 2 MiB for a 27B. Further rows are tested as prompts.
+// Maximum number of sequences that decode in one step, and maximum bytes of their blocks. Each
+// sequence has one block in each of the two layers (2 MiB for Gemma 3 27B). The remaining rows are
+// tested as prompts.
 constexpr uint64_t kDecodesMax = 64, kDecodesMaxBytes = uint64_t{256} << 20;
 
-// Returns every size at which a kernel may change its method: sizes below a few tiles, sizes around
-// powers of two (as most chunks are), and the most rows of a sequence alone.
+// Returns all step sizes at which a kernel may change its method: sizes up to a few tiles, sizes
+// around powers of two (typical chunk sizes), and `alone`, the maximum rows of a sequence alone.
 std::vector<int> SizesUpTo(int rows, int alone) {
   std::set<int> sizes;
   for (int m = 1; m <= 17; ++m) sizes.insert(m);
@@ -50,8 +54,8 @@ std::vector<int> SizesUpTo(int rows, int alone) {
   return {sizes.begin(), sizes.lower_bound(rows)};
 }
 
-// Returns the rows of each sequence of one step: decoding sequences between and after prefilling
-// ones, `together` rows in all.
+// Returns the rows of each sequence in one step: decoding sequences between and after prefilling
+// sequences. The sum of the rows is `together`.
 std::vector<int> SequenceRows(int rows, int chunk, int together) {
   std::vector<int> sequences;
   for (const int m : {1, 17, std::min(chunk, kPieceRows), 1, 3}) {
@@ -102,7 +106,7 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
   if (rows_ > 1) {
     const int decodes = DecodesTried(limits.decodes, of_model.SliceBytes(of_model.chunk_tokens));
     together_.resize(2);
-    // Each sequence is at a different row: with equal rows, swapped sequences would not be noticed.
+    // Each sequence is at a different row, so that the test detects swapped sequences.
     for (int i = 0; i < std::min(decodes, rows_ - 1); ++i) {
       together_[0].push_back({rows_ - 1 - i, 1});
     }
@@ -114,9 +118,9 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
     for (const int row : {0, piece.rows / 2, piece.rows - 1}) compared_.insert(piece.begin + row);
   };
   for (const int m : sizes_) compare({rows_ - m, m});
-  // Drop no block: each pass begins again in the middle.
+  // Drop no block, because each pass restarts in the middle.
   layout->window = static_cast<uint32_t>(rows_) + 1;
-  int splits = 0;  // splits of the largest step of several sequences
+  int splits = 0;  // number of KV blocks for the largest step of several sequences
   for (const Pieces& pieces : together_) {
     int more = 0;
     for (const Piece& piece : pieces) {
@@ -144,18 +148,18 @@ std::string InvariantSelfTest::AmongRows() const {
   return text;
 }
 
-// The first pass records the digest of each row; later passes must give the same.
+// The first pass records a digest of each row; later passes must compute the same digests.
 void InvariantSelfTest::CheckRows(const char* operation, bool local, RowDigests digests) {
   const uint64_t number = operation_++ * static_cast<uint64_t>(rows_);
   for (const auto& [position, row] : checked_) {
     const uint64_t digest = digests(position, row);
     const auto expected = expected_.emplace(number + static_cast<uint64_t>(position), digest).first;
     if (!status_.ok() || expected->second == digest) continue;
-    const std::string among = by_reference_ ? absl::StrCat("than it is defined by, ", AmongRows())
+    const std::string among = by_reference_ ? absl::StrCat("than the reference, ", AmongRows())
                                             : absl::StrCat(AmongRows(), " than among ", rows_);
     status_ = absl::FailedPreconditionError(
-        absl::StrCat("the ", operation, " of a ", local ? "local" : "global", " layer gives row ",
-                     position, " other bits ", among));
+        absl::StrCat("the ", operation, " of a ", local ? "local" : "global",
+                     " layer computes row ", position, " with different bits ", among));
   }
 }
 
@@ -182,7 +186,7 @@ absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   ++passes_;
   pieces_ = pieces;
   checked_.clear();
-  int first = 0;  // the step's row at which the sequence begins
+  int first = 0;  // index in the step of the sequence's first row
   for (const auto& [begin, rows] : pieces) {
     for (const int row : {0, rows / 2, rows - 1}) checked_.emplace_back(begin + row, first + row);
     first += rows;
@@ -200,7 +204,7 @@ absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   return status_;
 }
 
-// Each sequence has its own blocks from its first row on.
+// Each sequence gets separate blocks for the rows that it computes.
 absl::Status InvariantSelfTest::PassOfSequences(const Pieces& pieces) {
   std::vector<InvariantKv> kvs;
   std::vector<std::vector<int32_t>> tokens;
@@ -244,7 +248,7 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
 absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
   const int64_t hidden = config_.hidden_size, vocabulary = config_.vocab_size;
   const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
-  // Returns the logits of the last `count` rows: [count][vocabulary].
+  // Computes the logits of the last `count` rows: [count][vocabulary].
   const auto logits_of = [&](int64_t count) {
     std::vector<float> logits(static_cast<size_t>(count * vocabulary));
     std::vector<float*> places;
@@ -262,8 +266,9 @@ absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
           RowDigest(all.data() + (most - m + row) * vocabulary, vocabulary)) {
         continue;
       }
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the head gives row ", row, " other bits among M = ", m, " rows than among ", most));
+      return absl::FailedPreconditionError(absl::StrCat("the output matrix computes row ", row,
+                                                        " with different bits among M = ", m,
+                                                        " rows than among ", most));
     }
     if (m > 1) continue;
     absl::Status held = HeadByReference(rows.data() + (most - 1) * hidden, some.data());
@@ -277,7 +282,7 @@ absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* l
   const float cap = static_cast<float>(config_.final_logit_softcap);
   const int64_t count = std::min(kHeadOutputs, vocabulary);
   for (int64_t place = 0; place < kHeadPlaces; ++place) {
-    // From the first outputs to the last.
+    // The places are spread from the first outputs to the last outputs.
     const int64_t begin = (vocabulary - count) * place / (kHeadPlaces - 1);
     std::vector<float> want(static_cast<size_t>(count));
     reference::ProductRow(row, weights_.head(), begin, begin + count, want.data());
@@ -286,8 +291,8 @@ absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* l
     }
     if (std::memcmp(want.data(), logits + begin, want.size() * sizeof(float)) == 0) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the head gives outputs ", begin, " to ", begin + count,
-                     " other bits than it is defined by, with M = 1 row"));
+        absl::StrCat("the output matrix computes outputs ", begin, " to ", begin + count,
+                     " with different bits than the reference, with M = 1 row"));
   }
   return absl::OkStatus();
 }
@@ -315,7 +320,7 @@ absl::Status InvariantSelfTest::Run() {
 
 namespace {
 
-// Returns the name and the revision of the first CPU, as the system reports them.
+// Returns the model and the microcode revision of the first CPU, from /proc/cpuinfo.
 std::string CpuName() {
   std::ifstream info("/proc/cpuinfo");
   std::string name;

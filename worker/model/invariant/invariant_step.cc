@@ -19,21 +19,22 @@ absl::Status CheckPart(const InvariantPart& part, const ModelConfig& config, uin
   if (part.kv == nullptr || part.kv->model() != model) {
     return absl::InvalidArgumentError(
         part.kv == nullptr || part.kv->model() == 0
-            ? "the Kv was moved from, or is not from NewKv: there is nothing to append to"
-            : "the Kv is of another model: take one from this model's NewKv");
+            ? "the Kv was moved from, or NewKv did not create it; call NewKv"
+            : "the Kv belongs to another model; call NewKv of this model");
   }
   if (part.want > 0 && part.logits == nullptr) {
-    return absl::InvalidArgumentError("logits are wanted, but there is no place for them");
+    return absl::InvalidArgumentError("logits must not be null if want > 0");
   }
   if (tokens.empty() || part.want < 0 || static_cast<size_t>(part.want) > tokens.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", tokens.size(), " tokens, logits of ", part.want, " of them"));
+        absl::StrCat("a part needs tokens and 0 <= want <= tokens; got ", tokens.size(),
+                     " tokens, want = ", part.want));
   }
   if (absl::Status known = CheckTokenIds(tokens, config); !known.ok()) return known;
   const int length = part.kv->length();
   if (tokens.size() > static_cast<size_t>(config.max_position_embeddings - length)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(tokens.size(), " tokens behind ", length, " are more than the model's ",
+        absl::StrCat(tokens.size(), " tokens after ", length, " tokens exceed the model's ",
                      config.max_position_embeddings, " positions (max_position_embeddings)"));
   }
   return absl::OkStatus();
@@ -43,7 +44,7 @@ absl::Status CheckPart(const InvariantPart& part, const ModelConfig& config, uin
 
 absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConfig& config,
                           uint64_t model) {
-  if (parts.empty()) return absl::InvalidArgumentError("a step of no sequence");
+  if (parts.empty()) return absl::InvalidArgumentError("a step must have at least one part");
   std::set<const void*> seen;
   int64_t want = 0;
   const auto in_part = [&](size_t i, const absl::Status& error) {
@@ -56,15 +57,16 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
     want += parts[i].want;
     if (!seen.insert(parts[i].kv).second ||
         (parts[i].want > 0 && !seen.insert(parts[i].logits).second)) {
-      return in_part(i, absl::InvalidArgumentError(
-                            "its Kv, or its place for logits, is another part's: a step takes each "
-                            "once"));
+      return in_part(i,
+                     absl::InvalidArgumentError(
+                         "another part of the step has the same Kv or logits buffer; each may be "
+                         "used once"));
     }
   }
   if (want > kStepLogitsMax / config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "logits of ", want, " tokens, ", config.vocab_size, " each: a step gives at most ",
-        kStepLogitsMax, " in all, so of ", kStepLogitsMax / config.vocab_size, " tokens"));
+        "logits of ", want, " tokens, ", config.vocab_size, " each: a step returns at most ",
+        kStepLogitsMax, " logits, those of ", kStepLogitsMax / config.vocab_size, " tokens"));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::Status room = parts[i].kv->MakeRoom(static_cast<int>(parts[i].tokens.size()));
@@ -77,7 +79,7 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
 
 namespace {
 
-// Merges adjacent parts with the same adapter into one product.
+// Adds the part's LoRA adapter. Adjacent parts with the same adapter are merged into one product.
 void AddAdapter(const InvariantPart& part, int number, int64_t first, int64_t rows,
                 std::vector<AdapterRows>* adapters) {
   if (part.kv->adapter() == nullptr) return;
@@ -203,7 +205,8 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
       const int position = static_cast<int>(split * chunk);
       const std::byte* from = part.kv->SliceAt(number, position);
       std::byte* to = part.kv->SealedAt(number, split);
-      // Clear the bytes after the last plane: they are part of the slice.
+      // The last plane also clears the padding after it, because the padding is stored with the
+      // slice.
       phases->Add(2 * layout.kv_heads, [&layout, from, to, values](int64_t plane) {
         const FloatMode mode;
         const KvQuantization& form = layout.quantization;

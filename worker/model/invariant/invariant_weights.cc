@@ -22,12 +22,13 @@ std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
   return scale;
 }
 
-// A NaN or an infinity would spread to every logit. The values of a matrix without blocks are not
-// checked: that would be another pass over the whole file.
+// Returns kDataLoss if a norm has a NaN or an infinity, or a quantization block has such a scale,
+// because it would spread to every logit. Other matrices are not checked, because this would need
+// another pass over the whole file.
 absl::Status CheckFinite(const TensorView& tensor) {
   const auto bad = [&tensor](const char* what) {
-    return absl::DataLossError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " has ", what,
-                                            " that is no finite number"));
+    return absl::DataLossError(
+        absl::StrCat(tensor.file, ": tensor ", tensor.name, " has ", what, " that is not finite"));
   };
   if (!ScalesAreFinite(*tensor.type, tensor.data.get(), tensor.elements()))
     return bad("a block with a scale");
@@ -40,7 +41,8 @@ absl::Status CheckFinite(const TensorView& tensor) {
   return absl::OkStatus();
 }
 
-// Lists the model's tensor types, with the number and the bytes of each type's tensors.
+// Returns a note that lists the tensor types, with the number and the KiB of the tensors of each
+// type.
 std::string TypesNote(const std::string& model, const std::vector<TensorView>& tensors) {
   std::map<std::string, std::pair<int, uint64_t>> types;
   for (const TensorView& tensor : tensors) {
@@ -50,15 +52,15 @@ std::string TypesNote(const std::string& model, const std::vector<TensorView>& t
   }
   std::string note = absl::StrCat("weights: ", model, ":");
   for (const auto& [name, of_type] : types) {
-    absl::StrAppend(&note, name == types.begin()->first ? " " : ", ", of_type.first, " of ", name,
-                    " with ", of_type.second >> 10, " KiB");
+    absl::StrAppend(&note, name == types.begin()->first ? " " : ", ", of_type.first,
+                    " tensors of type ", name, " with ", of_type.second >> 10, " KiB");
   }
   return note;
 }
 
 }  // namespace
 
-// Stacks tensors; adjacent tensors with the same type become one matrix.
+// Stacks tensors into matrices. Adjacent tensors with the same packed type become one matrix.
 std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<TensorView>& parts,
                                                          ParallelFor parallel, KernelArena* arena) {
   std::vector<PackedWeights> packed;
@@ -76,10 +78,10 @@ std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<Tenso
   return packed;
 }
 
-// Reads, packs and frees one layer's tensors before it reads the next layer's.
+// Reads, packs and frees the tensors of one layer after the other.
 absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* reader,
                                     ThreadPool* pool) {
-  const FloatMode mode;  // for the widening of norms below
+  const FloatMode mode;  // for the widening of the norms below
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
@@ -171,8 +173,9 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   if (!tensors.ok()) return tensors.status();
   uint64_t bytes = tensors->tied ? 0 : tensors->embedding.bytes;
   for (const TensorView& tensor : tensors->used) {
-    if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // kept as stored
-    if (tensor.shape.size() == 1) {                                          // norms become float32
+    // An untied embedding keeps its stored bits.
+    if (!tensors->tied && tensor.name == tensors->embedding.name) continue;
+    if (tensor.shape.size() == 1) {  // norms are stored as float32
       bytes += static_cast<uint64_t>(tensor.elements()) * sizeof(float);
     } else {
       bytes += static_cast<uint64_t>(tensor.shape[0]) *

@@ -1,9 +1,9 @@
-// InvariantWeights: the weights of a checkpoint, as the class invariant computes with them:
-// matrices packed for the kernels, norms widened to float32. The embedding uses the head's panels
-// if they are the same matrix; otherwise it keeps its stored form.
+// InvariantWeights: the weights of a checkpoint, in the form in which the exactness class invariant
+// computes: matrices packed for the kernels, norms widened to float32. If the embedding is tied, it
+// uses the panels of the output matrix; otherwise it keeps its stored form.
 //
-// Thread safety: const use from any thread. Ownership: owns everything it returns. After Load it
-// reads no file.
+// Thread safety: const methods may be called from any thread. Ownership: owns all that it returns.
+// After Load it reads no file.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 
@@ -28,16 +28,16 @@ class WeightsReader;
 struct InvariantLayer {
   bool local = false;
   std::vector<float> input_norm, post_attention_norm, pre_feedforward_norm, post_feedforward_norm;
-  std::vector<float> q_norm, k_norm;  // q_norm includes the queries' scale
-  std::vector<PackedWeights> qkv;     // one matrix; several if their types differ
+  std::vector<float> q_norm, k_norm;  // q_norm is multiplied by the attention's query scale
+  std::vector<PackedWeights> qkv;     // one matrix; several if q, k and v have different types
   PackedWeights out, gate, up, down;
 };
 
 class InvariantWeights {
  public:
-  // `config`: of the same folder. `arithmetic`: of the block matrices; the others multiply in
-  // float32. If `digest_cache_dir` is not empty, digests of files are cached there. Errors name the
-  // file or tensor.
+  // `config`: the config of the same model. `arithmetic`: arithmetic of quantized matrices; other
+  // matrices use float32. `digest_cache_dir`: folder in which weight digests are cached; empty:
+  // none. Error messages name the file or tensor.
   static absl::StatusOr<std::unique_ptr<InvariantWeights>> Load(const std::string& model_dir,
                                                                 ModelConfig config, WeightForm form,
                                                                 Arithmetic arithmetic,
@@ -46,20 +46,21 @@ class InvariantWeights {
 
   const ModelConfig& config() const { return config_; }
   WeightForm form() const { return form_; }
-  // kInt8 if any matrix multiplies in it.
+  // Returns kInt8 if any matrix is multiplied in integers.
   Arithmetic arithmetic() const { return used_; }
-  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  // Returns the SHA-256 tree digest of all tensors that the model uses (name, shape, dtype, bytes).
   const Digest& digest() const { return digest_; }
-  // Notes on the load for the log, one sentence each.
+  // Returns notes about loading for the log, one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
 
   const InvariantLayer& layer(int number) const { return layers_[static_cast<size_t>(number)]; }
   const std::vector<float>& final_norm() const { return final_norm_; }
-  const PackedWeights& head() const { return head_; }  // also the embedding if is_tied()
+  // output matrix; also the embedding if is_tied()
+  const PackedWeights& head() const { return head_; }
   bool is_tied() const { return embedding_.data == nullptr; }
-  // Frees the matrices of layers, head and embedding.
+  // Frees the matrices of the layers, the output matrix and the embedding.
   void FreeMatrices();
-  // Writes the embedding of `token` as floats, not scaled: [hidden_size].
+  // Writes the embedding of `token` as floats, before scaling: [hidden_size].
   void WidenEmbedding(int32_t token, float* to) const;
 
  private:
@@ -75,13 +76,13 @@ class InvariantWeights {
   Arithmetic used_ = Arithmetic::kFloat32;
   Digest digest_{};
   std::vector<std::string> notes_;
-  TensorView embedding_;  // as stored; no data if the head has the same bits
+  TensorView embedding_;  // stored form; has no data if tied
   std::vector<InvariantLayer> layers_;
   std::vector<float> final_norm_;
   PackedWeights head_;
 };
 
-// Returns the bytes of memory that the weights of a checkpoint will take, without reading them.
+// Returns the bytes of memory that the weights will need; reads only the headers of the files.
 absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
 
 }  // namespace hearth

@@ -20,13 +20,13 @@ struct KvBlocks::Account {
 
   Account(uint64_t budget, std::shared_ptr<BlockMemory> of_blocks)
       : budget_bytes(budget), memory(std::move(of_blocks)) {}
-  // REQUIRES, for all methods: the caller holds `mu`.
+  // All methods REQUIRE that the caller holds `mu`.
   absl::Status Use(uint64_t bytes) {
     assert(used_bytes <= budget_bytes);
     if (bytes > budget_bytes - used_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", bytes,
-                                                       " more are needed, and ", used_bytes, " of ",
-                                                       budget_bytes, " are in use"));
+                                                       " more bytes are needed, but ", used_bytes,
+                                                       " of ", budget_bytes, " bytes are in use"));
     }
     used_bytes += bytes;
     return absl::OkStatus();
@@ -40,7 +40,7 @@ struct KvBlocks::Account {
     free_bytes = 0;
   }
 
-  // The key of adopted memory: an address identifies the same memory as long as someone holds it.
+  // Key of adopted memory. As long as the memory is held, its address identifies it.
   using AdoptedKey = std::pair<const std::byte*, size_t>;
   void EraseExpired(const AdoptedKey& key) {
     const auto known = adopted.find(key);
@@ -51,13 +51,13 @@ struct KvBlocks::Account {
   const std::shared_ptr<BlockMemory> memory;
   std::mutex mu;
   uint64_t used_bytes = 0, free_bytes = 0, taken_blocks = 0;
-  std::function<void()> on_freed;                  // null: no waiter
-  std::map<size_t, std::vector<BlockBytes>> free;  // by size in bytes
+  std::function<void()> on_freed;                  // callback for the next freed block; null: none
+  std::map<size_t, std::vector<BlockBytes>> free;  // free memory, by size in bytes
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
 
-// A block's deleter: returns its bytes to the budget, and its memory to the free list or to its
-// owner.
+// Deleter of a block: returns the block's bytes to the budget, and its memory to the free list or
+// to the owner of adopted memory.
 struct KvBlocks::Release {
   void operator()(std::byte* memory) {
     std::function<void()> on_freed;
@@ -65,7 +65,8 @@ struct KvBlocks::Release {
       const std::lock_guard<std::mutex> lock(account->mu);
       account->GiveBack(size_bytes);
       if (adopted != nullptr) {
-        account->EraseExpired({memory, size_bytes});  // keeps the entry of a newer block
+        // does nothing if a newer block has the same key
+        account->EraseExpired({memory, size_bytes});
       } else {
         account->free[size_bytes].emplace_back(memory, Account::FreeBlock{account->memory.get()});
         account->free_bytes += size_bytes;
@@ -77,7 +78,7 @@ struct KvBlocks::Release {
 
   std::shared_ptr<Account> account;
   size_t size_bytes;
-  KvBlock adopted;  // null: the memory is the arena's
+  KvBlock adopted;  // null: the memory belongs to this KvBlocks
 };
 
 KvBlocks::KvBlocks(uint64_t budget_bytes, std::shared_ptr<BlockMemory> memory)
@@ -100,7 +101,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
       free.pop_back();
       account_->free_bytes -= size;
     }
-    // Free memory of other sizes must not use up the machine's memory.
+    // Free if budget is exceeded: free memory of other sizes counts against the machine's memory.
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
   absl::Status allocated;
@@ -110,7 +111,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     }
   } catch (const std::bad_alloc&) {
     allocated = absl::UnavailableError(
-        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more bytes"));
   } catch (const DeviceError& error) {
     allocated = absl::InternalError(error.what());
   }
@@ -140,8 +141,8 @@ absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {
     }
     if (absl::Status room = account_->Use(size_bytes); !room.ok()) return room;
   }
-  // Without the lock, because the block's deleter takes it. Two concurrent Adopts of the same
-  // memory may both count it.
+  // Create the block without the lock, because its deleter locks. If two threads adopt the same
+  // memory at the same time, it may be counted twice.
   KvBlock block(at, Release{account_, size_bytes, std::move(memory)});
   const std::lock_guard<std::mutex> lock(account_->mu);
   account_->adopted[key] = block;

@@ -23,7 +23,8 @@ constexpr int kMaxRank = 4096;
 constexpr double kMaxScale = 1e6;
 constexpr char kConfigFile[] = "/adapter_config.json", kTensorFile[] = "/adapter_model.safetensors";
 
-// With any of these fields set, PEFT computes something other than LowRank.
+// If any of these fields is set, PEFT computes something else than LowRank, so the adapter is
+// refused.
 constexpr const char* kRefusedFields[] = {
     "alora_invocation_tokens", "alpha_pattern",     "arrow_config",      "bdlora_config",
     "fan_in_fan_out",          "kasa_config",       "layer_replication", "lora_bias",
@@ -46,14 +47,14 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (!text.ok()) {
     return absl::Status(text.status().code(), absl::StrCat(text.status().message(),
-                                                           "; an adapter is a folder as PEFT's "
-                                                           "save_pretrained writes it"));
+                                                           "; an adapter must be a folder in the "
+                                                           "format of PEFT's save_pretrained"));
   }
   const absl::StatusOr<Json> json = ParseModelJson(*text);
   if (!json.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
   if (!json->is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": must be a JSON object"));
   const auto field_of = [&json](const char* field) -> const Json& {
     return JsonAt(*json, {field});
   };
@@ -61,12 +62,11 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": field ", field, " = ", JsonExcerpt(field_of(field)), ": ", why));
   };
-  if (field_of("peft_type") != "LORA") return refuse("peft_type", "only LORA is supported");
+  if (field_of("peft_type") != "LORA") return refuse("peft_type", "must be LORA");
   for (const char* field : kRefusedFields) {
     if (!IsUnset(field_of(field))) return refuse(field, "is not supported");
   }
-  if (json->contains("bias") && field_of("bias") != "none")
-    return refuse("bias", "only none is supported");
+  if (json->contains("bias") && field_of("bias") != "none") return refuse("bias", "must be none");
   const Json &rank = field_of("r"), &alpha = field_of("lora_alpha");
   if (!rank.is_number_integer() || rank < 1 || rank > kMaxRank) {
     return refuse("r", "must be an integer in [1, 4096]");
@@ -77,7 +77,7 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   const Json& start = field_of("init_lora_weights");
   if (!start.is_null() && !start.is_boolean() && start != "gaussian" && start != "eva" &&
       start != "orthogonal") {
-    return refuse("init_lora_weights", "is not supported: PEFT changes the model's own weights");
+    return refuse("init_lora_weights", "is not supported: it changes the base model's weights");
   }
   const Json& rslora = field_of("use_rslora");
   if (!rslora.is_null() && !rslora.is_boolean())
@@ -86,11 +86,11 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   config.rank = rank.get<int>();
   const double divisor = rslora == true ? std::sqrt(config.rank) : config.rank;
   config.scale = alpha.get<double>() / divisor;
-  if (std::abs(config.scale) > kMaxScale) return refuse("lora_alpha", "is out of range");
+  if (std::abs(config.scale) > kMaxScale) return refuse("lora_alpha", "gives a scale above 1e6");
   return config;
 }
 
-// A projection of a layer: its name in the model, and its place among the outputs of a product.
+// A projection of a layer: its name in the model, and which outputs of which product it computes.
 struct Projection {
   const char* name;
   std::vector<LowRank> AdapterLayer::*place;
@@ -114,7 +114,7 @@ absl::Status CheckTensor(const TensorView& view, int64_t rows, int64_t columns) 
   if (view.shape != std::vector<int64_t>{rows, columns}) {
     return absl::InvalidArgumentError(
         absl::StrCat(view.file, ": tensor ", view.name, " has shape ", view.ShapeText(),
-                     "; the model and the adapter's r ask for [", rows, ", ", columns, "]"));
+                     "; the model and the adapter's r require [", rows, ", ", columns, "]"));
   }
   return CheckDtype(view);
 }
@@ -124,8 +124,8 @@ PackedWeights PackOne(const TensorView& view, ParallelFor parallel) {
   return PackedWeights::Pack({&rows, 1}, *view.type, view.shape[1], parallel);
 }
 
-// Returns an adapter's tensors by the end of their names, such as
-// "layers.0.mlp.up_proj.lora_A.weight": PEFT puts the names of its wrapper classes in front.
+// Returns an adapter's tensors by the last part of their names, such as
+// "layers.0.mlp.up_proj.lora_A.weight". PEFT adds the names of its wrapper classes as prefix.
 absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const TensorFiles& files) {
   std::map<std::string, TensorView> tensors;
   for (const auto& [name, view] : files.tensors()) {
@@ -134,7 +134,8 @@ absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const TensorFi
     const auto [at, added] = tensors.emplace(canonical, view);
     if (!added) {
       return absl::InvalidArgumentError(absl::StrCat(view.file, ": tensors ", at->second.name,
-                                                     " and ", name, " are of one projection"));
+                                                     " and ", name,
+                                                     " belong to the same projection"));
     }
   }
   if (!tensors.empty()) return tensors;
@@ -177,7 +178,7 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::
       if (at_a == tensors->end() && at_b == tensors->end()) continue;
       if (at_a == tensors->end() || at_b == tensors->end()) {
         return absl::InvalidArgumentError(
-            absl::StrCat(dir, kTensorFile, ": ", name, " has one of lora_A and lora_B only"));
+            absl::StrCat(dir, kTensorFile, ": ", name, " must have both lora_A and lora_B"));
       }
       TensorView a = at_a->second, b = at_b->second;
       absl::Status fits = CheckTensor(a, read->rank, to.inputs);
@@ -198,8 +199,8 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::
   }
   if (!tensors->empty()) {
     const TensorView& view = tensors->begin()->second;
-    return absl::InvalidArgumentError(absl::StrCat(view.file, ": tensor ", view.name,
-                                                   " is of no projection of the model's layers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(view.file, ": tensor ", view.name, " belongs to no projection of the model"));
   }
   const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
   if (!digest.ok()) return digest.status();

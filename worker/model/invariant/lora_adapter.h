@@ -1,11 +1,10 @@
-// LoraAdapter: a low-rank adapter of a model in PEFT's format (adapter_config.json and
-// adapter_model.safetensors), packed for the kernels.
+// LoraAdapter: a LoRA adapter in PEFT's format (adapter_config.json and adapter_model.safetensors),
+// packed for the kernels.
 //
-// Supported: LORA of a layer's seven projections, with the scale lora_alpha / r, or lora_alpha /
-// sqrt(r) if use_rslora is set. Adapters that would compute something else are refused; the error
-// names the field.
+// Supported: LoRA on the seven projections of a layer, with the scale lora_alpha / r, or lora_alpha
+// / sqrt(r) if use_rslora is set. All other adapters are refused; the error names the field.
 //
-// Thread safety: immutable. Owns its weights; its files are closed after Load.
+// Thread safety: immutable. Ownership: owns its weights; its files are closed after Load.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_LORA_ADAPTER_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_LORA_ADAPTER_H_
 
@@ -24,14 +23,15 @@ namespace hearth {
 
 class LoraAdapter {
  public:
-  // Errors (kInvalidArgument, kNotFound) name the file, and the field or tensor.
+  // Loads an adapter. Error messages (kInvalidArgument, kNotFound) name the file, and the field or
+  // tensor.
   static absl::StatusOr<std::shared_ptr<const LoraAdapter>> Load(const std::string& dir,
                                                                  const ModelConfig& config,
                                                                  ThreadPool* pool);
 
   // REQUIRES: 0 <= number < num_layers of the model.
   const AdapterLayer& layer(int number) const;
-  // SHA-256 of every tensor (name, shape, dtype, bytes) and of the scale.
+  // Returns the SHA-256 of all tensors (name, shape, dtype, bytes) and of the scale.
   const Digest& digest() const { return digest_; }
   int rank() const { return rank_; }
   uint64_t bytes() const { return bytes_; }  // bytes of the packed weights

@@ -21,7 +21,8 @@
 namespace hearth {
 namespace {
 
-// AMX with bfloat16: CPUID leaf 7, EDX bits 22 and 24 (Intel SDM, volume 2A).
+// Returns whether the CPU has AMX with bfloat16: CPUID leaf 7, EDX bits 22 and 24 (Intel SDM,
+// volume 2A).
 bool CpuHasAmx() {
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -66,7 +67,7 @@ absl::StatusOr<Compute> ChooseCompute(const std::string& device, const std::stri
 
 namespace {
 
-// Returns the first number with a point in a library's description: "3.12.0".
+// Returns the first number with a decimal point in a library's description, such as "3.12.0".
 std::string VersionIn(absl::string_view text) {
   for (size_t begin = 0; begin < text.size(); ++begin) {
     if (!absl::ascii_isdigit(text[begin])) continue;
@@ -87,8 +88,8 @@ std::string CpuVendor() {
   return std::string(text, sizeof(text));
 }
 
-// Calls a libtorch operator that returns oneDNN's answer; libtorch does not export oneDNN's
-// functions.
+// Asks oneDNN whether it supports a type, through an operator of libtorch, because libtorch does
+// not export oneDNN's functions.
 bool OneDnnSupports(const char* question) {
   const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
   return found.has_value() && found->typed<bool()>().call();

@@ -1,4 +1,4 @@
-// The forward pass of Gemma 3, top to bottom, and the loading of its weights.
+// The forward pass of Gemma 3 with torch, and the loading of its weights.
 #include "worker/model/torch/gemma.h"
 
 #include <ATen/ATen.h>
@@ -26,10 +26,10 @@
 namespace hearth {
 namespace {
 
-// Far above any context, and small enough that rounding rows up cannot overflow.
+// Far above any context length; small enough that rounding up a number of rows cannot overflow.
 constexpr int kMaxCapacityTokens = 1 << 24;
 
-// The number of rows for which the layers' products are laid out: the default chunk.
+// Number of activation rows for which the weights are reordered: the default chunk size.
 constexpr int kRowsHint = 128;
 
 struct Layer {
@@ -53,7 +53,7 @@ Layer MakeLayer(const LayerTensors& tensors, const ModelConfig& config, int inde
   return layer;
 }
 
-// libtorch's errors end with a backtrace of many lines; the first line says what happened.
+// Returns the first line of the message; libtorch appends a backtrace of many lines.
 std::string OneLine(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
@@ -72,13 +72,15 @@ struct Gemma::Rep {
   Digest weights_digest{};
   std::vector<std::string> notes;
 
-  at::Tensor embedding;  // [vocab, hidden], in the checkpoint's dtype or the head's
+  // [vocabulary, hidden], in the dtype of the checkpoint or of the output matrix
+  at::Tensor embedding;
   float embedding_scale = 1;
   std::vector<Layer> layers;
   RmsNorm final_norm;
   Linear head;
   Rope global_rope, local_rope;
-  mutable std::mutex step_mutex;  // all steps share one set of compute threads
+  // held during a Step, because all steps use the same compute threads
+  mutable std::mutex step_mutex;
 };
 
 at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,
@@ -116,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   if (!compute.ok()) return compute.status();
   if (IsGgufFile(model_dir)) {
     return absl::UnimplementedError(
-        absl::StrCat(model_dir, ": a GGUF file needs exactness invariant and device cpu"));
+        absl::StrCat(model_dir, ": a GGUF file needs --exactness invariant and --device cpu"));
   }
   const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
@@ -138,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     if (absl::Status s = tensors->tied ? absl::OkStatus() : reader.Read({&head}); !s.ok()) return s;
     const c10::InferenceMode inference;
     at::set_num_threads(rep->threads);
-    // Rounded to the dtype of the computation, as in transformers.
+    // The scale is rounded to the compute dtype, as in the library transformers.
     rep->embedding_scale = at::scalar_tensor(std::sqrt(static_cast<double>(config->hidden_size)),
                                              at::TensorOptions().dtype(at::kFloat))
                                .to(compute->dtype)
@@ -152,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     rep->final_norm = RmsNorm(final_norm, config->rms_norm_eps, *compute);
     rep->head = Linear({tensors->tied ? embedding : head}, compute->dtype, compute->device,
                        /*rows_hint=*/1);
-    // A tied matrix is stored once, unless the head's copy is reordered.
+    // A tied matrix is stored once, unless the output matrix was reordered for oneDNN.
     if (tensors->tied) rep->embedding = rep->head.plain_weight();
     if (!rep->embedding.defined()) {
       rep->embedding = ToTensor(embedding, CheckpointType(*embedding.type), compute->device);
@@ -174,15 +176,15 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
   KvCacheRep* rows = kv->rep_.get();
   const size_t room = static_cast<size_t>(rows->capacity - rows->length);
   if (tokens.empty() || tokens.size() > room || tokens.size() > kMaxStepTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("a step must have 1 to ", kMaxStepTokens,
-                                                   " tokens, and at most the ", room,
-                                                   " free in the cache; got ", tokens.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step must have 1 to ", kMaxStepTokens, " tokens, and at most ", room,
+                     " (the free positions of the cache); got ", tokens.size()));
   }
   if (absl::Status known = CheckTokenIds(tokens, rep_->config); !known.ok()) return known;
   const std::lock_guard<std::mutex> lock(rep_->step_mutex);
   try {
     const c10::InferenceMode inference;
-    // The setting belongs to the calling thread.
+    // set_num_threads applies to the calling thread only
     if (at::get_num_threads() != rep_->threads) at::set_num_threads(rep_->threads);
     const at::Tensor last = rep_->Forward(rows, tokens, logits != nullptr);
     if (logits != nullptr) {
@@ -190,7 +192,8 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
       std::memcpy(logits->data(), last.data_ptr<float>(), last.numel() * sizeof(float));
     }
   } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a step: ", OneLine(error)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the device has too little memory for a step: ", OneLine(error)));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("the forward pass failed: ", OneLine(error)));
   }
@@ -200,16 +203,17 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
 
 absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   if (capacity_tokens < 1 || capacity_tokens > kMaxCapacityTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("a KV cache must have 1 to ", kMaxCapacityTokens,
-                                                   " tokens; got ", capacity_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("the capacity of a KV cache must be 1 to ",
+                                                   kMaxCapacityTokens, " tokens; got ",
+                                                   capacity_tokens));
   }
   try {
     const c10::InferenceMode inference;
     return KvCache(std::make_unique<KvCacheRep>(rep_->config, capacity_tokens, rep_->compute.device,
                                                 rep_->compute.dtype));
   } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a KV cache of ", capacity_tokens, " tokens: ", OneLine(error)));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate a KV cache for ",
+                                                     capacity_tokens, " tokens: ", OneLine(error)));
   }
 }
 

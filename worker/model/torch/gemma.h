@@ -1,11 +1,12 @@
 // Gemma: a Gemma 3 text model in memory, and its forward pass.
 //
-// Thread safety: const methods may be called from any thread, one Step at a time per KvCache.
-// Concurrent Steps of different caches run one after the other, because they share one set of
+// Thread safety: const methods may be called from any thread, but only one Step at a time for each
+// KvCache. Concurrent Steps of different caches run one after the other, because they use the same
 // compute threads.
 // Ownership: owns the weights. A KvCache from NewKvCache must not outlive its Gemma.
-// Exactness: the results of a Step are a function of the tokens, their positions and the step
-// boundaries. Capacity, history, addresses and other sequences change no bit.
+// Exactness: the results of a Step depend only on the tokens, their positions and the step
+// boundaries. Cache capacity, earlier use of the cache, addresses and other sequences do not change
+// any bit.
 #ifndef HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
 #define HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
 
@@ -27,16 +28,18 @@ namespace hearth {
 struct GemmaOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
   // "auto", "float32" or "bfloat16". auto: bfloat16 on CUDA and on a CPU with AMX, else float32.
-  // The choice follows from flags, never from a timing, so equal machines choose equally.
+  // The choice depends only on CPU flags, not on measured times, so equal machines make the same
+  // choice.
   std::string dtype = "auto";
-  int threads = 0;  // 0: one for each physical core
-  // Folder in which weight digests are cached across starts; empty: computed at every start.
+  int threads = 0;  // 0: one thread for each physical core
+  // Folder in which weight digests are cached; empty: every start computes the digest.
   std::string digest_cache_dir;
 };
 
 class Gemma {
  public:
-  // Reads config.json and the safetensors of `model_dir`. Errors name the file, tensor or field.
+  // Loads config.json and the safetensors files of `model_dir`. Error messages name the file,
+  // tensor or field.
   static absl::StatusOr<std::unique_ptr<Gemma>> Load(const std::string& model_dir,
                                                      const GemmaOptions& options);
   ~Gemma();
@@ -44,35 +47,37 @@ class Gemma {
   Gemma& operator=(const Gemma&) = delete;
 
   const ModelConfig& config() const;
-  // Element type of keys, values and activations: float32 or bfloat16.
+  // Returns the element type of keys, values and activations: float32 or bfloat16.
   KvDtype kv_dtype() const;
-  // Bytes of one token of one layer, keys and values: 2 * kv_heads * head_dim * dtype bytes.
+  // Returns the bytes of one token's keys and values in one layer: 2 * kv_heads * head_dim * dtype
+  // bytes.
   int64_t kv_token_bytes() const;
-  // "cpu" or "cuda".
+  // Returns "cpu" or "cuda".
   const std::string& device_kind() const;
-  // Versions of libtorch and of the libraries whose kernels it runs.
+  // Returns the versions of libtorch and of the math libraries that it calls.
   const std::string& compute_version() const;
-  // Everything by which those libraries choose their kernels (compute_device.h); empty on a GPU.
+  // Returns the CPU features by which these libraries choose kernels (compute_device.h); empty on a
+  // GPU.
   const std::string& cpu_capability() const;
   int threads() const;
-  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  // Returns the SHA-256 tree digest of all tensors that the model uses (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
-  // Notes on the load for the log, one sentence each ("439 vision tensors skipped").
+  // Returns notes about loading for the log, one sentence each ("439 vision tensors are ignored").
   const std::vector<std::string>& notes() const;
 
-  // Returns an empty cache for up to `capacity_tokens` tokens. kResourceExhausted: there is no
-  // memory now.
+  // Returns an empty cache for at most `capacity_tokens` tokens. kResourceExhausted: there is too
+  // little memory now.
   absl::StatusOr<KvCache> NewKvCache(int capacity_tokens) const;
-  // Returns the bytes of such a cache.
+  // Returns the bytes of a cache with this capacity.
   uint64_t KvCacheBytes(int capacity_tokens) const;
   // Returns the device's free memory in bytes. REQUIRES: the device is not the CPU.
   absl::StatusOr<uint64_t> FreeDeviceBytes() const;
 
-  // Runs `tokens` at positions [kv->length(), kv->length() + n) and appends their keys and values.
-  // `logits`, if not null, receives [vocab_size] values for the last position. After an error the
-  // cache's length is unchanged, and Reset or BeginRestore makes the cache usable. After
-  // kResourceExhausted (the device has no memory) the step may be retried. REQUIRES: 1 <= n, and
-  // the rows fit kv->capacity(). Token ids are checked.
+  // Computes `tokens` at positions [kv->length(), kv->length() + n) and appends their keys and
+  // values. If `logits` is not null, it receives the [vocab_size] logits of the last position.
+  // After an error kv->length() is unchanged; call Reset or BeginRestore before the next use. After
+  // kResourceExhausted (too little device memory) the step may be retried. kInvalidArgument: a
+  // token is not in the vocabulary, or the tokens exceed kv->capacity(). REQUIRES: n >= 1.
   absl::Status Step(KvCache* kv, absl::Span<const int32_t> tokens,
                     std::vector<float>* logits) const;
 

@@ -15,14 +15,14 @@
 namespace hearth {
 namespace {
 
-// Block rows are rounded up to a multiple of this, so that heads with at least 4 float32 columns
-// stay 64-byte aligned.
+// Rows of a block are rounded up to a multiple of this, so that heads with at least 4 float32
+// columns are aligned to 64 bytes.
 constexpr int kRowAlignment = 16;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Moves rows [from, from + count) of each head of a block in host memory to row 0. The ranges may
-// overlap.
+// Moves rows [from, from + count) of each head to row 0, in a block in host memory. The source and
+// destination may overlap.
 void MoveToFront(at::Tensor* block, int from, int count) {
   const size_t row_bytes = block->size(2) * block->element_size();
   for (int64_t head = 0; head < block->size(0); ++head) {
@@ -31,7 +31,7 @@ void MoveToFront(at::Tensor* block, int from, int count) {
   }
 }
 
-// Returns a view of one half (keys or values) of slice memory: [kv_heads, columns, head_dim].
+// Returns a view of the keys (half 0) or values (half 1) of a slice: [kv_heads, columns, head_dim].
 at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& block,
                      at::Device device = at::kCPU) {
   const int64_t half_bytes = block.size(0) * columns * block.size(2) * block.element_size();
@@ -41,7 +41,7 @@ at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& 
       .make_tensor();
 }
 
-// Converts libtorch's out-of-memory error to std::bad_alloc: callers do not see libtorch's errors.
+// Converts libtorch's out-of-memory error to std::bad_alloc, because callers do not know libtorch.
 template <typename Work>
 void WithBadAlloc(const Work& work) {
   try {
@@ -82,13 +82,13 @@ void KvCacheRep::MakeRoom(LayerKv* layer, int tokens) {
   const int drop = held - keep;
   const bool aligned = head_dim * layer->keys.element_size() % 64 == 0;
   const bool fits = held + tokens <= layer->keys.size(1);
-  // A single token reads its window in place while there is room: otherwise each decoded token
-  // would move W-1 rows.
+  // A single token reads its window in place as long as the block has free rows; otherwise each
+  // decoded token would move W-1 rows.
   if (drop == 0 || (tokens == 1 && fits && aligned)) return;
   if (layer->keys.is_cpu()) {
     MoveToFront(&layer->keys, drop, keep);
     MoveToFront(&layer->values, drop, keep);
-  } else {  // copy both first: if there is no memory, nothing has moved
+  } else {  // clone both tensors before writing: if an allocation fails, nothing has changed
     const at::Tensor keys = layer->keys.narrow(1, drop, keep).clone();
     const at::Tensor values = layer->values.narrow(1, drop, keep).clone();
     layer->keys.narrow(1, 0, keep).copy_(keys);
@@ -161,7 +161,8 @@ void KvCache::FinishRestore(int length) {
   rep_->length = rep_->restoring;
   rep_->restoring = -1;
   if (!std::exchange(rep_->copying_on_device, false)) return;
-  // A copy from host memory is done when copy_ returns; a copy on the device is then only queued.
+  // A copy from host memory is complete when copy_ returns, but a copy within the device is only
+  // enqueued; wait for it.
   const at::Device device = rep_->layers[0].keys.device();
   c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }

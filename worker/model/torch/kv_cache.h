@@ -1,14 +1,15 @@
-// KvCache: the keys and values of one sequence, for all layers of one model.
+// KvCache: the keys and values of one sequence, for all layers of a model, with torch.
 //
 // Thread safety: none. One thread at a time uses a KvCache; different caches are independent.
-// Ownership: owns its memory, on the model's device. Movable, not copyable: a copy costs as much as
-// a restore, so it is written as CopyOut and CopyIn.
+// Ownership: owns its memory on the model's device. Movable, not copyable: a copy costs as much as
+// a restore; use CopyOut and CopyIn.
 // Invariants:
-//   1. Positions [0, length()) are done. Keys are stored after RoPE; positions are absolute.
-//   2. A global layer holds [0, length()). A local layer holds [first_held(layer), length()), and
-//      first_held(layer) <= max(0, length() - (W-1)), W counting the current token.
-//   3. The results of a later step depend only on the held rows' values: never on the capacity, on
-//      the rows' addresses, or on whether the rows were computed or copied in.
+//   1. The rows of positions [0, length()) are computed. Keys are stored after RoPE; positions are
+//   absolute.
+//   2. A global layer has rows [0, length()), a local layer [first_held(layer), length()), where
+//      first_held(layer) <= max(0, length() - (W-1)); W includes the current token.
+//   3. The results of a later step depend only on the values of these rows: not on the capacity, on
+//      their addresses, or on whether the rows were computed or copied in.
 #ifndef HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 #define HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 
@@ -22,7 +23,8 @@
 namespace hearth {
 
 class Gemma;
-struct KvCacheRep;  // in kv_cache_rep.h, private to hearth_model: it includes ATen
+// defined in kv_cache_rep.h, which is private to hearth_model, because it includes ATen
+struct KvCacheRep;
 
 class KvCache : public SequenceKv {
  public:
@@ -31,10 +33,10 @@ class KvCache : public SequenceKv {
   ~KvCache() override;
 
   int length() const override;
-  // The most tokens that this cache can hold.
+  // Returns the maximum number of tokens.
   int capacity() const;
   int num_layers() const;
-  // Bytes of one token of one layer in a slice, keys and values together.
+  // Returns the bytes of one token's keys and values in one layer.
   int64_t token_bytes() const;
 
   uint64_t held_bytes(int from) const override {
@@ -48,19 +50,20 @@ class KvCache : public SequenceKv {
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
 
-  // To restore `length` tokens, call BeginRestore(length); CopyIn for every layer, in any order;
-  // FinishRestore(length). Local layers then hold exactly the last min(length, W-1) rows. REQUIRES:
-  // 0 <= length <= capacity().
+  // To restore `length` tokens: call BeginRestore(length); then CopyIn for every layer, in any
+  // order; then FinishRestore(length). Local layers then have exactly the last min(length, W-1)
+  // rows. REQUIRES: 0 <= length <= capacity().
   void BeginRestore(int length);
-  // The reverse of CopyOut. A local layer takes only rows of its tail: [first_held(layer), length).
-  // May also be called after FinishRestore, until a Step reads the layer. `on_device`: the slice
-  // lies in memory of the cache's device and must not change until FinishRestore returns. REQUIRES:
-  // BeginRestore was called; first_held(layer) <= begin <= end <= the restored length.
+  // Copies rows from a slice to the cache; the inverse of CopyOut. A local layer takes only rows
+  // [first_held(layer), length). May also be called after FinishRestore, until a Step reads the
+  // layer. `on_device`: the slice is in memory of the cache's device and must not change until
+  // FinishRestore returns. REQUIRES: BeginRestore was called; first_held(layer) <= begin <= end <=
+  // the restored length.
   void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
               const std::byte* slice, bool on_device = false);
   void FinishRestore(int length);
 
-  // Sets the length to 0. Keeps the memory, because the first touch of memory is slow.
+  // Sets the length to 0 and keeps the memory, because the first write to new memory is slow.
   void Reset();
 
  private:

@@ -65,7 +65,8 @@ StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope&
   step.tokens = tokens;
   step.keys_begin = local ? std::max(0, begin - (window - 1)) : 0;
   step.rotation = rope.At(begin, tokens);
-  if (tokens == 1) return step;  // the held keys are exactly the seen keys
+  // for one token, the stored keys are exactly the keys of its window
+  if (tokens == 1) return step;
   const auto options = at::TensorOptions().dtype(at::kInt).device(compute.device);
   const at::Tensor queries = at::arange(begin, begin + tokens, options).unsqueeze(1);
   const at::Tensor keys = at::arange(step.keys_begin, begin + tokens, options).unsqueeze(0);
@@ -112,7 +113,7 @@ at::Tensor Attention::operator()(const at::Tensor& x, const StepView& step, Laye
 at::Tensor Attention::Attend(const at::Tensor& queries, const at::Tensor& keys,
                              const at::Tensor& values, const at::Tensor& mask) const {
   const int64_t n = queries.size(0), groups = heads_ / kv_heads_, count = keys.size(1);
-  // The query heads that share a KV head become rows of one product.
+  // The query heads that share a KV head are stacked as rows of one matrix product.
   const at::Tensor rows = queries.view({n, kv_heads_, groups, head_dim_})
                               .permute({1, 2, 0, 3})
                               .reshape({kv_heads_, groups * n, head_dim_});

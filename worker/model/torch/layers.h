@@ -1,8 +1,10 @@
-// The parts of a Gemma 3 layer: RMSNorm, rotary embedding, the gated feed-forward block, attention.
+// The operations of a Gemma 3 layer: RMSNorm, rotary position embedding, feed-forward block,
+// attention.
 //
-// Private to hearth_model: it includes ATen. Thread safety: immutable, const use from any thread.
-// Formulas follow Hugging Face's modeling_gemma3.py (transformers 5): norms in float32 with weight
-// 1 + w, rotary angles as float32 products, GELU in its tanh form.
+// Private to hearth_model, because it includes ATen. Thread safety: immutable; const methods may be
+// called from any thread.
+// The formulas follow Hugging Face's modeling_gemma3.py (transformers 5): norms in float32 with
+// weight 1 + w, RoPE angles as float32 products, GELU with the tanh approximation.
 #ifndef HEARTH_WORKER_MODEL_TORCH_LAYERS_H_
 #define HEARTH_WORKER_MODEL_TORCH_LAYERS_H_
 
@@ -25,10 +27,10 @@ class RmsNorm {
  public:
   RmsNorm() = default;
   RmsNorm(const TensorView& weight, double epsilon, const Compute& compute);
-  // `scale`: 1 + w times any other factor; float32, broadcast over x.
+  // `scale`: 1 + w, possibly times another factor; float32, broadcast over x.
   RmsNorm(at::Tensor scale, double epsilon) : scale_(std::move(scale)), epsilon_(epsilon) {}
 
-  // x [..., n] -> x / sqrt(mean(x^2) + epsilon) * scale, in x's dtype.
+  // x [..., n] -> x / sqrt(mean(x^2) + epsilon) * scale, in the dtype of x.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -39,7 +41,7 @@ class RmsNorm {
 // Returns 1 + w in float32.
 at::Tensor NormScale(const TensorView& weight, const Compute& compute);
 
-// Cosines and sines of the positions of one step, [n, 1, head_dim / 2] each.
+// Cosines and sines for the positions of one step, each [n, 1, head_dim / 2].
 struct Rotation {
   at::Tensor cos, sin;
 };
@@ -54,7 +56,8 @@ class Rope {
   float attention_factor_ = 1;
   Compute compute_;
 };
-// Rotates x [n, heads, head_dim]; the first half of a head is paired with the second.
+// Applies RoPE to x [n, heads, head_dim]; element i of a head is paired with element i + head_dim /
+// 2.
 at::Tensor Rotate(const at::Tensor& x, const Rotation& rotation);
 
 class FeedForward {
@@ -70,16 +73,17 @@ class FeedForward {
 
 // Attention: grouped-query attention with QK-norm over a sequence's KV cache.
 //
-// Thread safety: immutable; one step at a time per cache. W counts the current token: position p
-// sees keys (p - W, p] in a local layer, [0, p] in a global one. Formulas: Gemma 3 report (arXiv
-// 2503.19786) and Hugging Face's modeling_gemma3.py.
+// Thread safety: immutable; one step at a time for each cache. The window W includes the current
+// token: position p attends to keys (p - W, p] in a local layer and [0, p] in a global layer.
+// Formulas: Gemma 3 report (arXiv 2503.19786) and Hugging Face's modeling_gemma3.py.
 
-// The values that all layers of one kind share in one step: positions [begin, begin + tokens).
+// Values of one step that all layers of one kind (local or global) use. The step has positions
+// [begin, begin + tokens).
 struct StepView {
   int begin = 0, tokens = 0;
-  int keys_begin = 0;  // first key position that any row sees
+  int keys_begin = 0;  // first key position that any row attends to
   Rotation rotation;
-  at::Tensor mask;  // [tokens, keys]: 0 or -inf; undefined if every key is seen
+  at::Tensor mask;  // [tokens, keys]: 0 or -inf; undefined if every row attends to every key
 };
 StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope& rope,
                       const Compute& compute);
@@ -89,7 +93,7 @@ class Attention {
   Attention() = default;
   Attention(const LayerTensors& tensors, const AttentionConfig& config, double rms_norm_eps,
             const Compute& compute, int rows_hint);
-  // x [n, hidden] -> [n, hidden]; appends the step's keys and values to `kv`.
+  // x [n, hidden] -> [n, hidden]; appends the keys and values of the step to `kv`.
   at::Tensor operator()(const at::Tensor& x, const StepView& step, LayerKv* layer,
                         KvCacheRep* kv) const;
 
@@ -98,7 +102,7 @@ class Attention {
                     const at::Tensor& mask) const;
 
   Linear qkv_, out_;
-  RmsNorm qk_norm_;  // queries' rows include the scale query_pre_attn_scalar^-0.5
+  RmsNorm qk_norm_;  // the scale for queries includes query_pre_attn_scalar^-0.5
   int heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
   double softcap_ = 0;
 };

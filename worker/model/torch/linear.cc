@@ -15,7 +15,7 @@ using PointwiseFn = at::Tensor(const at::Tensor&, const at::Tensor&,
                                c10::List<std::optional<at::Scalar>>,
                                std::optional<c10::string_view>);
 
-// libtorch exports these operators only through its registry.
+// Returns an operator by name; libtorch exports these operators only through its dispatcher.
 template <typename Fn>
 const c10::TypedOperatorHandle<Fn>& Operator(const char* name) {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Fn>();
