@@ -1,4 +1,4 @@
-// Answers beam_oracle.py: runs beam searches on an engine of the class invariant.
+// Helper of beam_oracle.py: runs beam searches on an engine in class invariant.
 //
 //  beam_probe MODEL_DIR [THREADS]
 //
@@ -6,7 +6,7 @@
 //  {"ids": [..], "beams": 4, "max_new_tokens": 20, "length_penalty": 1.0, "early_stopping": false,
 //   "ignore_eos": true, "stop_below": 0}
 //  -> {"tokens": [..], "reason": "eos", "score": -1.5, "cached_tokens": 0, "ms": 10.5}
-// A token whose id modulo 5 is below "stop_below" ends a beam, like a stop string.
+// A beam ends, as at a stop string, after a token whose id modulo 5 is below "stop_below".
 #include <chrono>
 #include <cstdlib>
 #include <iostream>

@@ -1,4 +1,5 @@
-// The canary: which differences between machines change their fingerprints.
+// The canary (a digest of KV in the fingerprint): which differences between machines change the
+// fingerprint.
 
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A context of more than 4,096 keys, with a sliding window.
+// Returns a checkpoint whose context has more than 4,096 keys, with a sliding window.
 const std::string& LongDir() {
   TinyGeometry geometry;
   geometry.context_tokens = 8192;
@@ -35,22 +36,22 @@ std::vector<std::string> FieldsThatDiffer(const Fingerprint& ours, const Fingerp
   return fields;
 }
 
-TEST(CanaryTest, OneRowDifferenceChangesFingerprint) {
+TEST(CanaryTest, OneRowStepDifferenceChangesFingerprint) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kOneRow)),
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, SlidWindowDifferenceChangesFingerprint) {
+TEST(CanaryTest, DifferenceAfterWindowSlidesChangesFingerprint) {
   TinyGeometry geometry;
-  geometry.window = 512;  // as in Gemma 3 270M; longer than two chunks and a few rows
+  geometry.window = 512;  // as in Gemma 3 270M; longer than two chunks plus a few rows
   geometry.context_tokens = 8192;
   const Fingerprint usual = FingerprintOn(ModelDir(geometry), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(ModelDir(geometry), OddBits::kSlidWindow)),
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, FarKeyDifferenceChangesFingerprint) {
+TEST(CanaryTest, DifferenceAtFarKeyChangesFingerprint) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kFarKeys)),
               ElementsAre("canary_sha256"));
@@ -87,14 +88,14 @@ TEST(FingerprintTest, YarnAddsFingerprintFields) {
 }
 
 TEST(CanaryTest, ShortContextStillSlidesWindow) {
-  const std::string& dir = ModelDir(Geometries()[0].geometry);  // a context of 512 tokens
+  const std::string& dir = ModelDir(Geometries()[0].geometry);  // its context has 512 tokens
   const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);
   EXPECT_EQ(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kNowhere)).size(), 0u);
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kSlidWindow)),
               ElementsAre("canary_sha256"));
 }
 
-TEST(CanaryTest, OtherCpuCapabilityIsReported) {
+TEST(CanaryTest, DifferentCpuCapabilityChangesFingerprint) {
   const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere, "AVX512");
   EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kNowhere, "AVX2")),
               ElementsAre("cpu_capability"));
@@ -109,7 +110,7 @@ TEST(CanaryTest, FingerprintRecordsItsVersion) {
   EXPECT_EQ(version, "2");
 }
 
-TEST(CanaryTest, LengthCoversWindowWithinContext) {
+TEST(CanaryTest, CanaryLengthCoversWindowWithinContext) {
   ModelConfig config;
   config.max_position_embeddings = 32768;
   config.attention.sliding_window = 512;

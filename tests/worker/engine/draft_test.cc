@@ -1,4 +1,4 @@
-// Guessed tokens: where they come from, and how many are guessed.
+// Speculative decoding: which tokens are guessed, and how many.
 
 #include <numeric>
 #include <random>
@@ -28,7 +28,7 @@ TEST(GuessNextTest, LatestOfEqualMatchesWins) {
   EXPECT_THAT(GuessNext({5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2}, 1), ElementsAre(4));
 }
 
-TEST(GuessNextTest, NewPairHasNoGuess) {
+TEST(GuessNextTest, UnseenTokenPairGivesNothing) {
   EXPECT_THAT(GuessNext({}, 4), IsEmpty());
   EXPECT_THAT(GuessNext({1}, 4), IsEmpty());
   EXPECT_THAT(GuessNext({1, 2, 3, 1}, 4), IsEmpty());
@@ -50,7 +50,7 @@ TEST(GuessNextTest, FindsPairAtEveryPosition) {
   }
 }
 
-TEST(GuessNextTest, HashCollisionsGiveNoGuess) {
+TEST(GuessNextTest, HashCollisionsGiveEmptyGuess) {
   std::mt19937 random(3);
   std::vector<int32_t> text(200'000);
   for (int32_t& token : text) token = static_cast<int32_t>(random() % 262'144);
@@ -59,7 +59,7 @@ TEST(GuessNextTest, HashCollisionsGiveNoGuess) {
   EXPECT_THAT(GuessNext(text, 2), ElementsAre(text[199'002], text[199'003]));
 }
 
-TEST(DraftLengthTest, CorrectGuessesGrowItToLimit) {
+TEST(DraftLengthTest, CorrectGuessesLengthenDraftToLimit) {
   DraftLength length(10);
   std::vector<uint32_t> tokens;
   for (int step = 0; step < 4; ++step) {
@@ -67,7 +67,7 @@ TEST(DraftLengthTest, CorrectGuessesGrowItToLimit) {
     length.OnStep(length.tokens(), length.tokens());
   }
   EXPECT_THAT(tokens, ElementsAre(3, 7, 10, 10));
-  length.OnStep(2, 2);  // the step had no room for more tokens
+  length.OnStep(2, 2);  // the guess was limited to 2 tokens
   EXPECT_EQ(length.tokens(), 10u);
 }
 
@@ -89,7 +89,7 @@ TEST(DraftLengthTest, ZeroLimitDisablesDrafts) {
   EXPECT_EQ(length.tokens(), 0u);
 }
 
-// For a text in which every pair occurred before and every guess is wrong.
+// Simulates a text in which every pair of tokens occurred before and every guess is wrong.
 TEST(DraftLengthTest, WrongGuessesCostFewRows) {
   DraftLength length(15);
   uint32_t drafted = 0, late = 0;
@@ -100,7 +100,7 @@ TEST(DraftLengthTest, WrongGuessesCostFewRows) {
   }
   EXPECT_LE(drafted, 19u);
   EXPECT_EQ(drafted - late, 5u);
-  // A right guess restores the length at once.
+  // A correct guess restores the length at once.
   while (length.tokens() == 0) length.OnStep(0, 0);
   length.OnStep(1, 1);
   EXPECT_EQ(length.tokens(), 3u);

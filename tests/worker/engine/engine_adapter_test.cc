@@ -1,5 +1,5 @@
-// The engine with LoRA adapters: each adapter has its own keys and values, whatever runs in the
-// same batch. The adapters' results are checked by tests/worker/model/adapter_oracle.py.
+// The engine with LoRA adapters: each adapter has separate keys and values, even if requests of
+// several adapters share a batch. adapter_oracle.py checks the adapters' results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST_F(EngineAdapters, ConcurrentAdaptersKeepTheirBits) {
   }
 }
 
-TEST_F(EngineAdapters, SamplesUseTheAdapter) {
+TEST_F(EngineAdapters, AllSamplesUseTheAdapter) {
   TestWorker worker(ModelDir(kGeometry), Options(), nullptr, /*with_cache=*/false);
   std::vector<std::vector<int32_t>> samples(2);
   const auto collect = [&](Collector* collector, const EngineRequest& request) {
@@ -90,7 +90,7 @@ TEST_F(EngineAdapters, SamplesUseTheAdapter) {
     collector->WaitAll();
   };
   Collector collector;
-  collect(&collector, Through("legal", 2));  // greedy, so both samples are equal
+  collect(&collector, Through("legal", 2));  // greedy: both samples have the same tokens
   EXPECT_EQ(samples[0].size(), 6u);
   EXPECT_EQ(samples[0], samples[1]);
   EXPECT_EQ(samples[0], worker.Run(Through("legal"))->tokens);

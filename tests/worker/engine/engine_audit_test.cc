@@ -1,4 +1,5 @@
-// Audits: an idle engine recomputes prefixes from a cache and quarantines wrong ones.
+// Audits: an idle engine recomputes prefixes that came from a cache, and quarantines wrong
+// prefixes.
 
 #include "worker/engine/engine_audit.h"
 
@@ -82,7 +83,7 @@ TEST(EngineAuditTest, OnlyWrongObjectIsQuarantined) {
   EXPECT_EQ(worker->Stats().pool_bytes, 0u) << "what else came from there may be wrong as well";
 }
 
-TEST(EngineAuditTest, RateSetsTheAuditedShare) {
+TEST(EngineAuditTest, AuditRateSetsAuditedFraction) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(0.25), publisher.cache());
@@ -133,7 +134,7 @@ TEST(EngineAuditTest, InvalidAuditRateIsRefused) {
   }
 }
 
-// Compares two caches of 40 rows, after `change` was applied to the first global key of the second.
+// Compares two KV caches of 40 rows. `change` changes the first global key of the second cache.
 std::vector<ObjectId> Compared(Exactness exactness, const std::function<void(float*)>& change) {
   const auto gemma = Gemma::Load(AuditDir(), {});
   const KvLayout layout = LayoutOf((*gemma)->config(), KvDtype::kFloat32, 16, exactness);

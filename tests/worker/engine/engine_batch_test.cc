@@ -1,5 +1,5 @@
-// Batched steps in the class invariant: the composition of a batch changes no bit, and a long
-// prompt does not block decoding sequences.
+// Batched steps in class invariant: the other requests of a batch change no bit of a result, and a
+// long prompt does not block decoding sequences.
 
 #include <functional>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 const std::string& BatchDir() { return ModelDir(Geometries()[1].geometry); }
 
-// A request's tokens with their log probabilities.
+// The tokens of a request's answer, with their log probabilities.
 struct Answer {
   Collector run;
   std::vector<SampledToken> tokens;
@@ -69,7 +69,7 @@ EngineRequest SampledRequest(uint64_t number) {
 TEST(EngineBatchTest, BatchedRequestsEqualSingleRequests) {
   constexpr uint64_t kRequests = 8;
   EngineOptions options = InvariantOptions();
-  options.speculate = 0;  // guessing would make the number of steps depend on the batch
+  options.speculate = 0;  // with guessing, the number of steps would depend on the batch
   TestWorker alone(BatchDir(), options, nullptr, /*with_cache=*/false);
   std::vector<std::unique_ptr<Answer>> wanted, got;
   for (uint64_t i = 1; i <= kRequests; ++i) {
@@ -102,14 +102,14 @@ TEST(EngineBatchTest, BatchedRequestsEqualSingleRequests) {
   EXPECT_EQ(worker.Counter("nondeterminism"), 0u);
 }
 
-// Eight sequences decode while a prompt of 200 tokens prefills with half of each step's rows.
+// Eight sequences decode, while a prompt of 200 tokens gets half of the rows of each step.
 TEST(EngineBatchTest, LongPromptSharesStepsWithDecoding) {
   EngineOptions options = InvariantOptions();
   options.max_running = 9;
-  options.speculate = 0;  // a right guess could end a sequence too early
+  options.speculate = 0;  // a correct guess could end a sequence too early
   TestWorker worker(BatchDir(), options, nullptr, /*with_cache=*/false);
-  // The last sequence's tenth token blocks the engine until the prompt is submitted. All decode
-  // then.
+  // The tenth token of the last sequence blocks the engine until the long prompt is submitted. At
+  // this time all eight sequences decode.
   absl::Notification all_decode, submitted;
   std::vector<std::unique_ptr<Collector>> decoding;
   for (uint64_t seed = 1; seed <= 8; ++seed) {

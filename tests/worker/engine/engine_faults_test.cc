@@ -1,4 +1,4 @@
-// A cache that fails, returns wrong data or is slow costs only time.
+// If a cache fails, returns wrong data or is slow, requests take longer but have the same results.
 
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ EngineOptions NoPool() {
   return options;
 }
 
-// A request, its cold answer, and a store that has 64 of its tokens.
+// Has a request, its result without a cache, and a store with the first 64 tokens of its prompt.
 class EngineFaultsTest : public testing::Test {
  protected:
   EngineFaultsTest() : request_(Request(ForkedPrompt(70, 90, 1, 2))) {
@@ -102,9 +102,9 @@ struct Lie {
   void (*tell)(FetchOutcome*);
 };
 
-class LyingCacheTest : public EngineFaultsTest, public testing::WithParamInterface<Lie> {};
+class WrongCacheAnswerTest : public EngineFaultsTest, public testing::WithParamInterface<Lie> {};
 
-TEST_P(LyingCacheTest, WrongAnswerIsComputedInstead) {
+TEST_P(WrongCacheAnswerTest, WrongCacheAnswerIsComputedInstead) {
   TestWorker worker(FaultyDir(), NoPool(), cache_);
   cache_->mangle = GetParam().tell;
   ExpectComputed(*worker.Run(request_));
@@ -120,7 +120,7 @@ std::shared_ptr<KvObject> Changed(FetchOutcome* outcome) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    AllLies, LyingCacheTest,
+    AllLies, WrongCacheAnswerTest,
     testing::Values(
         Lie{"MissingObject", [](FetchOutcome* o) { o->objects.pop_back(); }},
         Lie{"NoObjects", [](FetchOutcome* o) { o->objects.clear(); }},
@@ -184,7 +184,7 @@ TEST_F(EngineFaultsTest, SlowPublishDelaysNoRequest) {
   EXPECT_EQ(worker.Counter("publishes_stored"), 2u);
 }
 
-// Blocks the first fetch until it is stopped.
+// Blocks the first fetch until the engine cancels it.
 class StoppableCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -202,10 +202,10 @@ class StoppableCache : public MemoryPrefixCache {
   absl::Notification entered;
 };
 
-TEST(CancelledFetchTest, FreesItsThread) {
+TEST(CancelledFetchTest, CancelledFetchFreesItsThread) {
   const auto cache = std::make_shared<StoppableCache>(TestWorker(FaultyDir())->layout());
   EngineOptions options = NoPool();
-  options.max_running = 1;  // also limits fetch threads to one
+  options.max_running = 1;  // limits the fetch threads to one, too
   TestWorker worker(FaultyDir(), options, cache);
   Collector collector;
   const auto handle = worker.Submit(Request(Prompt(40)), &collector);

@@ -22,7 +22,7 @@ std::string TestDevice() {
   return device == nullptr ? "cpu" : device;
 }
 
-// Removes the folders at the end of the process.
+// Removes the checkpoint folders at the end of the process.
 struct CheckpointFolders {
   ~CheckpointFolders() {
     std::error_code ignored;
@@ -100,7 +100,7 @@ EngineOptions TestWorker::SmallOptions() {
   options.chunk_tokens = 16;
   options.threads = 2;
   options.cache.load = LoadChoice::kAlways;
-  options.cache.fetch_budget = kHang;  // timeout tests set their own
+  options.cache.fetch_budget = kHang;  // tests of timeouts set a shorter one
   return options;
 }
 
@@ -118,7 +118,7 @@ TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
 
 std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
                                                         Collector* collector) {
-  EngineRequest completed = request;  // Submit reports errors
+  EngineRequest completed = request;  // ignores errors: Submit reports them
   engine_->Complete(&completed).IgnoreError();
   auto handle = engine_->Submit(completed, collector->Callbacks(completed.writes()));
   if (!handle.ok()) Die(handle.status().ToString());

@@ -1,5 +1,5 @@
-// Harness of the engine's tests: an engine on a tiny random checkpoint, and requests run to their
-// end. Waits are notifications with a timeout that only a broken engine reaches.
+// Test harness: runs an engine on a tiny random checkpoint, and requests to their end. Tests wait
+// for notifications, with a timeout that is reached only if the engine hangs.
 #ifndef HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 #define HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 
@@ -14,32 +14,33 @@
 
 namespace hearth {
 
-// Size of a worker's pool: more than any test fills.
+// Size of a worker's pool, which no test fills.
 inline constexpr uint64_t kPoolBytes = 64 << 20;
 
-// Timeout for hangs; long enough for a busy machine.
+// Timeout that means that the engine hangs; long enough for a busy machine.
 inline constexpr absl::Duration kHang = absl::Seconds(120);
 
-// Collects the callbacks of one request. The destructor waits for the remaining callbacks.
+// Collects the callbacks of one request. The destructor waits for callbacks that are still
+// expected.
 class Collector {
  public:
   Collector() = default;
   ~Collector();
-  // Called once, for an accepted request.
+  // Returns callbacks that store their arguments here. Call once, for a request that is accepted.
   EngineCallbacks Callbacks(bool writes = true);
 
-  // These wait for events, and abort the test after kHang.
+  // These methods wait for an event. They abort the test after kHang.
   void WaitStarted() { Wait(&started_); }
   void WaitFirstToken() { Wait(&first_token_); }
   void WaitEnd() { Wait(&ended_); }
   void WaitPublished() { Wait(&published_); }
-  void WaitAll();  // the end, and the publish if the request writes
+  void WaitAll();  // waits for the end, and for the publish if the request writes prefixes
 
-  // Called on the engine's thread with each token's index (from 0). Returning false ends the
+  // Called on the engine's thread with the index of each token (from 0). Return false to end the
   // sequence.
   std::function<bool(size_t)> on_token;
 
-  // Read these after WaitEnd (`outcome`: after WaitPublished).
+  // Results. Read `outcome` after WaitPublished, all others after WaitEnd.
   StartedInfo started;
   FinishedInfo finished;
   absl::Status error;
@@ -53,13 +54,14 @@ class Collector {
   absl::Notification started_, first_token_, ended_, published_;
 };
 
-// Returns a deterministic prompt. Prompts of the same seed are prefixes of each other.
+// Returns a deterministic prompt. Of two prompts of the same seed, the shorter is a prefix of the
+// longer.
 std::vector<int32_t> Prompt(size_t tokens, uint64_t seed = 1, int vocab_size = 160);
-// Returns `head` tokens of one seed, followed by tokens of another seed.
+// Returns a prompt whose first `head` tokens come from one seed, and its other tokens from another.
 std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed,
                                   uint64_t tail_seed);
 
-// An engine, with an optional cache in memory that several engines may share.
+// An engine with an optional in-memory cache, which several engines may share.
 class TestWorker {
  public:
   explicit TestWorker(const std::string& model_dir, EngineOptions options = SmallOptions(),
@@ -70,7 +72,8 @@ class TestWorker {
   const std::shared_ptr<MemoryPrefixCache>& cache() const { return cache_; }
   uint64_t Counter(const std::string& name) { return engine_->Stats().counters.at(name); }
 
-  // Runs a request to its end, and its publish if it writes. Aborts if the request is refused.
+  // Runs a request to its end, and to the end of its publish if it writes prefixes. Aborts the test
+  // if the request is refused.
   std::unique_ptr<Collector> Run(const EngineRequest& request);
   std::shared_ptr<EngineRequestHandle> Submit(const EngineRequest& request, Collector* collector);
   void Stop() { engine_.reset(); }
@@ -80,14 +83,15 @@ class TestWorker {
   std::unique_ptr<Engine> engine_;
 };
 
-// A greedy request for `max_new_tokens` that ignores end tokens.
+// Returns a greedy request for `max_new_tokens` tokens that ignores end tokens.
 EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints = {},
                       uint32_t max_new_tokens = 2);
 
-// Options of the class invariant; self-tests run once per process. If the environment has
-// HEARTH_TEST_DEVICE, that device computes, and checkpoints are in bfloat16; else the CPU computes.
+// Returns options for class invariant; the self-test runs once per process. If the environment has
+// HEARTH_TEST_DEVICE, that device computes and checkpoints are in bfloat16; otherwise the CPU
+// computes.
 EngineOptions InvariantOptions(int threads = 2);
-// Returns the bytes of a chunk in all layers.
+// Returns the KV bytes of one chunk in all layers.
 uint64_t ChunkBytes(const KvLayout& layout);
 
 struct NamedGeometry {
@@ -95,10 +99,10 @@ struct NamedGeometry {
   TinyGeometry geometry;
   const char* dtype = "float32";
 };
-// A window below C = 16; a window above several C; several KV heads with irregular layer types; the
-// same in bfloat16.
+// Returns four model shapes: a window below C = 16; a window of several chunks; several KV heads
+// with irregular layer types; the third in bfloat16.
 const std::vector<NamedGeometry>& Geometries();
-// The checkpoint of a geometry, written once per process.
+// Returns the folder of a random checkpoint of this shape, written once per process.
 const std::string& ModelDir(const TinyGeometry& geometry);
 
 }  // namespace hearth

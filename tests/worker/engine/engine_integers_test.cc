@@ -1,5 +1,5 @@
-// Engines that multiply integers and keep keys and values in bfloat16, with different integer
-// kernels: one restores and continues KV that another computed, with the bits of a cold run.
+// Engines with int8 products and bfloat16 KV, on different integer kernels: one engine restores and
+// continues KV that another engine computed, with the same bits as a run without a cache.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kAnswer = 12, kPromptTokens = 150;
 const char kAdapter[] = "legal";
 
-// The publishing kernel and the restoring kernel.
+// The kernel that publishes KV, and the kernel that restores the KV.
 using Kernels = std::pair<IntegerKernel, IntegerKernel>;
 
 class EngineIntegers : public testing::TestWithParam<Kernels> {
@@ -45,9 +45,9 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
     if (!usable.empty()) ForceIntegerKernel(usable.back());
   }
 
-  // Requests whose steps differ from a plain prefill's.
+  // Returns requests whose steps differ from those of a plain prefill.
   static std::map<std::string, EngineRequest> Requests() {
-    // The prompt's last tokens repeat, so that there is something to guess.
+    // The last tokens of the prompt repeat, so that speculation can guess tokens.
     std::vector<int32_t> prompt = Prompt(kPromptTokens);
     prompt.insert(prompt.end(), prompt.end() - 40, prompt.end());
     const EngineRequest plain = Request(prompt, {kPromptTokens}, kAnswer);
@@ -57,7 +57,8 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
     requests["beams"].search.beams = 3;
     requests["samples"].samples = 2;
     requests["samples"].sampling.temperature = 1;
-    for (auto& [name, request] : requests) request.tenant = name;  // so that they share nothing
+    // Separate tenants share no prefixes.
+    for (auto& [name, request] : requests) request.tenant = name;
     return requests;
   }
 
@@ -66,7 +67,7 @@ class EngineIntegers : public testing::TestWithParam<Kernels> {
   EngineOptions options_;
 };
 
-TEST_P(EngineIntegers, RestoresKvOfAnotherKernel) {
+TEST_P(EngineIntegers, RestoresKvOfOtherIntegerKernel) {
   ForceIntegerKernel(GetParam().first);
   TestWorker publisher(ModelDir(geometry_), options_);
   EXPECT_EQ(publisher->arithmetic(), "int8/32/1");
@@ -96,7 +97,7 @@ TEST_P(EngineIntegers, RestoresKvOfAnotherKernel) {
   EXPECT_EQ(publisher.cache()->conflicts(), 0);
 }
 
-TEST_P(EngineIntegers, ResumesStateOfAnotherKernel) {
+TEST_P(EngineIntegers, ResumesStateOfOtherIntegerKernel) {
   ForceIntegerKernel(GetParam().first);
   TestWorker first(ModelDir(geometry_), options_, nullptr, /*with_cache=*/false);
   EngineRequest request = Request(Prompt(kPromptTokens), {}, 2 * kAnswer);

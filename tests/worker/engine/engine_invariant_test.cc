@@ -1,4 +1,4 @@
-// The engine in the class invariant, on the kernels: a request's results depend only on its tokens.
+// The engine in class invariant, on the CPU kernels: a request's results depend only on its tokens.
 
 #include <atomic>
 #include <functional>
@@ -28,17 +28,17 @@ class EngineInvariantTest : public testing::TestWithParam<NamedGeometry> {
 
 std::vector<NamedGeometry> FloatGeometries() {
   std::vector<NamedGeometry> geometries = Geometries();
-  geometries.pop_back();  // bfloat16
+  geometries.pop_back();  // remove the bfloat16 shape
   return geometries;
 }
 
-TEST_P(EngineInvariantTest, WarmRunHasColdRunBits) {
+TEST_P(EngineInvariantTest, CachedRunEqualsUncachedRun) {
   const std::vector<int32_t> prompt = Prompt(150);
   TestWorker alone(Dir(), Invariant(1), nullptr, /*with_cache=*/false);
   const auto cold = alone.Run(Request(prompt, {}, 9));
   ASSERT_TRUE(cold->error.ok()) << cold->error;
   TestWorker publisher(Dir(), Invariant(3));
-  // Texts with other breakpoints and other continuations.
+  // Prompts with different breakpoints and different continuations.
   for (const uint32_t shared : {7u, 16u, 45u, 46u, 100u}) {
     publisher.Run(Request(ForkedPrompt(shared, shared + 30, 1, 70 + shared), {shared}));
     EngineOptions options = Invariant(2);
@@ -58,7 +58,7 @@ TEST_P(EngineInvariantTest, PoolHitSharesBlocks) {
   const auto cold = worker.Run(Request(Prompt(100), {93}));
   const uint64_t kept = worker->Stats().kv_used_bytes;
   EXPECT_GT(kept, 0u);
-  // The request shares chunks 0 to 4 of its 101 tokens, and takes chunks 5 and 6 itself.
+  // The request shares chunks 0 to 4 of its 101 tokens with the pool, and allocates chunks 5 and 6.
   uint64_t while_running = 0;
   Collector warm_run;
   warm_run.on_token = [&](size_t) {
@@ -101,7 +101,7 @@ TEST_P(EngineInvariantTest, ConcurrentRequestsKeepTheirTokens) {
   }
 }
 
-// Two workers alternate turns. Neither recomputes an earlier answer.
+// Two workers run the turns of a chat alternately. Neither recomputes the other's answers.
 TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
   TestWorker one(Dir(), Invariant(1));
   EngineOptions no_pool = Invariant(3);
@@ -127,7 +127,7 @@ TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
     const std::vector<int32_t> next = Prompt(11, 40 + turn);
     text.insert(text.end(), next.begin(), next.end());
   }
-  // A worker that reads nothing prefills the same text to the same bits.
+  // A worker that does not read the cache computes the same bits for the same text.
   EngineRequest prefill = Request(text, {known}, 0);
   prefill.cache = CacheMode::kWrite;
   TestWorker fresh(Dir(), Invariant(2), one.cache());
@@ -135,9 +135,9 @@ TEST_P(EngineInvariantTest, RestoredAnswerEqualsPrefill) {
   EXPECT_EQ(one.cache()->conflicts(), 0);
 }
 
-// A new breakpoint at a chunk's end is kept, because its objects are complete. Others are not cut
-// out of restored objects.
-TEST_P(EngineInvariantTest, NewBreakpointIsKeptAtChunkEnd) {
+// A new breakpoint at the end of a chunk is stored, because its objects are complete. Other new
+// breakpoints inside the restored prefix are not stored.
+TEST_P(EngineInvariantTest, NewBreakpointIsStoredAtChunkEnd) {
   TestWorker worker(Dir(), Invariant());
   worker.Run(Request(Prompt(70), {70}, 0));
   EngineRequest request = Request(Prompt(75), {64, 67, 70}, 2);
@@ -185,7 +185,7 @@ class LeasingCache : public MemoryPrefixCache {
   }
 };
 
-// Boundaries inside a step, and the last boundary before the end.
+// Publishes boundaries inside a step, and the last boundary before the end of the prompt.
 TEST_P(EngineInvariantTest, LeaseHolderPublishesEachBoundary) {
   EngineOptions options = Invariant();
   options.cache.compute.min_tokens = 1;
@@ -205,8 +205,8 @@ TEST_P(EngineInvariantTest, LeaseHolderPublishesEachBoundary) {
   EXPECT_EQ(cache->conflicts(), 0);
 }
 
-// The first of two equal fetches fills the pool. The second brings nothing new, but is not an
-// error.
+// Two equal fetches run. The first fills the pool. The second brings nothing new, which must not
+// count as an error.
 TEST_P(EngineInvariantTest, ConcurrentEqualFetchesAreAccepted) {
   TestWorker publisher(Dir(), Invariant());
   publisher.Run(Request(Prompt(60), {48}, 1));
@@ -234,7 +234,7 @@ TEST_P(EngineInvariantTest, ConcurrentEqualFetchesAreAccepted) {
   EXPECT_EQ(worker.Counter("fetches_refused"), 0u);
 }
 
-// A prefill recomputes decoded tokens to the same bits; one wrong bit is detected.
+// A prefill recomputes decoded tokens with the same bits, so an audit detects one wrong bit.
 TEST_P(EngineInvariantTest, AuditComparesDecodedBits) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
@@ -261,7 +261,7 @@ TEST_P(EngineInvariantTest, AuditComparesDecodedBits) {
   PrefixRequest answered;
   answered.token_ids.assign(text.begin(), text.begin() + 69);
   answered.tenant = "default";
-  const ObjectId decoded{48, 16, LayerGroup::kGlobal};  // decoded tokens only
+  const ObjectId decoded{48, 16, LayerGroup::kGlobal};  // has decoded tokens only
   publisher.cache()->Poison(answered, decoded);
   audit(1);
   EXPECT_THAT(publisher.cache()->quarantined(), testing::ElementsAre(decoded));
@@ -302,12 +302,12 @@ TEST(InvariantClassTest, Bfloat16DtypeIsRefused) {
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("dtype is bfloat16"));
 }
 
-TEST(InvariantClassTest, PoolYieldsOnlyToServableRequests) {
-  uint64_t needed = 0;  // bytes needed by one request of 64 tokens
+TEST(InvariantClassTest, UnservableRequestEvictsNothing) {
+  uint64_t needed = 0;  // bytes that a request of 64 tokens needs
   {
     TestWorker worker(OneDir(), Invariant(), nullptr, /*with_cache=*/false);
     worker.Run(Request(Prompt(64), {}, 1));
-    needed = worker->Stats().kv_used_bytes;  // held by the pool
+    needed = worker->Stats().kv_used_bytes;  // bytes that the pool holds
   }
   EngineOptions options = Invariant();
   options.memory.kv_bytes = 3 * needed;
@@ -328,8 +328,8 @@ TEST(InvariantClassTest, PoolYieldsOnlyToServableRequests) {
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
-// The restored part is in the pool already, and counts once against the budget.
-TEST(InvariantClassTest, NextTurnReusesPoolInTightBudget) {
+// The restored prefix is in the pool already. It counts only once against the budget.
+TEST(InvariantClassTest, NextTurnReusesPoolInSmallBudget) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gggl";
   geometry.seed = 78;
@@ -346,7 +346,7 @@ TEST(InvariantClassTest, NextTurnReusesPoolInTightBudget) {
   EXPECT_GE(next->started.cached_tokens, 176u);
 }
 
-// The audit's fetch answers while another audit is running.
+// The fetch of one audit returns while another audit is running.
 TEST(InvariantClassTest, RequestAbortsRunningAudit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gg";
@@ -358,8 +358,8 @@ TEST(InvariantClassTest, RequestAbortsRunningAudit) {
   EngineOptions options = Invariant();
   options.cache.audit_rate = 1;
   options.memory.pool_bytes = 0;
-  // Enough for an audit (six chunks computed and six fetched), but not for six chunks and a request
-  // of seven.
+  // Enough memory for an audit (six computed and six fetched chunks), but not for six chunks and a
+  // request of seven.
   options.memory.kv_bytes = 12 * ChunkBytes(publisher->layout());
   absl::Notification asked, answered;
   int fetches = 0;
@@ -377,7 +377,8 @@ TEST(InvariantClassTest, RequestAbortsRunningAudit) {
     answered.WaitForNotification();
   };
   TestWorker worker(dir, options, publisher.cache());
-  // Answer the first audit's fetch, and give the second audit time to take it by mistake.
+  // Let the fetch of the first audit return, and give the second audit time to use its result by
+  // mistake.
   meanwhile = [&] {
     for (int i = 0; i < 2000 && worker.Counter("audits") == 0; ++i) std::this_thread::yield();
   };

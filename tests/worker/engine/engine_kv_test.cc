@@ -1,4 +1,4 @@
-// The engine with each strategy of keeping keys and values, on the kernels.
+// The engine with each KV strategy (dynamic, static, quantized, offloaded), on the CPU kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ EngineRequest AskFor(const std::string& cache, const std::string& quantization =
   return request;
 }
 
-// Returns the number of blocks taken between a request's first and last token.
+// Returns the number of KV blocks allocated between the first and last token of a request.
 uint64_t TakenWhileDecoding(TestWorker* worker, const EngineRequest& request,
                             std::vector<int32_t>* tokens) {
   Collector collector;
@@ -58,7 +58,8 @@ TEST(EngineKv, StaticRequestDecodesWithoutAllocation) {
   dynamic.cache = CacheMode::kOff;
   EXPECT_GT(TakenWhileDecoding(&worker, dynamic, &want), 0u);
   for (const CacheMode cache : {CacheMode::kOff, CacheMode::kDefault, CacheMode::kDefault}) {
-    EngineRequest request = AskFor("static");  // run uncached, cold and kept, and from the pool
+    // Run uncached, then with a new cache, then from the pool.
+    EngineRequest request = AskFor("static");
     request.cache = cache;
     EXPECT_EQ(TakenWhileDecoding(&worker, request, &tokens), 0u);
     EXPECT_EQ(tokens, want);
@@ -72,7 +73,7 @@ TEST(EngineKv, FinishedRequestReportsKvStrategy) {
   EXPECT_EQ(worker.Run(AskFor("dynamic"))->finished.kv.strategy, KvStrategy::kDynamic);
 }
 
-TEST(EngineKv, QuantizedRestoreHasColdBits) {
+TEST(EngineKv, QuantizedRestoreEqualsUncachedRun) {
   const EngineOptions options = Options("quantized", kFourBits);
   TestWorker cold(Dir(), options, nullptr, /*with_cache=*/false);
   EngineRequest request = AskFor("");
@@ -94,7 +95,7 @@ TEST(EngineKv, QuantizedRestoreHasColdBits) {
     EXPECT_EQ((*run)->tokens, want->tokens);
     EXPECT_EQ((*run)->finished.samples[0].logits_sha256, want->finished.samples[0].logits_sha256);
   }
-  // Quantized KV has another fingerprint, fewer bytes and other bits.
+  // Quantized KV has a different fingerprint, fewer bytes and different bits.
   TestWorker plain(Dir(), Options(), nullptr, /*with_cache=*/false);
   EXPECT_NE(plain->fingerprint().digest(), cold->fingerprint().digest());
   EXPECT_EQ(cold->fingerprint().Layout()->quantization.bits, 4u);
@@ -103,7 +104,7 @@ TEST(EngineKv, QuantizedRestoreHasColdBits) {
   EXPECT_LT(want->finished.kv_bytes, dynamic->finished.kv_bytes * 2 / 3);
 }
 
-TEST(EngineKv, OtherQuantizationIsComputedUncached) {
+TEST(EngineKv, DifferentQuantizationBypassesTheCache) {
   TestWorker quantized(Dir(), Options("quantized", kFourBits)), plain(Dir(), Options());
   const auto want = quantized.Run(AskFor(""));
   for (int again = 0; again < 2; ++again) {
@@ -116,7 +117,7 @@ TEST(EngineKv, OtherQuantizationIsComputedUncached) {
     EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kQuantized);
   }
   EXPECT_EQ(plain.Counter("pool_inserts"), 0u);
-  // Static KV on the quantized worker is not cached either.
+  // A static request on the quantized worker bypasses the cache, too.
   EXPECT_EQ(quantized.Run(AskFor("static"))->started.cached_tokens, 0u);
 }
 
@@ -169,7 +170,7 @@ TEST(EngineKv, InvalidKvOptionIsRefused) {
   EXPECT_THAT(refused("quantized", "group=16,residual=128"), HasSubstr("--chunk-tokens"));
 }
 
-TEST(EngineKv, StaticNeedsInvariantClass) {
+TEST(EngineKv, StaticKvNeedsInvariantClass) {
   TestWorker worker(Dir());
   EngineRequest request = AskFor("static");
   EXPECT_THAT(std::string(worker->Complete(&request).message()),
@@ -181,7 +182,7 @@ TEST(EngineKv, StaticNeedsInvariantClass) {
               HasSubstr("kv-cache: static needs exactness invariant"));
 }
 
-// Copies the checkpoint, with `json` as its generation_config.json.
+// Returns a copy of the checkpoint with `json` as its generation_config.json.
 std::string DirSaying(const TestFolder& folder, const std::string& json) {
   const std::string dir = folder.path() + "/model";
   std::filesystem::remove_all(dir);
@@ -190,7 +191,7 @@ std::string DirSaying(const TestFolder& folder, const std::string& json) {
   return dir;
 }
 
-TEST(EngineKv, RequestOverridesFlagOverridesModel) {
+TEST(EngineKv, RequestOptionOverridesFlagAndModel) {
   const TestFolder folder;
   const std::string dir = DirSaying(folder, R"({"cache_implementation": "static"})");
   EXPECT_EQ(TestWorker(dir, Options()).Run(AskFor(""))->finished.kv.strategy, KvStrategy::kStatic);
@@ -202,7 +203,7 @@ TEST(EngineKv, RequestOverridesFlagOverridesModel) {
   EXPECT_THAT(std::string(Engine::Create(unknown).status().message()), HasSubstr("got \"mamba\""));
 }
 
-// Training guides set use_cache to false, which ends up in either file of a checkpoint.
+// Training guides set use_cache to false, which may be saved in either config file of a checkpoint.
 TEST(EngineKv, CheckpointUseCacheFalseIsIgnored) {
   const TestFolder folder;
   const std::string dir = DirSaying(folder, R"({"use_cache": false})");

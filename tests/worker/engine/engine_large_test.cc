@@ -1,4 +1,4 @@
-// A prefix larger than the worker's pool and than staging-bytes.
+// A prefix larger than the worker's pool and larger than --staging-bytes.
 
 #include <string>
 
@@ -13,7 +13,7 @@ TEST(EngineLargeTest, PrefixLargerThanPoolIsPublished) {
   EngineOptions options = InvariantOptions();
   const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
   options.memory.pool_bytes = 2 * chunk;
-  // For a prompt of whole chunks, only local chunks beyond the window count as staged.
+  // For a prompt of whole chunks, only local chunks that leave the window count as staged.
   options.memory.staging_bytes = 8 * chunk;
   TestWorker worker(dir, options);
   const EngineRequest request = Request(Prompt(400), {}, 0);

@@ -1,4 +1,4 @@
-// A request's life: limits, cache modes, cancellation in every phase, deadlines, draining,
+// The life of a request: limits, cache modes, cancellation in every phase, deadlines, draining,
 // sampling.
 
 #include <thread>
@@ -24,8 +24,8 @@ EngineOptions OnePlace(uint32_t max_queued = 8) {
   return options;
 }
 
-// Blocks fetches until Release(), and notes when one begins. Its state outlives it, for abandoned
-// fetches.
+// Blocks fetches until Release(), and signals when a fetch begins. The state is shared, because
+// abandoned fetches may outlive the Gate.
 class Gate {
  public:
   explicit Gate(MemoryPrefixCache* cache) {
@@ -109,7 +109,7 @@ TEST(EngineLifecycleTest, BusyTenantDoesNotBlockAnother) {
   for (int round = 0; round < 5; ++round) {
     for (int i = 0; i < 100; ++i) refused += worker->Submit(many, ignored).ok() ? 0 : 1;
     Collector other;
-    worker.Submit(few, &other);  // aborts if the request is refused
+    worker.Submit(few, &other);  // aborts the test if the request is refused
     other.WaitEnd();
     EXPECT_TRUE(other.error.ok()) << other.error;
   }
@@ -126,12 +126,12 @@ TEST(EngineLifecycleTest, CancelledQueuedRequestFreesQueue) {
   waiting.WaitEnd();
   EXPECT_EQ(waiting.error.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(waiting.was_started());
-  worker.Submit(Request(Prompt(40)), &next);  // aborts if the queue is still full
+  worker.Submit(Request(Prompt(40)), &next);  // aborts the test if the queue is still full
   gate.Release();
   next.WaitEnd();
 }
 
-TEST(EngineLifecycleTest, CancelledFetchFreesPlaceAtOnce) {
+TEST(EngineLifecycleTest, CancelledFetchFreesSlotAtOnce) {
   EngineOptions options = OnePlace();
   TestWorker worker(LivingDir(), options);
   Gate gate(worker.cache().get());
@@ -144,13 +144,14 @@ TEST(EngineLifecycleTest, CancelledFetchFreesPlaceAtOnce) {
   EngineRequest uncached = Request(Prompt(40));
   uncached.cache = CacheMode::kOff;
   worker.Submit(uncached, &next);
-  next.WaitEnd();  // the first fetch is still blocked
+  next.WaitEnd();  // although the first fetch is still blocked
   EXPECT_TRUE(next.error.ok());
   gate.Release();
   handle->Cancel();  // no effect after the end
 }
 
-// Makes a request wait for another's computation until `released`, then offers more tokens.
+// Makes a request wait until `released`, as for another request's computation; then reports more
+// stored tokens.
 class WaitingCache : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -165,7 +166,7 @@ class WaitingCache : public MemoryPrefixCache {
   absl::Notification entered, released;
 };
 
-TEST(EngineLifecycleTest, CancelledWaitFetchesNothing) {
+TEST(EngineLifecycleTest, CancelledLeaseWaitFetchesNothing) {
   EngineOptions options = OnePlace();
   options.cache.compute.min_tokens = 1;
   const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());
@@ -176,7 +177,7 @@ TEST(EngineLifecycleTest, CancelledWaitFetchesNothing) {
   handle->Cancel();
   collector.WaitEnd();
   cache->released.Notify();
-  worker.Stop();  // waits for its calls
+  worker.Stop();  // waits until calls to the cache end
   EXPECT_EQ(cache->fetches(), 1);
 }
 
@@ -296,7 +297,7 @@ TEST(EngineLifecycleTest, FinishReasonsAreReported) {
   EXPECT_EQ(stopped.finished.reason, FinishReason::kStop);
   EXPECT_EQ(stopped.tokens.size(), 3u);
 
-  // At a high temperature, token 1 (the end token) is soon drawn from 160 tokens.
+  // At a high temperature, token 1 (the end token) is soon sampled from the 160 tokens.
   EngineRequest request = Request(Prompt(40), {}, 400);
   request.ignore_eos = false;
   request.sampling.temperature = 100;
@@ -313,7 +314,7 @@ TEST(EngineLifecycleTest, SeedDeterminesSampledTokens) {
   request.sampling.temperature = 5;
   request.sampling.seed = 7;
   const auto first = worker.Run(request);
-  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // warm
+  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // restored from the cache
   request.sampling.seed = 8;
   EXPECT_NE(worker.Run(request)->tokens, first->tokens);
 }
@@ -322,7 +323,7 @@ TEST(EngineLifecycleTest, RepeatedPrefillComputesNothing) {
   TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(75), {50}, 0);
   const auto first = worker.Run(request);
-  EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens have no boundary
+  EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens end at no boundary
   EXPECT_THAT(first->outcome.boundaries, ElementsAre(50, 64));
   EXPECT_EQ(first->finished.first_logits_sha256, Digest{});
   const auto second = worker.Run(request);
@@ -361,7 +362,7 @@ TEST(EngineLifecycleTest, CacheModeControlsReadsAndWrites) {
   EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
 }
 
-TEST(EngineLifecycleTest, TenantsShareNothing) {
+TEST(EngineLifecycleTest, TenantsDoNotSharePrefixes) {
   TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40));
   request.tenant = "a";
@@ -372,11 +373,11 @@ TEST(EngineLifecycleTest, TenantsShareNothing) {
   EXPECT_EQ(other->started.matched_tokens, 0u);
 }
 
-TEST(EngineLifecycleTest, StoreIsAskedBeyondPoolOnly) {
+TEST(EngineLifecycleTest, FullPoolHitSkipsStoreFetch) {
   TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   const int fetches = worker.cache()->fetches();
-  worker.Run(Request(Prompt(40)));  // the pool has all usable tokens
+  worker.Run(Request(Prompt(40)));  // the pool has all tokens that can be restored
   EXPECT_EQ(worker.cache()->fetches(), fetches);
   worker.Run(Request(Prompt(75)));
   EXPECT_EQ(worker.cache()->fetches(), fetches + 1);

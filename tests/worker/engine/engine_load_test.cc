@@ -1,4 +1,5 @@
-// Load or compute, in the engine: both give the same bits, and decisions are reported and counted.
+// The engine's choice between loading and computing: both give the same bits, and each decision is
+// reported and counted.
 
 #include <atomic>
 #include <memory>
@@ -15,7 +16,7 @@ const std::string& LoadDir() { return ModelDir(Geometries()[1].geometry); }
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Reports what MemoryPrefixCache has as an offer of `bytes` bytes over a wire.
+// Reports the prefixes of MemoryPrefixCache as offers of `bytes` bytes over the network.
 class PricedCache final : public MemoryPrefixCache {
  public:
   using MemoryPrefixCache::MemoryPrefixCache;
@@ -49,19 +50,19 @@ class PricedCache final : public MemoryPrefixCache {
                      absl::Duration) override {
     ++leases;
     LeaseOutcome outcome;
-    outcome.usable_tokens = 64;  // the abandoned load's tokens exist
+    outcome.usable_tokens = 64;  // the abandoned load's tokens are stored
     return outcome;
   }
 
   uint64_t bytes = 1;
-  uint32_t first_most = 0;  // if > 0, limits a request's first fetch
+  uint32_t first_most = 0;  // if > 0, limits the boundary of a request's first fetch
   uint64_t first_bytes = 1;
   std::vector<LoadReport> judged;  // reports of all fetches
   bool cuts_off = false;
   int leases = 0;
 };
 
-// The clock advances 1 ms per call, so measured durations do not depend on the machine.
+// The clock advances by 1 ms at each call, so that measured durations do not depend on the machine.
 EngineOptions Choosing(LoadChoice load, Exactness exactness) {
   EngineOptions options =
       exactness == Exactness::kInvariant ? InvariantOptions() : TestWorker::SmallOptions();
@@ -138,9 +139,9 @@ TEST(EngineLoadTest, AbandonedLoadIsNotRetried) {
   EXPECT_EQ(worker.Counter("fetch_misses"), misses);
 }
 
-// After waiting for another's computation, the request fetches again and finds only an expensive
-// offer. Its first load has 1 byte, at a rate measured with 1 MiB.
-TEST(EngineLoadTest, FirstFetchReportIsKept) {
+// After it waited for another request's computation, the request fetches again and gets only an
+// expensive offer. Its first load has 1 byte, at a speed measured with 1 MiB.
+TEST(EngineLoadTest, ExpensiveSecondFetchKeepsFirstReport) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
@@ -163,7 +164,7 @@ TEST(EngineLoadTest, FirstFetchReportIsKept) {
   EXPECT_EQ(worker.Counter("loads_declined"), 0u);
 }
 
-// All tokens must still be computed, so a longer load saves more.
+// The declined tokens must be computed too, so a longer load saves more computing.
 TEST(EngineLoadTest, DeclinedTokensCountAsMissing) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;

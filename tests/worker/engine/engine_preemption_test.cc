@@ -1,5 +1,5 @@
-// Requests preempted for want of memory have the same tokens, log probabilities and logits as with
-// enough memory.
+// Requests that are preempted because memory is short have the same tokens, log probabilities and
+// logits as with enough memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,9 +26,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// All that a caller receives, except times.
+// Everything that a caller receives, except times.
 struct Reported {
-  std::map<uint32_t, std::string> answers;  // by sample: tokens with log probabilities
+  std::map<uint32_t, std::string> answers;  // tokens with log probabilities, by sample
   std::string prompt, ends;
   uint32_t started = 0, prompt_tokens = 0;
 };
@@ -44,7 +44,7 @@ struct Followed {
   Collector collector;
   Reported reported;
   uint32_t stop_after = 0;                     // tokens per sample; 0: unlimited
-  const absl::Notification* begins = nullptr;  // on_started waits for it
+  const absl::Notification* begins = nullptr;  // on_started waits for this notification
 
   void Submit(TestWorker* worker, EngineRequest request) {
     ASSERT_TRUE((*worker)->Complete(&request).ok());
@@ -75,7 +75,7 @@ struct Followed {
   }
 
  private:
-  std::map<uint32_t, uint32_t> generated_;  // by sample
+  std::map<uint32_t, uint32_t> generated_;  // number of tokens, by sample
 };
 
 struct Asked {
@@ -83,8 +83,8 @@ struct Asked {
   uint32_t stop_after = 0;
 };
 
-// Submits all requests at once: the first request waits until all are submitted, so that steps do
-// not depend on timing.
+// Submits all requests together: the first request waits until all are submitted, so that the steps
+// do not depend on timing.
 std::vector<std::unique_ptr<Followed>> RunAll(TestWorker* worker, const std::vector<Asked>& asked) {
   std::vector<std::unique_ptr<Followed>> runs;
   absl::Notification all_asked;
@@ -129,7 +129,7 @@ Asked Drawn(size_t prompt, uint64_t seed, uint32_t answer) {
   return asked;
 }
 
-// One request of each kind, with settings that must survive preemption.
+// Returns one request of each kind, with settings that a preemption must preserve.
 std::vector<Asked> OneOfEachKind() {
   std::vector<Asked> asked = {Greedy(60, 1, 90), Drawn(45, 2, 80), Drawn(33, 3, 100)};
   TokenRules& rules = asked[1].request.sampling.rules;
@@ -143,7 +143,7 @@ std::vector<Asked> OneOfEachKind() {
   asked.back().request.samples = 3;
   asked.push_back(Drawn(70, 5, 40));
   asked.back().request.sampling.prompt_logprobs = 2;
-  // A repeating text, whose guesses are often right.
+  // A prompt with repetitions, so that guesses are often correct.
   asked.push_back(Greedy(0, 0, 90));
   for (int i = 0; i < 12; ++i) {
     const std::vector<int32_t> part = Prompt(5, 6);
@@ -162,7 +162,7 @@ std::vector<Asked> OneOfEachKind() {
   return asked;
 }
 
-// Returns the bytes of `chunks` chunks.
+// Returns the KV bytes of `chunks` chunks.
 uint64_t KvBytesOf(const EngineOptions& options, const std::string& dir, uint64_t chunks) {
   return chunks * ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
 }
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Geometries, EnginePreemptionTest, testing::ValuesIn(Geo
 
 const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
 
-TEST(EnginePreemption, PreemptedStrategiesKeepTheirAnswers) {
+TEST(EnginePreemption, PreemptedKvStrategiesKeepTheirAnswers) {
   for (const char* cache : {"quantized", "static"}) {
     SCOPED_TRACE(cache);
     EngineOptions options = InvariantOptions();
@@ -215,10 +215,11 @@ TEST(EnginePreemption, PreemptedStrategiesKeepTheirAnswers) {
     asked.back().request.samples = 3;
     if (quantized) {
       ExpectSameInLittleMemory(Dir(), options, asked,
-                               30);  // quantized chunks are a third of the size
+                               30);  // a quantized chunk has a third of the bytes
       continue;
     }
-    // Static requests take all their memory in the first step, so only their samples are preempted.
+    // A static request allocates all its memory in its first step, so only its samples are
+    // preempted.
     TestWorker roomy(Dir(), options);
     const auto want = RunAll(&roomy, asked);
     options.memory.kv_bytes = KvBytesOf(options, Dir(), 18);
@@ -240,8 +241,8 @@ TEST(EnginePreemption, PreemptedAdaptersKeepTheirAnswers) {
   ExpectSameInLittleMemory(Dir(), options, asked, 11);
 }
 
-// Near their ends the older requests use all memory, so the searches restart until then.
-TEST(EnginePreemption, PreemptedSearchFindsTheSame) {
+// The older requests use all memory until they end, and the searches restart until then.
+TEST(EnginePreemption, PreemptedSearchFindsSameAnswer) {
   std::vector<Asked> asked = {Greedy(20, 1, 200), Greedy(20, 2, 200), Greedy(20, 3, 200),
                               Greedy(20, 6, 200), Greedy(20, 7, 200), Greedy(20, 8, 200)};
   for (const uint64_t seed : {4, 5}) {
@@ -267,7 +268,7 @@ TEST(EnginePreemption, OldestRequestIsNeverPreempted) {
       << "each of its tokens but the first was decoded";
 }
 
-// Restored objects hold memory until the answer is kept.
+// Restored objects hold memory until the sequence's restore points are saved.
 TEST(EnginePreemption, PreemptionReleasesRestoredPrefix) {
   const KvLayout layout = TestWorker(Dir(), InvariantOptions(), nullptr, false)->layout();
   const MemoryLimits memory;
@@ -307,7 +308,7 @@ TEST(EnginePreemption, PreemptedRequestCanBeCancelled) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-// The prompt and a chunk fit, but the whole answer does not.
+// The prompt and a chunk fit into the budget, but the whole answer does not.
 TEST(EnginePreemption, AnswerLargerThanMemoryFails) {
   EngineOptions options = InvariantOptions();
   options.memory.kv_bytes = KvBytesOf(options, Dir(), 5);
@@ -329,8 +330,8 @@ int Environment(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// Random arrivals, lengths, budgets, kinds and tenants, on a tiny model or the model of
-// HEARTH_PREEMPTED_MODEL. HEARTH_SCHEDULES: number of schedules.
+// Random arrivals, lengths, budgets, kinds and tenants, on a tiny model or the model in
+// HEARTH_PREEMPTED_MODEL. HEARTH_SCHEDULES: number of random schedules.
 TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
   const char* const model = std::getenv("HEARTH_PREEMPTED_MODEL");
   const std::string dir = model == nullptr ? Dir() : model;
@@ -346,7 +347,7 @@ TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     std::vector<Asked> asked;
-    uint64_t most = 0;  // chunks of the largest request
+    uint64_t most = 0;  // number of chunks of the largest request
     for (uint64_t i = 0, count = 3 + random() % 5; i < count; ++i) {
       const uint32_t prompt = 1 + static_cast<uint32_t>(random() % (3 * chunk));
       const uint32_t answer = 1 + static_cast<uint32_t>(random() % (3 * chunk));

@@ -1,4 +1,4 @@
-// A request has the same bits with the cache as without it.
+// A request has the same result bits with the cache and without it.
 
 #include <memory>
 #include <random>
@@ -23,7 +23,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
     options.memory.pool_bytes = pool_bytes;
     return options;
   }
-  // Runs the request without a cache.
+  // Runs the request on a worker without a cache.
   std::unique_ptr<Collector> Cold(EngineRequest request) {
     if (cold_ == nullptr) cold_ = std::make_unique<TestWorker>(dir(), Options(0), nullptr, false);
     request.cache = CacheMode::kOff;
@@ -40,7 +40,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
   std::unique_ptr<TestWorker> cold_;
 };
 
-// Further samples continue with a copy of the first sample's KV.
+// Further samples continue from a copy of the first sample's KV.
 TEST_P(EngineRestoreTest, SampleEqualsRequestWithItsSeed) {
   EngineRequest request = Request(Prompt(75), {}, 40);
   request.sampling.temperature = 3;
@@ -65,7 +65,7 @@ TEST_P(EngineRestoreTest, SampleEqualsRequestWithItsSeed) {
   }
 }
 
-TEST_P(EngineRestoreTest, EveryBoundaryRestoresColdBits) {
+TEST_P(EngineRestoreTest, RestoreAtEveryBoundaryEqualsUncachedRun) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   const auto first = pooled.Run(Request(Prompt(75), {23, 50}));
@@ -89,8 +89,8 @@ TEST_P(EngineRestoreTest, EveryBoundaryRestoresColdBits) {
   }
 }
 
-// Lends objects on the worker's device, as a cache may: whole chunks only there, remainders also in
-// host memory.
+// The cache lends objects in the worker's device memory, as a store may: whole chunks only there,
+// shorter objects also in host memory.
 TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
@@ -151,11 +151,11 @@ TEST_P(EngineRestoreTest, PromptBelowOneChunkIsReused) {
     EXPECT_EQ(warm->started.cached_tokens, 100u);
     ExpectSame(*bare.Run(request), *warm);
   }
-  // Without the breakpoint, no part of the chunk is shared.
+  // Without the breakpoint, nothing shorter than a chunk is restored.
   EXPECT_EQ(worker.Run(Request(Prompt(140)))->started.cached_tokens, 0u);
 }
 
-TEST_P(EngineRestoreTest, CachedPromptStillComputesItsEnd) {
+TEST_P(EngineRestoreTest, CachedPromptRecomputesItsEnd) {
   TestWorker worker(dir(), Options(kPoolBytes));
   for (const auto& [tokens, breakpoints, cached] :
        {std::tuple<size_t, std::vector<uint32_t>, uint32_t>{64, {}, 48},
@@ -181,8 +181,8 @@ TEST_P(EngineRestoreTest, VeryShortPromptsWork) {
   }
 }
 
-// The second continuation of a known beginning cannot reuse it, but keeps a tail at the fork. The
-// third continuation uses that tail.
+// A second prompt with the same beginning finds no restore point where it diverges, but stores one
+// there. A third prompt restores from it.
 TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
   TestWorker worker(dir(), Options(0));
   worker.Run(Request(Prompt(200)));
@@ -196,10 +196,10 @@ TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
   ExpectSame(*Cold(request), *third);
 }
 
-// Random prompts that fork from each other, with random cuts. Whatever a worker finds in its pool
-// or in the store, it answers like a worker without a cache. Published bits are the same whether
+// Random prompts that share beginnings, with random cuts. A worker answers like a worker without a
+// cache, whatever it finds in its pool or in the store. Published bits are the same whether
 // computed at once or continued from any restore point.
-TEST_P(EngineRestoreTest, RandomForksKeepTheirBits) {
+TEST_P(EngineRestoreTest, RandomSharedPrefixesKeepTheirBits) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   TestWorker writer(dir(), Options(0), pooled.cache());

@@ -1,5 +1,4 @@
-// Memory for keys and values: requests without memory wait in order. Preemption is tested in
-// engine_preemption_test.cc.
+// KV memory: requests wait in order if memory is short. engine_preemption_test.cc tests preemption.
 
 #include <algorithm>
 #include <filesystem>
@@ -26,7 +25,7 @@ using ::testing::HasSubstr;
 
 const std::string& RoomDir() { return ModelDir(Geometries()[0].geometry); }
 
-// Memory for `chunks` chunks of 16 tokens, without a pool.
+// Returns options with KV memory for `chunks` chunks of 16 tokens, and without a pool.
 EngineOptions Room(uint64_t chunks) {
   static const uint64_t chunk =
       ChunkBytes(TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
@@ -46,8 +45,8 @@ TEST(EngineKvMemoryTest, RequestsStartInOrderWithinBudget) {
   struct Asked {
     size_t prompt, answer;
   };
-  // The first request leaves no memory for the second. The third and fourth would fit, but must
-  // wait.
+  // The first request leaves too little memory for the second. The third and fourth would fit, but
+  // must wait for the second.
   const std::vector<Asked> asked = {{40, 60}, {100, 44}, {10, 6}, {12, 4}, {60, 40}};
   TestWorker alone(RoomDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const EngineOptions options = Room(10);
@@ -121,9 +120,9 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishMemory) {
   EXPECT_TRUE(second.error.ok()) << second.error;
 }
 
-// A publish and the pool hold the same memory. The publish's end frees no block, but the pool can
-// then evict it.
-TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
+// A publish and the pool hold the same blocks. The end of the publish frees no block, but the pool
+// can evict the blocks from then on.
+TEST(EngineKvMemoryTest, PublishEndMakesPoolMemoryEvictable) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   absl::Notification publishes, release;
@@ -141,7 +140,7 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   EngineRequest request = Uncached(Prompt(100, 2), 9);
   request.deadline = absl::Now() + absl::Minutes(1);
   worker.Submit(request, &second);
-  // Two cancelled requests end in two rounds; by then the engine has tried to admit `second`.
+  // Two cancelled requests end in two rounds, in which the engine has also tried to admit `second`.
   for (int i = 0; i < 2; ++i) {
     Collector cancelled;
     worker.Submit(Uncached(Prompt(5), 1), &cancelled)->Cancel();
@@ -152,7 +151,7 @@ TEST(EngineKvMemoryTest, RequestWaitsForPublishAndPool) {
   EXPECT_TRUE(second.error.ok()) << second.error;
 }
 
-// A waiting request evicts no pool entries if eviction would not free enough memory.
+// A waiting request evicts nothing from the pool if eviction would not free enough memory for it.
 TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
   EngineOptions options = Room(14);
   options.memory.pool_bytes = kPoolBytes;
@@ -169,9 +168,9 @@ TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
     least = std::min(least, worker->Stats().pool_bytes);
     return true;
   };
-  worker.Submit(Uncached(Prompt(150), 40), &large);  // takes ten chunks in its first step
+  worker.Submit(Uncached(Prompt(150), 40), &large);  // allocates ten chunks in its first step
   holds_memory.WaitForNotification();
-  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // does not fit at the same time
+  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // does not fit while `large` runs
   submitted.Notify();
   large.WaitEnd();
   waiting.WaitEnd();
@@ -191,7 +190,7 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
   slow->before_publish = [&] { release.WaitForNotification(); };
   const uint64_t chunk = ChunkBytes(layout);
   EngineOptions options = Room(400);
-  options.memory.staging_bytes = 12 * chunk;  // two prompts of six chunks
+  options.memory.staging_bytes = 12 * chunk;  // memory for two prompts of six chunks
   TestWorker worker(dir, options, slow);
   std::vector<std::unique_ptr<Collector>> runs;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -215,7 +214,7 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
   EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest is not dropped";
 }
 
-// Each breakpoint keeps local blocks of a window that the sequence leaves.
+// At each breakpoint, the sequence keeps the local blocks that would otherwise leave its window.
 TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.window = 24;
@@ -234,7 +233,7 @@ TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   EngineOptions little = options;
   little.memory.staging_bytes = 6 * local;
   EngineOptions tight = options;
-  // Exactly enough for 803 tokens, with local blocks of one window and one chunk.
+  // Memory for exactly 803 tokens, with local blocks of one window and one chunk.
   const uint64_t seen = (24 + 3 * 16 - 2) / 16;
   tight.memory.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
   for (const EngineOptions& bounded : {little, tight}) {
@@ -247,8 +246,9 @@ TEST(EngineKvMemoryTest, ManyBreakpointsStayWithinLimit) {
   }
 }
 
-// A pool hit that leaves no memory for the request itself does not block it forever.
-TEST(EngineKvMemoryTest, BlockingPoolHitIsReleased) {
+// A restore point in the pool that leaves too little memory for the request must not block the
+// request forever.
+TEST(EngineKvMemoryTest, PoolHitBlockingRequestIsReleased) {
   EngineOptions options = Room(10);
   options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
@@ -305,7 +305,8 @@ TEST(KvBytesTest, ChosenDefaultIsNoted) {
   EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
 }
 
-// A budget in the torch classes, as on a device or with --kv-bytes.
+// Returns options with a KV budget in the classes that run on torch, as on a device or with
+// --kv-bytes.
 EngineOptions ExactRoom(uint64_t tokens) {
   static const uint64_t token_bytes = [] {
     TestWorker any(RoomDir());
@@ -364,8 +365,8 @@ TEST(EngineKvMemoryTest, AllocationFailureAllowsRetry) {
   EXPECT_TRUE(worker.Run(Uncached(Prompt(100), 20))->error.ok());
 }
 
-// No other event of the engine could wake the waiting request.
-TEST(EngineKvMemoryTest, MemoryFreedLateWakesWaiter) {
+// The waiting request can be woken only by the freed memory: no other event follows.
+TEST(EngineKvMemoryTest, LateFreedMemoryWakesWaitingRequest) {
   struct HoldingCache : MemoryPrefixCache {
     using MemoryPrefixCache::MemoryPrefixCache;
     PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration) override {
@@ -393,7 +394,8 @@ TEST(EngineKvMemoryTest, MemoryFreedLateWakesWaiter) {
   EXPECT_TRUE(waiting.error.ok()) << waiting.error;
 }
 
-// Another program uses the device's memory, so an allocation within the budget fails.
+// Another program uses the device's memory, so an allocation fails although it is within the
+// budget.
 TEST(EngineKvMemoryTest, DeviceWithoutMemoryRefusesRequest) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   LimitCacheBytes(ExactRoom(100).memory.kv_bytes);

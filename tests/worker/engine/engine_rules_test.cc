@@ -1,5 +1,5 @@
-// Rules for single tokens: the answer depends only on the prompt, the seed and the settings, not on
-// guesses, caching, other requests or earlier draws.
+// Rules for single tokens (biases, penalties, bans): an answer depends only on the prompt, the seed
+// and the settings, not on guesses, caching, other requests or earlier answers.
 
 #include <algorithm>
 #include <memory>
@@ -36,7 +36,7 @@ EngineRequest Ruled(uint64_t number, uint32_t answer = 40) {
   return request;
 }
 
-TEST(EngineTokenRules, RuledAnswersAreReproducible) {
+TEST(EngineTokenRules, AnswersWithRulesAreReproducible) {
   EngineOptions plain_options = InvariantOptions();
   plain_options.speculate = 0;
   TestWorker plain(Dir(), plain_options, nullptr, /*with_cache=*/false);
@@ -65,7 +65,7 @@ TEST(EngineTokenRules, RuledAnswersAreReproducible) {
   }
 }
 
-TEST(EngineTokenRules, RuledSampleEqualsItsSeed) {
+TEST(EngineTokenRules, SampleWithRulesEqualsSeededRequest) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest several = Ruled(2);
   several.samples = 3;
@@ -122,8 +122,8 @@ TEST(EngineTokenRules, StopTokenEndsAnswerAfterMinimum) {
   EXPECT_THAT(longer->tokens, Each(Ne(stop)));
 }
 
-// With steps of several blocks of rows, concurrent requests, and a prefix that is cached.
-TEST(PromptLogprobs, EqualNextTokenLogprobs) {
+// Covers steps of more than 64 rows, concurrent requests, and a cached prefix.
+TEST(PromptLogprobs, PromptLogprobsEqualNextTokenLogprobs) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest plain = Request(Prompt(150), {}, 6);
   const std::vector<int32_t> answer = worker.Run(plain)->tokens;
@@ -167,7 +167,7 @@ TEST(PromptLogprobs, EqualNextTokenLogprobs) {
   }
 }
 
-TEST(PromptLogprobs, NeedInvariantClass) {
+TEST(PromptLogprobs, PromptLogprobsNeedInvariantClass) {
   TestWorker worker(Dir());
   EngineRequest request = Request(Prompt(30), {}, 4);
   request.sampling.prompt_logprobs = 0;

@@ -1,5 +1,5 @@
-// Several answers to one prompt: the prompt is computed once, its memory is shared, and the answers
-// are independent.
+// Several answers to one prompt: the prompt is computed once, the answers share its memory, and
+// each answer equals that of a separate request.
 
 #include <algorithm>
 #include <functional>
@@ -29,7 +29,7 @@ EngineRequest Drawn(uint32_t samples, uint32_t prompt = 75, uint32_t answer = 40
   return request;
 }
 
-using Answers = std::map<uint32_t, std::vector<int32_t>>;  // by sample
+using Answers = std::map<uint32_t, std::vector<int32_t>>;  // tokens by sample number
 
 struct Sampled {
   Collector run;
@@ -140,7 +140,7 @@ TEST_P(EngineSamplesTest, TooManySamplesAreRefused) {
   options.model_dir = SamplesDir();
   options.max_running = kMaxRunning;
   EXPECT_TRUE(options.Validate().ok());
-  options.max_running += 1;  // one more than a step can hold
+  options.max_running += 1;  // one more than fits into a step
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("in [0, 512]; got 513"));
   options.max_running = 8;
   options.step_tokens = 15;
@@ -148,7 +148,7 @@ TEST_P(EngineSamplesTest, TooManySamplesAreRefused) {
               HasSubstr("must be 0 or in [16, 512]; got 15"));
 }
 
-TEST_P(EngineSamplesTest, ClassLimitsRunningSequences) {
+TEST_P(EngineSamplesTest, ExactnessClassSetsDefaultMaxRunning) {
   TestWorker worker(SamplesDir(), Options(), nullptr, /*with_cache=*/false);
   const uint32_t places = GetParam() ? 16 : 8;
   EXPECT_EQ(Options().PlacesOf(worker->layout().exactness), places);
@@ -180,7 +180,7 @@ TEST_P(EngineSamplesTest, ClassLimitsRunningSequences) {
 INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Invariant" : "Exact"; });
 
-// Samples share the prompt's blocks, except its last incomplete block. Exactly that memory
+// Samples share the prompt's blocks, except its last, incomplete block. Exactly this memory
 // suffices.
 TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   TestWorker any(SamplesDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
@@ -191,7 +191,7 @@ TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 0;
   options.memory.kv_bytes =
-      (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks; other samples: their last 4 chunks
+      (24 + 3 * 4) * chunk;  // 24 chunks hold 371 tokens; each other sample needs its last 4 chunks
   TestWorker worker(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled four, next;
   uint64_t most = 0;
@@ -215,8 +215,8 @@ TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   one.run.WaitAll();
   // Each of the other three samples holds the rows after the prompt's 20 whole chunks.
   EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
-  // One byte too little: 22 chunks for the prompt and a chunk of an answer, and the last two of
-  // each other sample; five local chunks for a step.
+  // One byte too little. Needed: 22 chunks for the prompt and a chunk of an answer, the last two
+  // chunks of each other sample, and five local chunks for a step.
   options.memory.kv_bytes = (22 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
                             (5 + 3 * 2) * any->layout().ObjectBytes(16, LayerGroup::kLocal) - 1;
   TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);

@@ -1,5 +1,5 @@
-// Beam search: beams are sequences that fork and share blocks. The result is compared with the same
-// search over requests of one token.
+// Beam search: beams are sequences that fork and share blocks. The reference runs the same search
+// with a separate one-token request for each step of each beam.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ EngineRequest Searching(uint32_t beams, uint32_t prompt = 75, uint32_t answer = 
   return request;
 }
 
-// Runs the search with a separate one-token request for each beam and step.
+// Reference: runs the search with a separate one-token request for each step of each beam.
 BeamSearch::Hypothesis OneByOne(TestWorker* worker, const EngineRequest& request,
                                 const Stops& stops = nullptr) {
   BeamSearch::Ends ends;
@@ -86,7 +86,7 @@ TEST(EngineSearchTest, SearchEqualsTokenByTokenSearch) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-// Uses tokens of ordinary answers as end tokens, so that beams reach them.
+// Uses tokens of ordinary answers as end tokens, so that beams end at them.
 TEST(EngineSearchTest, EndTokensAndStopsFinishBeams) {
   const std::vector<uint32_t> prompts = {20, 33, 75, 90};
   const std::string dir = NewTinyCheckpoint(Geometries()[1].geometry, "search");
@@ -148,7 +148,7 @@ TEST(EngineSearchTest, WarmSearchEqualsColdSearch) {
   EXPECT_EQ(worker.Run(request)->tokens, wanted->tokens);
 }
 
-// A sealed chunk belongs to one beam, and the beams that continue it share it.
+// Beams that continue the same complete chunk share its quantized block.
 TEST(EngineSearchTest, BeamsShareQuantizedBlocks) {
   EngineOptions options = InvariantOptions();
   options.kv.cache = "quantized";
@@ -171,7 +171,7 @@ TEST(EngineSearchTest, CallerMayEndSearchAnswer) {
   EXPECT_EQ(cut.finished.reason, FinishReason::kStop);
 }
 
-TEST(EngineSearchTest, OneTokenSearchIsGreedy) {
+TEST(EngineSearchTest, SearchForOneTokenIsGreedy) {
   TestWorker worker(SearchDir(), InvariantOptions());
   EXPECT_EQ(worker.Run(Searching(8, 75, 1))->tokens, worker.Run(Searching(1, 75, 1))->tokens);
   EngineRequest one = Searching(1);
@@ -202,7 +202,8 @@ TEST(EngineSearchTest, CancelEndsAllBeamsOnce) {
   EXPECT_TRUE(run.tokens.empty());
 }
 
-// A handle may be owned by the call that owns the callbacks.
+// The call that owns the callbacks may also own the handle, so the handle must not own the
+// callbacks.
 TEST(EngineSearchTest, HandleDoesNotOwnCallbacks) {
   for (const bool cancels : {false, true}) {
     TestWorker worker(SearchDir(), InvariantOptions());
@@ -299,13 +300,14 @@ TEST(EngineSearchTest, InvalidSearchNamesTheField) {
               HasSubstr("beams: beam search needs exactness invariant; this worker uses exact"));
 }
 
-// Beams share the prompt's whole chunks, and need memory for everything after them.
+// Beams share the whole chunks of the prompt. Each beam needs memory for all tokens after them.
 TEST(EngineSearchTest, SearchStaysWithinItsMemory) {
   TestWorker any(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const auto wanted = any.Run(Searching(4, 331, 120));
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 0;
-  // 451 tokens; for each other beam the tokens after 320; five local chunks per beam.
+  // Blocks for 451 tokens; for each other beam, blocks for its tokens after token 320; five local
+  // chunks per beam.
   options.memory.kv_bytes = (29 + 3 * 9) * any->layout().ObjectBytes(16, LayerGroup::kGlobal) +
                             4 * 5 * any->layout().ObjectBytes(16, LayerGroup::kLocal);
   TestWorker worker(SearchDir(), options, nullptr, /*with_cache=*/false);

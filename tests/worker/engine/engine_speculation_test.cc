@@ -1,5 +1,5 @@
-// Steps with guessed tokens, class invariant: answer, logits and kept prefix equal those of a
-// worker that does not guess, whatever else is in the batch.
+// Decode steps with guessed tokens, in class invariant: answer, logits and published prefix equal
+// those of a worker that does not guess, whatever other requests are in the batch.
 
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ EngineOptions Options(uint32_t speculate = kDefaultSpeculate) {
 
 const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
 
-// A repeating text with occasional deviations.
+// Returns a prompt with repetitions and a few differences between them.
 std::vector<int32_t> RepeatingPrompt(uint32_t tokens, uint64_t seed) {
   const std::vector<int32_t> part = Prompt(13, seed), mistakes = Prompt(tokens, seed + 100);
   std::vector<int32_t> prompt;
@@ -50,7 +50,7 @@ EngineRequest Repeating(uint64_t number, uint32_t answer = 60) {
 
 struct GuessedAnswer {
   Collector run;
-  std::vector<SampledToken> tokens;  // of all samples
+  std::vector<SampledToken> tokens;  // tokens of all samples
   std::function<bool(size_t)> on_token;
 
   std::shared_ptr<EngineRequestHandle> Submit(TestWorker* worker, const EngineRequest& request) {
@@ -92,7 +92,8 @@ void ExpectSame(const GuessedAnswer& got, const GuessedAnswer& want) {
   EXPECT_EQ(by_sample[0], by_sample[1]);
 }
 
-// The counters match the tokens: each step produced one token, plus the accepted guesses.
+// Checks that the counters match the tokens: each step produced one token plus its accepted
+// guesses.
 void ExpectCounted(const GuessedAnswer& answer) {
   const FinishedInfo& info = answer.run.finished;
   const auto samples = static_cast<uint32_t>(info.samples.size());
@@ -105,7 +106,7 @@ class EngineSpeculationTest : public testing::TestWithParam<NamedGeometry> {
   const std::string& dir() const { return ModelDir(GetParam().geometry); }
 };
 
-// Cold, batched, restored from pool and store, sampled and greedy.
+// Requests run uncached, batched, restored from pool and store, sampled and greedy.
 TEST_P(EngineSpeculationTest, GuessesKeepEveryAnswer) {
   constexpr uint64_t kRequests = 6;
   TestWorker plain(dir(), Options(0), nullptr, /*with_cache=*/false);
@@ -189,8 +190,9 @@ TEST(EngineSpeculation, ExactClassRefusesSpeculation) {
   EXPECT_EQ(options.FlagsOfInvariant(), "--speculate");
 }
 
-// An answer may stop at any guessed token of a step; exactly the decoded tokens are kept.
-TEST(EngineSpeculation, StoppedAnswerKeepsDecodedTokens) {
+// An answer may stop at any guessed token of a step. Only the KV up to the last sent token may be
+// published.
+TEST(EngineSpeculation, StoppedAnswerPublishesOnlySentTokens) {
   for (const size_t last : {20u, 21u, 22u, 23u, 24u, 25u, 26u, 27u, 28u}) {
     SCOPED_TRACE(last);
     std::unique_ptr<GuessedAnswer> kept[2], next[2];

@@ -1,4 +1,5 @@
-// States: an inference continues on another worker exactly as on one worker.
+// Saved states: an inference that is saved and resumed on another worker continues as on one
+// worker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +33,7 @@ EngineRequest Asked(bool sampled, uint32_t max_new_tokens, size_t prompt = 101) 
   return request;
 }
 
-// Returns the snapshot of all tokens except the last, as a saved state has it.
+// Returns the snapshot of all tokens except the last, as in a saved state.
 absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& request,
                                      const std::vector<int32_t>& answer) {
   EngineRequest all = request;
@@ -50,7 +51,7 @@ absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& re
   return file;
 }
 
-// Changes the bytes of the snapshot's first slice, with matching digests.
+// Changes bytes of the snapshot's first slice, and updates the digests.
 std::string Forged(std::string file, const std::function<void(char* slice, size_t bytes)>& forge) {
   const SnapshotHeader header = ParseSnapshotHeader(file).value();
   Manifest manifest = header.manifest;
@@ -199,7 +200,7 @@ TEST(EngineStates, StateWithDifferentBytesIsRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("KV differs"));
 }
 
-// A request that restored such a state would fail with logits that are not finite.
+// If such a state were restored, every request that uses it would fail with non-finite logits.
 TEST(EngineStates, StateWithNanIsRefused) {
   for (const KvDtypeChoice dtype : {KvDtypeChoice::kFloat32, KvDtypeChoice::kBFloat16}) {
     EngineOptions options = InvariantOptions();
@@ -218,7 +219,7 @@ TEST(EngineStates, StateWithNanIsRefused) {
   }
 }
 
-// Restored chunks that a window leaves belong to the pool and must not be overwritten.
+// Restored chunks that leave the window belong to the pool and must not be overwritten.
 TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
   for (const NamedGeometry& geometry : Geometries()) {
     SCOPED_TRACE(geometry.name);
@@ -239,7 +240,7 @@ TEST(EngineStates, StaticRequestLeavesStateUnchanged) {
   }
 }
 
-// Values so large that their sums overflow.
+// The state's values are so large that sums overflow.
 TEST(EngineStates, StateGivingInfiniteLogitsIsForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));

@@ -1,4 +1,4 @@
-// The class of exactness that a worker serves, on machines that pass or fail the self-test.
+// The exactness class that a worker chooses, on machines that pass or fail the self-test.
 
 #include "worker/engine/runner/exactness_choice.h"
 
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 const std::string& ChoiceDir() { return ModelDir(Geometries()[0].geometry); }
 
-// Changes a bit of the first output in steps of `rows` rows.
+// Makes the results of a product depend on the step: flips a bit in steps of `rows` rows.
 void DependOn(int64_t rows) {
   InvariantGemma::ReplaceProduct([rows](const ConstRows& x, const PackedWeights& weights,
                                         const Rows& y, Workspace* workspace, ParallelFor parallel) {
@@ -31,7 +31,7 @@ void DependOn(int64_t rows) {
   });
 }
 
-TEST(ExactnessChoiceTest, StepDependentMachineIsRefused) {
+TEST(ExactnessChoiceTest, StepDependentBitsRefuseInvariantClass) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
   options.digest_cache_dir = "";
@@ -114,7 +114,7 @@ std::string Refusal(const EngineOptions& options) {
   return std::string(options.Validate().message());
 }
 
-// A bfloat16 checkpoint, as devices need.
+// Returns a bfloat16 checkpoint: devices need bfloat16 weights.
 const std::string& DeviceDir() {
   static const std::string* const dir = [] {
     TinyGeometry geometry;
@@ -138,7 +138,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceHasCpuFingerprint) {
   EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
 }
 
-// If a device does not support an option, it does not fall back silently.
+// An option that a device does not support is an error; the worker must not ignore it.
 TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EngineOptions options = Emulated();
   options.model_dir = ChoiceDir();  // float32
@@ -173,7 +173,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
   EXPECT_TRUE(worker.Run(request)->error.ok());
 }
 
-// `auto` does not choose CUDA until its bits were verified on a GPU.
+// `auto` must not choose CUDA before its bits are verified on a GPU.
 TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   EXPECT_THAT(std::string(CheckAutoInvariant("cuda:1", "auto").message()),
               HasSubstr("--exactness invariant computes the bits of the CPU"));
@@ -214,7 +214,7 @@ TEST(WeightsChoiceTest, ContradictoryOptionsAreBothNamed) {
   }
 }
 
-// The checkpoint is float32.
+// The checkpoint has float32 weights.
 TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
   EXPECT_GT(stored, 0u);
@@ -224,8 +224,8 @@ TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   EXPECT_LT(narrow, stored / 3) << "no second copy of the embedding";
 }
 
-// With --exactness auto on a machine that fails the self-test.
-TEST(WeightsChoiceTest, RequestedFormHasNoFallback) {
+// Runs with --exactness auto on a machine that fails the self-test.
+TEST(WeightsChoiceTest, FailedSelfTestRefusesExplicitWeights) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
@@ -285,7 +285,7 @@ TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {
   EXPECT_EQ(integers->layout().dtype, KvDtype::kBFloat16);
 }
 
-// Entries of unquantized checkpoints that were stored before these flags existed stay valid.
+// Such workers keep using entries that were stored before --arithmetic and --kv-dtype existed.
 TEST(ArithmeticChoiceTest, UnquantizedWeightsUseFloat32Only) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);
@@ -359,7 +359,7 @@ TEST(WeightsChoiceTest, Q80WeightsChangeTheFingerprint) {
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].field, "weights");
   EXPECT_EQ(differences[0].theirs, "q8_0 by quantizer 1");
-  // Other weights give other logits.
+  // Different weights give different logits.
   const auto request = Request(Prompt(40));
   EXPECT_EQ(automatic.Run(request)->finished.first_logits_sha256,
             wide.Run(request)->finished.first_logits_sha256);

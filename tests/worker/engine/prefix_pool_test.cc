@@ -20,8 +20,8 @@ KvLayout Layout() {
   return layout;
 }
 
-// Returns sealed objects for `boundary`; every slice digest is `fill`. Shares objects of equal id
-// with `known`, as a request that continued from `known` would.
+// Returns sealed objects for `boundary`; every slice digest is `fill`. Objects whose ids `known`
+// contains are taken from `known`, as after a restore from `known`.
 KvObjects Objects(uint32_t boundary, uint64_t fill, const KvObjects& known = {}) {
   KvObjects objects;
   for (const ObjectId& id : NeededObjects(Layout(), boundary)) {
@@ -64,7 +64,7 @@ TEST(PrefixPoolTest, LookupFindsLongestUsablePrefix) {
   EXPECT_EQ(pool.Lookup(Prefix(60, {}, 31), 59).boundary, 0u);
 }
 
-TEST(PrefixPoolTest, LookupReportsMatchWithoutBoundary) {
+TEST(PrefixPoolTest, MissStillReportsMatchedTokens) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48), 48, Objects(48, 1));
   const PooledPrefix found = pool.Lookup(Prefix(60, {}, 40), 59);
@@ -86,9 +86,9 @@ TEST(PrefixPoolTest, ExactClassNeedsEqualCuts) {
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 32u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary,
-            32u);  // a cut above the boundary is ignored
+            32u);  // cuts above the boundary are not compared
   EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary,
-            32u);  // cuts at multiples of C are ignored
+            32u);  // cuts at multiples of C are not compared
 }
 
 TEST(PrefixPoolTest, UnalignedBoundaryNeedsEqualCut) {
@@ -111,7 +111,8 @@ TEST(PrefixPoolTest, SharedObjectsCountOnce) {
   EXPECT_EQ(pool.bytes(), Bytes(first));
   const KvObjects second = Objects(64, 1, first);
   pool.Insert(Prefix(64), 64, second);
-  // Global objects of [0, 32) are shared; the first point has its own local objects.
+  // The first restore point shares its global objects of [0, 32) with the second; its local objects
+  // are separate.
   const size_t global_bytes = Layout().ObjectBytes(kChunk, LayerGroup::kGlobal);
   EXPECT_EQ(pool.bytes(), Bytes(first) + Bytes(second) - 2 * global_bytes);
 }
@@ -157,7 +158,7 @@ TEST(PrefixPoolTest, PortableReinsertionToleratesRounding) {
 
 bool Any(const KvObject&) { return true; }
 
-TEST(PrefixPoolTest, EvictsOnlyPrefixThatFreesMemory) {
+TEST(PrefixPoolTest, EvictionSkipsPrefixesInUse) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
   const KvObjects held = Objects(32, 1);  // held by a running sequence
   pool.Insert(Prefix(32, {}, 1), 32, held);

@@ -14,7 +14,8 @@ EngineRequest RequestOf(const std::string& tenant) {
   return request;
 }
 
-// The engine reserves memory without the planner's lock, so a request may be dropped meanwhile.
+// The engine allocates memory before it calls Admit, without the planner's lock. During this time
+// another request may drop the sequence.
 TEST(RoundPlannerTest, DroppedRequestIsNotAdmitted) {
   EngineOptions options;
   options.max_running = 2;

@@ -1,4 +1,4 @@
-// Rows of a batch for guessed tokens.
+// How the rows of a batch are divided among guessed tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kRows = 128, kAlone = 512;
 
-// `decoding` sequences decode; if prompt > 0, one prompt of `prompt` tokens prefills.
+// Returns a scheduler with `decoding` sequences that decode and, if prompt > 0, one that has
+// `prompt` tokens to prefill.
 Scheduler With(uint32_t decoding, uint32_t prompt = 0) {
   Scheduler scheduler(decoding + 1, 0);
   for (SequenceId id = 1; id <= decoding; ++id) {
@@ -58,7 +59,7 @@ TEST(SchedulerGuessesTest, GuessesYieldToDecodingAndPrompts) {
     for (const auto& [id, tokens] : TokensOf(With(decoding), all)) EXPECT_EQ(tokens, 1u) << id;
   }
   EXPECT_EQ(TokensOf(With(2, 500), all), (Tokens{{1, 1}, {2, 1}, {99, kRows - 2}}));
-  // A prompt's last step leaves rows for guesses.
+  // The last step of a prompt leaves rows for guessed tokens.
   EXPECT_EQ(TokensOf(With(2, 3), all), (Tokens{{1, 3}, {2, 2}, {99, 3}}));
 }
 

@@ -1,4 +1,4 @@
-// Maximum rows of a Scheduler's batches.
+// The maximum number of rows of a Scheduler's batches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace hearth {
 namespace {
 
-// Returns the rows of a batch if `decoding` sequences decode and the other places prefill.
+// Returns the rows of a batch in which `decoding` sequences decode, and the other sequences
+// prefill.
 size_t RowsOfABatch(uint32_t places, SequenceId decoding, uint32_t rows, uint32_t alone) {
   Scheduler scheduler(places, 0);
   for (SequenceId id = 1; id <= places; ++id) scheduler.Enqueue(id);
@@ -28,7 +29,7 @@ size_t RowsOfABatch(uint32_t places, SequenceId decoding, uint32_t rows, uint32_
   return batch;
 }
 
-TEST(SchedulerRowsTest, MostRowsEqualsLargestBatch) {
+TEST(SchedulerRowsTest, MaximumRowsEqualsLargestBatch) {
   for (uint32_t places = 1; places <= 6; ++places) {
     for (uint32_t rows = 1; rows <= 20; ++rows) {
       for (const uint32_t alone : {rows, rows + 1, rows + 30}) {

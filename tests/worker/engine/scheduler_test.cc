@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// Admits sequences while places are free.
+// Admits sequences as long as enough places are free. Returns their ids in order.
 std::vector<SequenceId> Admit(Scheduler* scheduler) {
   std::vector<SequenceId> admitted;
   while (const std::optional<SequenceId> next = scheduler->Candidate()) {
@@ -38,7 +38,7 @@ TEST(SchedulerTest, FreePlacesExtendTheQueue) {
   EXPECT_FALSE(scheduler.Enqueue(4));
   Admit(&scheduler);
   EXPECT_FALSE(scheduler.Enqueue(4));
-  scheduler.Remove(3);  // the queued sequence
+  scheduler.Remove(3);  // 3 was queued
   EXPECT_TRUE(scheduler.Enqueue(4));
   EXPECT_FALSE(scheduler.Enqueue(5));
 }
@@ -53,7 +53,7 @@ TEST(SchedulerTest, ZeroQueueServesFreePlaces) {
   EXPECT_TRUE(scheduler.Enqueue(2));
 }
 
-TEST(SchedulerTest, IdleSequencesHaveNoStep) {
+TEST(SchedulerTest, IdleSequencesGetNoRows) {
   Scheduler scheduler(1, 4);
   scheduler.Enqueue(1);
   scheduler.Enqueue(2);
@@ -79,13 +79,13 @@ TEST(SchedulerTest, ForkPlacesAreReservedAtAdmission) {
   EXPECT_EQ(scheduler.running(), 4u);
   scheduler.Remove(1);
   EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
-  scheduler.Remove(2);  // frees its fork's place, too
+  scheduler.Remove(2);  // frees the place of its fork, too
   EXPECT_EQ(scheduler.running(), 1u);
 }
 
 using Ids = std::vector<SequenceId>;
 
-TEST(SchedulerTest, WideSequenceIsNotOvertaken) {
+TEST(SchedulerTest, SequenceNeedingManyPlacesIsNotOvertaken) {
   Scheduler scheduler(2, 100);
   for (SequenceId id : {1, 2}) scheduler.Enqueue(id);
   EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
@@ -106,7 +106,7 @@ std::optional<SequenceId> VictimFor(const Scheduler& scheduler, SequenceId id,
   });
 }
 
-TEST(SchedulerTest, VictimIsLargestTenantsYoungest) {
+TEST(SchedulerTest, PreemptionTakesLargestTenantsYoungest) {
   Scheduler scheduler(8, 8);
   scheduler.Enqueue(1, 1, "few");
   for (SequenceId id : {2, 3, 5}) scheduler.Enqueue(id, 1, "many");
@@ -186,7 +186,7 @@ TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
   EXPECT_EQ(Admit(&scheduler), Ids{7});
 }
 
-// As for a model without batching. Random arrivals, steps and departures: limits hold, and each
+// Random arrivals, steps and departures, as for a model that does not batch: limits hold, and each
 // batch has every decoding sequence and one step of one prompt.
 TEST(SchedulerTest, RandomUseKeepsInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -228,7 +228,8 @@ TEST(SchedulerTest, RandomUseKeepsInvariants) {
   }
 }
 
-// Text of a batch: ids of decoding sequences, then "id:tokens" of prefilling sequences.
+// Returns a batch as text: ids of decoding sequences, then "id:tokens" for each prefilling
+// sequence.
 std::string BatchText(const std::vector<PlannedStep>& batch) {
   std::string text;
   for (const PlannedStep& part : batch) {
@@ -244,7 +245,7 @@ struct Prefilling {
   std::string tenant;
 };
 
-// Ids 1 to `decoding` decode, and `prefilling` sequences prefill.
+// Returns a scheduler in which ids 1 to `decoding` decode, and the sequences `prefilling` prefill.
 Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefilling) {
   Scheduler scheduler(32, 0);
   for (SequenceId id = 1; id <= decoding; ++id) scheduler.Enqueue(id);
@@ -311,7 +312,8 @@ TEST(SchedulerBatchTest, RemainderRowsRotate) {
   EXPECT_EQ(rows, (std::map<SequenceId, uint32_t>{{1, 2}, {2, 2}, {3, 4}, {4, 4}}));
 }
 
-// Random arrivals and departures: each batch satisfies the invariants, and all sequences finish.
+// Random arrivals and departures: each batch satisfies the scheduler's invariants, and all
+// sequences finish.
 TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
@@ -370,8 +372,9 @@ TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
   }
 }
 
-// A simulated worker with so few blocks that sequences are preempted. A sequence that needs a block
-// preempts the scheduler's victim, else itself.
+// A simulated worker with so few blocks that sequences must be preempted. If a sequence needs a
+// block and none is free, the scheduler's victim is preempted; if there is no victim, the sequence
+// itself.
 class Worker {
  public:
   explicit Worker(uint64_t seed)
@@ -380,7 +383,8 @@ class Worker {
         budget_(6 + random_() % 12),
         scheduler_(places_, 1000) {}
 
-  // Returns whether all sequences finished.
+  // Runs until no sequence is left, or no progress is possible. Returns whether all sequences
+  // finished.
   bool Run() {
     const uint64_t count = 1 + random_() % 12;
     for (int step = 0; step < 20000; ++step) {
@@ -432,7 +436,7 @@ class Worker {
       uint64_t& length = running_.at(part.id);
       const uint64_t end = length + part.tokens;
       if (Used() - BlocksOf(length) + BlocksOf(end) <= budget_) {
-        length = end;  // takes its blocks
+        length = end;  // allocates its blocks
         return;
       }
       const std::optional<SequenceId> victim = scheduler_.Victim(part.id, [&](SequenceId id) {
@@ -448,7 +452,7 @@ class Worker {
   }
   void Advance(const PlannedStep& part) {
     Text& text = texts_.at(part.id);
-    if (running_.at(part.id) < TextOf(part.id)) return;  // still prefilling
+    if (running_.at(part.id) < TextOf(part.id)) return;  // the sequence is still prefilling
     if (part.kind == StepKind::kPrefill) scheduler_.StartDecode(part.id);
     if (++text.generated < text.answer) return;
     scheduler_.Remove(part.id);
@@ -458,11 +462,11 @@ class Worker {
 
   std::mt19937_64 random_;
   const uint32_t places_;
-  const uint64_t budget_;  // in blocks
+  const uint64_t budget_;  // number of blocks
   Scheduler scheduler_;
   SequenceId next_id_ = 1;
   std::map<SequenceId, Text> texts_;
-  std::map<SequenceId, uint64_t> running_;  // tokens that have blocks, by id
+  std::map<SequenceId, uint64_t> running_;  // tokens whose blocks are allocated, by sequence id
   uint64_t preemptions_ = 0;
 };
 

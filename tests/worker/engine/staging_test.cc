@@ -25,7 +25,7 @@ class StagingTest : public testing::TestWithParam<NamedGeometry> {
 
   KvCache NewKv() { return *gemma_->NewKvCache(256); }
 
-  // Steps `kv` up to `to` on the canonical schedule, and records each step.
+  // Computes tokens up to `to` in canonical steps, and records each step.
   void StepTo(KvCache* kv, uint32_t to, const std::vector<uint32_t>& cuts,
               StagedSnapshots* staged) {
     const std::vector<int32_t> prompt = Prompt(200);
@@ -59,7 +59,7 @@ TEST_P(StagingTest, HoldsObjectsOfEachBoundary) {
   }
 }
 
-TEST_P(StagingTest, ContinuationStagesEqualBits) {
+TEST_P(StagingTest, RestoredSequenceStagesEqualBits) {
   const std::vector<uint32_t> kept = {23, 50, 64}, cuts = {23, 50};
   StagedSnapshots cold(layout_, kept, 0, {}, &budget_);
   KvCache kv = NewKv();
@@ -122,7 +122,7 @@ TEST(StagingBytes, DefaultHoldsTwoTails) {
 }
 
 TEST_P(StagingTest, UnknownObjectsHaveNoBytes) {
-  // Continues from 32 without the restored objects.
+  // The sequence continues from token 32, but its restored objects are not passed.
   StagedSnapshots staged(layout_, {48}, 32, {}, &budget_);
   KvCache kv = NewKv();
   StagedSnapshots nothing(layout_, {}, 0, {}, &budget_);

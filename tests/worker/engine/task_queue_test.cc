@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 TEST(TaskQueueTest, RunsTasksInArrivalOrder) {
-  std::vector<int> order;  // one thread, so no lock
+  std::vector<int> order;  // needs no lock: there is one thread
   TaskQueue queue(1, 8);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(queue.Submit([&order, i](TaskQueue::Fate) { order.push_back(i); }));
@@ -47,7 +47,7 @@ TEST(TaskQueueTest, StopDropsWaitingTasks) {
   });
   queue.Submit([&](TaskQueue::Fate fate) {
     fates[1] = fate;
-    release.Notify();  // the first task ends only after this task was dropped
+    release.Notify();  // lets the first task end, but only after this task was dropped
   });
   busy.WaitForNotification();
   queue.Stop();

@@ -1,4 +1,4 @@
-// Load or compute: learned rates, decisions, and the cost of a wrong decision.
+// Load or compute: measured speeds, decisions, and the cost of a wrong decision.
 
 #include "worker/prefix/load_model.h"
 
@@ -14,7 +14,7 @@ constexpr double kMegabyte = 1e6;
 class LoadModelTest : public testing::Test {
  protected:
   void Pass(double seconds) { now_ += absl::Seconds(seconds); }
-  // From here on, 2,048 tokens take 2 s to compute.
+  // Makes the model learn that computing 2,048 tokens takes 2 s.
   void LearnCompute() {
     for (int i = 0; i < 20; ++i) model_.OnStep(512, absl::Milliseconds(500));
   }
@@ -42,14 +42,14 @@ class LoadModelTest : public testing::Test {
   bool Loads(const LoadReport& offer, const LoadWork& work = Prompt()) {
     return Decided(offer, work).decision == LoadDecision::kLoad;
   }
-  // Returns whether the store is asked if it might have the whole prompt.
+  // Returns whether the store would be asked for the whole prompt.
   bool Asks() {
     LoadReport best = Offer();
     best.source = std::nullopt;
     return Loads(best);
   }
-  // Simulates a transfer of 28 MB at a rate, within its limits. The model learns the returned
-  // report.
+  // Simulates a transfer of 28 MB at this speed, within its limits. Passes the returned report to
+  // the model.
   LoadReport Transfer(double megabytes_per_second) {
     LoadReport load = Decided(Offer());
     EXPECT_EQ(load.decision, LoadDecision::kLoad);
@@ -71,7 +71,7 @@ class LoadModelTest : public testing::Test {
   LoadModel model_{LoadChoice::kAuto, [this] { return now_; }};
 };
 
-TEST_F(LoadModelTest, UnknownCostsMeanLoading) {
+TEST_F(LoadModelTest, UnknownSpeedsMeanLoading) {
   EXPECT_TRUE(Loads(Offer()));
   EXPECT_FALSE(Decided(Offer()).limits.has_value());
   LearnCompute();
@@ -93,7 +93,7 @@ TEST_F(LoadModelTest, FasterOfLoadAndComputeWins) {
   }
 }
 
-TEST_F(LoadModelTest, MillisecondLoadIsAlwaysTaken) {
+TEST_F(LoadModelTest, ShortLoadIsAlwaysMade) {
   for (int i = 0; i < 20; ++i) model_.OnStep(512, absl::Milliseconds(1));
   LearnLink(100);
   EXPECT_TRUE(Loads(Offer(0.5, 128)));
@@ -115,7 +115,7 @@ TEST_F(LoadModelTest, ConcurrentPromptsFavorLoading) {
   EXPECT_TRUE(Loads(Offer(), busy)) << "beside another prompt it takes four";
 }
 
-TEST_F(LoadModelTest, HopelessLoadSkipsTheStore) {
+TEST_F(LoadModelTest, SlowerLoadSkipsTheStore) {
   LearnCompute();
   LearnLink(1);
   LoadReport plan;
@@ -226,9 +226,9 @@ TEST_F(LoadModelTest, AlwaysIgnoresCostButMeasures) {
   EXPECT_TRUE(load.load_estimate.has_value());
 }
 
-// Two boundaries are enough: with a longer boundary the bytes grow ever slower (windows) and the
-// computing grows ever faster, so no boundary between them is best.
-TEST_F(LoadModelTest, NoMiddleBoundaryIsBest) {
+// With longer boundaries, the bytes grow ever more slowly (sliding windows) and the computing time
+// ever faster. So either the shortest or the longest boundary is best.
+TEST_F(LoadModelTest, ShortestOrLongestBoundaryIsCheapest) {
   const double window = 512, global = 3000, local = 15000, a = 1e-3, b = 2e-7;
   for (const double rate : {0.5e6, 2e6, 5e6, 8e6, 20e6, 100e6}) {
     const auto cost = [&](double boundary) {

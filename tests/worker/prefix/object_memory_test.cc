@@ -31,7 +31,7 @@ TEST(AllocateAlignedTest, LivingBlocksNeverOverlap) {
       EXPECT_EQ(static_cast<size_t>(blocks[i][0]), i + 1);
       EXPECT_EQ(static_cast<size_t>(blocks[i][kBytes - 1]), i + 1);
     }
-    blocks.resize(4);  // recycles the others
+    blocks.resize(4);  // frees the other blocks, which are kept for reuse
   }
 }
 
@@ -43,7 +43,7 @@ TEST(AllocateAlignedTest, FreedLargeBlockIsReused) {
     address = block.get();
   }
   EXPECT_EQ(AllocateAligned(kBytes - 1000).get(), address);
-  EXPECT_NE(AllocateAligned(kBytes / 2).get(), address);  // would waste half of the block
+  EXPECT_NE(AllocateAligned(kBytes / 2).get(), address);  // its block would be half unused
 }
 
 TEST(ObjectMemoryTest, RecycledBytesStayWithinLimit) {
@@ -65,7 +65,7 @@ TEST(ObjectMemoryTest, RecycledBytesStayWithinLimit) {
   SetRecycledLimit(kLeastRecycledLimit);
 }
 
-// An allocator that fails while recycled blocks exist.
+// An allocator that fails as long as blocks are kept for reuse.
 void* AllocateWhereNothingIsKept(size_t alignment, size_t bytes) {
   return RecycledBytes() > 0 ? nullptr : std::aligned_alloc(alignment, bytes);
 }
@@ -85,7 +85,7 @@ TEST(ObjectMemoryTest, FailedAllocationFreesRecycledMemory) {
 }
 
 TEST(ObjectMemoryTest, RecycledLimitScalesWithSequences) {
-  KvLayout layout;  // of the 270M model
+  KvLayout layout;  // layout of the 270M model
   layout.layers.assign(18, LayerGroup::kLocal);
   for (const size_t global : {5u, 11u, 17u}) layout.layers[global] = LayerGroup::kGlobal;
   layout.window = 512;

@@ -1,5 +1,5 @@
-// The search without a model: tables give made-up probabilities of next tokens, and scores are
-// computed by hand.
+// Beam search without a model: tables give the probabilities of the next tokens, and the expected
+// scores were computed by hand.
 #include "worker/text/beam_search.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 constexpr int32_t kEnd = 1;
 
 using Tokens = std::vector<int32_t>;
-using Row = std::map<int32_t, double>;  // probabilities by token
+using Row = std::map<int32_t, double>;  // probability by token
 
 std::vector<TokenLogprob> Likeliest(const Row& row) {
   std::vector<TokenLogprob> likeliest;
@@ -31,7 +31,7 @@ std::vector<TokenLogprob> Likeliest(const Row& row) {
   return likeliest;
 }
 
-// Probabilities of the next token after each answer; `otherwise` for answers not listed.
+// Probabilities of the next token after each answer. `otherwise`: for answers that are not listed.
 struct Table {
   std::map<Tokens, Row> rows;
   Row otherwise;
@@ -70,7 +70,7 @@ std::vector<Tokens> TokensOf(const BeamSearch& search) {
 
 double Log(double share) { return std::log(share); }
 
-// The likelier first token leads to a worse answer.
+// The likelier first token leads to the less likely answer.
 Table Misleading() {
   Table table;
   table.rows[{}] = {{2, 0.6}, {3, 0.4}};
@@ -117,7 +117,7 @@ TEST(BeamSearch, CandidateCountGrowsWithEndTokens) {
   EXPECT_EQ(BeamSearch({3}, UpTo(2, {1, 2})).candidates(), 9u);
 }
 
-// The score counts the end token, but the answer does not contain it.
+// The length in the score counts the end token, but the answer does not contain it.
 TEST(BeamSearch, EndTokenEndsOnlyItsBeam) {
   Table table;
   table.rows[{}] = {{2, 0.5}, {kEnd, 0.3}, {3, 0.2}};
@@ -143,8 +143,8 @@ TEST(BeamSearch, LowRankedEndTokenIsIgnored) {
   EXPECT_EQ(search.best().tokens, (Tokens{2, 4})) << "though it is far less likely";
 }
 
-// After two steps there are two hypotheses, of one and two tokens, and a beam with a score between
-// theirs.
+// After two steps there are two hypotheses (of one and two tokens), and a beam whose score lies
+// between theirs.
 Table TwoEndsAndBetter() {
   Table table;
   table.rows[{}] = {{2, 0.5}, {kEnd, 0.3}, {3, 0.2}};
@@ -169,7 +169,7 @@ TEST(BeamSearch, SearchContinuesWhileBeamMayImprove) {
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &patient), 4);
   EXPECT_EQ(patient.best().tokens, (Tokens{2, 4, 6}));
   EXPECT_NEAR(patient.best().score, Log(0.5 * 0.45) / 4, 1e-6);
-  // With length penalty 0 the beam (0.225) is below both hypotheses (0.3 and 0.25).
+  // With length penalty 0, the beam's score (0.225) is below both hypotheses (0.3 and 0.25).
   BeamSearch plain({2, 0, false}, UpTo(9));
   EXPECT_EQ(StepsOf(TwoEndsAndBetter(), &plain), 2);
   EXPECT_THAT(plain.best().tokens, IsEmpty());
@@ -218,7 +218,7 @@ TEST(BeamSearch, StoppedBeamKeepsItsLastToken) {
   EXPECT_EQ(search.best().end, FinishReason::kStop);
 }
 
-// More candidates may end by a stop than by end tokens.
+// Stop strings may end more candidates than end tokens can.
 TEST(BeamSearch, StopsMayReduceBeamsTemporarily) {
   BeamSearch::Ends ends = UpTo(3);
   ends.stops = [](absl::Span<const int32_t> tokens) { return tokens.back() < 8; };

@@ -32,7 +32,7 @@ std::string Render(const std::vector<ChatMessage>& messages, ChatEnding ending) 
   return chat.ok() ? chat->text : std::string(chat.status().message());
 }
 
-// As in apply_chat_template(continue_final_message=True).
+// As apply_chat_template(continue_final_message=True) of transformers.
 TEST(ChatTemplate, ContinuedAnswerStaysOpen) {
   const std::string begin = "<bos><start_of_turn>user\na<end_of_turn>\n";
   EXPECT_EQ(Render({Message("user", "a"), Message("assistant", " b ")}, ChatEnding::kContinued),

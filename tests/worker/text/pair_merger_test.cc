@@ -26,7 +26,7 @@ std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
   return std::string(Tokenizer::Make(pieces).status().message());
 }
 
-TEST(Vocabulary, NoCutInsideAnyPiece) {
+TEST(Vocabulary, TextIsNeverSplitInsidePieces) {
   const std::string space_b = kMark + "b";
   const Vocabulary vocabulary({{"ab", PieceType::kNormal, -1},
                                {"b\xC3\xA9", PieceType::kNormal, -2},
@@ -66,15 +66,15 @@ TEST(Tokenizer, UnreachablePieceIsRefused) {
   EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "") << "normal ones may";
 }
 
-// Characters for the random models; the last one has no piece.
+// Returns characters for random vocabularies. The last character has no piece.
 const std::vector<std::string>& Alphabet() {
   static const auto* alphabet = new std::vector<std::string>{
       "a", "b", "c", "\xC3\xA9", "\xE6\x97\xA5", kMark, "\xF0\x9F\x99\x82"};
   return *alphabet;
 }
 
-// Returns a model with a few dozen pieces of few characters, so that most neighbours occur in some
-// piece and many scores are equal.
+// Returns a model with a few dozen pieces of a few characters, so that pieces contain most pairs of
+// neighbours and many scores are equal.
 std::string RandomModel(std::mt19937_64* random, std::map<std::string, float>* pieces) {
   MadeUpModel model;
   pieces->emplace(kMark, -1);
@@ -90,7 +90,7 @@ std::string RandomModel(std::mt19937_64* random, std::map<std::string, float>* p
   return model.Bytes();
 }
 
-// Reference: merges the whole text, best score first, leftmost among equal scores.
+// Reference: merges the whole text, best score first; among equal scores, the leftmost pair first.
 std::vector<std::string> Merged(std::string_view text, const std::map<std::string, float>& pieces) {
   std::vector<std::string> parts;
   for (size_t at = 0; at < text.size(); at += CharacterAt(text, at).bytes) {
@@ -145,8 +145,8 @@ TEST(PairMerger, CutTextEqualsWholeTextMerge) {
   EXPECT_GT(cuts, 5000U);
 }
 
-// Words of two of 64 Chinese characters. For most neighbours some piece has the last byte of one
-// before the first byte of the other, but few words are joined by a piece.
+// Words of two of 64 Chinese characters. Pieces contain most pairs of (last byte of one character,
+// first byte of the next), but join few words.
 TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   std::vector<std::string> characters, words;
   for (int last = 0x80; last < 0xC0; ++last) {
@@ -180,8 +180,8 @@ TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   EXPECT_EQ(encoding.common_tokens, common_tokens);
 }
 
-// If the text is cut inside the piece, the piece does not occur, and its "<" may merge.
-TEST(Tokenizer, CutInsideSpelledPieceReachesBack) {
+// If the text is cut inside the spelled-out piece, its "<" may merge with the next character.
+TEST(Tokenizer, CutInsideSpelledPieceChangesEarlierToken) {
   MadeUpModel model;
   model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
   model.Add("<e", -1);

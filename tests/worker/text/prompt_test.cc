@@ -70,7 +70,7 @@ TEST(Prompt, UnknownTemplateRefusesOnlyChats) {
 }
 
 TEST(Prompt, BreakpointInsideTokenMovesBack) {
-  // The cut lies between two line ends that are one token in the whole text.
+  // The breakpoint lies between two line ends, which are one token in the whole text.
   const auto prompt = Build(FromText("and\n\nlamp", {4}));
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_THAT(prompt->breakpoints, ElementsAre(2U)) << "<bos>, and";
@@ -196,7 +196,7 @@ TEST(Prompt, PartBreakpointsAreDeclared) {
   EXPECT_THAT(Build(FromChat({Message("user", "the lamp")}))->declared, IsEmpty());
 }
 
-// Random roles; the last message is not the model's.
+// Returns a chat with random roles; the last message is not a model message.
 std::vector<ChatMessage> RandomChat(std::mt19937_64* random) {
   std::vector<ChatMessage> chat((*random)() % 8 + 1);
   for (ChatMessage& message : chat) {
@@ -211,7 +211,7 @@ std::vector<ChatMessage> RandomChat(std::mt19937_64* random) {
   return chat;
 }
 
-TEST(Prompt, LaterTurnKeepsEarlierCuts) {
+TEST(Prompt, LaterTurnKeepsEarlierBreakpoints) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 600; ++round) {
     const std::vector<ChatMessage> shorter = RandomChat(&random);
@@ -275,7 +275,7 @@ TEST(Prompt, LaterTurnExtendsEarlierPrompt) {
                             before->breakpoints.begin(), before->breakpoints.end()));
 }
 
-// One token per character, which no encoder would produce.
+// Returns one token per character, unlike any encoder.
 std::vector<int32_t> Spelt(const std::string& text) {
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(TinyTokenizer().FindPiece(std::string(1, c)).value());
@@ -318,14 +318,14 @@ TEST(Prompt, EditedAnswerIsEncodedAnew) {
   for (const char* text : {"lamps", "lam", "limp", ""}) {
     EXPECT_EQ(with(text, Spelt("lamp"))->token_ids, with(text, {})->token_ids) << text;
   }
-  // Control tokens, which could end the turn, and unknown ids are not accepted as an answer's
-  // tokens.
+  // Control tokens, which could end the turn, and unknown ids are not accepted as tokens of an
+  // answer.
   const int32_t end_of_turn = TinyTokenizer().FindPiece(kEndOfTurn).value();
   EXPECT_EQ(with(kEndOfTurn, {end_of_turn})->token_ids, with(kEndOfTurn, {})->token_ids);
   EXPECT_EQ(with("lamp", {1 << 30, -1})->token_ids, with("lamp", {})->token_ids);
 }
 
-TEST(Prompt, OnlyAnswersMayHaveTokens) {
+TEST(Prompt, TokenIdsOutsideAnswersAreRefused) {
   ChatMessage question = Message("user", "a");
   question.token_ids = Spelt("a");
   ExpectInvalid(FromChat({question}), "chat.messages[0].token_ids");

@@ -59,7 +59,7 @@ TEST(Sampler, TopPKeepsSmallestSufficientSet) {
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.85F)), ElementsAre(1, 3, 0));
   EXPECT_THAT(Kept(logits, Params(1, 0, 1e-6F)), ElementsAre(1)) << "one at least";
   EXPECT_EQ(Kept(logits, Params(1, 0, 1)).size(), 4U);
-  // After top-k of 2, the probabilities are 0.625 and 0.375.
+  // Top-k of 2 leaves the probabilities 0.625 and 0.375.
   EXPECT_THAT(Kept(logits, Params(1, 2, 0.6F)), ElementsAre(1));
   EXPECT_THAT(Kept(logits, Params(1, 2, 0.65F)), ElementsAre(1, 3));
 }
@@ -87,7 +87,7 @@ TEST(Sampler, DrawsAreProportional) {
     ++all[sampler.Sample(logits, Params(1), step)->id];
     ++filtered[sampler.Sample(logits, Params(1, 2), step)->id];
   }
-  // Four standard deviations of the measured shares are below 0.012.
+  // Four standard deviations of the measured fractions are below 0.012.
   EXPECT_NEAR(all[0] / double{kDraws}, 0.1, 0.012);
   EXPECT_NEAR(all[1] / double{kDraws}, 0.6, 0.012);
   EXPECT_NEAR(all[2] / double{kDraws}, 0.3, 0.012);
@@ -102,7 +102,7 @@ TEST(Sampler, TemperatureSharpensAndFlattens) {
   EXPECT_NEAR(cold[0].weight, std::exp(-2.0), 1e-12);
   const auto hot = sampler.Filter(logits, Params(2));
   EXPECT_NEAR(hot[0].weight, std::exp(-0.5), 1e-12);
-  // Almost temperature 0: all other weights are 0, and must not be drawn.
+  // The temperature is almost 0: all other weights are 0, and their tokens must not be sampled.
   for (int step = 0; step < 100; ++step) {
     EXPECT_EQ(sampler.Sample({1, 3, 2}, Params(1e-30F), step)->id, 1);
   }
@@ -120,7 +120,8 @@ TEST(Sampler, SeedAndStepDetermineToken) {
   EXPECT_GT(differ, 40);
 }
 
-// These numbers are published: ports to other machines or languages must draw the same.
+// Published numbers: implementations on other machines or in other languages must produce them,
+// too.
 TEST(Sampler, RandomNumbersEqualPublishedOnes) {
   EXPECT_EQ(UniformAt(0, 0), 0x1.4e0dba5e9a32fp-1);
   EXPECT_EQ(UniformAt(0, 1), 0x1.6705460be8829p-1);
@@ -148,7 +149,7 @@ TEST(Sampler, LogprobsIgnoreTemperatureAndFilters) {
   EXPECT_EQ(sampler.Sample(logits, params, 0)->top.size(), 4U);
 }
 
-// Reference: the rules of sampler.h, step by step, over the whole vocabulary.
+// Reference: applies the rules of sampler.h one by one to the whole vocabulary.
 struct WrittenDown {
   std::vector<Candidate> kept;
   int32_t id = 0;
@@ -204,7 +205,7 @@ WrittenDown SampleAsWritten(const std::vector<float>& logits, const SamplingPara
   return made;
 }
 
-// Logits of four kinds: flat, typical of a model, peaked, and with many equal values.
+// Returns logits of one of four kinds: flat, typical of a model, peaked, or with many equal values.
 std::vector<float> SomeLogits(size_t count, int kind, uint64_t seed) {
   std::vector<float> logits(count);
   for (size_t i = 0; i < count; ++i) {
@@ -238,7 +239,8 @@ TEST(Sampler, SampleEqualsReference) {
   }
 }
 
-// Covers halving of large sets. State that a sampler keeps between rows must not matter.
+// Covers the halving of large sets. The state that a sampler keeps between calls must not change
+// results.
 TEST(Sampler, ReusedSamplerEqualsReference) {
   constexpr float kTopP[] = {1e-6F, 0.05F, 0.3F, 0.5F, 0.8F, 0.95F, 0.999F, 0.99999994F};
   constexpr float kTemperature[] = {1e-30F, 0.05F, 0.7F, 1, 1.5F, 100};
@@ -267,8 +269,8 @@ TEST(Sampler, ReusedSamplerEqualsReference) {
   EXPECT_GT(few, 60);
 }
 
-// Sums reach the wanted share exactly. Another order of adding may not, so the documented order
-// must decide.
+// The sums reach the wanted fraction exactly. In a different order of adding they might miss it, so
+// the documented order must be used.
 TEST(Sampler, SumOrderEqualsReference) {
   for (const size_t count : {512u, 1024u, 4096u}) {
     for (const float temperature : {1.0F, 0.3F}) {

@@ -1,4 +1,4 @@
-// Which chat templates count as Gemma's. template_oracle.py compares with transformers.
+// Which chat templates count as Gemma's. template_oracle.py compares the results with transformers.
 #include "worker/text/template_form.h"
 
 #include <string>
@@ -20,7 +20,7 @@ std::string With(const std::string& from, const std::string& to) {
   return changed;
 }
 
-// Applies replacements (from, to); each `from` must occur.
+// Returns `text` after replacements (from, to). Each `from` must occur.
 std::string Changed(std::string text, const nlohmann::json& changes) {
   for (const nlohmann::json& change : changes) {
     const std::string before = text;
@@ -48,7 +48,7 @@ TEST(TemplateForm, LiteralBosIsKnown) {
   EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", "<pad>")));
 }
 
-TEST(TemplateForm, OtherLayoutsAreKnown) {
+TEST(TemplateForm, LayoutChangesKeepTemplateKnown) {
   EXPECT_TRUE(RendersAsGemma(GemmaTemplate()));
   EXPECT_TRUE(RendersAsGemma(GemmaTemplate() + "\n\n"));
   EXPECT_TRUE(RendersAsGemma(With("\n", "\r\n")));
@@ -61,7 +61,7 @@ TEST(TemplateForm, OtherLayoutsAreKnown) {
   EXPECT_TRUE(RendersAsGemma(With("{%- endfor -%}", "{#- loops -#}{%- endfor -%}{#- end -#}")));
 }
 
-TEST(TemplateForm, OtherOutputIsUnknown) {
+TEST(TemplateForm, ChangedOutputMakesTemplateUnknown) {
   EXPECT_FALSE(RendersAsGemma(""));
   EXPECT_FALSE(RendersAsGemma("{{ bos_token }}"));
   EXPECT_FALSE(RendersAsGemma("\n" + GemmaTemplate())) << "the line end comes before <bos>";
@@ -79,8 +79,8 @@ TEST(TemplateForm, OtherOutputIsUnknown) {
   EXPECT_FALSE(RendersAsGemma(GemmaTemplate() + "{#"));
 }
 
-// ChatML, a translation template, and a function calling template.
-TEST(TemplateForm, OtherFormatsAreUnknown) {
+// A ChatML template, a translation template, and a function calling template.
+TEST(TemplateForm, TemplatesOfOtherModelsAreUnknown) {
   for (const char* name : {"chatml.jinja", "translate.jinja", "functions.jinja"})
     EXPECT_FALSE(RendersAsGemma(ReadTestFile(std::string("other_templates/") + name))) << name;
 }

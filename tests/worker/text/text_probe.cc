@@ -1,5 +1,6 @@
-// Runs this repository's text code for the Python oracles: reads one JSON request per line, and
-// writes one JSON answer per line. A malformed request is the oracle's fault and ends the program.
+// Helper of the Python oracles: runs this repository's text code. Reads one JSON request per line
+// and writes one JSON answer per line. A malformed request is an error of the oracle and ends the
+// program.
 #include <cstdint>
 #include <iostream>
 #include <string>

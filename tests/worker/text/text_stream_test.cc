@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Returns the deltas of all tokens, then of Finish.
+// Returns the texts that Push returned for each token, and the text of Finish.
 std::vector<std::string> Deltas(const std::vector<int32_t>& ids, std::vector<std::string> stops) {
   TextStream stream(&TinyTokenizer(), std::move(stops));
   std::vector<std::string> deltas;
@@ -54,7 +54,7 @@ TEST(TextStream, PossibleStopStringIsHeldBack) {
   EXPECT_THAT(Deltas(Pieces({"a", "s", "t"}), {"stop"}), ElementsAre("a", "", "", "st"));
 }
 
-// Checks every prefix of a text, as a beam search does.
+// Checks EndsWithStopString at every prefix of a text, as a beam search uses it.
 TEST(TextStream, EndsWithStopStringMatchesStream) {
   std::mt19937_64 random(5);
   int stopped = 0;
@@ -102,7 +102,7 @@ TEST(TextStream, DeltasJoinToDecodedText) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids;
     for (int i = random() % 40; i > 0; --i) {
-      // Half byte tokens, half arbitrary tokens.
+      // Half of the tokens are byte tokens, the others arbitrary.
       ids.push_back(random() % 2 == 0 ? 19 + random() % 256 : random() % TinyTokenizer().size());
     }
     const std::string decoded = TinyTokenizer().Decode(ids, true);

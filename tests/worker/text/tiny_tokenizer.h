@@ -1,4 +1,4 @@
-// The committed tiny tokenizer (tests/data/make_tiny_tokenizer.py), loaded once for all tests.
+// The tiny tokenizer in tests/data (made by make_tiny_tokenizer.py), loaded once for all tests.
 #ifndef HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_
 #define HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_
 
@@ -21,7 +21,7 @@ inline std::string ReadTestFile(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// `model`: contents of a tokenizer.model.
+// `model`: the content of a tokenizer.model file.
 inline absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const std::string& model) {
   const auto pieces = ReadTokenizerModel(model);
   return pieces.ok() ? Tokenizer::Make(*pieces) : pieces.status();
@@ -36,7 +36,8 @@ inline const Tokenizer& TinyTokenizer() {
   return *tokenizer;
 }
 
-// Random words, digits, runs of spaces and line ends, markers, and characters without a piece.
+// Returns random words, digits, runs of spaces and line ends, markers, and characters without a
+// piece.
 inline std::string RandomText(std::mt19937_64* random, int words) {
   static const char* const kWords[] = {"the keeper",
                                        "lamp",

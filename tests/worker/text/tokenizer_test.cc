@@ -36,7 +36,7 @@ int32_t Id(const std::string& piece) {
   return id.value_or(-1);
 }
 
-// Encodes by `rules`. Returns how the encoding ended.
+// Encodes the text with `rules`. Returns how the encoding ended.
 EncodeEnd EncodeBy(const EncodeRules& rules, const std::string& text,
                    const std::vector<size_t>& offsets = {}, Encoding* encoding = nullptr) {
   Encoding unwanted;
@@ -99,7 +99,7 @@ TEST(VocabularyFile, ReadsModelAndDetectsDamage) {
 
 TEST(VocabularyFile, UnsupportedModelFeatureIsRefused) {
   const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
-  // In protobuf, fields appended to a message are merged into it.
+  // Fields appended to a protobuf message are merged into the message.
   const auto why = [&](const std::string& more) {
     const absl::Status status = ReadTokenizerModel(model + more).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
@@ -178,7 +178,7 @@ TEST(Tokenizer, ControlPiecesBecomeTheirIds) {
 
 TEST(Tokenizer, LineAndSpaceRunsStayTogether) {
   EXPECT_THAT(TinyTokenizer().Encode("\n\n\n\n\n\n"), ElementsAre(Id("\n\n\n\n"), Id("\n\n")));
-  // The space right before a word belongs to the run of spaces.
+  // The space just before a word belongs to the run of spaces.
   EXPECT_THAT(TinyTokenizer().Encode("   and"), ElementsAre(Id("▁▁▁"), Id("and")));
   EXPECT_THAT(TinyTokenizer().Encode(" and"), ElementsAre(Id("▁and")));
 }
@@ -236,7 +236,7 @@ TEST(Tokenizer, CommonTokensEqualPrefixEncoding) {
 }
 
 TEST(Tokenizer, ManyOffsetsInLongWordAreDeclined) {
-  const std::string word(kMaxTextBytes / 32, 'e');  // "ee" is a piece, so nothing can be cut
+  const std::string word(kMaxTextBytes / 32, 'e');  // "ee" is a piece, so the word cannot be split
   std::vector<size_t> offsets = {1, 1000, word.size()};
   EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kDone);
   for (size_t less = 1; less < 70; ++less) offsets.push_back(word.size() - less);
@@ -249,7 +249,8 @@ TEST(Tokenizer, EncodingEndsAtMaxTokens) {
   int asked = 0;
   EncodeRules rules;
   rules.max_tokens = 1000;
-  rules.stopped = [&asked] { return ++asked > 100; };  // the whole text would poll far more often
+  // Encoding the whole text would call this far more often.
+  rules.stopped = [&asked] { return ++asked > 100; };
   EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kTooManyTokens);
   rules.max_tokens = TinyTokenizer().Encode("the keeper the keeper").size();
   EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kDone);
@@ -331,7 +332,8 @@ TEST(TokenizerLoader, BrokenTokenizerFileIsNamed) {
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(whole->tokenizer->size(), TinyTokenizer().size());
   EXPECT_EQ(whole->why_none, "");
-  // In protobuf, an appended field is merged: normalizer_spec { precompiled_charsmap: ... }.
+  // A field appended to a protobuf message is merged into it: normalizer_spec {
+  // precompiled_charsmap: ... }.
   std::ofstream(dir / "tokenizer.model", std::ios::binary | std::ios::app) << "\x1A\x03\x12\x01x";
   auto normalizing = LoadTokenizer(dir);
   ASSERT_TRUE(normalizing.ok()) << normalizing.status();
@@ -360,7 +362,7 @@ class TokenizerFolder : public testing::Test {
     return LoadTokenizer(folder_.path(), choice);
   }
   std::string WhyNot() { return std::string(Load().status().message()); }
-  // REQUIRES: the folder has a supported tokenizer.
+  // Returns the token ids of `text`. REQUIRES: the folder has a supported tokenizer.
   std::vector<int32_t> Ids(const std::string& text) {
     const auto loaded = Load();
     EXPECT_TRUE(loaded.ok() && loaded->tokenizer != nullptr)
@@ -372,7 +374,7 @@ class TokenizerFolder : public testing::Test {
   const TestFolder folder_;
 };
 
-// Makes an entry of added_tokens_decoder.
+// Returns an entry of added_tokens_decoder.
 nlohmann::json Added(const std::string& text, bool special = false, bool normalized = false) {
   return {{"content", text},      {"lstrip", false},    {"rstrip", false},
           {"single_word", false}, {"special", special}, {"normalized", normalized}};
@@ -446,7 +448,7 @@ TEST_F(TokenizerFolder, IdsMayHaveGaps) {
   EXPECT_THAT(WhyNot(), HasSubstr("has ids without a token"));
 }
 
-// transformers assigns new ids from the vocabulary's size on, whatever the file says.
+// transformers assigns new ids after the vocabulary, even if the file gives other ids.
 TEST_F(TokenizerFolder, NewTokensGetNextIds) {
   nlohmann::json json = SmallJson();
   json["added_tokens"][3]["id"] = 300;
@@ -456,7 +458,7 @@ TEST_F(TokenizerFolder, NewTokensGetNextIds) {
   EXPECT_THAT(Load()->notes, AllOf(testing::Contains(HasSubstr("\"<image>\" is 266, as in")),
                                    testing::Contains(HasSubstr("\"x\" is 267, as in"))));
   json["added_tokens"].push_back(Added("y"));
-  json["added_tokens"][4]["id"] = 299;  // transformers' classes differ in the order
+  json["added_tokens"][4]["id"] = 299;  // transformers' classes disagree about the order
   Write("tokenizer.json", json);
   EXPECT_THAT(WhyNot(), HasSubstr("the id of \"y\" is 299, but transformers assigns 267"));
 }
@@ -533,7 +535,7 @@ TEST_F(TokenizerFolder, DefaultTemplateIsChosen) {
               HasSubstr("tokenizer_config.json (must be a string, or a list"));
 }
 
-// An unreadable file may contain any template.
+// A file that cannot be read may contain any template.
 TEST_F(TokenizerFolder, UnreadableTemplateRefusesChats) {
   Write("tokenizer.json", SmallJson());
   const std::string file = folder_.path() + "/chat_template.json";
