@@ -3,8 +3,9 @@
     beam_oracle.py BEAM_PROBE tiny            random checkpoints of small, odd geometries
     beam_oracle.py BEAM_PROBE real MODEL_DIR  the real 270M model, some prompts
 
-Both compare tokens, finish reason, and scores (within 1e-4). If transformers' own float32 and
-float64 answers differ, the question depends on the last bits and is left out; this must be rare.
+Both modes compare tokens, finish reasons, and scores (within 1e-4). If transformers' float32 and
+float64 answers to a prompt differ, rounding decides the search, and the prompt is skipped. Few
+prompts may be skipped.
 """
 
 import os
@@ -38,7 +39,7 @@ class StopBelow(StoppingCriteria):
 
 
 class Tally:
-    """Counts of comparisons; check() fails if they prove too little."""
+    """Counts comparisons by kind. check() fails if a kind has too few."""
 
     def __init__(self):
         self.equal = self.left_out = self.ended = self.stopped = self.unlike_greedy = 0

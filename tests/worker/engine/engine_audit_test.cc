@@ -80,7 +80,7 @@ TEST(EngineAuditTest, OnlyWrongObjectIsQuarantined) {
   while (worker.Counter("audits_quarantined") == 0) std::this_thread::yield();
   EXPECT_EQ(worker.Counter("audits_wrong"), 1u);
   EXPECT_THAT(publisher.cache()->quarantined(), ElementsAre(poisoned));
-  EXPECT_EQ(worker->Stats().pool_bytes, 0u) << "what else came from there may be wrong as well";
+  EXPECT_EQ(worker->Stats().pool_bytes, 0u) << "other prefixes of this cache may be wrong too";
 }
 
 TEST(EngineAuditTest, AuditRateSetsAuditedFraction) {

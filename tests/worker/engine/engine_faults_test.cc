@@ -214,7 +214,7 @@ TEST(CancelledFetchTest, CancelledFetchFreesItsThread) {
   collector.WaitEnd();
   EXPECT_EQ(collector.error.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
-  EXPECT_EQ(cache->fetches(), 1) << "the next one's";
+  EXPECT_EQ(cache->fetches(), 1) << "only the next request may fetch";
 }
 
 }  // namespace

@@ -324,7 +324,7 @@ TEST(InvariantClassTest, UnservableRequestEvictsNothing) {
               testing::AllOf(HasSubstr("kv-bytes: 501 tokens may need "),
                              HasSubstr(absl::StrCat("limit is ", options.memory.kv_bytes)),
                              HasSubstr("max_new_tokens"), HasSubstr("raise --kv-bytes")));
-  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nobody's pool pays for what cannot be served";
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "a refused request must not evict from the pool";
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 

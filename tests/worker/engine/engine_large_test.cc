@@ -22,7 +22,7 @@ TEST(EngineLargeTest, PrefixLargerThanPoolIsPublished) {
   EXPECT_EQ(first->outcome.published_tokens, 400u) << first->outcome.note;
   EXPECT_GT(first->outcome.bytes_sent, options.memory.staging_bytes);
   EXPECT_EQ(worker.Counter("staging_skips"), 0u);
-  EXPECT_GE(worker.Counter("pool_too_large"), 1u) << "what the pool does not take is counted";
+  EXPECT_GE(worker.Counter("pool_too_large"), 1u) << "prefixes too large for the pool are counted";
   TestWorker second(dir, options, worker.cache());
   EngineRequest next = Request(ForkedPrompt(400, 420, 1, 7), {}, 2);
   next.cache = CacheMode::kRead;

@@ -134,7 +134,7 @@ TEST(EngineLoadTest, AbandonedLoadIsNotRetried) {
   EXPECT_EQ(run->started.load.decision, LoadDecision::kAbandoned);
   EXPECT_EQ(run->started.cached_tokens, 0u);
   EXPECT_EQ(cache->fetches(), asked + 1);
-  EXPECT_EQ(cache->leases, leases) << "the link is slow: each word to the store costs";
+  EXPECT_EQ(cache->leases, leases) << "over a slow link, the request must not call the store again";
   EXPECT_EQ(worker.Counter("loads_abandoned"), 1u);
   EXPECT_EQ(worker.Counter("fetch_misses"), misses);
 }

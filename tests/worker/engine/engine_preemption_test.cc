@@ -265,7 +265,7 @@ TEST(EnginePreemption, OldestRequestIsNeverPreempted) {
   EXPECT_EQ(runs[0]->collector.finished.computed_tokens, 20u);
   EXPECT_EQ(runs[0]->collector.finished.decode_steps + runs[0]->collector.finished.accepted_tokens,
             149u)
-      << "each of its tokens but the first was decoded";
+      << "each token except the first takes one decode step";
 }
 
 // Restored objects hold memory until the sequence's restore points are saved.

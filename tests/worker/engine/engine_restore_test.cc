@@ -116,7 +116,8 @@ TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   }
   EXPECT_EQ(lent.Counter("cached_tokens_gpu"), 23u + 50 + 64);
   EXPECT_EQ(worker.cache()->conflicts(), 0);
-  EXPECT_EQ(lent.Counter("pool_inserts"), 0u) << "what is lent is not the worker's to keep";
+  EXPECT_EQ(lent.Counter("pool_inserts"), 0u)
+      << "the pool must not keep objects in the store's memory";
 }
 
 TEST_P(EngineRestoreTest, ConcurrentRequestsDoNotAffectRestore) {

@@ -176,7 +176,8 @@ TEST(EngineKvMemoryTest, WaitingRequestAvoidsUselessEviction) {
   waiting.WaitEnd();
   ASSERT_TRUE(large.error.ok() && waiting.error.ok()) << large.error << waiting.error;
   EXPECT_EQ(least, pooled);
-  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled)
+      << "the waiting request must not evict from the pool";
 }
 
 TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
@@ -211,7 +212,7 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
     if (run->outcome.note.find("hold too much memory") != std::string::npos) ++noted;
   }
   EXPECT_EQ(noted, dropped);
-  EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest is not dropped";
+  EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest publish must not be dropped";
 }
 
 // At each breakpoint, the sequence keeps the local blocks that would otherwise leave its window.
@@ -299,7 +300,8 @@ TEST(KvBytesTest, ChosenDefaultIsNoted) {
   EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("kv-bytes: "),
                                                                 HasSubstr("and 3 MiB of pool"))));
   const uint64_t chosen = worker->Stats().kv_budget_bytes;
-  EXPECT_LT(chosen, MemoryBytes() / 2 - options.memory.pool_bytes) << "there are weights";
+  EXPECT_LT(chosen, MemoryBytes() / 2 - options.memory.pool_bytes)
+      << "the weights reduce the default";
   options.memory.kv_bytes = kGiB;
   TestWorker told(RoomDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
@@ -330,7 +332,8 @@ TEST(EngineKvMemoryTest, ExactRequestWaitsForMemory) {
   };
   EngineCallbacks callbacks = second.Callbacks(/*writes=*/false);
   callbacks.on_started = [&](const StartedInfo&) {
-    EXPECT_EQ(first.tokens.size(), 20u) << "it did not wait";  // on_finished may come later
+    EXPECT_EQ(first.tokens.size(), 20u)
+        << "the second request must wait for the first";  // on_finished may come later
   };
   worker.Submit(Uncached(Prompt(100), 20), &first);
   ASSERT_TRUE(worker->Submit(Uncached(Prompt(100, 2), 20), callbacks).ok());

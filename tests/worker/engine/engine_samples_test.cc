@@ -169,7 +169,7 @@ TEST_P(EngineSamplesTest, ExactnessClassSetsDefaultMaxRunning) {
   }
   submitted.Notify();
   for (auto& run : runs) run->WaitEnd();
-  EXPECT_EQ(most, places) << "and one waited";
+  EXPECT_EQ(most, places) << "one request must wait";
   EngineRequest more = Drawn(1);
   more.samples = places + 1;
   const absl::Status refused = worker->Submit(more, {}).status();
@@ -208,7 +208,7 @@ TEST(EngineSamplesMemoryTest, SamplesShareTheirPromptBlocks) {
   EXPECT_EQ(next.answers, wanted.answers);
   EXPECT_LE(most, options.memory.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
-  EXPECT_LE(four.run.finished.kv_bytes, most) << "what they share counts once";
+  EXPECT_LE(four.run.finished.kv_bytes, most) << "shared bytes count once";
   const uint64_t row = chunk / 16;
   Sampled one;
   ASSERT_TRUE(one.Submit(&any, Drawn(1, 331)).ok());

@@ -82,7 +82,7 @@ TEST(EngineSearchTest, SearchEqualsTokenByTokenSearch) {
       unlike_greedy += run->tokens != worker.Run(Searching(1, prompt))->tokens ? 1 : 0;
     }
   }
-  EXPECT_GT(unlike_greedy, 4) << "a search that finds what greedy does proves little";
+  EXPECT_GT(unlike_greedy, 4) << "most searches must differ from greedy decoding";
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
@@ -137,7 +137,8 @@ TEST(EngineSearchTest, WarmSearchEqualsColdSearch) {
   EXPECT_GT(warm->started.cached_tokens, 300u);
   EXPECT_EQ(warm->finished.samples[0].beam_score, wanted->finished.samples[0].beam_score);
   EXPECT_EQ(warm->finished.first_logits_sha256, wanted->finished.first_logits_sha256);
-  EXPECT_EQ(first->outcome.published_tokens, 320u) << "the prompt is kept, the answer is not";
+  EXPECT_EQ(first->outcome.published_tokens, 320u)
+      << "only the prompt is published, not the answer";
   Collector beside, other, searched;
   worker.Submit(Request(Prompt(200, 9), {}, 60), &beside);
   worker.Submit(request, &searched);

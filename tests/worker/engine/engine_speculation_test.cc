@@ -139,7 +139,7 @@ TEST_P(EngineSpeculationTest, GuessesKeepEveryAnswer) {
     EXPECT_EQ(worker->Counter("nondeterminism"), 0u);
   }
   EXPECT_GT(accepted, 0u);
-  EXPECT_GT(drafted, accepted) << "some were wrong";
+  EXPECT_GT(drafted, accepted) << "some guesses must be wrong";
   EXPECT_GT(restored, 0u);
 }
 

@@ -79,7 +79,7 @@ TEST(ExactnessChoiceTest, AutoChoosesInvariantIfPossible) {
               testing::ElementsAre(HasSubstr("--kv-offload-bytes has no effect"),
                                    "exact, not invariant: " + bounded->why_not_invariant()));
   EXPECT_THAT(bounded->notes(), testing::Not(testing::Contains(HasSubstr("invariant"))))
-      << "it is said once";
+      << "the notes must not repeat the warning";
 }
 
 TEST(ExactnessChoiceTest, FailedSelfTestMakesAutoExact) {
@@ -221,7 +221,7 @@ TEST(WeightsChoiceTest, QuantizedWeightsTakeLessMemory) {
   EXPECT_EQ(*InvariantWeightBytes(ChoiceDir(), WeightForm::kFloat32), stored);
   const uint64_t narrow = *InvariantWeightBytes(ChoiceDir(), WeightForm::kQ8_0);
   EXPECT_GT(narrow, stored / 4);
-  EXPECT_LT(narrow, stored / 3) << "no second copy of the embedding";
+  EXPECT_LT(narrow, stored / 3) << "the embedding must not be stored twice";
 }
 
 // Runs with --exactness auto on a machine that fails the self-test.

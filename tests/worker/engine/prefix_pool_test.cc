@@ -166,7 +166,8 @@ TEST(PrefixPoolTest, EvictionSkipsPrefixesInUse) {
   pool.Insert(Prefix(32, {}, 3), 32, Objects(32, 3));
   EXPECT_FALSE(pool.EvictOne([](const KvObject&) { return false; }));
   EXPECT_TRUE(pool.EvictOne(Any));
-  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u) << "older, but it would free nothing";
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u)
+      << "the older prefix is in use, so evicting it frees nothing";
   EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 0u);
   EXPECT_TRUE(pool.EvictOne(Any));
   EXPECT_FALSE(pool.EvictOne(Any));

@@ -28,7 +28,7 @@ TEST(RoundPlannerTest, DroppedRequestIsNotAdmitted) {
   ASSERT_TRUE(first.ok() && newest.ok());
   const auto other = planner.Accept(RequestOf("few"), {});
   ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_FALSE(planner.Admit((*newest)->id)) << "it ends with the next round";
+  EXPECT_FALSE(planner.Admit((*newest)->id)) << "the next round ends the dropped request";
   EXPECT_TRUE(planner.Admit((*first)->id));
   EXPECT_TRUE(planner.Admit((*other)->id));
 }

@@ -66,15 +66,16 @@ TEST(SchedulerTest, ForkPlacesAreReservedAtAdmission) {
   Scheduler scheduler(4, 8);
   scheduler.Enqueue(1, 3);
   scheduler.Enqueue(2, 2);
-  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{1}) << "two places are not there";
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{1}) << "sequence 2 needs two free places";
   EXPECT_EQ(scheduler.running(), 3u);
   scheduler.StartDecode(1);
   scheduler.Fork(1, 10);
   scheduler.RemoveFork(1, 10);
-  EXPECT_EQ(scheduler.running(), 3u) << "its place is that of the next fork";
+  EXPECT_EQ(scheduler.running(), 3u) << "the fork's place stays reserved for the next fork";
   scheduler.Fork(1, 11);
   scheduler.Remove(11);
-  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{2}) << "one of it, one that was free";
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{2})
+      << "one place of sequence 1 and one free place";
   scheduler.Fork(1, 12);
   EXPECT_EQ(scheduler.running(), 4u);
   scheduler.Remove(1);
@@ -114,13 +115,13 @@ TEST(SchedulerTest, PreemptionTakesLargestTenantsYoungest) {
   for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
   const std::map<SequenceId, uint64_t> held = {{1, 900}, {2, 10}, {3, 20},
                                                {4, 15},  {5, 10}, {6, 5}};
-  EXPECT_EQ(VictimFor(scheduler, 1, held), 5u) << "many have 40 bytes, few 20, beside the first";
-  EXPECT_EQ(VictimFor(scheduler, 3, held), 6u) << "of those younger few have 20, many 10";
+  EXPECT_EQ(VictimFor(scheduler, 1, held), 5u) << "tenant many holds 40 bytes, tenant few 20";
+  EXPECT_EQ(VictimFor(scheduler, 3, held), 6u) << "among younger sequences, few holds 20, many 10";
   EXPECT_EQ(VictimFor(scheduler, 5, held), 6u);
-  EXPECT_EQ(VictimFor(scheduler, 6, held), std::nullopt) << "the seventh holds nothing";
+  EXPECT_EQ(VictimFor(scheduler, 6, held), std::nullopt) << "sequence 7 holds no memory";
   EXPECT_EQ(VictimFor(scheduler, 7, held), std::nullopt);
   scheduler.Requeue(6, 1);
-  EXPECT_EQ(VictimFor(scheduler, 5, held), std::nullopt) << "it waits";
+  EXPECT_EQ(VictimFor(scheduler, 5, held), std::nullopt) << "a queued sequence holds no memory";
 }
 
 TEST(SchedulerTest, PreemptedSequenceIsRequeuedFirst) {
@@ -133,26 +134,27 @@ TEST(SchedulerTest, PreemptedSequenceIsRequeuedFirst) {
   EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
   EXPECT_EQ(scheduler.Candidate(), 2u);
   EXPECT_TRUE(scheduler.Enqueue(5));
-  EXPECT_FALSE(scheduler.Enqueue(6)) << "its place is free, and it waits for it";
+  EXPECT_FALSE(scheduler.Enqueue(6)) << "the preempted sequence waits for the free place";
   for (const SequenceId newest : {5, 4, 3}) {
     std::optional<SequenceId> dropped;
     scheduler.Enqueue(newest + 10, 1, std::string(1, static_cast<char>('a' + newest)), &dropped);
     EXPECT_EQ(dropped, newest);
   }
-  EXPECT_EQ(scheduler.Candidate(), 13u) << "a tenant without a place is before it";
+  EXPECT_EQ(scheduler.Candidate(), 13u) << "a tenant without places is next";
 }
 
 TEST(SchedulerTest, TenantWithFewestPlacesIsNext) {
   Scheduler scheduler(4, 100);
   for (SequenceId id = 1; id <= 10; ++id) scheduler.Enqueue(id, 1, "many");
-  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "a lone tenant has all";
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "a single tenant may use all places";
   for (SequenceId id : {11, 12}) scheduler.Enqueue(id, 1, "few");
   scheduler.Remove(1);
   EXPECT_EQ(Admit(&scheduler), Ids{11});
   scheduler.Remove(2);
-  EXPECT_EQ(Admit(&scheduler), Ids{}) << "both have some, and one place is a third tenant's";
+  EXPECT_EQ(Admit(&scheduler), Ids{}) << "the last place is reserved for a third tenant";
   scheduler.Remove(3);
-  EXPECT_EQ(Admit(&scheduler), Ids{5}) << "they have one each, and this one's last turn is older";
+  EXPECT_EQ(Admit(&scheduler), Ids{5})
+      << "both have one place, and the last admission of many is older";
   scheduler.Enqueue(13, 1, "third");
   EXPECT_EQ(Admit(&scheduler), Ids{13});
 }
@@ -162,12 +164,12 @@ TEST(SchedulerTest, ForkPlacesCountForTheTenant) {
   scheduler.Enqueue(1, 4, "wide");
   for (SequenceId id : {2, 3, 4}) scheduler.Enqueue(id, 1, "few");
   scheduler.Enqueue(5, 4, "wide");
-  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "of the two places left one is kept";
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "one of the two free places stays reserved";
   scheduler.StartDecode(1);
   scheduler.Fork(1, 11);
   scheduler.Remove(1);
   scheduler.Enqueue(6, 1, "few");
-  EXPECT_EQ(Admit(&scheduler), Ids{5}) << "of its four places one is used, and three are free";
+  EXPECT_EQ(Admit(&scheduler), Ids{5}) << "three of its four places became free";
 }
 
 TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
@@ -179,9 +181,9 @@ TEST(SchedulerTest, FullQueueDisplacesLargestTenant) {
   EXPECT_TRUE(scheduler.Enqueue(7, 1, "few", &dropped));
   EXPECT_EQ(dropped, 5u);
   EXPECT_TRUE(scheduler.Enqueue(8, 1, "few", &dropped));
-  EXPECT_EQ(dropped, 4u) << "it has four, and this one would have two";
-  EXPECT_FALSE(scheduler.Enqueue(9, 1, "few", &dropped)) << "it would have as many as the other";
-  EXPECT_FALSE(scheduler.Enqueue(9, 1, "third")) << "where nobody may give way";
+  EXPECT_EQ(dropped, 4u) << "tenant many has four places, few would have two";
+  EXPECT_FALSE(scheduler.Enqueue(9, 1, "few", &dropped)) << "few would have as many places as many";
+  EXPECT_FALSE(scheduler.Enqueue(9, 1, "third")) << "without `dropped`, no sequence is removed";
   scheduler.Remove(1);
   EXPECT_EQ(Admit(&scheduler), Ids{7});
 }
@@ -211,7 +213,7 @@ TEST(SchedulerTest, RandomUseKeepsInvariants) {
       ASSERT_EQ(batch.size(), decode_left.size() + (prefill_left.empty() ? 0 : 1));
       std::set<SequenceId> ids;
       for (const PlannedStep& step : batch) ids.insert(step.id);
-      ASSERT_EQ(ids.size(), batch.size()) << "each once";
+      ASSERT_EQ(ids.size(), batch.size()) << "each sequence must occur once";
       for (const PlannedStep& step : batch) {
         ASSERT_EQ(step.tokens, 1u);
         if (step.kind == StepKind::kPrefill) {
@@ -365,7 +367,7 @@ TEST(SchedulerBatchTest, RandomBatchesKeepInvariants) {
       }
       for (const auto& [id, left] : prefill_left) {
         passed_over[id] = seen.count(id) == 1 ? 0 : passed_over[id] + 1;
-        ASSERT_LE(passed_over[id], 2 * places) << "each has rows in turn";
+        ASSERT_LE(passed_over[id], 2 * places) << "each prompt must get rows in turn";
       }
     }
     EXPECT_LE(most, Scheduler::MostRows(rows, alone, places));
@@ -444,7 +446,8 @@ class Worker {
       });
       EXPECT_GT(victim.value_or(part.id + 1), part.id);
       const SequenceId preempted = victim.value_or(part.id);
-      EXPECT_GT(preempted, running_.begin()->first) << "the oldest has all that the others had";
+      EXPECT_GT(preempted, running_.begin()->first)
+          << "the oldest sequence must never be preempted";
       scheduler_.Requeue(preempted, 1);
       running_.erase(preempted);
       ++preemptions_;

@@ -75,7 +75,7 @@ TEST_F(LoadModelTest, UnknownSpeedsMeanLoading) {
   EXPECT_TRUE(Loads(Offer()));
   EXPECT_FALSE(Decided(Offer()).limits.has_value());
   LearnCompute();
-  EXPECT_TRUE(Loads(Offer())) << "of the link nothing is known";
+  EXPECT_TRUE(Loads(Offer())) << "the link's speed is unknown";
   EXPECT_LE(Decided(Offer()).limits->transfer, absl::Milliseconds(2010));
 }
 
@@ -103,7 +103,7 @@ TEST_F(LoadModelTest, TokensAlreadyHeldReduceSavings) {
   LearnCompute();
   LearnLink(20);  // 28 MB in 1.4 s
   EXPECT_TRUE(Loads(Offer(), Prompt(0)));
-  EXPECT_FALSE(Loads(Offer(), Prompt(1536))) << "half a second of computing is all it spares";
+  EXPECT_FALSE(Loads(Offer(), Prompt(1536))) << "the load saves only half a second of computing";
 }
 
 TEST_F(LoadModelTest, ConcurrentPromptsFavorLoading) {
@@ -112,7 +112,7 @@ TEST_F(LoadModelTest, ConcurrentPromptsFavorLoading) {
   EXPECT_FALSE(Loads(Offer()));
   LoadWork busy = Prompt();
   busy.others = 1;
-  EXPECT_TRUE(Loads(Offer(), busy)) << "beside another prompt it takes four";
+  EXPECT_TRUE(Loads(Offer(), busy)) << "with another prompt, computing takes 4 s";
 }
 
 TEST_F(LoadModelTest, SlowerLoadSkipsTheStore) {
@@ -123,7 +123,7 @@ TEST_F(LoadModelTest, SlowerLoadSkipsTheStore) {
   model_.OnFetch(plan);
   EXPECT_FALSE(Asks());
   LearnLink(500, LoadSource::kShared);
-  EXPECT_TRUE(Asks()) << "it may come by shared memory";
+  EXPECT_TRUE(Asks()) << "shared memory may be fast enough";
 }
 
 TEST_F(LoadModelTest, SilentTransferIsAbandonedEarly) {
@@ -132,7 +132,7 @@ TEST_F(LoadModelTest, SilentTransferIsAbandonedEarly) {
   const LoadReport load = Transfer(0.2);
   EXPECT_EQ(load.decision, LoadDecision::kAbandoned);
   EXPECT_LE(load.took, absl::Milliseconds(101));
-  EXPECT_FALSE(Loads(Offer())) << "and it is learned at once";
+  EXPECT_FALSE(Loads(Offer())) << "the slow transfer must be learned at once";
 }
 
 TEST_F(LoadModelTest, SlowTransferMayTakeTwiceEstimate) {
@@ -186,8 +186,9 @@ TEST_F(LoadModelTest, SlowLinkIsRetriedPeriodically) {
   Pass(30);
   const LoadReport retry = Transfer(100);
   EXPECT_TRUE(retry.retries);
-  EXPECT_LE(retry.took, absl::Milliseconds(101)) << "a twentieth of computing";
-  EXPECT_TRUE(Loads(Offer())) << "what came is believed";
+  EXPECT_LE(retry.took, absl::Milliseconds(101))
+      << "a retry may waste a twentieth of the computing time";
+  EXPECT_TRUE(Loads(Offer())) << "the measured speed must be used";
 }
 
 TEST_F(LoadModelTest, SlowDiskIsRetriedIndependently) {

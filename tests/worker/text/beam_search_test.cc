@@ -106,7 +106,7 @@ TEST(BeamSearch, BeamsMayShareOneParent) {
   table.rows[{3, 6}] = {{8, 0.1}, {9, 0.1}};
   Step(table, &search);
   EXPECT_THAT(TokensOf(search), ElementsAre(Tokens{2, 5, 8}, Tokens{2, 5, 9}))
-      << "of equals the likelier in the row's order";
+      << "if scores are equal, the likelier token comes first";
   EXPECT_EQ(search.beams()[0].parent, 0u);
   EXPECT_EQ(search.beams()[1].parent, 0u);
 }
@@ -140,7 +140,8 @@ TEST(BeamSearch, LowRankedEndTokenIsIgnored) {
   table.otherwise = {{4, 1e-6}, {5, 1e-7}};
   BeamSearch search({2}, UpTo(2));
   StepsOf(table, &search);
-  EXPECT_EQ(search.best().tokens, (Tokens{2, 4})) << "though it is far less likely";
+  EXPECT_EQ(search.best().tokens, (Tokens{2, 4}))
+      << "the end token ranks third, so its likelier answer is ignored";
 }
 
 // After two steps there are two hypotheses (of one and two tokens), and a beam whose score lies

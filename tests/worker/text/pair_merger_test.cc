@@ -39,13 +39,13 @@ TEST(Vocabulary, TextIsNeverSplitInsidePieces) {
   EXPECT_FALSE(vocabulary.MayCut(U'b', U'\u00E9'));
   EXPECT_FALSE(vocabulary.MayCut(U' ', U'b'));
   EXPECT_FALSE(vocabulary.MayCut(U'\u65E5', U'\u672C'));
-  EXPECT_FALSE(vocabulary.MayCut(U'\n', U'\n')) << "a merge may make a never-merged piece, too";
-  EXPECT_FALSE(vocabulary.MayCut(kMarkCharacter, U'b')) << "it stands for a space";
+  EXPECT_FALSE(vocabulary.MayCut(U'\n', U'\n')) << "merges may also produce a never-merged piece";
+  EXPECT_FALSE(vocabulary.MayCut(kMarkCharacter, U'b')) << "U+2581 stands for a space";
   EXPECT_TRUE(vocabulary.MayCut(U'a', kMarkCharacter));
-  EXPECT_TRUE(vocabulary.MayCut(U'b', U'a')) << "nothing becomes a control piece by merging";
-  EXPECT_TRUE(vocabulary.MayCut(U'0', U'x')) << "nor a byte's piece";
+  EXPECT_TRUE(vocabulary.MayCut(U'b', U'a')) << "merges never produce a control piece";
+  EXPECT_TRUE(vocabulary.MayCut(U'0', U'x')) << "merges never produce a byte piece";
   EXPECT_TRUE(vocabulary.MayCut(U'\u00E9', U'b'));
-  EXPECT_TRUE(vocabulary.MayCut(U'b', U'\u00E8')) << "of another last byte";
+  EXPECT_TRUE(vocabulary.MayCut(U'b', U'\u00E8')) << "no piece has this character after b";
   EXPECT_TRUE(vocabulary.MayCut(U'\u66E5', U'\u672C')) << "its last and first bytes are in a piece";
   EXPECT_TRUE(vocabulary.MayCut(U'a', U' '));
   EXPECT_TRUE(vocabulary.MayCut(U'\0', U'\0'));
@@ -63,7 +63,8 @@ TEST(Tokenizer, UnreachablePieceIsRefused) {
               HasSubstr("but none for two spaces"));
   EXPECT_EQ(WhyRefused({{three, PieceType::kUserDefined, 0}, {two, PieceType::kUserDefined, 0}}),
             "");
-  EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "") << "normal ones may";
+  EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "")
+      << "normal pieces may mix spaces with other characters";
 }
 
 // Returns characters for random vocabularies. The last character has no piece.

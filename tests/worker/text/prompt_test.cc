@@ -179,7 +179,7 @@ TEST(Prompt, PrefillMayEndInsideUserTurn) {
   ASSERT_TRUE(user.ok()) << user.status();
   EXPECT_EQ(user->text, system->text + "the lamp ");
   EXPECT_THAT(user->breakpoints, ElementsAre(system->token_ids.size()))
-      << "the end of an unfinished message may yet change: no cut there";
+      << "an unfinished message may change, so it gets no breakpoint";
 }
 
 TEST(Prompt, PartBreakpointsAreDeclared) {
@@ -190,7 +190,8 @@ TEST(Prompt, PartBreakpointsAreDeclared) {
     if (answered) chat[1].token_ids = TinyTokenizer().Encode("the lamp");
     const auto prompt = Build(FromChat(chat));
     ASSERT_TRUE(prompt.ok()) << prompt.status();
-    EXPECT_EQ(prompt->breakpoints.size(), 3U) << "and the openings of two model turns";
+    EXPECT_EQ(prompt->breakpoints.size(), 3U)
+        << "one declared breakpoint and two openings of model turns";
     EXPECT_THAT(prompt->declared, ElementsAre(prompt->breakpoints[0]));
   }
   EXPECT_THAT(Build(FromChat({Message("user", "the lamp")}))->declared, IsEmpty());

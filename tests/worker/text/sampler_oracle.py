@@ -16,7 +16,8 @@ from transformers.generation.logits_process import (MinNewTokensLengthLogitsProc
 
 from text_probe_client import Probe
 
-# transformers uses float32, Hearth double. 262,144 roundings of 2^-24 stay below this.
+# transformers adds weights in float32, Hearth in double. The error of 262,144 float32 roundings
+# (2^-24 each) stays below this.
 TOLERANCE = 1e-5
 
 
@@ -47,8 +48,8 @@ def check_filter(probe, logits, temperature, top_k, top_p, min_p):
 
 
 def check_rules(probe, logits, generator):
-    """Rules in transformers' order. It has no presence and frequency penalty: these follow the
-    documentation of OpenAI's API."""
+    """Applies the rules in transformers' order. transformers has no presence and frequency penalty:
+    these follow the documentation of OpenAI's API."""
     def draw(count):
         return torch.randint(len(logits), (count,), generator=generator).tolist()
     prompt, answer = draw(30), draw(12) * 2

@@ -57,7 +57,7 @@ TEST(Sampler, TopPKeepsSmallestSufficientSet) {
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.49F)), ElementsAre(1));
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.51F)), ElementsAre(1, 3));
   EXPECT_THAT(Kept(logits, Params(1, 0, 0.85F)), ElementsAre(1, 3, 0));
-  EXPECT_THAT(Kept(logits, Params(1, 0, 1e-6F)), ElementsAre(1)) << "one at least";
+  EXPECT_THAT(Kept(logits, Params(1, 0, 1e-6F)), ElementsAre(1)) << "at least one token is kept";
   EXPECT_EQ(Kept(logits, Params(1, 0, 1)).size(), 4U);
   // Top-k of 2 leaves the probabilities 0.625 and 0.375.
   EXPECT_THAT(Kept(logits, Params(1, 2, 0.6F)), ElementsAre(1));
@@ -133,13 +133,15 @@ TEST(Sampler, LogprobsIgnoreTemperatureAndFilters) {
   const std::vector<float> logits = LogsOf({0.1F, 0.6F, 0.15F, 0.15F});
   Sampler sampler;
   SamplingParams params = Params(0);
-  EXPECT_EQ(sampler.Sample(logits, params, 0)->logprob, 0) << "not asked for";
+  EXPECT_EQ(sampler.Sample(logits, params, 0)->logprob, 0)
+      << "log probabilities were not requested";
   params.report_logprobs = true;
   EXPECT_NEAR(sampler.Sample(logits, params, 0)->logprob, std::log(0.6), 1e-6);
   params = Params(0.1F, 2);
   params.logprobs = 3;
   const auto token = sampler.Sample(logits, params, 0);
-  EXPECT_NEAR(token->logprob, std::log(0.6), 1e-6) << "before temperature and filters";
+  EXPECT_NEAR(token->logprob, std::log(0.6), 1e-6)
+      << "the log probability ignores temperature and filters";
   ASSERT_EQ(token->top.size(), 3U);
   EXPECT_EQ(token->top[0].id, 1);
   EXPECT_EQ(token->top[1].id, 2);

@@ -85,7 +85,7 @@ def check_refused(binary, folder, *words):
 
 
 def check_saved(binary, make, count):
-    """Folders as fine-tuning programs save them: with special and ordinary added tokens."""
+    """Checks folders saved by fine-tuning programs, with special and ordinary added tokens."""
     folder = make("saved by transformers")
     theirs = folder.theirs()
     theirs.add_tokens(["<|im_start|>", "THINKING"])
@@ -107,7 +107,7 @@ def check_saved(binary, make, count):
 
 
 def check_beside(binary, make, count):
-    """Added tokens that only other files than the vocabulary list."""
+    """Checks added tokens that the vocabulary file does not list, but another file does."""
     folder = make("tokenizer.model and its decoder", has_json=False)
     folder.write("tokenizer_config.json", {"added_tokens_decoder": {
         str(count): entry("<|im_start|>", special=True), str(count + 1): entry("THINKING")}})
@@ -125,7 +125,7 @@ def check_beside(binary, make, count):
 
 
 def check_renamed(binary, make, start):
-    """Renamed tokens of the vocabulary. A new text in tokenizer.json is used."""
+    """Checks renamed tokens of the vocabulary: the new text in tokenizer.json counts."""
     def rename(new):
         def change(it):
             vocabulary = it["model"]["vocab"]
@@ -153,7 +153,7 @@ def check_renamed(binary, make, start):
 
 
 def check_empty_decoder(binary, make, count):
-    """With an empty decoder, some transformers classes drop added tokens and others keep them."""
+    """Checks an empty added_tokens_decoder: transformers' classes disagree, so it is refused."""
     lengths = set()
     for name in ("GemmaTokenizerFast", "PreTrainedTokenizerFast"):
         folder = make(f"an empty decoder, {name}")
@@ -184,7 +184,7 @@ def check_differences(binary, make, count, start):
 
 
 def check_added(binary, make):
-    """Tokens added as texts are matched in the normalized text, after all other tokens."""
+    """Checks normalized added tokens: they are matched after all other tokens."""
     for name, more, add in [
             ("a space inside", ["keepers", " of", "lamp", "keepers\u2581of"],
              lambda it: it.add_tokens(["keepers of", "the lamp"])),
@@ -212,7 +212,7 @@ def check_added(binary, make):
 
 
 def check_random(binary, make):
-    """Random added tokens of every kind: with spaces, and with parts of other tokens."""
+    """Checks random added tokens of every kind, with spaces and with parts of other tokens."""
     rng = random.Random(5)
     words = ["a", "b", " ", "  ", "\n", "<", ">", "the", " of", "\u00e9", "<bos>", "x", "x\u2581"]
     for number in range(20):
@@ -227,7 +227,7 @@ def check_random(binary, make):
 
 
 def check_forms(binary, make, count):
-    """Variants of tokenizer.json."""
+    """Checks unusual but valid variants of tokenizer.json, and invalid variants."""
     def added(*ids):
         names = ["<|im_start|>", "THINKING"]
         return lambda it: it["added_tokens"].extend(

@@ -64,7 +64,8 @@ TEST(TemplateForm, LayoutChangesKeepTemplateKnown) {
 TEST(TemplateForm, ChangedOutputMakesTemplateUnknown) {
   EXPECT_FALSE(RendersAsGemma(""));
   EXPECT_FALSE(RendersAsGemma("{{ bos_token }}"));
-  EXPECT_FALSE(RendersAsGemma("\n" + GemmaTemplate())) << "the line end comes before <bos>";
+  EXPECT_FALSE(RendersAsGemma("\n" + GemmaTemplate()))
+      << "the line end would be rendered before <bos>";
   EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", " {{ bos_token }}")));
   EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}\n", "")));
   EXPECT_FALSE(RendersAsGemma(With("\\n\\n", "\\n")));
@@ -89,13 +90,15 @@ TEST(TemplateForm, WhitespaceIsStrippedLikeJinja) {
   const std::string form = TemplateForm("a{{ x }}b");
   EXPECT_EQ(TemplateForm("a {{- x -}}\n b"), form);
   EXPECT_NE(TemplateForm("a {{ x }}b"), form);
-  EXPECT_NE(TemplateForm("a{{ x }}\nb"), form) << "a line end after an output stays";
+  EXPECT_NE(TemplateForm("a{{ x }}\nb"), form) << "a line end after an output tag is kept";
   const std::string block = TemplateForm("a\n{%- if x -%}b{%- endif -%}");
   EXPECT_EQ(TemplateForm("a{% if x %}b{% endif %}"), block);
-  EXPECT_EQ(TemplateForm("a{% if x %}\nb{% endif %}\n"), block) << "one line end goes";
+  EXPECT_EQ(TemplateForm("a{% if x %}\nb{% endif %}\n"), block)
+      << "one line end is removed after a statement";
   EXPECT_NE(TemplateForm("a{% if x %}\n\nb{% endif %}"), block);
   EXPECT_EQ(TemplateForm("a\n{% if x %}b{% endif %}"), TemplateForm("a\n  {% if x %}b{% endif %}"));
-  EXPECT_NE(TemplateForm("a {% if x %}b{% endif %}"), block) << "not alone in its line";
+  EXPECT_NE(TemplateForm("a {% if x %}b{% endif %}"), block)
+      << "the tag is not the first in its line";
   EXPECT_NE(TemplateForm("a\n {%+ if x %}b{% endif %}"), TemplateForm("a\n{% if x %}b{% endif %}"));
   EXPECT_NE(TemplateForm("a{% if x +%}\nb{% endif %}"), block);
   EXPECT_NE(TemplateForm("{{ 'a' }}{{ x }}"), TemplateForm("{{ a }}{{ x }}"));

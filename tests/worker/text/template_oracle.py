@@ -24,7 +24,7 @@ CHATS = [
      {"role": "user", "content": [{"type": "text", "text": " y"}, {"type": "text", "text": "z "}]},
      {"role": "model", "content": [{"type": "text", "text": " w "}]}],
 ]
-# Chats that the template refuses, each with the equivalent chat that it accepts.
+# Pairs: a chat that the template refuses, and an equivalent chat that the template accepts.
 JOINED = [
     ([{"role": "user", "content": " a "}, {"role": "user", "content": "b"},
       {"role": "assistant", "content": "c"}, {"role": "model", "content": "d"}],
@@ -67,7 +67,7 @@ def changed_layout(template, rng):
 
 
 def changed(template, rng):
-    """Deletes or doubles some characters, or inserts text that may matter, also at the front."""
+    """Deletes or doubles some characters, or inserts text that may change the output."""
     at, size, kind = rng.randrange(len(template)), rng.randint(1, 6), rng.randrange(5)
     if kind == 0:
         return template[:at] + template[at + size:]

@@ -88,7 +88,7 @@ TEST(TextStream, TextEndsBeforeStopString) {
 TEST(TextStream, FirstCompleteStopStringWins) {
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"abcd", "bc"})), "a");
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"bcd", "abcd"})), "")
-      << "of those that end together, the longest";
+      << "of stop strings that end together, the longest counts";
 }
 
 TEST(TextStream, OverlappingStopStringIsFound) {

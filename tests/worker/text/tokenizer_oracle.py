@@ -4,10 +4,10 @@ transformers writes, and several forms of a GGUF header.
 
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--gguf FILE] [--examples FILE]
 
-transformers builds its tokenizer with its own code for GGUF files of Gemma 3, from the pieces in
-MODEL_DIR/tokenizer.model, so vocabulary, merges and added tokens are its own. The base model's GGUF
-file has no chat template; the template is checked by --examples: chats rendered and tokenized with
-the published template and tokenizer.
+transformers builds its tokenizer from the pieces in MODEL_DIR/tokenizer.model, with its code for
+GGUF files of Gemma 3, so vocabulary, merges and added tokens come from transformers. The base
+model's GGUF file has no chat template. --examples checks the template: FILE has chats rendered and
+tokenized with the published template and tokenizer.
 """
 import argparse
 import json
@@ -131,7 +131,7 @@ def write_gguf(path, model, **lists):
 def gguf_forms(folder, processor, tokens, types):
     """Writes the forms of llama.cpp's converter (from tokenizer.model and tokenizer.json) and,
     for Gemma's own vocabulary, Google's form, which has wrong types."""
-    # The converter writes spaces in never-merged pieces.
+    # In never-merged pieces, the converter writes spaces as spaces.
     tokens = [token.replace("\u2581", " ") if kind == USER_DEFINED else token
               for token, kind in zip(tokens, types)]
     scores = [processor.get_score(i) if kind == NORMAL else -1000.0 for i, kind in enumerate(types)]
@@ -180,8 +180,9 @@ def script_texts(count, seed):
 
 
 def sentencepiece_agrees(processor, text):
-    """Returns whether SentencePiece should agree. It ignores control pieces in text, and splits
-    long runs of spaces, or runs mixed with U+2581, differently. There Hearth follows transformers.
+    """Returns whether SentencePiece should give the same ids. SentencePiece ignores control pieces
+    in text, and splits long runs of spaces, or runs mixed with U+2581, differently. In these cases
+    Hearth follows transformers.
     """
     spaces = 2
     while processor.id_to_piece(processor.piece_to_id("\u2581" * spaces)) == "\u2581" * spaces:
@@ -234,7 +235,7 @@ def check_common_tokens(probe, oracle, texts):
 
 
 def check_long_lines(probe):
-    """A line of 300 KB with many breakpoints is accepted, in each script without spaces."""
+    """Checks that a line of 300 KB with many breakpoints is accepted, in scripts without spaces."""
     for sentence in SENTENCES:
         if " " in sentence:
             continue

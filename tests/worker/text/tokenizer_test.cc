@@ -70,7 +70,7 @@ TEST(SpaceRuns, RunsMergeInPairs) {
   EXPECT_THAT(ids, ElementsAre(16, 16));
   ids.clear();
   const SpaceRuns pairs(std::map<size_t, int32_t>{{2, 7}});
-  EXPECT_EQ(pairs.Append(5, &ids), 1U) << "one is left for what follows";
+  EXPECT_EQ(pairs.Append(5, &ids), 1U) << "one space is left for the text that follows";
   EXPECT_THAT(ids, ElementsAre(7, 7));
   EXPECT_TRUE(SpaceRuns().empty());
 }
@@ -122,7 +122,7 @@ TEST(VocabularyFile, TokenizerJsonPiecesAreRead) {
   EXPECT_THAT((*tokenizer)->Encode("<bos> abab\n\n\n<image>c"),
               ElementsAre(1, id("\u2581ab"), id("ab"), 2, id("\n"), id("<image>"), id("<0x63>")));
   EXPECT_EQ((*tokenizer)->bos_id(), 1);
-  EXPECT_EQ((*tokenizer)->size(), id("<image>") + 1) << "it lies behind the vocabulary";
+  EXPECT_EQ((*tokenizer)->size(), id("<image>") + 1) << "<image> has the id after the vocabulary";
 }
 
 TEST(VocabularyFile, UnsupportedTokenizerJsonIsRefused) {
@@ -198,7 +198,7 @@ TEST(Tokenizer, DecodingRestoresTheText) {
     for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) {
       text.replace(at, 3, " ");
     }
-    ASSERT_EQ(decoded, text) << "up to U+2581, which stands for a space";
+    ASSERT_EQ(decoded, text) << "only U+2581 may decode differently: it stands for a space";
   }
 }
 
@@ -271,7 +271,7 @@ TEST(Tokenizer, EncodingCanBeStopped) {
     EncodeRules rules;
     rules.stopped = [&asked] { return ++asked == 3; };
     EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kStopped) << text.substr(0, 8);
-    EXPECT_EQ(asked, 3) << "stopped, it asks no more";
+    EXPECT_EQ(asked, 3) << "after it was stopped, it must not call again";
   }
 }
 
@@ -284,7 +284,7 @@ TEST(Tokenizer, PlainRangeSpellsSpecialPieces) {
   ASSERT_EQ(EncodeBy(rules, text, {}, &encoding), EncodeEnd::kDone);
   size_t special = 0;
   for (const int32_t id : encoding.ids) special += TinyTokenizer().IsSpecial(id);
-  EXPECT_EQ(special, 2U) << "the first and the last";
+  EXPECT_EQ(special, 2U) << "only the first and last piece stay special";
   EXPECT_EQ(encoding.ids.front(), Id("<start_of_turn>"));
   EXPECT_EQ(encoding.ids.back(), Id("<end_of_turn>"));
   EXPECT_EQ(TinyTokenizer().Decode(encoding.ids, /*skip_special=*/false), text);
@@ -394,7 +394,7 @@ TEST_F(TokenizerFolder, OtherFilesAddTokens) {
   Write("tokenizer.json", SmallJson());
   Write("added_tokens.json", {{"<|im_start|>", 267}, {"abab", 268}});
   EXPECT_THAT(Ids("<|im_start|>"), ElementsAre(267));
-  EXPECT_THAT(Ids("ababa"), ElementsAre(268, 259)) << "found as a whole, not made by merging";
+  EXPECT_THAT(Ids("ababa"), ElementsAre(268, 259)) << "the added token is matched as a whole";
   Write("added_tokens.json", {{"<|im_start|>", 267}});
   Write("special_tokens_map.json", {{"bos_token", "<bos>"}, {"eos_token", {{"content", "b"}}}});
   EXPECT_THAT(Ids("ab"), ElementsAre(259, 260)) << "b is a special token, and ab no piece";
@@ -418,7 +418,7 @@ TEST_F(TokenizerFolder, ContradictoryFilesAreRefused) {
                             {"2", Added("\n\n")},
                             {"266", Added("<image>")}};
   Write("tokenizer_config.json", {{"added_tokens_decoder", decoder}});
-  EXPECT_THAT(Ids("<bos>"), ElementsAre(1)) << "added_tokens.json counts no longer";
+  EXPECT_THAT(Ids("<bos>"), ElementsAre(1)) << "added_tokens.json must be ignored";
   decoder["266"] = Added("<picture>");
   Write("tokenizer_config.json", {{"added_tokens_decoder", decoder}});
   EXPECT_THAT(WhyNot(), HasSubstr("has the added token 266, \"<image>\"; the"));
@@ -494,7 +494,8 @@ TEST_F(TokenizerFolder, NormalizedTokensMatchAfterOthers) {
   EXPECT_THAT(Ids("a<an image><an\u2581image>"), ElementsAre(259, 266, 266));
   EXPECT_EQ(Load()->tokenizer->Decode({266}, false), "<an image>");
   name("b\n");
-  EXPECT_THAT(Ids("b\nb\n\n"), ElementsAre(266, 260, 2)) << "not normalized: found first";
+  EXPECT_THAT(Ids("b\nb\n\n"), ElementsAre(266, 260, 2))
+      << "tokens that are not normalized are matched first";
   name("a<bos>b");
   EXPECT_THAT(Ids("a<bos>b"), ElementsAre(259, 1, 260));
   Write("added_tokens.json", {{"<an image>", 267}, {"<an\u2581image>", 268}});
@@ -513,9 +514,9 @@ TEST_F(TokenizerFolder, UnknownChatTemplateRefusesChats) {
   loaded = Load();
   EXPECT_THAT(loaded->why_no_chats, HasSubstr("chat_template.json, is not known to render"));
   EXPECT_THAT(loaded->why_no_chats, HasSubstr("--chat-template gemma"));
-  EXPECT_NE(loaded->tokenizer, nullptr) << "prompts of text are served";
+  EXPECT_NE(loaded->tokenizer, nullptr) << "text prompts are still accepted";
   std::ofstream(folder_.path() + "/chat_template.jinja") << ReadTestFile("gemma_chat.jinja");
-  EXPECT_EQ(Load()->why_no_chats, "") << "it is used before the others";
+  EXPECT_EQ(Load()->why_no_chats, "") << "chat_template.jinja precedes the other files";
   std::ofstream(folder_.path() + "/chat_template.jinja") << chatml;
   EXPECT_THAT(Load()->why_no_chats, HasSubstr("chat_template.jinja, is not known"));
   loaded = Load(ChatTemplateChoice::kGemma);
@@ -544,7 +545,7 @@ TEST_F(TokenizerFolder, UnreadableTemplateRefusesChats) {
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     EXPECT_THAT(loaded->why_no_chats, AllOf(HasSubstr(file + " (" + why), HasSubstr("not known")));
     EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr(file + " (" + why)));
-    EXPECT_NE(loaded->tokenizer, nullptr) << "prompts of text are served";
+    EXPECT_NE(loaded->tokenizer, nullptr) << "text prompts are still accepted";
     EXPECT_EQ(Load(ChatTemplateChoice::kGemma)->why_no_chats, "");
   };
   std::ofstream(file) << "{\"chat_template\": \"{{ x }}";

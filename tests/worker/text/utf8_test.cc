@@ -48,7 +48,7 @@ TEST(Utf8, RepairReplacesStrayBytes) {
   Utf8Repairer repairer;
   std::string out;
   repairer.Append("a\xE2\x82", &out);
-  EXPECT_EQ(out, "a") << "an incomplete character waits";
+  EXPECT_EQ(out, "a") << "an incomplete character is held back";
   repairer.Append("\xAC", &out);
   EXPECT_EQ(out, "a\xE2\x82\xAC");
   repairer.Append(
