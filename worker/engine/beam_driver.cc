@@ -15,7 +15,7 @@ namespace hearth {
 struct BeamGroup {
   std::weak_ptr<Sequence> first;
   BeamSearch search;
-  std::vector<std::weak_ptr<Sequence>> running = {};  // includes `first`
+  std::vector<std::weak_ptr<Sequence>> running = {};  // the search's sequences, including `first`
   std::vector<uint32_t> unused = {};                  // sample numbers free for new forks
   size_t stepped = 0;  // number of running beams whose logits of this step are computed
 };

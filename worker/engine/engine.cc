@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
                                        kv_bytes, std::move(notes));
 }
 
-// Returns an error if the KV budget cannot hold one chunk: then no request could ever run.
+// Returns an error if the KV budget cannot hold one chunk, because no request could ever run.
 absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here) {
   const KvLayout layout = gemma.NewKv().layout();
   const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +

@@ -33,7 +33,7 @@ namespace hearth {
 struct PooledPrefix {
   // longest common prefix with any restore point of the same tenant and adapter
   uint32_t matched_tokens = 0;
-  uint32_t boundary = 0;  // 0: a miss
+  uint32_t boundary = 0;  // token index where the found restore point ends; 0: a miss
   KvObjects objects;      // NeededObjects order
 };
 

@@ -48,7 +48,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
-  if (status.ok()) sequence->pooled.objects.clear();  // were kept for DropRestored
+  if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored needs them
   if (!status.ok() || sequence->resumed) return status;
   counters_->Add(EngineCounter::kPromptTokens, sequence->tokens());
   const RestoredPrefix& restored = sequence->restored;

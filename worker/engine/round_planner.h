@@ -48,8 +48,9 @@ struct EngineRound {
     SequencePtr sequence;
     absl::Status status;
   };
-  std::vector<Ending> endings;  // their places are free already; call NoteDone for each
-  bool admits = false;          // whether to try to admit waiting sequences
+  // Sequences to end (their places are free already); call NoteDone for each.
+  std::vector<Ending> endings;
+  bool admits = false;  // whether to try to admit waiting sequences
   struct LookedUp {
     SequencePtr sequence;
     FetchOutcome fetched;  // empty if the lookup exceeded its deadline

@@ -93,11 +93,11 @@ class FetchWait {
   FetchOutcome fetched_ ABSL_GUARDED_BY(mu_);
 };
 
-struct BeamGroup;  // beam_driver.cc
+struct BeamGroup;  // defined in beam_driver.cc
 
 // State shared by all sequences of a request: its samples or beams.
 struct RequestState {
-  std::atomic<bool> cancelled{false};  // any thread
+  std::atomic<bool> cancelled{false};  // set by any thread
   // The remaining members: the engine's thread only.
   bool failed = false;  // whether on_error was called
   uint32_t unfinished = 1;

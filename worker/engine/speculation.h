@@ -25,7 +25,8 @@ namespace hearth {
 // Thread safety: none.
 class DraftLength {
  public:
-  static constexpr uint32_t kMost = kMostSpeculate, kFirst = 3;  // tokens
+  // Numbers of tokens: limit, and first guess.
+  static constexpr uint32_t kMost = kMostSpeculate, kFirst = 3;
   // Shortest and longest pause, in decode steps.
   static constexpr uint32_t kShortestRest = 2, kLongestRest = 64;
 
@@ -59,7 +60,7 @@ class Speculation {
 
   bool is_on() const { return length_.most() > 0; }
 
-  // Appends to the text: first the prompt, then the decoded tokens.
+  // Appends tokens to the text: first the prompt, later the decoded tokens.
   void Append(absl::Span<const int32_t> tokens) {
     text_.insert(text_.end(), tokens.begin(), tokens.end());
   }

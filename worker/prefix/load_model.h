@@ -112,9 +112,9 @@ class LoadModel {
   const LoadChoice choice_;
   const std::function<absl::Time()> clock_;
   mutable absl::Mutex mu_;
-  Rate computing_ ABSL_GUARDED_BY(mu_);  // seconds per token
+  Rate computing_ ABSL_GUARDED_BY(mu_);  // speed of computing, in tokens
   Rate plans_ ABSL_GUARDED_BY(mu_);
-  // Seconds per byte.
+  // Speed of loading from each source, in bytes.
   std::array<Rate, static_cast<size_t>(LoadSource::kCount)> loads_ ABSL_GUARDED_BY(mu_);
 };
 

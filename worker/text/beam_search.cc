@@ -21,7 +21,7 @@ absl::Status BeamOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("beams: must be in [1, ", kMaxBeams, "]; got ", beams));
   }
-  // This form of the condition is also true for NaN.
+  // This condition is also true for NaN, so NaN is refused.
   if (!(length_penalty >= -kMaxLengthPenalty && length_penalty <= kMaxLengthPenalty)) {
     return absl::InvalidArgumentError(absl::StrCat("length_penalty: is ", length_penalty,
                                                    "; must be in [", -kMaxLengthPenalty, ", ",

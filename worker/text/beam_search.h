@@ -46,7 +46,7 @@ struct BeamOptions {
 class BeamSearch {
  public:
   struct Beam {
-    size_t parent = 0;  // index of the beam that it extends, among the beams before the step
+    size_t parent = 0;  // index of the extended beam, among the beams before the step
     std::vector<int32_t> tokens;
     float score = 0;
   };
@@ -58,7 +58,7 @@ class BeamSearch {
   // When an answer ends. `tokens`: the model's end tokens. `stops`: returns whether an answer ends
   // with its last token, because a stop string is complete; may be null.
   struct Ends {
-    std::vector<int32_t> tokens;  // ascending
+    std::vector<int32_t> tokens;  // ids of end tokens, ascending
     uint32_t max_tokens = 1;
     std::function<bool(absl::Span<const int32_t>)> stops;
   };

@@ -73,7 +73,7 @@ uint64_t Mix(uint64_t x) {
 }  // namespace
 
 absl::Status SamplingParams::Validate() const {
-  // This form of the conditions is also true for NaN.
+  // These conditions are also true for NaN, so NaN is refused.
   if (!(temperature >= 0 && temperature <= kMaxTemperature)) {
     return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: is ", temperature,
                                                    "; must be in [0, ", kMaxTemperature, "]"));

@@ -241,7 +241,7 @@ Tokens Simplified(Tokens tokens) {
   return out;
 }
 
-// Lengths make the form unambiguous.
+// Appends `kind`, the length of `text`, and `text`. The length makes the form unambiguous.
 void Append(char kind, std::string_view text, std::string* form) {
   absl::StrAppend(form, std::string(1, kind), text.size(), ":", std::string(text));
 }

@@ -50,7 +50,7 @@ class PairMerger {
 
   const Vocabulary& vocabulary_;
   std::vector<Part> parts_;  // kept between texts to reuse memory
-  std::vector<Pair> pairs_;  // a heap
+  std::vector<Pair> pairs_;  // a heap of pairs that can merge
 };
 
 class TextEncoder {

@@ -48,7 +48,7 @@ struct EncodeRules {
 
 enum class EncodeEnd {
   kDone,
-  kTooManyTokens,  // over max_tokens
+  kTooManyTokens,  // the text has more than max_tokens tokens
   kStopped,
   kTooCostly,  // too many offsets lie inside very long words
 };

@@ -440,7 +440,8 @@ absl::Status CheckMerges(size_t merges,
   for (size_t id = 0; id < pieces->size(); ++id) {
     if (!(*pieces)[id].text.empty()) ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
   }
-  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by any merge
+  // Whether a merge produces the piece; whether a merge has it as a half.
+  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());
   size_t last = 0;
   std::set<size_t> splits;  // for the piece `last`: lengths of the left halves of its merges so far
   for (size_t at = 0; at < merges; ++at) {

@@ -78,7 +78,7 @@ TEST_F(EngineFaultsTest, BlockedFetchThreadsDelayNoRequest) {
   absl::Notification release;
   EngineOptions options = NoPool();
   options.cache.fetch_budget = absl::Milliseconds(5);
-  options.max_running = 1;  // one fetch thread, and room for one waiting fetch
+  options.max_running = 1;  // one fetch thread, and one fetch may wait for it
   TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   for (int i = 0; i < 4; ++i) ExpectComputed(*worker.Run(request_));
@@ -205,7 +205,7 @@ class StoppableCache : public MemoryPrefixCache {
 TEST(CancelledFetchTest, CancelledFetchFreesItsThread) {
   const auto cache = std::make_shared<StoppableCache>(TestWorker(FaultyDir())->layout());
   EngineOptions options = NoPool();
-  options.max_running = 1;  // limits the fetch threads to one, too
+  options.max_running = 1;  // also limits fetch threads to one
   TestWorker worker(FaultyDir(), options, cache);
   Collector collector;
   const auto handle = worker.Submit(Request(Prompt(40)), &collector);

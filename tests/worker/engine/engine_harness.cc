@@ -100,7 +100,7 @@ EngineOptions TestWorker::SmallOptions() {
   options.chunk_tokens = 16;
   options.threads = 2;
   options.cache.load = LoadChoice::kAlways;
-  options.cache.fetch_budget = kHang;  // tests of timeouts set a shorter one
+  options.cache.fetch_budget = kHang;  // long; tests of timeouts set a shorter budget
   return options;
 }
 

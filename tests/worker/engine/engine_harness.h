@@ -66,7 +66,7 @@ class TestWorker {
  public:
   explicit TestWorker(const std::string& model_dir, EngineOptions options = SmallOptions(),
                       std::shared_ptr<MemoryPrefixCache> cache = nullptr, bool with_cache = true);
-  static EngineOptions SmallOptions();  // class exact
+  static EngineOptions SmallOptions();  // for class exact
 
   Engine* operator->() { return engine_.get(); }
   const std::shared_ptr<MemoryPrefixCache>& cache() const { return cache_; }

@@ -314,7 +314,8 @@ TEST(EngineLifecycleTest, SeedDeterminesSampledTokens) {
   request.sampling.temperature = 5;
   request.sampling.seed = 7;
   const auto first = worker.Run(request);
-  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // restored from the cache
+  // This run restores the prefix from the cache.
+  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);
   request.sampling.seed = 8;
   EXPECT_NE(worker.Run(request)->tokens, first->tokens);
 }

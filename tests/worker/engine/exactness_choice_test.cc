@@ -141,7 +141,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceHasCpuFingerprint) {
 // An option that a device does not support is an error; the worker must not ignore it.
 TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EngineOptions options = Emulated();
-  options.model_dir = ChoiceDir();  // float32
+  options.model_dir = ChoiceDir();  // a float32 checkpoint; devices need bfloat16
   EXPECT_EQ(Engine::Create(options).status().code(), absl::StatusCode::kUnimplemented);
   options = Emulated();
   options.exactness = ExactnessChoice::kExact;
@@ -285,7 +285,8 @@ TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {
   EXPECT_EQ(integers->layout().dtype, KvDtype::kBFloat16);
 }
 
-// Such workers keep using entries that were stored before --arithmetic and --kv-dtype existed.
+// A worker with unquantized weights can still use cache entries that were stored before
+// --arithmetic and --kv-dtype existed.
 TEST(ArithmeticChoiceTest, UnquantizedWeightsUseFloat32Only) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);

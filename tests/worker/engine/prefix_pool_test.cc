@@ -122,7 +122,8 @@ TEST(PrefixPoolTest, EvictsLeastRecentlyUsedPrefix) {
   PrefixPool pool(2 * Bytes(a), kChunk, Exactness::kExact);
   pool.Insert(Prefix(32, {}, 1), 32, a);
   pool.Insert(Prefix(32, {}, 2), 32, b);
-  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u);  // a was used after b
+  // Makes prefix 1 more recently used than prefix 2.
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u);
   pool.Insert(Prefix(32, {}, 3), 32, c);
   EXPECT_EQ(pool.bytes(), Bytes(a) + Bytes(c));
   EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u);

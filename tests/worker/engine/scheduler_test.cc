@@ -38,7 +38,7 @@ TEST(SchedulerTest, FreePlacesExtendTheQueue) {
   EXPECT_FALSE(scheduler.Enqueue(4));
   Admit(&scheduler);
   EXPECT_FALSE(scheduler.Enqueue(4));
-  scheduler.Remove(3);  // 3 was queued
+  scheduler.Remove(3);  // sequence 3 was queued
   EXPECT_TRUE(scheduler.Enqueue(4));
   EXPECT_FALSE(scheduler.Enqueue(5));
 }
@@ -80,7 +80,7 @@ TEST(SchedulerTest, ForkPlacesAreReservedAtAdmission) {
   EXPECT_EQ(scheduler.running(), 4u);
   scheduler.Remove(1);
   EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
-  scheduler.Remove(2);  // frees the place of its fork, too
+  scheduler.Remove(2);  // also frees the place reserved for its fork
   EXPECT_EQ(scheduler.running(), 1u);
 }
 
@@ -274,7 +274,7 @@ TEST(SchedulerBatchTest, SingleRowRotatesBetweenPrompts) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 9:1");
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "1 2 8:1");
   scheduler.Remove(1);
-  scheduler.Remove(99);  // unknown id: no effect
+  scheduler.Remove(99);  // an unknown id has no effect
   EXPECT_EQ(BatchText(scheduler.NextBatch(1, 1)), "2 9:1");
 }
 
@@ -438,7 +438,7 @@ class Worker {
       uint64_t& length = running_.at(part.id);
       const uint64_t end = length + part.tokens;
       if (Used() - BlocksOf(length) + BlocksOf(end) <= budget_) {
-        length = end;  // allocates its blocks
+        length = end;  // allocates the blocks up to `end`
         return;
       }
       const std::optional<SequenceId> victim = scheduler_.Victim(part.id, [&](SequenceId id) {

@@ -169,7 +169,7 @@ TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   for (uint32_t count = 0; offsets.size() < kMaxDeclaredBreakpoints; ++count) {
     const size_t word = random() % words.size();
     if (count % every == every - 1) {
-      offsets.push_back(line.size() + characters[word].size());  // inside a word
+      offsets.push_back(line.size() + characters[word].size());  // an offset inside a word
       common_tokens.push_back(count);
     }
     line += words[word];
@@ -229,7 +229,8 @@ TEST(Tokenizer, BrokenPieceIsRefused) {
     return TokenizerOf(model.Bytes());
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const auto control = make("<c>", nan, PieceType::kControl);  // merging never produces it
+  // Merging never produces a control piece, so its score does not matter.
+  const auto control = make("<c>", nan, PieceType::kControl);
   ASSERT_TRUE(control.ok()) << control.status();
   EXPECT_EQ((*control)->Encode("abab").size(), 2U);
   const auto kInvalid = absl::StatusCode::kInvalidArgument;

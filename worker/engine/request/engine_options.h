@@ -62,11 +62,11 @@ struct EngineOptions {
   // Options that affect results.
   std::string model_dir;
   std::string device = "cpu";
-  std::string dtype = "auto";  // auto, float32, bfloat16
+  std::string dtype = "auto";  // "auto", "float32" or "bfloat16"
   uint32_t chunk_tokens = kDefaultChunkTokens;
   ExactnessChoice exactness = ExactnessChoice::kAuto;
   WeightsChoice weights = WeightsChoice::kAuto;
-  ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;  // class invariant
+  ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;  // class invariant only
   KvDtypeChoice kv_dtype = KvDtypeChoice::kAuto;          // class invariant
   RequestedKv kv;  // default for requests; empty: the model's default
   // Low-rank adapters: name -> folder in PEFT's format. A request chooses an adapter by name. Class

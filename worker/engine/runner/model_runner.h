@@ -35,7 +35,8 @@ struct StepPart {
   SequenceKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
   std::vector<float>* logits = nullptr;
-  uint32_t wanted = 1;  // > 1 only if the model batches
+  // Number of last tokens whose logits are returned; > 1 only if the model batches.
+  uint32_t wanted = 1;
 };
 
 // A loaded low-rank adapter.
@@ -78,7 +79,7 @@ class ModelRunner {
     uint64_t budget = 0, used = 0;  // budget 0: unlimited
     uint64_t blocks_taken = 0;      // blocks allocated since the start
   };
-  virtual KvBytes kv_bytes() const { return {}; }  // any thread
+  virtual KvBytes kv_bytes() const { return {}; }  // may be called from any thread
   // Returns the maximum bytes of the budget that a sequence still needs to reach `tokens` tokens,
   // in steps of at most a chunk. `kv`: the sequence's current KV, or null if it has none yet.
   virtual uint64_t MissingKvBytes(const SequenceKv* kv, int tokens,
