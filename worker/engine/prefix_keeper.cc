@@ -228,7 +228,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     job.done = [below, done](PublishOutcome outcome) {
       for (const uint32_t boundary : below) {
         if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
-        AddNote(absl::StrCat("boundary ", boundary, " was not computed: use Prefill"), &outcome);
+        AddNote(absl::StrCat("boundary ", boundary, " was not stored: compute it with Prefill"),
+                &outcome);
       }
       done(std::move(outcome));
     };

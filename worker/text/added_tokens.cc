@@ -206,8 +206,8 @@ class PieceAdder {
                      is_normalized ? "not " : "", "normalized, unlike in ", source_, kAdvice);
     }
     if (type == PieceType::kByte) {
-      return absl::UnimplementedError(
-          absl::StrCat(file, ": the added token \"", ShownText(token.text), "\" is a byte piece"));
+      return absl::UnimplementedError(absl::StrCat(
+          file, ": the added token \"", ShownText(token.text), "\" must not be a byte piece"));
     }
     if (token.is_special && type != PieceType::kUnknown) {
       type = PieceType::kControl;

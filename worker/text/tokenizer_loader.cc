@@ -53,8 +53,7 @@ absl::StatusOr<std::string> TemplateOf(const Json& value) {
         return JsonAt(one, {"template"}).get<std::string>();
     }
   }
-  return absl::InvalidArgumentError(
-      "chat_template must be a string or a list that names a default");
+  return absl::InvalidArgumentError("chat_template must be a string or a list with a default");
 }
 
 // Returns the chat templates that transformers' tokenizer or processor may use. A file that cannot

@@ -95,7 +95,8 @@ TEST(Generate, WarmBreakpointNeedsPrefill) {
   ASSERT_TRUE(answer.status.ok());
   EXPECT_EQ(answer.started.cached_tokens(), 200u);
   const std::string& note = answer.published.note();
-  EXPECT_TRUE(absl::StrContains(note, "boundary 32 was not computed: use Prefill")) << note;
+  EXPECT_TRUE(absl::StrContains(note, "boundary 32 was not stored: compute it with Prefill"))
+      << note;
   EXPECT_FALSE(absl::StrContains(note, "boundary 200")) << note;
 }
 

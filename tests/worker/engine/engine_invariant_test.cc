@@ -149,7 +149,7 @@ TEST_P(EngineInvariantTest, NewBreakpointIsStoredAtChunkEnd) {
   EXPECT_THAT(warm->outcome.boundaries, ::testing::IsSupersetOf({64u, 70u}));
   EXPECT_THAT(warm->outcome.boundaries, ::testing::Not(::testing::Contains(67u)));
   EXPECT_THAT(warm->outcome.note,
-              ::testing::HasSubstr("boundary 67 was not computed: use Prefill"));
+              ::testing::HasSubstr("boundary 67 was not stored: compute it with Prefill"));
   EXPECT_EQ(worker.cache()->conflicts(), 0);
 }
 
