@@ -103,7 +103,7 @@ TEST(Search, InvalidSearchNamesItsField) {
   }
   WorkerServer exact({});
   EXPECT_THAT(exact.Generate(Searching(2, 4)).status.error_message(),
-              HasSubstr("beams: a search needs exactness invariant"));
+              HasSubstr("beams: beam search needs exactness invariant"));
 }
 
 }  // namespace

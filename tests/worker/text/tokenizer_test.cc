@@ -533,7 +533,7 @@ TEST_F(TokenizerFolder, DefaultTemplateIsChosen) {
   EXPECT_EQ(Load()->why_no_chats, "");
   Write("tokenizer_config.json", {{"chat_template", nlohmann::json::array({tool})}});
   EXPECT_THAT(Load()->why_no_chats,
-              HasSubstr("tokenizer_config.json (must be a string, or a list"));
+              HasSubstr("tokenizer_config.json (chat_template must be a string"));
 }
 
 // A file that cannot be read may contain any template.
