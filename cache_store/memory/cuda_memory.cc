@@ -12,8 +12,8 @@
 namespace hearth {
 namespace {
 
-// Converts an error. If the context is broken, every later call returns an error too; if a later
-// call succeeds, the error concerned only this call.
+// Converts a CUDA error. Makes another CUDA call: if it fails too, the CUDA context is broken and
+// the device is lost; if it succeeds, the error concerned only the failed call.
 absl::Status Failed(const char* what, cudaError_t error) {
   const std::string text = absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
   cudaGetLastError();
@@ -62,14 +62,14 @@ absl::Status CudaMemory::Allocate() {
   error = cudaMalloc(&data, bytes_);
   if (error != cudaSuccess) return Failed("cudaMalloc", error);
   data_ = static_cast<std::byte*>(data);
-  // A stream other than the default stream, on which libtorch computes.
+  // Use a stream of its own: libtorch computes on the default stream.
   error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return Failed("cudaStreamCreate", error);
   return absl::OkStatus();
 }
 
 absl::Status CudaMemory::StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  // The current device is per thread.
+  // Set the current device, which is a setting of each thread.
   cudaError_t error = cudaSetDevice(index_);
   if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind, stream_);
   return error == cudaSuccess ? absl::OkStatus() : Failed("cudaMemcpyAsync", error);
@@ -142,8 +142,8 @@ absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle) {
   return absl::OkStatus();
 }
 
-// Copies and allocations use each thread's own stream: callers wait neither for each other nor for
-// libtorch's computations.
+// Copies and allocates on the calling thread's own stream, so that callers wait neither for each
+// other nor for libtorch.
 absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> ImportedCudaMemory::Copy(
     absl::Span<const SegmentRange> ranges) {
   const cudaStream_t stream = cudaStreamPerThread;

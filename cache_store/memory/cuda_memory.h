@@ -1,6 +1,5 @@
-// DeviceMemory on the CUDA runtime.
-//
-// In a build without the CUDA toolkit these functions return an error.
+// Implements DeviceMemory and ImportedMemory with the CUDA runtime. In a build without the CUDA
+// toolkit, these functions return an error.
 #ifndef HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 #define HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 
@@ -12,12 +11,12 @@
 
 namespace hearth {
 
-// Allocates `bytes` on CUDA device `index`, in that device's primary context, so that every library
-// of this process can use the addresses. kFailedPrecondition: this build or this machine has no
-// such device; kResourceExhausted: the device has less memory free.
+// Allocates `bytes` on CUDA device `index`, in the primary context of the device, so that every
+// library of this process can use the addresses. kFailedPrecondition: this build has no CUDA, or
+// the machine has no such device. kResourceExhausted: the device has too little free memory.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes);
 
-// Maps memory that another process of this host exported from device `index`.
+// Maps memory that another process of this host exported on device `index`.
 absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
                                                                  const DeviceMemoryHandle& handle);
 

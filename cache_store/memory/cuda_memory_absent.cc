@@ -1,4 +1,4 @@
-// Replaces cuda_memory.cc in a build without the CUDA toolkit.
+// Compiled instead of cuda_memory.cc in a build without the CUDA toolkit.
 #include "cache_store/memory/cuda_memory.h"
 
 namespace hearth {

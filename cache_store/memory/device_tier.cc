@@ -15,7 +15,8 @@ uint64_t RoundUp(uint64_t bytes) {
 
 }  // namespace
 
-// The memory and its free ranges. Lives until the last DeviceRef ends.
+// The device memory and its free ranges. It lives until the tier and the last DeviceRef are
+// destroyed.
 struct DeviceTier::Pool {
   Pool(std::shared_ptr<DeviceMemory> device_memory, bool shared)
       : memory(std::move(device_memory)) {
@@ -33,7 +34,7 @@ struct DeviceTier::Pool {
   }
 
   const std::shared_ptr<DeviceMemory> memory;
-  std::unique_ptr<SegmentFile> segment;  // null: not shared
+  std::unique_ptr<SegmentFile> segment;  // null: the memory is not shared with other processes
   absl::Mutex mu;
   RangeAllocator free ABSL_GUARDED_BY(mu);
 };
@@ -57,8 +58,8 @@ bool DeviceTier::Has(uint64_t object) const {
   return entries_.contains(object);
 }
 
-// Evicts copies without a DeviceRef, least recently used first, until a range of `bytes` is free.
-// Returns false if that is impossible; then nothing was evicted, unless the free memory is
+// Evicts copies that no DeviceRef uses, least recently used first, until a range of `bytes` is
+// free. Returns false if that is impossible; then nothing was evicted, except if the free memory is
 // fragmented.
 bool DeviceTier::MakeRoom(uint64_t bytes) {
   mu_.AssertHeld();
@@ -68,7 +69,8 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
     possible = pool_->free.free_bytes();
   }
   for (const Entry& entry : order_) {
-    // A copy that only the tier holds cannot get another holder: references are made under mu_.
+    // use_count 1: only the tier refers to the copy. No other thread can take a reference now,
+    // because that needs mu_.
     if (entry.copy.use_count() == 1) possible += RoundUp(entry.copy->range.bytes);
   }
   if (possible < bytes) return false;
@@ -139,7 +141,7 @@ absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices
     if (status.ok()) status = pool_->memory->StartCopyIn(at, write.view.bytes);
     at += write.view.bytes.size();
   }
-  // Even after a failure: started copies must end before their range or the host's bytes are
+  // Wait even after an error: started copies must end before their range or the host's bytes are
   // reused.
   const absl::Status ended = pool_->memory->Wait();
   status.Update(ended);
@@ -165,7 +167,7 @@ absl::Status DeviceTier::Verify(const DeviceCopy& copy, absl::Span<const SliceWr
   return absl::OkStatus();
 }
 
-// If the device is lost, forgets all copies.
+// If `status` says that the device is lost, forgets all copies.
 absl::Status DeviceTier::Noted(absl::Status status) {
   if (!absl::IsUnavailable(status)) return status;
   std::list<Entry> gone;

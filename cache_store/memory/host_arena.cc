@@ -24,7 +24,7 @@ absl::Status MemoryError(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("host arena: ", what, ": ", strerror(errno)));
 }
 
-// Returns the error of a start without enough address space: the needed bytes, and the remedy.
+// Returns the error if the address space does not suffice, with the needed bytes and the remedy.
 absl::Status NoRoomFor(const SegmentLayout& layout, const absl::Status& why) {
   rlimit limit{};
   const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -85,8 +85,8 @@ void HostArena::Warn(const std::string& text) const {
   if (options_.warn) options_.warn(text);
 }
 
-// The kernel accepts the request but grants nothing if its settings forbid huge pages; only the
-// settings tell.
+// Asks the kernel for huge pages, and reads the kernel's settings: if they forbid huge pages,
+// madvise succeeds but has no effect.
 void HostArena::RequestHugePages() {
   const bool asked = madvise(data_, layout_.data_bytes, MADV_HUGEPAGE) == 0;
   if (options_.huge_pages != HugePages::kOn) return;
@@ -112,9 +112,9 @@ bool HostArena::Lacks(uint64_t bytes) const {
 
 bool HostArena::ShouldGrow() const { return grows_ || Lacks(options_.ahead_bytes / 2); }
 
-// The growth thread: while less than half of ahead_bytes is free, makes one slab after another
-// resident until all of ahead_bytes is free. It waits for that half because a caller that just took
-// memory is filling it, and clearing pages at the same time would slow the caller.
+// Function of the growth thread. When less than half of ahead_bytes is free, it makes slabs
+// resident until all of ahead_bytes is free. It waits until half is used, because a caller that
+// just took memory is filling it, and clearing pages at the same time would slow the caller.
 void HostArena::Grow() {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || ShouldGrow();
@@ -160,7 +160,7 @@ absl::Status HostArena::MakeResident(uint64_t offset, uint64_t bytes) {
   if (populated == 0) return absl::OkStatus();
   if (errno != EINVAL) return MemoryError("no more memory can be made resident");
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes);
-  // Linux before 5.14: touch the pages.
+  // Linux before 5.14 cannot populate memory by madvise, so touch each page.
   for (uint64_t at = 0; at < bytes; at += kSegmentGranuleBytes) {
     *reinterpret_cast<volatile std::byte*>(begin + at) = std::byte{0};
   }
@@ -186,7 +186,7 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
 
 void HostArena::Free(uint64_t offset, uint64_t bytes) {
   ASAN_POISON_MEMORY_REGION(data_ + offset, bytes);
-  // Change the generation before the range can be allocated again, and so before any write to it.
+  // Change the range's generation before the range can be allocated again and written.
   if (file_ != nullptr) file_->generation(offset).fetch_add(1, std::memory_order_seq_cst);
   absl::MutexLock lock(&mu_);
   free_.Free(offset, bytes);
@@ -201,7 +201,8 @@ std::optional<SegmentRange> HostArena::RangeOf(const void* memory, size_t bytes)
   range.offset = static_cast<uint64_t>(at - data_);
   range.bytes = bytes;
   assert(bytes <= layout_.data_bytes - range.offset);
-  if (range.offset % kSegmentGranuleBytes != 0) return std::nullopt;  // not a whole allocation
+  // the memory is not the beginning of an allocation
+  if (range.offset % kSegmentGranuleBytes != 0) return std::nullopt;
   range.generation = file_->generation(range.offset).load(std::memory_order_acquire);
   return range;
 }

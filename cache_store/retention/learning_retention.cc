@@ -16,10 +16,10 @@
 namespace hearth {
 namespace {
 
-// New observations change the order after at least kLearnRequests requests and kLearnEvery.
+// The learned worth is updated after at least kLearnRequests requests and at least kLearnEvery.
 constexpr uint64_t kLearnRequests = 50;
 constexpr absl::Duration kLearnEvery = absl::Seconds(1);
-// Units age at most this often, and at most this many at once, so that the first request after a
+// Limits of aging units: how often, and how many units at once, so that the first request after a
 // quiet hour does not wait for all units.
 constexpr absl::Duration kAdvanceEvery = absl::Milliseconds(250);
 constexpr int kAdvanceUnits = 2000;
@@ -46,7 +46,8 @@ class LearningRetention final : public Retention {
                         : i < use.shared ? use.shared_class
                                          : use.added_class);
       }
-      // For units that few other requests share, this request is one more turn.
+      // For units that are not shared by many requests, this request is the next turn of the
+      // conversation.
       if (i >= use.hub) unit->turn = use.turn;
     }
     if (remainder != nullptr) {
@@ -175,15 +176,17 @@ class LearningRetention final : public Retention {
     bool held = false;
     bool offered = false;
   };
-  // Computation that a unit saves per byte: 2 * log2.
+  // Computation that a unit saves per byte, as 2 * log2: per byte of the whole unit, and per byte
+  // of its tail.
   struct Density {
     int16_t of_whole = 0, of_tail = 0;
-    int16_t now = 0;  // the value in use
+    int16_t now = 0;  // the value that applies now
   };
-  // There may be millions of units: their size matters.
+  // One eviction unit. There may be millions of units, so their size matters.
   struct Unit {
-    absl::InlinedVector<Member, 1> members;  // one, or a few joined by Facts::with
-    Key parent = 0;                          // valid if has_parent
+    // keys of the unit: one, or a few that Facts::with joined
+    absl::InlinedVector<Member, 1> members;
+    Key parent = 0;  // key of the parent unit; valid if has_parent
     bool has_parent = false;
     bool remainder = false;
     uint8_t age = 0;
@@ -193,20 +196,20 @@ class LearningRetention final : public Retention {
     uint32_t held_members = 0;
     uint32_t held_children = 0;
     uint32_t children_seen = 0;
-    uint32_t turn = 1;  // requests that created and extended its chain
+    uint32_t turn = 1;  // number of requests that created and extended the unit's chain
     Owner owner = 0;
     int weight = 0;
-    uint64_t added_by = 0;  // request that added the unit
+    uint64_t added_by = 0;  // number of the request that added the unit
     uint64_t tick = 0;
-    uint64_t given_up = 0;  // place in given_up_ if no member is held
+    uint64_t given_up = 0;  // key in given_up_ if all members are evicted
     int64_t used_unix_ns = 0;
-    Unit* older = nullptr;  // neighbours in its cell
+    Unit* older = nullptr;  // neighbours in the list of the unit's cell
     Unit* newer = nullptr;
 
     absl::Time used() const { return absl::FromUnixNanos(used_unix_ns); }
     void set_used(absl::Time time) { used_unix_ns = absl::ToUnixNanos(time); }
   };
-  // Hashes the key of the first member; joined_ has the keys of the other members.
+  // Hash of a unit: of its first member's key. joined_ has the keys of the other members.
   struct FirstKeyHash {
     using is_transparent = void;
     size_t operator()(Key key) const { return absl::Hash<Key>()(key); }
@@ -222,17 +225,18 @@ class LearningRetention final : public Retention {
     bool operator()(Key a, const UnitPtr& b) const { return a == KeyOf(b); }
     static Key KeyOf(const UnitPtr& unit) { return unit->members[0].key; }
   };
-  using CellId = VictimOrder::Class;  // density, class, age and weight
+  using CellId = VictimOrder::Class;  // (density, class, age, weight)
   struct Cell {
-    Unit* oldest = nullptr;  // all units of the cell, held or remembered, in order of use
+    Unit* oldest = nullptr;  // list of all units of the cell, held or remembered, by last use
     Unit* newest = nullptr;
   };
-  // How a request classifies the units that it uses.
+  // The classes that a request gives to the units that it uses.
   struct Use {
-    int added_class = 0;         // class of units that only this request extends
-    int shared_class = 0;        // class of units shared with a few requests
-    int hub_class = 0;           // class of units shared by many
-    size_t shared = 0, hub = 0;  // number of units of the path, from the root
+    int added_class = 0;   // class of units that no other request uses
+    int shared_class = 0;  // class of units that few other requests use
+    int hub_class = 0;     // class of units that many requests use
+    // numbers of leading units of the path that others use; that many requests use
+    size_t shared = 0, hub = 0;
     uint32_t turn = 1;
   };
 
@@ -243,7 +247,8 @@ class LearningRetention final : public Retention {
     return joined == joined_.end() ? nullptr : joined->second;
   }
 
-  // Returns the known units of a path, root first, each once; only whole blocks.
+  // Returns the known units of a path, shortest prefix first, each once; sets `*remainder` to the
+  // unit of a partial block, if there is one.
   std::vector<Unit*> KnownOn(absl::Span<const Key> path, Unit** remainder) const {
     std::vector<Unit*> known;
     for (const Key key : path) {
@@ -280,7 +285,8 @@ class LearningRetention final : public Retention {
     return use;
   }
 
-  // Finds or creates the unit of a key, marks the key as held, and removes the unit from its cell.
+  // Finds or creates the unit of the key, marks the key as held, and removes the unit from its
+  // cell.
   Unit* FindOrAdd(Key key, const Facts& facts, bool* is_new) {
     Unit* unit = Find(key);
     Unit* with = facts.with.has_value() ? Find(*facts.with) : nullptr;
@@ -337,7 +343,7 @@ class LearningRetention final : public Retention {
       return;
     }
     const uint32_t fresh = prompt.tokens - std::min(prompt.tokens, parent ? parent->tokens : 0);
-    // Touch() already counted this request as a turn.
+    // `turn` of the parent already counts this request (Touch() has increased it).
     const bool own = parent != nullptr && parent->children_seen < kHubChildren;
     unit->turn = own ? parent->turn : 1;
     unit->added_class = static_cast<int16_t>(
@@ -350,7 +356,7 @@ class LearningRetention final : public Retention {
     units_.erase(units_.find(unit->members[0].key));
   }
 
-  // Ends a unit's life and starts the next: called on a use.
+  // Call when a unit is used: starts a new life of the unit, at age 0 and in the given class.
   void StartLife(Unit* unit, int unit_class) {
     RemoveFromCell(unit);
     unit->unit_class = static_cast<int16_t>(unit_class);
@@ -361,15 +367,16 @@ class LearningRetention final : public Retention {
     AddToCell(unit);
   }
 
-  // Returns the worth in steps of a quarter of log2. Smaller differences are noise; then the last
-  // use decides.
+  // Returns the worth of a unit in the cell, rounded down to quarters of log2. Smaller differences
+  // are noise: the last use then decides.
   int WorthOf(const CellId& id) const {
     const auto& [density, unit_class, age, weight] = id;
     const double worth = std::max(1e-30, model_.Worth(unit_class, age) * std::exp2(density / 2.0));
     return static_cast<int>(std::floor(kDoubleWorth * std::log2(worth)));
   }
 
-  // `as_oldest`: insert before all other units of the cell.
+  // Adds the unit to its cell as the most recently used one; with `as_oldest`, as the least
+  // recently used one.
   void AddToCell(Unit* unit, bool as_oldest = false) {
     Density& density = unit->density;
     density.now = IsPassedClass(unit->unit_class) ? density.of_tail : density.of_whole;
@@ -416,12 +423,13 @@ class LearningRetention final : public Retention {
     }
   }
 
-  // Updates the ages of units, oldest first, so that each cell stays in order of use.
+  // Moves units to the cells of their current age, oldest units first, so that each cell stays in
+  // the order of last use.
   void Advance() {
     if (now_ - advanced_ < kAdvanceEvery) return;
     int left = kAdvanceUnits;
     for (auto cell = cells_.end(); cell != cells_.begin();) {
-      --cell;  // cells inserted meanwhile come after this one
+      --cell;  // cells that this loop inserts come after this one
       const int age = std::get<2>(cell->first);
       if (age + 1 >= ReturnModel::kAges) continue;
       const absl::Duration end = ReturnModel::AgeBegin(age + 1);
@@ -464,16 +472,17 @@ class LearningRetention final : public Retention {
   const Depend depend_;
   ReturnModel model_;
   absl::flat_hash_set<std::unique_ptr<Unit>, FirstKeyHash, SameFirstKey>
-      units_;  // held or remembered units
+      units_;  // all units, held or remembered
   absl::flat_hash_map<Key, Unit*> joined_;
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
   VictimOrder offered_;
-  std::map<uint64_t, Unit*> given_up_;  // remembered units, in order of eviction
+  std::map<uint64_t, Unit*> given_up_;  // remembered (evicted) units, in order of eviction
   uint64_t next_given_up_ = 0;
-  uint64_t tick_ = uint64_t{1} << 32;  // ticks of adopted units count down from here
+  // number of the last request; adopted units get descending numbers below 2^32
+  uint64_t tick_ = uint64_t{1} << 32;
   uint64_t oldest_tick_ = uint64_t{1} << 32;
-  uint64_t touches_ = 0;  // requests since the last Learn()
+  uint64_t touches_ = 0;  // number of requests since the last Learn()
   absl::Time now_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
   absl::Time learnt_ = absl::InfinitePast();

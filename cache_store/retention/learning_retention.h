@@ -1,10 +1,11 @@
-// LearningRetention: evicts first the unit that is expected to save the least computation per byte
-// and second.
+// LearningRetention: the default eviction policy. It evicts first the unit that is expected to save
+// the least computation per byte and second.
 //
-// The probability of a return is learned (return_model.h) per class of units: the number of
-// requests that extended the chain, the number of branches at the unit, the length of the prompt,
-// and how much of it was new. Units of one class and age are in one cell, least recently used
-// first, so a victim is the first unit of the cell with the lowest worth.
+// The policy learns how likely units of a class are to be used again (return_model.h). The class
+// depends on the number of requests that extended the unit's chain, the number of branches at the
+// unit, the length of the prompt, and the new part of the prompt. Units of equal class and age are
+// in one cell, ordered by last use. The next victim is the least recently used unit of the cell
+// with the lowest worth.
 //
 // Private to cache_store: callers use MakeRetention().
 #ifndef HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_

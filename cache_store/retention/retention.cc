@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// Evicts the least recently used unit; of units used by one request the longest, so that children
-// go before parents. Does not remember evicted units.
+// The LRU policy: evicts the least recently used unit. Among units that one request used, it evicts
+// the longest first, so that children go before their parents. It does not remember evicted units.
 class LruRetention final : public Retention {
  public:
   void Touch(absl::Span<const Key> path, uint32_t, absl::Time) override {
@@ -63,7 +63,7 @@ class LruRetention final : public Retention {
   void Offer(Key key, const Unit& unit, bool offered) {
     const VictimOrder::Place place{unit.tick, ~unit.tokens, key};
     if (offered) {
-      // All units have one class: only last use and weight distinguish them.
+      // All units have the same class, so only last use and weight distinguish them.
       offered_.Add(unit.owner, {0, 0, 0, unit.weight}, place,
                    [](const VictimOrder::Class&) { return 0; });
     } else {
@@ -81,7 +81,8 @@ class LruRetention final : public Retention {
     if (unit->offered) Offer(key, *unit, true);
   }
 
-  uint64_t tick_ = uint64_t{1} << 32;  // ticks of adopted units count down from here
+  // number of the last request; adopted units get descending numbers below 2^32
+  uint64_t tick_ = uint64_t{1} << 32;
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   absl::flat_hash_map<Key, Unit> units_;
   VictimOrder offered_;

@@ -1,27 +1,26 @@
-// Retention: decides which unit a cache evicts next. Pure bookkeeping, so that the simulator
-// (simulate.h) and the store run the same code.
+// Retention: the eviction policy: decides which unit a cache evicts next. Bookkeeping only, so that
+// the store and the simulator (simulate.h) run the same code.
 //
-// A unit is kept or evicted as a whole: a block of a dense cache, or a restore point. Units form
-// chains: a unit's parent is the longest other unit that is a prefix of it.
+// A unit is cached or evicted as a whole: it is a restore point or, in the simulator, a block of
+// tokens. Units form chains: the parent of a unit is the longest other unit that is a prefix of it.
 //
-// A cache uses it as follows, under the cache's own lock:
-//  1. A request arrives: Touch() with the keys of all boundaries of its prompt that may be units,
-//     root first, held or not. Evicted keys are remembered for a while; the policy learns from
-//     their return.
-//  2. The request's new units are inserted, parents first.
-//  3. Room is needed: Visit() offers units, least valuable first. The cache takes the first unit
-//     that it may evict (not pinned, not in use) and calls Erase(). A new unit may be offered at
-//     once: a cache that inserts first and then makes room thereby has admission control; a cache
-//     that makes room first has none, which is also safe.
+// A cache calls the policy as follows, under the cache's own lock:
+//  1. When a request arrives: Touch() with the keys of all prefixes of its prompt that may be
+//     units, shortest first, cached or not. Evicted keys are remembered for a while, and the policy
+//     learns from their return.
+//  2. The cache inserts the request's new units, parents first.
+//  3. When the cache needs space: Visit() offers units, least valuable first. The cache takes the
+//     first unit that it may evict (not pinned, not in use) and calls Erase(). A new unit may be
+//     offered at once.
 //
-// Thread safety: none. Ownership: holds only keys and numbers. The caller passes the time; a time
-// that goes backwards counts as unchanged. Deterministic: equal calls give an equal order.
+// Thread safety: none. Stores only keys and numbers. The caller passes the time; a time before the
+// last one counts as equal to it. Deterministic: equal calls give an equal order.
 //
 // Invariants:
-//  1. Depend::kOnParent: no unit is offered while a child is held (the default policy).
+//  1. Depend::kOnParent: the default policy offers no unit while a child of the unit is held.
 //  2. Memory: at most kUnitCostBytes for each held unit and for each of the kRememberedMax
 //     remembered units.
-//  3. Visit, Insert and Erase cost O(log n); Touch costs O(log n) for each known key of its path.
+//  3. Visit, Insert and Erase cost O(log n). Touch costs O(log n) for each known key of its path.
 #ifndef HEARTH_CACHE_STORE_RETENTION_RETENTION_H_
 #define HEARTH_CACHE_STORE_RETENTION_RETENTION_H_
 
@@ -42,77 +41,77 @@ enum class RetentionPolicy { kDefault, kLru };
 class Retention {
  public:
   using Key = absl::uint128;
-  // The owner of a unit, for eviction limits: a tenant. 0: no owner.
+  // Number of a unit's owner (a tenant), for limits per tenant. 0: no owner.
   using Owner = uint32_t;
-  // RAM of a unit: 176 bytes, two table slots, and its place in the eviction order.
+  // RAM of a unit: 176 bytes, two slots of hash tables, and a node in the eviction order.
   static constexpr uint64_t kUnitCostBytes = 256;
-  // Evicted units whose return would still be noticed: 16 MiB.
+  // Limit of evicted units that the policy remembers to notice their return: 16 MiB.
   static constexpr size_t kRememberedMax = 65'536;
 
-  // Value of a unit without its parent.
+  // The value of a unit after its parent was evicted.
   enum class Depend {
-    kOnParent,  // none: a block of a dense cache
-    kNothing,   // unchanged: a restore point, because its objects are reference counted
+    kOnParent,  // no value: a block of tokens, which needs the blocks before it
+    kNothing,   // unchanged value: a restore point, whose objects have reference counts
   };
 
-  // The request that added a unit. `number` distinguishes requests; 0: none.
+  // The request that adds a unit. `number` distinguishes requests; 0: none.
   struct Prompt {
     uint64_t number = 0;
     uint32_t tokens = 0;
     absl::Time now;
   };
   struct Facts {
-    uint32_t tokens = 0;       // boundary at the unit's end
-    uint32_t gain_tokens = 0;  // tokens that a request need not compute
-    int cost_steps = 0;        // 2 * log2 of the cost per token, up to a constant
-    uint64_t bytes = 0;        // bytes held for the unit
-    uint64_t tail_bytes =
-        0;  // part of `bytes` that is held for the unit alone while a child is held
-    bool remainder = false;  // shorter than a block: only the same prompt uses it
+    uint32_t tokens = 0;       // token position at the unit's end
+    uint32_t gain_tokens = 0;  // number of tokens that a hit need not compute
+    int cost_steps = 0;        // 2 * log2 of the cost per token, plus a constant
+    uint64_t bytes = 0;        // bytes of the unit
+    uint64_t tail_bytes = 0;   // part of `bytes` that an eviction would free while a child is held
+    bool remainder = false;    // shorter than a block, so that only the same prompt can use it
     Owner owner = 0;
     std::optional<Key> parent;
-    // A held unit that this key joins: both are used, aged and evicted together (a prompt's end and
-    // the boundary before it). The other facts then describe both.
+    // Key of a held unit that this key joins: both keys are then one unit, used and evicted
+    // together (a prompt's end and the chunk boundary before it). The other facts describe this
+    // unit.
     std::optional<Key> with;
   };
 
   virtual ~Retention() = default;
 
   virtual void Touch(absl::Span<const Key> path, uint32_t prompt_tokens, absl::Time now) = 0;
-  // The units were written again: they count as just used, but the policy learns nothing.
+  // Call if the units were published again: they count as just used, but the policy learns nothing.
   virtual void Renew(absl::Span<const Key> path, absl::Time now) = 0;
-  // Adds a unit, which is offered from now on. REQUIRES: the key is not held.
+  // Adds a unit, which Visit() offers from now on. REQUIRES: the key is not held.
   virtual void Insert(Key key, const Facts& facts, const Prompt& prompt) = 0;
-  // Adds a unit from before a restart. `has_child`: a longer unit was adopted before. REQUIRES:
-  // `used` is earlier than the last use of every held unit.
+  // Adds a unit that existed before a restart. `has_child`: a longer unit of its chain was adopted
+  // before. REQUIRES: `used` is earlier than the last use of all held units.
   virtual void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used,
                      absl::Time now) = 0;
-  // REQUIRES: the key is held.
+  // Sets whether Visit() offers the unit. REQUIRES: the key is held.
   virtual void SetEvictable(Key key, bool offered) = 0;
-  // Sets the weight (initially 0) that is added to the unit's worth among its owner's units. The
-  // order of owners depends on worth alone. REQUIRES: the key is held.
+  // Sets the weight (initially 0), which is added to the unit's worth in the order of its owner's
+  // units. The order of owners ignores weights. REQUIRES: the key is held.
   virtual void SetWeight(Key key, int weight) = 0;
-  // Removes a key. `remember` true: it was evicted for room and may return; false: it was dropped
-  // and is forgotten. REQUIRES: the key is held.
+  // Removes a key. `remember`: true if the unit was evicted and may return; false if it was
+  // dropped. REQUIRES: the key is held.
   virtual void Erase(Key key, bool remember) = 0;
-  static constexpr int kDoubleWorth = 4;      // weight that corresponds to doubling the worth
-  static constexpr int kMaxWeight = 1 << 20;  // larger than every worth
-  // Answer to an offered unit.
+  static constexpr int kDoubleWorth = 4;      // weight that has the effect of doubling the worth
+  static constexpr int kMaxWeight = 1 << 20;  // weight larger than every worth
+  // Answer to an offered unit: take it, offer the next unit, or offer the next owner's units.
   enum class Answer { kTake, kNext, kNextOwner };
-  // Offers the held units, least valuable first, until one is taken: first all units of one owner,
-  // then all of the next; owners are ordered by their least valuable unit. `take` must not change
-  // the retention.
+  // Offers the evictable units, least valuable first, until `take` takes one: all units of one
+  // owner, then all units of the next owner. Owners are ordered by their least valuable unit.
+  // `take` must not change the policy.
   virtual void Visit(absl::FunctionRef<Answer(Key)> take) = 0;
-  // Like Visit, for one owner.
+  // Offers the evictable units of one owner, least valuable first, until `take` takes one.
   virtual void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Contains(Key key) const = 0;
-  virtual size_t held() const = 0;        // held keys
-  virtual size_t remembered() const = 0;  // remembered units
+  virtual size_t held() const = 0;        // number of held keys
+  virtual size_t remembered() const = 0;  // number of remembered (evicted) units
 };
 
-// kLru: evicts the least recently used unit; of units used by one request, the longest first.
-// kDefault: evicts the unit with the lowest expected saving of computation per byte and second,
-// learned from the past (learning_retention.h).
+// Creates a policy. kLru: evicts the least recently used unit; of units that one request used, the
+// longest first. kDefault: evicts the unit that is expected to save the least computation per byte
+// and second (learning_retention.h).
 std::unique_ptr<Retention> MakeRetention(RetentionPolicy policy, Retention::Depend depend);
 
 }  // namespace hearth

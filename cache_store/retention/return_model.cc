@@ -6,25 +6,26 @@
 namespace hearth {
 namespace {
 
-// Evidence, in tokens, at which a class's own factor and its coarser class's factor weigh the same:
-// about a dozen requests of 12k tokens. At a single age, the class's own record needs thirty times
-// that.
+// Amount of evidence, in tokens, with which a value learned for a class counts as much as the value
+// of the next coarser class. kFactorTokens: for a factor over all ages, about a dozen requests of
+// 12k tokens. kAgeTokens: for one age, thirty times as much.
 constexpr double kFactorTokens = 150e3;
 constexpr double kAgeTokens = 5e6;
 constexpr double kBaseTokens = 2.5e3;
-// Prior: 2 % in the first second, then decreasing with each bucket.
+// Assumed probability of a use without any evidence: 2 % in the first bucket (one second),
+// decreasing by a factor in each further bucket.
 constexpr double kFirstChance = 0.02, kChanceDecay = 0.8;
 constexpr double kChanceMax = 0.98;
-// Counts lose 1 % of their weight with each Learn(), because habits change.
+// Factor of older counts with each Learn(), because users' habits change.
 constexpr double kMemory = 0.99;
 
-constexpr uint32_t kLengthTokens = 512;  // unit of prompt lengths
+constexpr uint32_t kLengthTokens = 512;  // prompt lengths are counted in this many tokens
 constexpr uint32_t kTurnMax = 4;
-// Kinds, the first part of a class.
-constexpr int kAddedKinds = 0;    // 4 turns x (first, second, later child)
-constexpr int kSharedKinds = 12;  // 4 turns
-constexpr int kHubKinds = 16;     // log2 of the children: 7
-constexpr int kPassedKinds = 23;  // by children: 1, 2, 3 to 5, more
+// First number of each kind. The kind is the first part of a class.
+constexpr int kAddedKinds = 0;    // 12 kinds: turn 1 to 4 x (first, second, later child)
+constexpr int kSharedKinds = 12;  // 4 kinds: turn 1 to 4
+constexpr int kHubKinds = 16;     // 7 kinds: log2 of the number of children
+constexpr int kPassedKinds = 23;  // 4 kinds: 1, 2, 3 to 5, or more children
 constexpr int kRemainderKind = 27;
 static_assert(kRemainderKind < ReturnModel::kKinds);
 
@@ -75,7 +76,7 @@ int ReturnModel::AgeOf(absl::Duration since_use) {
   const double seconds = absl::ToDoubleSeconds(since_use);
   if (seconds < 1) return 0;
   int age = std::min(kAges - 1, 1 + static_cast<int>(2 * std::log2(seconds)));
-  // Correct the rounding of log2: the bucket edges decide.
+  // Correct rounding errors of log2, so that the age agrees with the edges of the buckets.
   while (age + 1 < kAges && AgeBegin(age + 1) <= since_use) ++age;
   while (AgeBegin(age) > since_use) --age;
   return age;
@@ -159,11 +160,11 @@ void ReturnModel::LearnClass(int unit_class) {
     chance[age] = std::min(own, kChanceMax);
   }
   for (int age = 0; age < kAges; ++age) {
-    // Consider keeping the unit until the end of bucket `end` or until its use. The best horizon
+    // Consider keeping the unit until the end of bucket `end`, or until it is used. The best `end`
     // counts, so that a unit is not evicted while its return is still likely.
     double best = 0, alive = 1, uses = 0, kept_seconds = 0;
     for (int end = age; end < kAges - 1; ++end) {
-      // On average somewhat more than half of its current bucket is still ahead of a unit.
+      // A unit has on average somewhat more than half of its current bucket left.
       const double seconds = seconds_[end] * (end == age ? 0.7 : 1.0);
       uses += alive * chance[end];
       kept_seconds += alive * (1 - chance[end] / 2) * seconds;

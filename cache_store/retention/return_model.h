@@ -1,12 +1,13 @@
-// ReturnModel: learns from the past how likely units of a class are to be used again.
+// ReturnModel: learns how likely units of a class are to be used again, depending on their age
+// (time since the last use).
 //
-// Each life of a unit, from one use to the next, passes through age buckets. Enter and Return
-// count, in tokens, how much reached an age and how much was used at that age, so a unit that never
-// returns is evidence from the start. A class with little evidence is blended with coarser classes:
-// the probability over all units at that age, times factors for the kind, for kind and fresh
-// tokens, and for kind, fresh tokens and length.
+// A unit's life, from one use to the next, passes through age buckets. Enter() and Return() count,
+// in tokens, what reached an age and what was used at this age, so that units that are never used
+// again count from the start. If there is little evidence for a class, it is blended with coarser
+// classes: with the probability over all units of this age, times factors for the kind, for kind
+// and new tokens, and for kind, new tokens and length.
 //
-// Thread safety: none. Holds numbers only, of fixed size (2 MiB).
+// Thread safety: none. Stores only numbers, in 2 MiB.
 #ifndef HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
 #define HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
 
@@ -20,8 +21,8 @@ namespace hearth {
 
 class ReturnModel {
  public:
-  // Bucket 0 is below one second; each further bucket is sqrt(2) longer; the last begins after 6
-  // days.
+  // Number of age buckets. Bucket 0 is below one second; each further bucket is longer by sqrt(2);
+  // the last begins after 6 days.
   static constexpr int kAges = 40;
   static constexpr int kKinds = 32, kFresh = 7, kLengths = 8;
   static constexpr int kClasses = kKinds * kFresh * kLengths;
@@ -31,17 +32,18 @@ class ReturnModel {
   static int ClassOf(int kind, int fresh, int length) {
     return (kind * kFresh + fresh) * kLengths + length;
   }
-  // Returns the lower edge of a bucket.
+  // Returns the age at which a bucket begins.
   static absl::Duration AgeBegin(int age);
   static int AgeOf(absl::Duration since_use);
 
-  // Enter: `tokens` of a class reached this age. Return: `tokens` were used at this age.
+  // Enter: counts `tokens` of units of a class that reached this age. Return: counts `tokens` of
+  // units that were used at this age.
   void Enter(int unit_class, int age, double tokens);
   void Return(int unit_class, int age, double tokens);
-  // Updates Worth() from the new counts and lets older counts fade. Takes about 2 us for each class
-  // seen, so call it occasionally.
+  // Computes Worth() from the counts, and reduces the weight of older counts. Takes about 2 us for
+  // each class with counts, so do not call it for each request.
   void Learn();
-  // Expected uses per second of keeping a unit, over the best horizon.
+  // Returns the expected number of uses per second if the unit is kept for the best length of time.
   double Worth(int unit_class, int age) const { return worth_[unit_class][age]; }
 
  private:
@@ -54,33 +56,35 @@ class ReturnModel {
   void SumEvidence();
   void LearnClass(int unit_class);
 
-  std::vector<bool> seen_;                        // by class
-  std::vector<Ages> entered_, returned_, worth_;  // by class
+  std::vector<bool> seen_;                        // for each class: whether it has counts
+  std::vector<Ages> entered_, returned_, worth_;  // for each class and age
   std::vector<Evidence> of_kind_, of_fresh_, of_class_;
-  Ages base_;     // probability of a use at each age, over all classes
-  Ages seconds_;  // width of each bucket
+  Ages base_;     // probability of a use at each age, for all classes together
+  Ages seconds_;  // length of each bucket in seconds
 };
 
-// Classes of units: properties that are known when a unit is used and that help to predict its next
-// use.
+// Classes of units. A class stands for properties that are known when a unit is used, and that help
+// to predict its next use.
 
-// A boundary with at least this many children says nothing about one conversation: turns are
-// counted from here.
+// A unit with at least this many children is a hub: many conversations share it, so turns of a
+// conversation are counted from here.
 inline constexpr uint32_t kHubChildren = 6;
 
-// Class of units that a request adds: the turn of its conversation, the number of branches where
-// the chain continues, how much of the prompt is new, and the prompt's length.
+// Returns the class of the units that a request adds. `turn`: turn of the conversation. `children`:
+// number of branches where the chain continues. `fresh_tokens`: number of new tokens of the prompt.
 int AddedClass(uint32_t turn, uint32_t children, uint32_t fresh_tokens, uint32_t prompt_tokens);
-// Classes of units that a request uses: shared with few other requests; with many.
+// Return the class of units that a request uses and shares with few (SharedClass) or many
+// (HubClass) other requests.
 int SharedClass(uint32_t turn, uint32_t prompt_tokens);
 int HubClass(uint32_t children);
-// Class of units that a request passed: only prompts that branch off there use them.
+// Returns the class of units that a request passed because it used a longer unit: only prompts that
+// branch off there will use them.
 int PassedClass(uint32_t children, bool by_same_request);
 bool IsPassedClass(int unit_class);
-// Class of a part of a block.
+// Returns the class of a partial block.
 int RemainderClass();
 
-// Returns 2 * log2 of the tokens per byte.
+// Returns 2 * log2(gain_tokens / bytes).
 int DensityOf(uint32_t gain_tokens, uint64_t bytes);
 
 }  // namespace hearth

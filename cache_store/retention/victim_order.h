@@ -1,11 +1,12 @@
-// VictimOrder: the order of eviction, kept per owner, so that an owner over its limit loses its own
-// units, and a guaranteed owner is skipped without looking at its units.
+// VictimOrder: the order of eviction, separate for each owner, so that an owner over its limit
+// loses its own units, and the units of an owner with guaranteed bytes are skipped without
+// examining them.
 //
-// Units of one class have one worth and are ordered by last use, least recently used first. The
-// class of the lowest worth comes first; of equal worth, the class with the least recently used
-// unit. Within an owner each class's weight is added to its worth; among owners weights do not
-// count. Private to cache_store: used by the policies of retention.h. Thread safety: none.
-// Invariant: Add and Remove cost O(log n); the cost of the first offer does not depend on the
+// All units of a class have the same worth, and are ordered by last use, least recently used first.
+// The class with the lowest worth comes first; among equal worth, the class with the least recently
+// used unit. Within an owner, the weight of a class is added to its worth; the order of owners
+// ignores weights. Private to cache_store: used by the policies of retention.h. Thread safety:
+// none. Invariant: Add and Remove cost O(log n); the cost of the first offer does not depend on the
 // number of units.
 #ifndef HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
 #define HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
@@ -27,19 +28,21 @@ class VictimOrder {
   using Key = Retention::Key;
   using Owner = Retention::Owner;
   using Answer = Retention::Answer;
-  using Class = std::tuple<int, int, int, int>;  // the last element is the weight
+  using Class = std::tuple<int, int, int, int>;  // (density, class, age, weight)
   using WorthOf = absl::FunctionRef<int(const Class&)>;
-  using Place = std::tuple<uint64_t, uint32_t, Key>;  // tick, ~tokens (longest first), key
+  // (tick of the last use, ~tokens (longest first), key)
+  using Place = std::tuple<uint64_t, uint32_t, Key>;
 
   using Places = absl::btree_set<Place>;
 
-  // Adds a unit. Calls `worth` if no unit of the class is here.
+  // Adds a unit. Calls `worth` for the worth of the class if the class is new.
   void Add(Owner owner, const Class& of, const Place& place, WorthOf worth);
-  // Removes a unit. REQUIRES: the arguments of its Add().
+  // Removes a unit. REQUIRES: the same arguments as in its Add().
   void Remove(Owner owner, const Class& of, const Place& place);
-  // Computes the worth of every class again.
+  // Calls `worth` again for every class.
   void Weigh(WorthOf worth);
-  // Offers all units, one owner after another, ordered by each owner's first victim.
+  // Offers all units to `take`: all units of one owner, then of the next. Owners are ordered by
+  // their first units.
   void Visit(absl::FunctionRef<Answer(Key)> take) const;
   void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) const;
 
@@ -49,10 +52,10 @@ class VictimOrder {
     Places places;
   };
   struct Owned {
-    absl::flat_hash_map<Class, Members> classes;  // no empty class
+    absl::flat_hash_map<Class, Members> classes;  // classes that have units
     using Order = std::set<std::tuple<int, uint64_t, Class>>;
-    Order order;     // order of eviction within the owner
-    Order by_worth;  // without weights: gives the owner's place among owners
+    Order order;     // eviction order of the owner's classes
+    Order by_worth;  // the same without weights, for the order of owners
     void Enter(const Class& of, const Members& members);
     void Leave(const Class& of, const Members& members);
   };
@@ -62,7 +65,7 @@ class VictimOrder {
   void Change(Owner owner, const Class& of, WorthOf worth, absl::FunctionRef<void(Places*)> change);
   static Answer VisitOne(const Owned& owned, absl::FunctionRef<Answer(Key)> take);
 
-  absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // no empty owner
+  absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // owners that have units
   std::set<Head> heads_;
 };
 
