@@ -1,14 +1,14 @@
-// SharedEngine: the key-value engine that the stores of a fleet share, for example a Redis Cluster.
+// SharedEngine: the key-value engine that several stores share, for example a Redis Cluster.
 //
-// Its values are not trusted: any value may vanish, or be replaced by another client, at any time.
-// Each call takes one round trip to each shard that holds any of its keys, to all shards in
-// parallel, and returns one result per key, in the order of the keys. If a shard does not answer in
-// time, only the keys of this shard fail.
+// Its values are not trusted: at any time, a value may vanish or be replaced by another client. A
+// call takes one round trip to each shard that has any of its keys, to all shards in parallel. It
+// returns one result for each key, in the order of the keys. If a shard does not answer in time,
+// only its own keys fail.
 //
-// Thread safety: all methods from any thread. Ownership: values are copied in and out. Errors, per
+// Thread safety: all methods from any thread. Ownership: values are copied in and out. Errors of a
 // key: kUnavailable: its shard cannot be reached; kDeadlineExceeded; kNotFound (Get);
-// kResourceExhausted: the engine has no memory for it; kPermissionDenied: the engine's user lacks
-// the permission.
+// kResourceExhausted: the engine has no memory for the value; kPermissionDenied: the engine's user
+// lacks a right.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 
@@ -27,20 +27,20 @@ namespace hearth {
 
 struct SharedValue {
   std::string key;
-  std::string value;                              // not empty
-  absl::Duration ttl = absl::InfiniteDuration();  // whole milliseconds, >= 1 ms
+  std::string value;                              // must not be empty
+  absl::Duration ttl = absl::InfiniteDuration();  // must be whole milliseconds, at least 1
   bool only_if_absent = false;
 };
 
 struct SharedExpiry {
   std::string key;
-  absl::Duration ttl;  // below 100 years
+  absl::Duration ttl;  // must be below 100 years
 };
 
 struct SharedEngineStats {
-  uint32_t shards = 0;     // known primaries
-  uint32_t reachable = 0;  // primaries with an open connection
-  uint32_t nodes = 0;      // connections, open or being opened
+  uint32_t shards = 0;     // number of known primaries
+  uint32_t reachable = 0;  // number of primaries with an open connection
+  uint32_t nodes = 0;      // number of connections that are open or being opened
   uint64_t round_trips = 0, redirections = 0, reconnects = 0, failed = 0;
   uint64_t sent_bytes = 0;
 };
@@ -54,24 +54,27 @@ class SharedEngine {
 
   virtual std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                                    absl::Time deadline) = 0;
-  // `max_bytes`: limit of one value. kDataLoss: the value is longer, or has another Redis type.
+  // Reads values. `max_bytes`: limit of each value. kDataLoss: the value is longer, or has another
+  // Redis type.
   Values Get(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) {
     return GetLater(std::move(keys), max_bytes, deadline)();
   }
-  // Starts a Get and returns a function that waits for the values. Call the function at most once,
-  // while the engine exists.
+  // Starts a Get, and returns a function that waits for the values. Call this function at most
+  // once, and only while the engine exists.
   virtual Later GetLater(std::vector<std::string> keys, uint64_t max_bytes,
                          absl::Time deadline) = 0;
-  // Returns whether each value was written; false: only_if_absent, and the key exists.
+  // Writes values. Returns for each value whether it was written; false: `only_if_absent` is set
+  // and the key exists.
   virtual std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                                 absl::Time deadline) = 0;
-  // Extends the expiry of each key; never shortens it. A key that no longer exists stays absent.
+  // Extends the expiry of each key; never shortens it. Does nothing for a key that does not exist.
   virtual std::vector<absl::Status> ExtendExpiry(absl::Span<const SharedExpiry> expiries,
                                                  absl::Time deadline) = 0;
-  // Takes effect after all earlier Set calls of this engine, even if their callers no longer wait.
+  // Erases keys. An erase takes effect after all earlier Set calls of this engine, even of callers
+  // that have given up.
   virtual std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                           absl::Time deadline) = 0;
-  // Gives a value of Get back, so that its memory is reused.
+  // Takes back a value that Get returned, so that its memory is reused.
   virtual void Recycle(std::string /*value*/) {}
   virtual SharedEngineStats Stats() const = 0;
 };

@@ -13,25 +13,25 @@ namespace {
 constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1"
 constexpr size_t kFixedBytes = 7 * sizeof(uint32_t) + 2 * sizeof(uint64_t);
 
-// Bytes that an engine allocates in addition to a value's own bytes, in the same allocation.
+// Bytes that Redis allocates in addition to a value's own bytes, in the same allocation.
 constexpr uint64_t kAllocatedBytes = 64;
 static_assert(SharedSpace::kMaxValueBytes + kAllocatedBytes == uint64_t{1} << 20);
-// A rest of at most this size is not cut further. Part 0 has room for the head: the limits on
-// chunks and layers keep the head below 17 KiB.
+// If at most this many bytes remain, they become one part. The first part must have space for the
+// head, which is below 17 KiB, because the numbers of chunks and layers are limited.
 constexpr uint64_t kWholeBytes = 32 << 10;
-// At most 1 / kUnusedShare of an object's memory may stay unused.
+// At most 1/kUnusedShare of the memory that Redis allocates for an object may be unused.
 constexpr uint64_t kUnusedShare = 128;
 
-// Returns jemalloc's largest size class up to `bytes`. It has four size classes from each power of
-// two to the next. REQUIRES: bytes >= kWholeBytes.
+// Returns the largest allocation size of jemalloc (Redis's allocator) that is at most `bytes`.
+// There are four sizes from each power of two to the next. REQUIRES: bytes >= kWholeBytes.
 uint64_t SizeClassUpTo(uint64_t bytes) {
   uint64_t power = kWholeBytes;
   while (2 * power <= bytes) power *= 2;
   return bytes / (power / 4) * (power / 4);
 }
 
-// Returns the size of the next part's text if `left` bytes of an object of `whole` bytes remain:
-// all of them, or as many as fill a size class.
+// Returns the size of the next part, if `left` bytes of an object of `whole` bytes remain: all of
+// them, or as many as fill one allocation size.
 uint64_t CutOf(uint64_t left, uint64_t whole) {
   constexpr uint64_t kOverheadBytes = SharedSpace::kSealBytes + kAllocatedBytes;
   const uint64_t allocated = left + kOverheadBytes;
@@ -112,7 +112,8 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   facts.expires_unix_s = reader.U64("expires");
   reader.Bytes((token_ids.size() + cut_offsets.size()) * sizeof(uint32_t), "tokens");
   facts.slice_digests = reader.U64Array(slices, "digests");
-  // Names are hashes of the shape; the comparison also detects hash collisions.
+  // A value's name is a hash of the prompt and shape; this comparison also notices a hash
+  // collision.
   if (text.substr(0, head_bytes()) == Head(facts)) return facts;
   return absl::DataLossError("the header in the shared tier belongs to another object");
 }

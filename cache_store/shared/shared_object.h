@@ -32,62 +32,64 @@
 
 namespace hearth {
 
-// Fields of the head that a reader cannot derive.
+// Fields of the head that a reader cannot compute from the prompt.
 struct SharedFacts {
-  std::vector<uint64_t> slice_digests;  // ascending by layer
-  uint64_t expires_unix_s = 0;          // 0: none
+  std::vector<uint64_t> slice_digests;  // digest of each slice, in ascending order of layers
+  uint64_t expires_unix_s = 0;          // Unix seconds of the expiry; 0: no expiry
 };
 
 struct SharedShape {
   ObjectId id;
-  std::vector<uint32_t> token_ids;  // of the segment
+  std::vector<uint32_t> token_ids;  // token ids of the segment
   std::vector<uint32_t> cut_offsets;
   uint32_t slices = 0;
   uint64_t slice_bytes = 0;
 
   uint64_t object_bytes() const { return slices * slice_bytes; }
   size_t head_bytes() const;
-  uint64_t text_bytes() const { return head_bytes() + object_bytes(); }  // of all parts
-  // Below 2^25: the limits of a layout allow slices of 32 GiB, and every store's staging memory
-  // already refuses much smaller slices.
+  // bytes of the head and of all slices
+  uint64_t text_bytes() const { return head_bytes() + object_bytes(); }
+  // Returns the number of parts, below 2^25: a layout allows slices of 32 GiB, but each store's
+  // limit of received bytes refuses much smaller slices.
   uint32_t parts() const;
 
-  // Returns the size of a part's text.
+  // Returns the number of bytes of a part.
   uint64_t TextBytes(uint32_t part) const {
     const Range range = RangeOf(part);
     return (part == 0 ? head_bytes() : 0) + range.end - range.begin;
   }
-  // Returns the text of a part, unsealed. REQUIRES: part < parts(); each view has slice_bytes.
+  // Returns the bytes of a part before sealing (encryption). REQUIRES: part < parts(); each view
+  // has slice_bytes.
   std::string TextOf(uint32_t part, const SharedFacts& facts,
                      absl::Span<const SliceView> views) const;
-  // Parses the head in the text of part 0.
+  // Parses the head at the beginning of part 0.
   absl::StatusOr<SharedFacts> ParseHead(absl::string_view text) const;
-  // Returns where the text of a part, without the head, belongs in the slices, in order. REQUIRES:
-  // each of `slices` has slice_bytes.
+  // Returns the ranges of `slices` into which the bytes of a part (without the head) belong, in
+  // order. REQUIRES: each of `slices` has slice_bytes.
   std::vector<absl::Span<std::byte>> PiecesOf(uint32_t part,
                                               absl::Span<std::byte* const> slices) const;
 
  private:
   struct Range {
-    uint64_t begin = 0, end = 0;  // offsets into all slices, joined
+    uint64_t begin = 0, end = 0;  // positions in the concatenation of all slices
   };
   Range RangeOf(uint32_t part) const;
   std::string Head(const SharedFacts& facts) const;
 };
 
-// Built without a lock; then immutable and thread safe. Ownership: borrows the caller's token ids
-// and cuts.
+// Names the objects of one prompt in the shared engine. Created without a lock; then immutable and
+// thread safe. Ownership: borrows the caller's token ids and cuts.
 struct SharedPrompt {
   std::shared_ptr<const SharedSpace> space;
   KvLayout layout;
   ChainPtr chain;
   absl::Span<const uint32_t> token_ids;
 
-  // Returns null if the chain has no such segment.
+  // Returns the segment of the object; null if the chain does not have it.
   const KeyedSegment* SegmentOf(const ObjectId& id) const {
     return chain->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
   }
-  // REQUIRES for both methods: SegmentOf(id) is not null.
+  // REQUIRES, for the next two methods: SegmentOf(id) is not null.
   SharedShape ShapeOf(const ObjectId& id) const;
   std::string NameOf(const ObjectId& id, uint32_t part) const {
     return space->PartName(SegmentOf(id)->key, id.group, part);

@@ -22,12 +22,12 @@ constexpr uint32_t kValueMagic = 0x31565348;  // "HSV1"
 constexpr char kDomain[] = "hearth.shared.v1";
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kTagBytes = 16;
-// Block to decrypt at once: the block and its sealed bytes fit into the processor's L2 cache.
+// Bytes to decrypt at once: this block and its encrypted bytes fit into the CPU's L2 cache.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kTextOffset = SharedSpace::kSealBytes - kTagBytes;
 
-// These OpenSSL calls fail only if the algorithm is missing. Abort then: writing unsealed values is
-// not an option.
+// Aborts if an OpenSSL call failed: it fails only if the algorithm is missing, and values must
+// never be written unencrypted.
 void MustBe(bool ok) {
   if (!ok) std::abort();
 }
@@ -59,7 +59,8 @@ absl::Status OtherLength() {
   return absl::DataLossError("a value of the shared tier has a wrong length");
 }
 
-// One context per thread: creating a context costs as much as sealing several kilobytes.
+// Returns the thread's cipher context. Creating a context takes as long as encrypting several
+// kilobytes.
 EVP_CIPHER_CTX* CipherContext() {
   thread_local const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context(
       EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
@@ -102,7 +103,7 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
   MustBe(HMAC(EVP_sha256(), naming_key_.data(), static_cast<int>(naming_key_.size()), Bytes(what),
               what.size(), Bytes(&code), &size) != nullptr);
   MustBe(size == code.size());
-  // The braces are a Redis Cluster hash tag: all parts of a chunk lie on one shard.
+  // The braces are a hash tag of Redis Cluster: all values of a chunk are on the same shard.
   return absl::StrCat("h1:{", absl::WebSafeBase64Escape(code), "}");
 }
 

@@ -1,11 +1,10 @@
 // SharedTtlPolicy: computes the time to live of values in the shared engine, and decides which uses
 // extend it.
 //
-// The engine evicts the values with the earliest expiry first, so the expiries define its eviction
-// order. Stores and the fleet simulator share this code, so that the simulator's results hold for
-// stores.
-//
-// Thread safety: none. Ownership: holds only digests and times, 16 bytes for each of kMaxPrompts.
+// The engine evicts values with the earliest expiry first, so the expiries define its eviction
+// order. Stores and the fleet simulator share this code, so that the simulator's results are valid
+// for stores. Thread safety: none. Stores a digest and a time, 16 bytes, for each of kMaxPrompts
+// prompts.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_TTL_POLICY_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_TTL_POLICY_H_
 
@@ -20,27 +19,27 @@ namespace hearth {
 
 class SharedTtlPolicy {
  public:
-  // Each further chunk of a prompt lives this much shorter than the chunk before it, and deeper
-  // chunks are written first. A deep chunk is useless without the chunks before it, so it is
-  // evicted before them, but after values used slightly earlier.
+  // The time to live decreases by this for each further chunk of a prompt. A later chunk is useless
+  // without the chunks before it, so it is evicted before them (but after values that were used
+  // slightly earlier).
   static constexpr absl::Duration kTtlStepPerChunk = absl::Milliseconds(1);
-  // Uses of one prompt within this time count as one use.
+  // Uses of a prompt within this time count as one use.
   static constexpr absl::Duration kMinUseInterval = absl::Minutes(1);
   static constexpr size_t kMaxPrompts = 65'536;
 
-  // `ttl`: the time to live of a prompt's first chunk.
+  // `ttl`: the time to live of the first chunk of a prompt.
   explicit SharedTtlPolicy(absl::Duration ttl) : rest_(std::min(ttl / 16, kMinUseInterval)) {}
 
-  // Returns the time to live of the chunk after `depth` other chunks, in whole milliseconds.
-  // `whole`: the chunk has all of its tokens; a partial chunk can only be reused by exactly the
-  // same prompt, so it lives half as long.
+  // Returns the time to live of the chunk with number `depth` (from 0), in whole milliseconds.
+  // `whole`: the chunk is not partial. A partial chunk lives half as long, because only exactly the
+  // same prompt can use it.
   static absl::Duration TtlOf(absl::Duration ttl, int64_t depth, bool whole) {
     const absl::Duration life = ttl - std::min(ttl / 8, kTtlStepPerChunk * depth);
     return absl::Floor(whole ? life : life / 2, absl::Milliseconds(1));
   }
-  // Returns whether a use at `now` of the prompt with this digest extends the expiry of its values,
-  // and if so records the use. Values that are written, or found to exist when they would be
-  // written, start a new time to live in any case.
+  // Returns whether a use of this prompt at `now` extends the expiry of its values; if so, records
+  // the use. Values that are written, or that a writer finds in the engine, get a new time to live
+  // in any case.
   bool ExtendsExpiry(uint64_t prompt, absl::Time now) {
     if (uses_.size() >= kMaxPrompts) uses_.clear();
     absl::Time& last = uses_.try_emplace(prompt, absl::InfinitePast()).first->second;
@@ -52,7 +51,7 @@ class SharedTtlPolicy {
  private:
   const absl::Duration rest_;
   absl::flat_hash_map<uint64_t, absl::Time>
-      uses_;  // prompt digest -> last use that extended expiries
+      uses_;  // prompt digest -> time of the last use that extended expiries
 };
 
 }  // namespace hearth

@@ -18,22 +18,22 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kLookPause = absl::Milliseconds(100);
-// Idle nodes get a heartbeat, so that no caller is the first to notice a lost node.
+// Interval of pings to an idle node, so that a lost node is noticed before a caller needs it.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// A node that never served is probed with increasing pauses, up to this factor: a map may name
-// hundreds of absent nodes.
-constexpr uint32_t kLongestPause = 8;  // times the first pause
+// Largest factor of the pause before attempts to reach a node that has never served: a slot map may
+// name hundreds of absent nodes.
+constexpr uint32_t kLongestPause = 8;  // in multiples of the first pause
 
-// Limit of the bytes of running requests and replies of one connection.
+// Limit of the bytes of unanswered commands and their replies on one connection.
 constexpr uint64_t kInFlightBytesMax = uint64_t{32} << 20;
-// If this much waits to be sent, further commands would only wait, too.
+// If this many bytes wait to be sent, further commands stay in the queue.
 constexpr size_t kUnsentBytes = size_t{256} << 10;
-// Shorter pieces of output are joined with the following pieces.
+// Pieces of output shorter than this are copied and joined with the following pieces.
 constexpr size_t kShortBytes = size_t{16} << 10;
 constexpr size_t kReadBytes = size_t{64} << 10;
-// Bytes read from and written to one connection before other connections get their turn.
+// Limit of bytes read from or written to one connection before the loop serves other connections.
 constexpr size_t kReadAtOnce = size_t{1} << 20, kWrittenAtOnce = size_t{64} << 10;
-// A connection that moves fewer bytes than this within the silence limit counts as silent.
+// A connection that moves fewer bytes than this within the time limit counts as silent.
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
 }  // namespace
@@ -49,7 +49,8 @@ ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lan
       lane_(lane),
       router_(router),
       last_used_(parts->loop.Now()) {
-  // In its own task, so that the router knows this node before the attempt reports to the router.
+  // Make the first attempt in a later task, because it reports to the router, which must know this
+  // node by then.
   attempt_timer_ = parts_->loop.At(Now(), [this] { Attempt(); });
 }
 
@@ -88,7 +89,7 @@ void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
     if (!tls.ok()) return Close(tls.status());
     ssl = *std::move(tls);
   }
-  // Try the host's addresses in turn.
+  // Try the addresses of the host one after another.
   const SocketAddress& address = (*addresses)[(attempts_ - 1) % addresses->size()];
   absl::StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Connect(address, std::move(ssl));
@@ -98,7 +99,8 @@ void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
   parts_->loop.Watch(made.fd(), made.Awaited(false), this);
 }
 
-// Sends authentication, the client's name, and a ping that shows whether the node serves.
+// Sends the first commands of a connection: authentication, the client's name, and a ping that
+// shows whether the node serves.
 void ClusterNode::Greet() {
   connection_->phase = Phase::kGreeting;
   const RedisOptions& options = parts_->options;
@@ -119,9 +121,10 @@ void ClusterNode::Greet() {
   }
 }
 
-// NOPERM counts as success: a restricted user may lack the rights for the name and the ping.
+// Handles a reply to a first command. NOPERM counts as success, because a restricted user may lack
+// the rights for setting the name and for the ping.
 void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last) {
-  if (!reply.ok()) return;  // the connection is being closed
+  if (!reply.ok()) return;  // the connection is being closed; nothing to do
   if (reply->kind == RedisReply::Kind::kError && !absl::StartsWith(reply->text, "NOPERM")) {
     return Close(StatusOfError(reply->text));
   }
@@ -149,8 +152,7 @@ void ClusterNode::Close(const absl::Status& why) {
   }
   const absl::Duration pause = parts_->options.probe_pause;
   const bool was_open = gone->phase == Phase::kOpen;
-  // A node that served until now may return immediately; a node that did not is probed after a
-  // pause.
+  // A node that served until now is tried again at once; any other node only after a pause.
   const bool served = was_open && Now() - gone->opened >= pause && !IsSilent();
   has_served_ |= was_open;
   const uint32_t times =
@@ -214,7 +216,7 @@ void ClusterNode::SendText(std::string command, const ReplyLimits& limits, uint6
   connection_->awaited.push_back({limits, cost, std::move(done)});
   connection_->bytes_in_flight += cost;
   Later(&Connection::flushes,
-        &ClusterNode::Flush);  // after this task, so that several commands are sent together
+        &ClusterNode::Flush);  // runs after this task, so that several commands are sent together
 }
 
 void ClusterNode::Later(bool Connection::*is_to_be, void (ClusterNode::*task)()) {
@@ -275,7 +277,7 @@ void ClusterNode::Receive() {
   std::array<char, kReadBytes> bytes;
   size_t left = kReadAtOnce;
   while (left > 0) {
-    // Near the end of a long text, read the rest together with the following bytes.
+    // If only a little of a long text is missing, read it together with the bytes that follow.
     const absl::Span<char> room = held->reader.Room();
     const bool is_direct = room.size() > bytes.size();
     const absl::Span<char> into = is_direct ? room : absl::MakeSpan(bytes);
@@ -291,10 +293,11 @@ void ClusterNode::Receive() {
     }
     TakeReplies();
     if (connection_ == nullptr) return;
-    // TLS returns one record per read; a plain socket that returned less than asked has no more.
+    // A TLS read returns one record, so read again. If a plain socket returned less than requested,
+    // it has no more bytes.
     if (!parts_->options.use_tls && *read < into.size()) break;
   }
-  // After the other connections' turn.
+  // Continue after the other connections were served.
   if (left == 0 && held->transport->HasUnread()) {
     Later(&Connection::receives, &ClusterNode::ReceiveMore);
   }
@@ -325,8 +328,8 @@ void ClusterNode::TakeReplies() {
 
 bool ClusterNode::IsSilent() const { return quiet_looks_ * kLookPause >= parts_->options.silence; }
 
-// Checks whether an open connection is alive. Silence is counted in checks, not in time: if the
-// loop itself was delayed, only one check passed.
+// Checks whether an open connection is alive. Silence is counted in checks instead of time, because
+// a delay of the loop itself must not count as the node's silence.
 void ClusterNode::Look() {
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
   const absl::Time progress = connection_->last_progress;

@@ -1,14 +1,14 @@
-// ClusterNode: one lane of commands to a Redis node, on one pipelined connection, which is reopened
-// after a loss.
+// ClusterNode: sends the commands of one kind (lane) to one Redis node, on one pipelined connection
+// that is reopened after a loss.
 //
-// A connection resolves the host, connects and authenticates; then commands are sent, and replies
-// arrive in order. Circuit breaker: a node that failed, or did not reply in time, refuses commands
-// immediately while it is probed in the background. Commands wait for a connection that is being
-// opened unless the last attempt failed, and for the bytes in flight to decrease. A value is copied
-// only when it is sent, because copying many at once would delay the loop. Thread safety: the
-// loop's thread. Ownership: the router outlives the node and never destroys it during a call from
-// the node. Invariants: (1) each request is answered once; (2) a request that was sent is not sent
-// again: the caller decides from the answer.
+// A connection resolves the host, connects, authenticates and then sends commands; replies arrive
+// in the same order. Circuit breaker: if a node fails or does not reply in time, it refuses
+// commands immediately, while it is probed in the background. Commands wait while a connection is
+// being opened (unless the last attempt failed), and while too many bytes are in flight. A value is
+// copied only when it is sent, because copying many values at once would delay the loop. Thread
+// safety: the loop's thread. Ownership: the router outlives the node, and never destroys it during
+// a call from the node. Invariants: (1) each request is answered once; (2) the node never repeats a
+// request that was sent: the caller decides from the answer.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 
@@ -43,8 +43,8 @@ struct RedisCounters {
   std::atomic<uint64_t> sent_bytes{0};
 };
 
-// State shared by all connections of one client. Used by the loop's thread, except the counters.
-// RedisCluster owns it; it outlives its users.
+// State that all connections of one client share. RedisCluster owns it, and it outlives its users.
+// Used only by the loop's thread, except the counters.
 struct RedisParts {
   explicit RedisParts(const RedisOptions& given)
       : options(given),
@@ -67,7 +67,7 @@ class ClusterNode : public EventLoop::Watcher {
  public:
   using Done = std::function<void(absl::StatusOr<RedisReply>)>;
 
-  // Starts to connect.
+  // Creates the node and starts connecting.
   ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane, ClusterRouter* router);
   ~ClusterNode() override;
   ClusterNode(const ClusterNode&) = delete;
@@ -76,15 +76,15 @@ class ClusterNode : public EventLoop::Watcher {
   const NodeAddress& address() const { return address_; }
   Lane lane() const { return lane_; }
   bool IsUp() const { return connection_ != nullptr && connection_->phase == Phase::kOpen; }
-  // The node failed and has not replied since.
+  // Returns whether the node failed and has not replied since.
   bool IsDown() const { return refuses_; }
   const absl::Status& why_down() const { return why_refuses_; }
-  bool IsIdle() const;  // no command waits to be sent or answered
+  bool IsIdle() const;  // whether no command waits to be sent or answered
   absl::Time last_used() const { return last_used_; }
 
-  // Sends a request; the router gets the answer, possibly during this call.
+  // Sends a request. The router gets the answer, possibly during this call.
   void Send(const KeyRequest& request);
-  // Sends CLUSTER SLOTS. REQUIRES: IsUp().
+  // Requests the map of hash slots (CLUSTER SLOTS). REQUIRES: IsUp().
   void RequestSlots(Done done);
 
   void OnReady(uint32_t events) override;
@@ -94,9 +94,9 @@ class ClusterNode : public EventLoop::Watcher {
   struct Awaited {
     ReplyLimits limits;
     uint64_t cost = 0;
-    Done done;  // null: no waiter
+    Done done;  // null: nobody waits for the reply
   };
-  // Functions hold a reference while they use the connection; releasing the last one closes it.
+  // A connection. Functions keep a reference while they use it; the last reference closes it.
   struct Connection {
     explicit Connection(RedisParts* of) : parts(of), reader(&of->texts) {}
     ~Connection();
@@ -105,13 +105,14 @@ class ClusterNode : public EventLoop::Watcher {
     Phase phase = Phase::kConnecting;
     std::unique_ptr<Transport> transport;
     ReplyReader reader;
-    absl::Cord output;  // bytes to send; long commands are not copied
+    absl::Cord output;  // bytes to send; long commands are not copied into it
     std::deque<Awaited> awaited;
-    uint64_t bytes_in_flight = 0;  // of running commands and their replies
-    // Time of the last reply, of the last kProgressBytes moved, or of the first unanswered command.
+    uint64_t bytes_in_flight = 0;  // bytes of unanswered commands and of their replies
+    // last_progress: time of the last reply, of the last kProgressBytes moved, or of the first
+    // unanswered command.
     absl::Time last_progress = absl::InfinitePast(), opened = absl::InfinitePast();
-    size_t moved_bytes = 0;                  // bytes moved since last_progress
-    bool flushes = false, receives = false;  // a task to flush or receive is posted
+    size_t moved_bytes = 0;                  // bytes sent or received since last_progress
+    bool flushes = false, receives = false;  // whether a task to flush, or to receive, is posted
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -120,15 +121,15 @@ class ClusterNode : public EventLoop::Watcher {
   void Connect(absl::StatusOr<HostResolver::Addresses> addresses);
   void Greet();
   void OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last);
-  // Fails all waiting requests with `why`, and schedules the next attempt.
+  // Closes the connection: all waiting requests fail with `why`, and the next attempt is scheduled.
   void Close(const absl::Status& why);
   void Refuse(const absl::Status& why);
   void Pump();
   void SendNow(const KeyRequest& request);
-  // REQUIRES: the connection is greeting or open.
+  // Appends a command to the output. REQUIRES: the connection is open, or sends its first commands.
   void SendText(std::string command, const ReplyLimits& limits, uint64_t cost, Done done);
-  // Posts `task` after the ready events, unless it is posted already. Skips the task if the
-  // connection is gone by then.
+  // Posts `task` to run after the ready events, unless it is posted already. The task does nothing
+  // if the connection is gone by then.
   void Later(bool Connection::*is_to_be, void (ClusterNode::*task)());
   void Flush();
   void Receive();
@@ -143,7 +144,7 @@ class ClusterNode : public EventLoop::Watcher {
   const NodeAddress address_;
   const Lane lane_;
   ClusterRouter* const router_;
-  ConnectionPtr connection_;  // null between two attempts
+  ConnectionPtr connection_;  // null: not connected
   std::deque<KeyRequest> waiting_;
   bool refuses_ = false;
   absl::Status why_refuses_;
@@ -152,7 +153,8 @@ class ClusterNode : public EventLoop::Watcher {
   bool has_served_ = false;
   std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
   absl::Time seen_progress_ = absl::InfinitePast();
-  int quiet_looks_ = 0;  // consecutive checks that found an unanswered command and no progress
+  // number of consecutive checks that found an unanswered command and no progress
+  int quiet_looks_ = 0;
 };
 
 }  // namespace hearth

@@ -8,14 +8,15 @@
 namespace hearth {
 namespace {
 
-// Limit of redirections: a key moves once, and the map may be outdated once more; a loop never
-// ends.
+// Limit of redirections and retries of a command. Normal are two: a key moves once, and the slot
+// map is outdated once more. Without a limit, a loop of redirections would not end.
 constexpr int kTriesMax = 16;
 constexpr absl::Duration kTryPause = absl::Milliseconds(20);
-// Pause between two requests for the map: a failover takes some seconds.
+// Pause between two requests for the slot map, because a failover takes some seconds.
 constexpr absl::Duration kMapPause = absl::Milliseconds(250);
 constexpr absl::Duration kMapWait = absl::Seconds(1);
-constexpr absl::Duration kMapLife = absl::Seconds(30);  // then the map is requested again
+// age at which the slot map is requested again
+constexpr absl::Duration kMapLife = absl::Seconds(30);
 
 absl::Status NoNode() { return absl::UnavailableError("redis: no node can be reached"); }
 
@@ -27,10 +28,11 @@ absl::StatusOr<SlotMap> MapOf(const NodeAddress& teller, const absl::StatusOr<Re
 }
 
 constexpr size_t kLanes = 3;
-// Nodes in addition to the primaries of two consecutive maps: seeds and targets of redirections.
-// Bounds a node that redirects each key elsewhere.
+// Limit of nodes in addition to the primaries of two consecutive slot maps: addresses from the
+// options, and targets of redirections. It protects against a node that redirects each key to a
+// different node.
 constexpr size_t kStrangersMax = 64;
-// How long to keep an unused redirection target that no map names yet.
+// Time for which an unused target of a redirection is kept if no slot map has it yet.
 constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 
 }  // namespace
@@ -157,7 +159,8 @@ void ClusterRouter::OnAnswer(ClusterNode* node, const KeyRequest& request,
   Finish(request, std::move(reply));
 }
 
-// Handles an error reply: follows redirections, retries, or finishes the request.
+// Handles an error reply: follows a redirection, repeats the request, or finishes it with the
+// error.
 void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::string& error) {
   const ErrorMeaning meaning = MeaningOf(error);
   const bool is_moved = meaning == ErrorMeaning::kMoved;
@@ -209,8 +212,8 @@ void ClusterRouter::WantMap() {
   map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { RequestMap(); });
 }
 
-// If there are two servers without a cluster, each would claim all slots, so keep asking the same
-// server.
+// Returns the node to ask for the slot map. Without a cluster, each server would claim all slots,
+// so the same server is asked each time.
 ClusterNode* ClusterRouter::ChooseMapNode() {
   if (map_.has_value() && map_->primaries().size() == 1) {
     ClusterNode* node = NodeAt(map_->primaries()[0]);
@@ -223,7 +226,8 @@ void ClusterRouter::RequestMap() {
   map_timer_.reset();
   Sweep();
   ClusterNode* node = ChooseMapNode();
-  if (node == nullptr) return ConnectSeeds();  // the first node that comes up requests the map
+  // the first node that comes up will request the slot map
+  if (node == nullptr) return ConnectSeeds();
   next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;

@@ -1,12 +1,12 @@
-// ClusterRouter: sends each command to the node that has its key, following moves.
+// ClusterRouter: sends each command to the node that has the hash slot of its key.
 //
-// Keeps the map of hash slots, follows redirections, and requests a new map at the start, after a
-// redirection, when a connection is restored, and while a primary is unreachable: one request at a
-// time, with a pause between two. A node's state is the state of its short-command lane: every node
-// has that lane; the other lanes are created on first use. Thread safety: the loop's thread.
-// Ownership: batches are shared with their callers. Invariants: (1) each command of a batch is
-// finished, at its deadline at the latest; (2) a command is sent again only after a reply that says
-// it was not executed.
+// It keeps the map of hash slots and follows redirections. It requests a new slot map at the start,
+// after a redirection, when a connection is restored, and while a primary is unreachable: one
+// request at a time, with a pause before the next. A node's state is the state of its connection
+// for short commands, which every node has; the other connections are opened when they are first
+// needed. Thread safety: the loop's thread. Ownership: batches are shared with their callers.
+// Invariants: (1) each command of a batch is finished, at the latest at its deadline; (2) a command
+// is repeated only if a reply says that it was not executed.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_
 
@@ -32,12 +32,12 @@ class ClusterRouter {
  public:
   explicit ClusterRouter(RedisParts* parts) : parts_(parts) {}
 
-  // Call first, in the loop.
+  // Starts the router. Call it first, in the loop's thread.
   void Begin();
-  // `wait`: time until the batch's deadline.
+  // Sends the commands of a batch. `wait`: time until the batch's deadline.
   void Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait);
 
-  // Called by nodes: a request was answered; the node came up or went down.
+  // Called by nodes. OnAnswer: a request was answered. OnNodeUp, OnNodeDown: its state changed.
   void OnAnswer(ClusterNode* node, const KeyRequest& request, absl::StatusOr<RedisReply> reply);
   void OnNodeUp(ClusterNode* node);
   void OnNodeDown(ClusterNode* node);
@@ -45,22 +45,22 @@ class ClusterRouter {
  private:
   void Expire(const std::shared_ptr<KeyBatch>& batch);
   void Route(const std::shared_ptr<KeyBatch>& batch);
-  // Sends to the node that has the request's slot.
+  // Sends the request to the node that has its hash slot.
   void Send(const KeyRequest& request);
   void SendTo(const NodeAddress& address, const KeyRequest& request);
   void SendLater(const KeyRequest& request);
   void Redirect(ClusterNode* node, KeyRequest request, const std::string& error);
   void Finish(const KeyRequest& request, absl::StatusOr<RedisReply> reply);
 
-  // Returns null if there are too many nodes.
+  // Returns the node with this address, and creates it if absent. Null: there are too many nodes.
   ClusterNode* NodeAt(const NodeAddress& address, Lane lane = Lane::kShort);
-  // Returns a random node that is up, or null.
+  // Returns a random node that is up; null if there is none.
   ClusterNode* AnyUp();
   void ConnectSeeds();
-  // Removes nodes that the map does not name and no request used recently. Must not run during a
-  // node's call.
+  // Removes nodes that are not in the slot map and that no request has used recently. Do not call
+  // it during a call from a node.
   void Sweep();
-  // Returns whether a node is up or its first attempt is still running.
+  // Returns whether any node is up, or its first attempt to connect is running.
   bool SomeMayAnswer() const;
 
   void WantMap();
@@ -77,11 +77,13 @@ class ClusterRouter {
   std::map<std::pair<NodeAddress, Lane>, std::unique_ptr<ClusterNode>> nodes_;
   std::minstd_rand lots_{std::random_device{}()};
   std::optional<SlotMap> map_;
-  size_t primaries_ = 0;                             // number in the last received map
-  std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // batches that wait for a map
+  size_t primaries_ = 0;  // number of primaries in the last slot map
+  // batches that wait until a slot map is received
+  std::vector<std::shared_ptr<KeyBatch>> unrouted_;
   absl::Status why_no_map_ = absl::UnavailableError("redis: no node is known");
   bool wants_map_ = false, asks_for_map_ = false;
-  uint64_t question_ = 0;  // number of the last request for a map; other answers are late
+  // number of the last request for a slot map; answers to earlier requests are ignored
+  uint64_t question_ = 0;
   absl::Time next_question_ = absl::InfinitePast();
   std::optional<EventLoop::Timer> map_timer_;
 };

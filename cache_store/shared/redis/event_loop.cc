@@ -88,7 +88,7 @@ int EventLoop::WaitMs() {
   }
   if (timers_.empty()) return kWaitMsMax;
   const absl::Duration wait = timers_.begin()->first.first - Now();
-  // Round up, so that the loop does not spin until the time comes.
+  // Round up the waiting time, so that the loop does not spin until the timer is due.
   const int64_t ms = absl::ToInt64Milliseconds(wait + absl::Microseconds(999));
   return static_cast<int>(std::clamp<int64_t>(ms, 0, kWaitMsMax));
 }
@@ -96,7 +96,7 @@ int EventLoop::WaitMs() {
 void EventLoop::Run() {
   runs_here = this;
   pthread_setname_np(pthread_self(), "redis-loop");
-  // Block signals in this thread; SIGPIPE from a TLS write would end the process.
+  // Block all signals in this thread. SIGPIPE, caused by a write of TLS, would end the process.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);

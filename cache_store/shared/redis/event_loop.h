@@ -1,10 +1,10 @@
 // EventLoop: one thread that waits for sockets, timers and posted tasks.
 //
-// Thread safety: Post, Start and Stop from any thread; the rest from the loop's thread, or while
-// the loop does not run. Ownership: descriptors and watchers belong to their owners, which call
-// Forget() before closing a descriptor. Invariants: (1) nothing runs before Start or after Stop;
-// (2) posted tasks run in order; (3) a forgotten watcher is not called, even for events that were
-// ready before.
+// Thread safety: Post, Start and Stop may be called from any thread; the other methods from the
+// loop's thread, or while the loop does not run. Ownership: descriptors and watchers belong to the
+// callers, which call Forget() before closing a descriptor. Invariants: (1) nothing runs before
+// Start or after Stop; (2) posted tasks run in order; (3) after Forget(), a watcher is not called,
+// even for events that were ready before.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
 
@@ -29,7 +29,7 @@ class EventLoop {
   class Watcher {
    public:
     virtual ~Watcher() = default;
-    virtual void OnReady(uint32_t events) = 0;  // epoll events
+    virtual void OnReady(uint32_t events) = 0;  // `events`: epoll flags
   };
   using Task = std::function<void()>;
   using Timer = std::pair<absl::Time, uint64_t>;
@@ -41,21 +41,21 @@ class EventLoop {
 
   void Start();
   void Stop();
-  // Runs `task` after the events that are ready now.
+  // Runs `task` in the loop's thread, after the events that are ready now.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Steady time: comparable only with itself.
+  // Returns the time of a steady clock, comparable only with other results of this method.
   absl::Time Now() { return clock_.Now(); }
-  // Calls `watcher` whenever any of `events` is ready; replaces an earlier call for `fd`.
+  // Calls `watcher` whenever any of `events` is ready on `fd`. Replaces an earlier Watch() of `fd`.
   void Watch(int fd, uint32_t events, Watcher* watcher);
   void Forget(int fd);
   Timer At(absl::Time when, Task task);
-  // Ignores a timer that has run or was cancelled.
+  // Cancels a timer. Ignores a timer that has run or was cancelled.
   void Cancel(const Timer& timer) { timers_.erase(timer); }
 
  private:
   struct Watched {
-    uint32_t number = 0;  // distinguishes it from an earlier watch of the same descriptor
+    uint32_t number = 0;  // distinguishes this watch from earlier watches of the same descriptor
     uint32_t events = 0;
     Watcher* watcher = nullptr;
   };

@@ -41,7 +41,7 @@ absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) 
 
 struct HostResolver::SharedState {
   absl::Mutex mu;
-  HostResolver* resolver ABSL_GUARDED_BY(mu);  // null: destroyed
+  HostResolver* resolver ABSL_GUARDED_BY(mu);  // null: the resolver was destroyed
   EventLoop* const loop;
 };
 

@@ -1,8 +1,8 @@
-// HostResolver: resolves host names without blocking the loop.
+// HostResolver: resolves host names without blocking the event loop.
 //
-// getaddrinfo blocks while name servers are slow: each lookup has its own thread, at most kMaxNames
-// at a time. Thread safety: the loop's thread. Ownership: the loop outlives the resolver; lookups
-// that are running when it is destroyed are never answered.
+// getaddrinfo blocks while name servers are slow, so each lookup has its own thread, at most
+// kMaxNames at a time. Thread safety: the loop's thread. Ownership: the loop outlives the resolver.
+// When the resolver is destroyed, running lookups are abandoned.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 
@@ -27,9 +27,9 @@ struct SocketAddress {
 
 class HostResolver {
  public:
-  using Addresses = std::vector<SocketAddress>;  // at least one
+  using Addresses = std::vector<SocketAddress>;  // addresses of a host; at least one
   using Done = std::function<void(absl::StatusOr<Addresses>)>;
-  // Limits lookups, because a node can name any hosts as its neighbours.
+  // Limit of concurrent lookups, because a hostile node can name any number of hosts.
   static constexpr size_t kMaxNames = 16;
 
   explicit HostResolver(EventLoop* loop);
@@ -37,11 +37,12 @@ class HostResolver {
   HostResolver(const HostResolver&) = delete;
   HostResolver& operator=(const HostResolver&) = delete;
 
-  // Calls `done` once; during this call if the host is a numeric address. Errors are kUnavailable.
+  // Resolves the node's host and calls `done` once (during this call if the host is a numeric
+  // address). Errors are kUnavailable.
   void Resolve(const NodeAddress& node, Done done);
 
  private:
-  struct SharedState;  // state shared with the threads
+  struct SharedState;  // state that the lookup threads share with the resolver
 
   std::map<NodeAddress, std::vector<Done>> waiting_;
   const std::shared_ptr<SharedState> state_;

@@ -9,8 +9,9 @@
 namespace hearth {
 namespace {
 
-constexpr uint64_t kWordsBytes = 128;  // bytes of a command's words and of a short reply
-constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // longest short value: a tenant's numbers
+constexpr uint64_t kWordsBytes = 128;  // bytes of a command's fixed words, and of a short reply
+// limit of short values, such as a tenant's numbers
+constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;
 
 }  // namespace
 
@@ -21,8 +22,8 @@ std::string KeyCommand::Format() const {
     case Verb::kExists:
       return FormatCommand({"EXISTS", key});
     case Verb::kGet:
-      // GETRANGE's end is inclusive, so this reads max_bytes + 1 bytes: a value that is too long is
-      // detected without reading all of it.
+      // The end of GETRANGE is inclusive, so this command reads max_bytes + 1 bytes: a longer value
+      // is noticed without reading all of it.
       return FormatCommand({"GETRANGE", key, "0", number});
     case Verb::kSet: {
       std::vector<absl::string_view> words = {"SET", key, value};
@@ -59,7 +60,8 @@ void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
   if (reply.ok()) {
     answers_[index].reply = std::move(reply);
   } else {
-    // Copy the status: the loop's thread keeps the original, which it gives to several commands.
+    // Copy the status, because the loop's thread keeps the original and gives it to several
+    // commands.
     answers_[index].reply = absl::Status(reply.status().code(), reply.status().message());
   }
   assert(left_ > 0);

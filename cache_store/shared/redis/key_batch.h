@@ -1,8 +1,9 @@
-// KeyBatch: the commands of one call to the shared engine, and their replies.
+// KeyBatch: the Redis commands of one call of the shared engine, and their replies.
 //
-// The caller creates a batch and waits; the loop's thread does the rest until all commands are
-// finished. Ownership: shared by the caller and the holders of its commands. The commands' texts
-// belong to the caller and are not read after all commands are finished, or `texts` owns them.
+// The caller creates a batch and waits, until the loop's thread has finished all commands.
+// Ownership: the caller and the commands in progress share the batch. The texts of the commands
+// (keys and values) belong to the caller, which keeps them until all commands are finished, or to
+// `texts`.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 
@@ -20,52 +21,52 @@
 
 namespace hearth {
 
-// Each node has a connection per lane, so that short commands do not wait for values, and reads for
-// a request do not wait for background writes.
+// The kind of a command. Each node has one connection for each lane, so that short commands do not
+// wait for long values, and reads for a request do not wait for background writes.
 enum class Lane { kShort, kRead, kWrite };
 
-// A command about one key.
+// One Redis command for one key.
 struct KeyCommand {
   enum class Verb { kExists, kGet, kSet, kExtend, kErase };
 
   Verb verb = Verb::kExists;
   absl::string_view key;
-  absl::string_view value;      // kSet
-  int64_t ttl_ms = 0;           // kSet, kExtend; kSet with 0: no expiry
-  bool only_if_absent = false;  // kSet
-  uint64_t max_bytes = 0;       // kGet
-  bool after_writes = false;    // kErase: use the write lane
+  absl::string_view value;      // used by kSet
+  int64_t ttl_ms = 0;           // used by kSet and kExtend; kSet with 0: no expiry
+  bool only_if_absent = false;  // used by kSet: keep an existing value
+  uint64_t max_bytes = 0;       // used by kGet: limit of the value
+  bool after_writes = false;    // used by kErase: sent after all earlier writes
 
   std::string Format() const;
   ReplyLimits Limits() const { return {verb == Verb::kGet ? max_bytes + 1 : 0, 0}; }
   Lane lane() const;
-  // Upper bound of the bytes of the command and its reply.
+  // Returns an upper bound of the bytes of the command and its reply.
   uint64_t Cost() const;
 };
 
 class KeyBatch {
  public:
-  // `texts` owns the commands' texts unless they outlive the call.
+  // `texts`: owns the keys and values of the commands; null if they outlive the call.
   explicit KeyBatch(std::vector<KeyCommand> commands, std::shared_ptr<const void> texts = nullptr);
 
   size_t size() const { return commands_.size(); }
   const KeyCommand& command(uint32_t index) const { return commands_[index]; }
   uint16_t slot(uint32_t index) const { return answers_[index].slot; }
 
-  // Called by the caller: waits until all commands are finished.
+  // Waits until all commands are finished. For the caller's thread.
   void Wait() const { all_.WaitForNotification(); }
-  // REQUIRES: Wait() has returned.
+  // Returns the reply of a command. REQUIRES: Wait() has returned.
   absl::StatusOr<RedisReply>& answer(uint32_t index) { return *answers_[index].reply; }
 
-  // The rest: only the loop's thread.
+  // The following methods are only for the loop's thread.
   bool IsFinished(uint32_t index) const { return answers_[index].reply.has_value(); }
   bool AllFinished() const { return left_ == 0; }
-  // Ignores a second reply to the same command.
+  // Finishes a command with its reply. Ignores a second reply to the same command.
   void Finish(uint32_t index, absl::StatusOr<RedisReply> reply);
-  // Counts a redirection or retry of a command and returns their number.
+  // Counts a redirection or retry of a command, and returns their number so far.
   int CountTry(uint32_t index) { return ++answers_[index].tries; }
 
-  std::optional<EventLoop::Timer> expiry;  // nullopt: none
+  std::optional<EventLoop::Timer> expiry;  // timer of the batch's deadline; nullopt: no deadline
 
  private:
   struct Answer {
@@ -81,11 +82,11 @@ class KeyBatch {
   absl::Notification all_;
 };
 
-// One command that is being sent to a node.
+// One command of a batch, on its way to a node.
 struct KeyRequest {
   std::shared_ptr<KeyBatch> batch;
   uint32_t index = 0;
-  bool asks = false;  // send ASKING first: the node is importing the slot
+  bool asks = false;  // send ASKING before the command, because the node is importing the slot
 
   const KeyCommand& command() const { return batch->command(index); }
   bool IsWanted() const { return !batch->IsFinished(index); }

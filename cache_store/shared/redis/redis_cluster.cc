@@ -15,13 +15,14 @@ namespace {
 using Verb = KeyCommand::Verb;
 using Kind = RedisReply::Kind;
 
-constexpr absl::Duration kWaitMax = absl::Hours(1);  // used for an infinite deadline
-// Redis's own limit of a value; longer values would exceed the protocol's numbers.
+constexpr absl::Duration kWaitMax = absl::Hours(1);  // replaces an infinite deadline
+// Redis's limit of a value's length; longer values would overflow the protocol's numbers.
 constexpr uint64_t kValueBytesMax = uint64_t{512} << 20;
 
 absl::Status WrongKind() { return absl::DataLossError("redis: the reply has the wrong type"); }
 
-// These functions move a reply out of its batch; the loop's thread may destroy the batch.
+// These functions move the reply out of its batch, because the loop's thread may destroy the batch
+// later.
 absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
   absl::StatusOr<RedisReply>& reply = *taken;
   if (!reply.ok()) return std::move(reply).status();
@@ -29,9 +30,9 @@ absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
   return reply->integer;
 }
 
-// Redis counts in milliseconds, and refuses 0 and overflows.
+// Returns the time to live in milliseconds, as Redis expects it: Redis refuses 0 and overflows.
 int64_t TtlMs(absl::Duration ttl) {
-  if (ttl >= absl::Hours(24) * 36500) return 0;  // a century: no expiry
+  if (ttl >= absl::Hours(24) * 36500) return 0;  // longer than a century: no expiry
   return std::max<int64_t>(absl::ToInt64Milliseconds(ttl), 1);
 }
 
@@ -65,7 +66,7 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
   return std::move(reply->text);
 }
 
-// Returns the results of `take` for the first `count` replies.
+// Calls `take` for each of the first `count` replies, and returns the results.
 template <typename Take>
 auto TakeAll(KeyBatch* batch, size_t count, Take take) {
   std::vector<decltype(take(&batch->answer(0), size_t{0}))> results;
@@ -143,8 +144,8 @@ class RedisCluster final : public SharedEngine {
 
   std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                   absl::Time deadline) override {
-    // Erase in both lanes: a write of the key whose caller no longer waits may still be in flight
-    // in either lane.
+    // Erase on two connections: a write of the key whose caller gave up may still be in flight on
+    // either of them.
     const uint32_t count = static_cast<uint32_t>(keys.size());
     std::vector<KeyCommand> commands = CommandsOf(Verb::kErase, keys);
     for (uint32_t i = 0; i < count; ++i) {
@@ -168,14 +169,14 @@ class RedisCluster final : public SharedEngine {
   }
 
  private:
-  // Returns immediately.
+  // Sends the batch and returns immediately.
   void Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline) {
     const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
     if (batch->size() == 0) return;
     parts_.loop.Post([this, batch, wait] { router_.Submit(batch, wait); });
   }
 
-  // Returns after all commands are finished.
+  // Sends the commands and waits until all of them are finished.
   std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline) {
     auto batch = std::make_shared<KeyBatch>(std::move(commands));
     Submit(batch, deadline);

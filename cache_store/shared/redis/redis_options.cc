@@ -21,8 +21,8 @@ absl::Status Refuse(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("redis: url ", what));
 }
 
-constexpr size_t kHostBytesMax = 253;                       // longest name, RFC 1035
-constexpr uint64_t kPasswordBytesMax = uint64_t{64} << 10;  // Redis takes any length
+constexpr size_t kHostBytesMax = 253;                       // longest host name, RFC 1035
+constexpr uint64_t kPasswordBytesMax = uint64_t{64} << 10;  // Redis has no limit
 
 }  // namespace
 
@@ -82,7 +82,7 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {
   } else if (!absl::ConsumePrefix(&url, "redis://")) {
     return Refuse("must begin with redis:// or rediss://");
   }
-  // Do not repeat the url: many users can read a command line.
+  // Do not print the URL, which may contain a password.
   if (absl::StrContains(url, '@')) {
     return Refuse("must not have a user or password; use --shared-user and --shared-password-file");
   }

@@ -1,8 +1,9 @@
-// RedisOptions: which Redis to use and how long to wait for it; NodeAddress: where a node listens.
+// RedisOptions: which Redis servers to use, and how long to wait for them. NodeAddress: host and
+// port of a server.
 //
-// Plain values. Nodes report the addresses of other nodes, so each address is checked before use.
-// Secrets and certificates are files, read again for each new connection after they changed. Open
-// connections are not affected, and unusable files leave the previous values in place.
+// Plain values. Servers report the addresses of other servers, so each address is checked before
+// use. Secrets and certificates are in files. A changed file is read again for the next connection;
+// open connections stay. If a file cannot be used, its previous contents stay in use.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 
@@ -19,7 +20,7 @@
 namespace hearth {
 
 struct NodeAddress {
-  std::string host;  // a name, or an IP address without brackets
+  std::string host;  // host name, or IP address without brackets
   uint16_t port = 0;
 
   std::string Text() const;
@@ -31,39 +32,43 @@ struct NodeAddress {
   }
 };
 
-// Returns whether `host` has 1 to 253 letters, digits, dots, hyphens, colons and underscores.
+// Returns whether `host` consists of 1 to 253 letters, digits, dots, hyphens, colons and
+// underscores.
 bool IsHostName(absl::string_view host);
 
-// Parses "HOST:PORT", "[ADDRESS]:PORT", and IPv6 "ADDRESS:PORT" as Redis writes it. An empty host
-// becomes `default_host`. Errors are kInvalidArgument.
+// Parses "HOST:PORT", "[ADDRESS]:PORT", or an IPv6 "ADDRESS:PORT" as Redis writes it. An empty host
+// means `default_host`. Errors are kInvalidArgument.
 absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
                                              absl::string_view default_host = "");
 
 struct RedisOptions {
-  // Nodes of one cluster, or one Redis without a cluster. At least one; one that answers is enough.
+  // Addresses of nodes of one cluster, or of one Redis server. At least one; one node that answers
+  // suffices.
   std::vector<NodeAddress> addresses;
   bool use_tls = false;
   std::string ca_file;                     // "": the system's certificate authorities
-  std::string certificate_file, key_file;  // client certificate; both or neither
+  std::string certificate_file, key_file;  // client certificate and key; both or neither
   std::string user;                        // "": Redis's default user
   std::string password_file;               // "": no password
-  FileReport on_unusable_file = nullptr;   // called on the client's thread
+  FileReport on_unusable_file = nullptr;   // called on the client's thread if a file cannot be used
 
-  // Time limit from resolving the host to an answering connection.
+  // Time limit of opening a connection, from resolving the host to the first answers.
   absl::Duration connect_wait = absl::Seconds(1);
-  // If a node owes a reply and nothing arrives for this time, its connection is closed. Half a
-  // second is longer than the stalls of a healthy Redis (a fork, a sync of its log).
+  // If a node has not sent a byte for this time although a reply is due, its connection is closed.
+  // Half a second is longer than the stalls of a healthy Redis (a fork, or a sync of its log).
   absl::Duration silence = absl::Milliseconds(500);
-  // Pause between two attempts to reach a node; up to eight times as long for a node that never
-  // served. With connect_wait it bounds the time to find a node again.
+  // Pause between two attempts to connect to a node; up to eight times as long for a node that has
+  // never served. Together with connect_wait, it bounds the time until a returned node is used
+  // again.
   absl::Duration probe_pause = absl::Milliseconds(250);
 };
 
-// Parses "redis://HOST:PORT[,HOST:PORT...]"; rediss: with TLS. Other options keep their defaults.
+// Parses "redis://HOST:PORT[,HOST:PORT...]"; "rediss" means TLS. All other options get their
+// defaults.
 absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url);
 
-// Returns the text of a file without its line end; "" if `path` is empty. kFailedPrecondition names
-// the file.
+// Returns the first line of a password file, without the line end; "" if `path` is empty.
+// kFailedPrecondition names the file.
 absl::StatusOr<std::string> ReadPassword(const std::string& path);
 
 }  // namespace hearth

@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kErrorBytesMax = 1024;
 constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
-constexpr int kDepthMax = 8;          // depth of nested arrays; a slot map has 4
+constexpr int kDepthMax = 8;  // limit of the depth of nested arrays; a reply to CLUSTER SLOTS has 4
 
 absl::Status TooLong() {
   return absl::DataLossError("a reply of Redis is longer than the limit for its command");
@@ -50,20 +50,21 @@ absl::StatusCode CodeOf(absl::string_view error) {
                                                   : absl::StatusCode::kUnavailable;
 }
 
-// Shorter texts are not pooled: malloc keeps them itself.
+// Shorter texts are not pooled, because malloc reuses their memory itself.
 constexpr size_t kShortestBytes = size_t{16} << 10;
 
 }  // namespace
 
 std::string TextPool::Take(size_t bytes) {
   std::string text;
-  // A much longer text would hold memory that is not counted.
+  // Use a pooled text only if it is not much longer than needed: its surplus memory would not be
+  // counted.
   const auto fits = [bytes](const std::string& kept) {
     return kept.capacity() >= bytes && kept.capacity() / 2 <= bytes;
   };
   if (bytes >= kShortestBytes) {
     absl::MutexLock lock(&mutex_);
-    // The most recently given text is most likely in the CPU cache.
+    // Search from the most recently returned text, which is most likely still in the CPU cache.
     const auto kept = std::find_if(texts_.rbegin(), texts_.rend(), fits);
     if (kept != texts_.rend()) {
       text = std::move(*kept);
@@ -77,7 +78,8 @@ std::string TextPool::Take(size_t bytes) {
 void TextPool::Give(std::string text) {
   if (text.capacity() < kShortestBytes || text.capacity() > kLongestBytes) return;
   absl::MutexLock lock(&mutex_);
-  // Remove the oldest: texts of unused sizes would otherwise block the pool.
+  // If the pool is full, remove the oldest text: otherwise texts of sizes that nobody needs would
+  // fill the pool.
   if (texts_.size() == kKeptTexts) texts_.erase(texts_.begin());
   texts_.push_back(std::move(text));
 }
@@ -126,8 +128,7 @@ absl::StatusOr<bool> ReplyReader::TakeText() {
   return true;
 }
 
-// Reads a line: a value, the start of a text, or the start of an array, whose elements are read
-// next.
+// Parses one line: a value, the header of a text, or the header of an array whose elements follow.
 absl::StatusOr<bool> ReplyReader::TakeLine() {
   const absl::string_view unread = absl::string_view(unread_).substr(taken_);
   const size_t end = unread.find(kLineEnd);
@@ -154,7 +155,7 @@ absl::StatusOr<bool> ReplyReader::TakeLine() {
       reply->integer = number;
       return true;
     case '$':
-      if (number < 0) return true;  // nil, the default kind
+      if (number < 0) return true;  // nil, which is the default kind
       if (static_cast<uint64_t>(number) > left_.text_bytes) return TooLong();
       left_.text_bytes -= static_cast<uint64_t>(number);
       reply->kind = RedisReply::Kind::kText;
@@ -199,7 +200,7 @@ ErrorMeaning MeaningOf(absl::string_view error) {
   for (const auto& [word, meaning] : kMeanings) {
     if (FirstWord(error) == word) return meaning;
   }
-  // A proxy in front of a single Redis may not know the command.
+  // A proxy in front of a single Redis server may not know CLUSTER SLOTS.
   if (absl::StrContains(error, "cluster support disabled") ||
       absl::StartsWith(error, "ERR unknown command")) {
     return ErrorMeaning::kNoCluster;

@@ -18,7 +18,8 @@ absl::Status NoMap(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("invalid reply to CLUSTER SLOTS: ", why));
 }
 
-// Parses [host or nil, port, id, ...]. A nil or empty host means `teller`'s host.
+// Parses a node of a CLUSTER SLOTS reply: [host or nil, port, id, ...]. A nil or empty host means
+// the host of `teller`, the node that sent the reply.
 absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& teller) {
   if (node.kind != Kind::kArray || node.elements.size() < 2)
     return NoMap("the entry of a node is not a list");
@@ -36,7 +37,7 @@ absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& te
   return NodeAddress{has_host ? host.text : teller.host, static_cast<uint16_t>(port.integer)};
 }
 
-// CRC-16/XMODEM: polynomial 0x1021, high bit first, from zero.
+// Makes the table of CRC-16/XMODEM: polynomial 0x1021, high bit first, initial value 0.
 constexpr std::array<uint16_t, 256> MakeTable() {
   std::array<uint16_t, 256> table{};
   for (uint32_t byte = 0; byte < table.size(); ++byte) {
@@ -88,7 +89,7 @@ absl::StatusOr<SlotMap> SlotMap::FromReply(const RedisReply& reply, const NodeAd
         last.integer < first.integer || last.integer >= int64_t{kHashSlots}) {
       return NoMap("a hash slot range has invalid slot numbers");
     }
-    // The primary comes first, then its replicas.
+    // The first node of a range is its primary; the others are replicas.
     absl::StatusOr<NodeAddress> node = NodeOf(range.elements[2], teller);
     if (!node.ok()) return std::move(node).status();
     const std::optional<uint16_t> number = map.NumberOf(*node);

@@ -1,8 +1,8 @@
-// SlotMap: the primaries of a cluster and their hash slots, as reported by a node; and the slot of
-// a key.
+// SlotMap: the primaries of a Redis Cluster and their hash slots, as a node reported them. KeySlot:
+// the hash slot of a key.
 //
-// Values and a pure function. A node's report is untrusted: addresses and numbers are checked, and
-// a wrong map leads only to missing answers or redirections.
+// A node's report is untrusted: addresses and numbers are checked. A wrong map leads only to
+// missing answers or to redirections.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 
@@ -19,28 +19,29 @@ namespace hearth {
 
 inline constexpr uint32_t kHashSlots = 16384;
 
-// Returns the slot of the text between the first { and the next }, if that text is not empty;
-// otherwise of the whole key.
+// Returns the hash slot of a key. If the key has a text between the first { and the next } that is
+// not empty, this text decides; otherwise the whole key.
 uint16_t KeySlot(absl::string_view key);
 
-// Limits of a CLUSTER SLOTS reply. Redis recommends at most 1,000 nodes. A range has three values
-// and its nodes; a node has four values and its names. At worst each slot is its own range; a
-// cluster with such fragmented ranges exceeds the limit and must be rebalanced first.
+// Limits of a reply to CLUSTER SLOTS. Redis recommends at most 1,000 nodes. A range has three
+// values and its nodes; a node has four values and its names. If a cluster's slots are very
+// fragmented (in the worst case each slot is a range), the reply exceeds the limits; rebalance the
+// cluster first.
 inline constexpr ReplyLimits kSlotMapLimits = {uint64_t{8} << 20, uint32_t{1} << 18};
 
 class SlotMap {
  public:
-  // Returns a map for a Redis without a cluster: one node has all slots.
+  // Returns a map in which one node has all slots, for a Redis server without a cluster.
   static SlotMap Single(const NodeAddress& node);
-  // Parses a CLUSTER SLOTS reply from the node at `teller`, whose host is used for nodes without a
-  // host. Errors are kDataLoss.
+  // Parses a reply to CLUSTER SLOTS. A node without a host gets the host of `teller`, the node that
+  // sent the reply. Errors are kDataLoss.
   static absl::StatusOr<SlotMap> FromReply(const RedisReply& reply, const NodeAddress& teller);
 
-  // Each primary once.
+  // Returns the primaries, each once.
   const std::vector<NodeAddress>& primaries() const { return primaries_; }
-  // Returns null if no node has the slot.
+  // Returns the primary that has the slot; null if no node has it.
   const NodeAddress* Owner(uint16_t slot) const;
-  // Assigns a slot as a redirection says.
+  // Assigns a slot to a node, as a redirection says.
   void Assign(uint16_t slot, const NodeAddress& node);
 
  private:
@@ -50,7 +51,7 @@ class SlotMap {
   std::optional<uint16_t> NumberOf(const NodeAddress& node);
 
   std::vector<NodeAddress> primaries_;
-  std::vector<uint16_t> owners_;  // by slot: index into primaries_, or kNoOwner
+  std::vector<uint16_t> owners_;  // for each slot: index into primaries_, or kNoOwner
 };
 
 }  // namespace hearth

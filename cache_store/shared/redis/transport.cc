@@ -30,7 +30,7 @@ constexpr char kCiphers[] =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 constexpr size_t kReadAheadBytes = size_t{128} << 10;
 
-// Returns the queued OpenSSL errors as one text and empties the queue.
+// Returns the errors in OpenSSL's error queue as one text, and empties the queue.
 std::string SslErrors() {
   std::string text;
   char line[256];
@@ -77,18 +77,18 @@ absl::StatusOr<TlsContext::Context> TlsContext::Read(const RedisOptions& options
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(context.get(),
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // Prefer AES-128: values are already sealed with 256-bit keys, so TLS only has to hide the names
-  // of the values. TLS is half of the client's time. Servers with their own preference may choose
-  // another suite.
+  // Prefer AES-128 to AES-256, because TLS takes half of the client's time: values are already
+  // encrypted with 256-bit keys, so TLS protects only the names of values. A server with its own
+  // preference may choose another cipher suite.
   SSL_CTX_set_ciphersuites(context.get(), kCiphers);
-  // One socket read covers several TLS records; without it, each record takes two reads.
+  // Let one socket read fetch several TLS records; otherwise each record takes two reads.
   SSL_CTX_set_read_ahead(context.get(), 1);
   SSL_CTX_set_default_read_buffer_len(context.get(), kReadAheadBytes);
-  // Accept a connection that closes without a TLS close_notify: a reply's length shows whether it
-  // is complete.
+  // Accept that a connection ends without TLS's close_notify: a reply has its length, so a cut
+  // reply is noticed.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
   const std::string& ca = options.ca_file;
-  // OpenSSL would block on a pipe until a writer opens it.
+  // Check that the files are regular, because OpenSSL would block on a pipe.
   for (const std::string& file : {ca, options.certificate_file, options.key_file}) {
     if (absl::Status found = CheckIsRegular(file); !found.ok()) return found;
   }
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Connect(const SocketAddres
   if (fd < 0) return Broken(errno);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // Discard unsent bytes on close, so that they cannot arrive minutes later.
+  // On close, discard unsent bytes: they must not arrive minutes later.
   const linger none = {1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
   if (ssl != nullptr) SSL_set_fd(ssl.get(), fd);

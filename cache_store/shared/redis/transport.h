@@ -1,8 +1,7 @@
 // Transport: a non-blocking socket to a Redis server, with or without TLS. TlsContext: OpenSSL's
-// settings with the client's certificate and the trusted authorities; reloads the files after they
-// change.
+// settings, with the client's certificate and the trusted authorities; reads changed files again.
 //
-// Thread safety: one thread. Ownership: closes its socket.
+// Thread safety: for one thread. Ownership: a Transport closes its socket.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
 
@@ -33,8 +32,8 @@ class TlsContext {
             {options.ca_file, options.certificate_file, options.key_file},
             [&options] { return Read(options); }, options.on_unusable_file) {}
 
-  // Returns the client end of a connection to `host`. The server's certificate must match that name
-  // or address. kFailedPrecondition names the unusable file.
+  // Returns the TLS state of a new connection to `host`, a name or an address that the server's
+  // certificate must match. kFailedPrecondition names the unusable file.
   absl::StatusOr<SslHandle> Make(const std::string& host);
 
  private:
@@ -47,7 +46,7 @@ class TlsContext {
 
 class Transport {
  public:
-  // Starts to connect. If `ssl` is null, the connection has no TLS. kUnavailable.
+  // Starts connecting. If `ssl` is null, the connection has no TLS. Errors are kUnavailable.
   static absl::StatusOr<std::unique_ptr<Transport>> Connect(const SocketAddress& address,
                                                             SslHandle ssl);
   ~Transport();
@@ -55,17 +54,18 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 
   int fd() const { return fd_; }
-  // Returns the epoll events to wait for; `has_output`: the caller has bytes to write.
+  // Returns the epoll events for which the caller must wait. `has_output`: the caller has bytes to
+  // write.
   uint32_t Awaited(bool has_output) const;
 
-  // Continues the TCP connect, then the TLS handshake. Returns whether both are done. kUnavailable;
-  // kPermissionDenied: the server's certificate failed verification.
+  // Continues connecting (TCP, then TLS), and returns whether it is finished. kUnavailable:
+  // connecting failed. kPermissionDenied: the server's certificate failed verification.
   absl::StatusOr<bool> Establish();
-  // Return the number of bytes read or written without blocking; 0: would block. kUnavailable: the
-  // connection has ended. REQUIRES: Establish returned true.
+  // Read or write without blocking, and return the number of bytes; 0: no bytes could be moved now.
+  // kUnavailable: the connection has ended. REQUIRES: Establish() returned true.
   absl::StatusOr<size_t> Read(char* bytes, size_t count);
   absl::StatusOr<size_t> Write(absl::string_view bytes);
-  // Returns whether TLS holds received bytes that no epoll event will report.
+  // Returns whether TLS has received bytes for which there will be no epoll event.
   bool HasUnread() const { return ssl_ != nullptr && SSL_has_pending(ssl_.get()) == 1; }
 
  private:
@@ -75,7 +75,7 @@ class Transport {
   const int fd_;
   const SslHandle ssl_;
   bool is_connected_ = false;
-  bool tls_writes_ = false;  // TLS must write before it can continue
+  bool tls_writes_ = false;  // whether TLS must write before it can read
 };
 
 }  // namespace hearth
