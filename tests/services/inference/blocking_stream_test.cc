@@ -33,10 +33,10 @@ void ExpectLate(Clock* clock) {
   store.Stop();  // its call may still read `release`
 }
 
-TEST(BlockingStream, PatienceEndsSilentCall) { ExpectLate(nullptr); }
+TEST(BlockingStream, SilentCallEndsAtDeadline) { ExpectLate(nullptr); }
 
 // The machine's clock is set back by a day: a stream that used it would wait for a day.
-TEST(BlockingStream, SystemClockDoesNotExtendPatience) {
+TEST(BlockingStream, SettingClockDoesNotExtendDeadline) {
   FakeClock clock;
   clock.Advance(absl::Now() + absl::Hours(24) - clock.Now());
   ExpectLate(&clock);

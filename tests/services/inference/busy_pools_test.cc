@@ -39,7 +39,7 @@ void WaitForJobs(const FairPool* pool, size_t jobs) {
   while (pool->waiting() < jobs) std::this_thread::yield();
 }
 
-TEST(BusyPools, BusyWorkerAnswersHealthChecks) {
+TEST(FullThreadPools, BusyWorkerAnswersHealthChecks) {
   WorkerServer::Options options;
   options.engine.max_queued = kCalls;
   WorkerServer server(options);
@@ -72,7 +72,7 @@ TEST(BusyPools, BusyWorkerAnswersHealthChecks) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, BusyWorkerRefusesExcessPrompts) {
+TEST(FullThreadPools, BusyWorkerRefusesExcessPrompts) {
   WorkerServer::Options options;
   options.engine.max_queued = 128;
   WorkerServer server(options);
@@ -90,7 +90,7 @@ TEST(BusyPools, BusyWorkerRefusesExcessPrompts) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, CancelledQueuedPromptLeavesNothing) {
+TEST(FullThreadPools, CancelledQueuedPromptLeavesNothing) {
   WorkerServer server({});
   {
     BlockedPool blocked(server.generator()->pool());
@@ -114,7 +114,7 @@ v1::Prefix PrefixOf(uint32_t tokens) {
   return prefix;
 }
 
-TEST(BusyPools, BusyStoreAnswersHealthChecks) {
+TEST(FullThreadPools, BusyStoreAnswersHealthChecks) {
   StoreServer server(StoreServer::SmallStore(""));
   std::vector<grpc::Status> statuses(kCalls);
   BlockedPool blocked(server.service()->lookups());
@@ -154,7 +154,7 @@ TEST(BusyPools, BusyStoreAnswersHealthChecks) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, BusyStoreQueuesPublish) {
+TEST(FullThreadPools, PublishWaitsForFreeThread) {
   StoreServer server(StoreServer::SmallStore(""));
   grpc::ClientContext context;
   {
@@ -172,7 +172,7 @@ TEST(BusyPools, BusyStoreQueuesPublish) {
   }
 }
 
-TEST(BusyPools, BusyStoreRefusesExcessExplains) {
+TEST(FullThreadPools, BusyStoreRefusesExcessExplains) {
   StoreServer server(StoreServer::SmallStore(""));
   std::vector<grpc::Status> statuses(kExplainLimit.all + 1);
   BlockedPool blocked(server.service()->lookups());
@@ -194,7 +194,7 @@ TEST(BusyPools, BusyStoreRefusesExcessExplains) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(BusyPools, ExcessCutsNameTheLimit) {
+TEST(FullThreadPools, ExcessCutsNameTheLimit) {
   StoreServer server(StoreServer::SmallStore(""));
   v1::ExplainRequest request;
   v1::ExplainResponse response;

@@ -28,7 +28,7 @@ TEST(CircuitBreaker, CooldownDoublesUpToEightSeconds) {
   }
 }
 
-TEST(CircuitBreaker, ClosesWithOneAnswer) {
+TEST(CircuitBreaker, OneAnswerClosesBreaker) {
   CircuitBreaker breaker;
   breaker.OnSilence(kStart);
   breaker.OnAnswer();

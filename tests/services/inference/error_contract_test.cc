@@ -369,7 +369,7 @@ TEST(ErrorContract, SlowStoreStaysWithinFetchBudget) {
   store.Stop();  // its call may still read `release`
 }
 
-TEST(ErrorContract, LockedDataFolderIsNamed) {
+TEST(ErrorContract, ErrorNamesLockedDataFolder) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreServer first(StoreServer::SmallStore(folder));

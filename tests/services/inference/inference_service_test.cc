@@ -38,7 +38,7 @@ TEST(InferenceService, StreamsStartedThenTokensThenFinished) {
   EXPECT_GE(generation.finished.total_ms(), generation.finished.ttft_ms());
 }
 
-TEST(InferenceService, KvCacheIsReportedAndChecked) {
+TEST(InferenceService, KvCacheStrategyIsReportedAndChecked) {
   WorkerServer server({});
   v1::GenerateRequest request = IdsRequest(Ids(20), 2);
   EXPECT_EQ(server.Generate(request).finished.kv_cache(), "dynamic");
@@ -54,7 +54,7 @@ TEST(InferenceService, KvCacheIsReportedAndChecked) {
   EXPECT_TRUE(absl::StrContains(refused("", "bits=4"), "kv_quantization"));
 }
 
-TEST(InferenceService, SpeculationKeepsTokensSavesSteps) {
+TEST(InferenceService, SpeculationGivesSameTokensFewerSteps) {
   WorkerServer::Options options;
   options.engine.exactness = ExactnessChoice::kInvariant;
   WorkerServer server(std::move(options));
@@ -114,7 +114,7 @@ TEST(InferenceService, CacheModeIsObeyed) {
   EXPECT_EQ(worker.server.Generate(request).started.cached_tokens(), 0u) << "writes, never reads";
 }
 
-TEST(InferenceService, MissingStoreIsNotedInPublished) {
+TEST(InferenceService, PublishNoteNamesMissingStore) {
   WorkerServer server({});
   v1::GenerateRequest request = IdsRequest(Ids(40));
   request.set_wait_published(true);
@@ -145,7 +145,7 @@ TEST(InferenceService, StopStringEndsAnswer) {
   EXPECT_LE(stopped.ids.size(), whole.ids.size());
 }
 
-TEST(InferenceService, TokensNameTheirSample) {
+TEST(InferenceService, TokensCarrySampleIndex) {
   WorkerServer server({});
   v1::GenerateRequest request = TextRequest("the keeper", 6);
   const Generation one = server.Generate(request);
@@ -191,7 +191,7 @@ TEST(InferenceService, ReportsLogprobs) {
   EXPECT_EQ(tokens, 3);
 }
 
-TEST(InferenceService, CancelledCallFreesItsPlace) {
+TEST(InferenceService, CancelledCallFreesItsSlot) {
   WorkerServer::Options options;
   options.engine.max_running = 1;
   options.engine.max_queued = 0;
@@ -239,7 +239,7 @@ TEST(InferenceService, UnreadStreamIsEnded) {
   EXPECT_LT(tokens, 150000u);
 }
 
-TEST(InferenceService, ExpiredCallFreesItsPlace) {
+TEST(InferenceService, ExpiredCallFreesItsSlot) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
   WorkerServer server(options);

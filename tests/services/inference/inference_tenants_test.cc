@@ -205,7 +205,7 @@ TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
 
 // A hundred callers of one tenant come again and again. There is room for twelve, so many are
 // refused.
-TEST(InferenceTenants, LoudTenantDoesNotBlockQuiet) {
+TEST(InferenceTenants, BusyTenantDoesNotBlockOthers) {
   SecretFolder folder;
   Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states
   const auto quiet = stack.StubAs("b");

@@ -125,7 +125,7 @@ TEST(ObjectBuilder, WrongSliceDigestIsDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(AddSlice(&*builder, 1, 0, 100)));
 }
 
-TEST(ObjectBuilder, EarlyEndIsDataLoss) {
+TEST(ObjectBuilder, TruncatedStreamIsDataLoss) {
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());
   ASSERT_TRUE(AddSlice(&*builder, 0, 0, 100).ok());

@@ -134,7 +134,7 @@ TEST(OneComputation, EightMissesComputeOnce) {
   EXPECT_EQ(counters.at("nondeterminism"), 0u);
 }
 
-TEST(OneComputation, BreakpointIsPublishedEarly) {
+TEST(OneComputation, BreakpointIsPublishedBeforePromptEnd) {
   // The lease covers 53 and 96. 53 is published when it is computed, and again with 96.
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
@@ -150,7 +150,7 @@ TEST(OneComputation, BreakpointIsPublishedEarly) {
   EXPECT_EQ(counters.at("published_restore_points"), 2u);
 }
 
-TEST(OneComputation, FailedPublishLetsNextCompute) {
+TEST(OneComputation, FailedPublishLetsOtherWorkerCompute) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(4);  // three requests, and the watcher
   Worker failing(store.address(), &start, /*publishes=*/false);
@@ -178,7 +178,7 @@ TEST(OneComputation, FailedPublishLetsNextCompute) {
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
 
-TEST(OneComputation, SameWorkerRequestsSharePool) {
+TEST(OneComputation, SecondRequestUsesWorkersPool) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(2);
   Worker worker(store.address(), &start, true, /*pool_bytes=*/64 << 20);

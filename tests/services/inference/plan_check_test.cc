@@ -34,7 +34,7 @@ class PlanCheckTest : public testing::Test {
   v1::FetchPlan plan_;
 };
 
-TEST_F(PlanCheckTest, FittingPlanIsAccepted) { EXPECT_TRUE(Check().ok()) << Check(); }
+TEST_F(PlanCheckTest, MatchingPlanIsAccepted) { EXPECT_TRUE(Check().ok()) << Check(); }
 
 TEST_F(PlanCheckTest, CutsAtSegmentEndsMayDiffer) {
   plan_.mutable_state()->add_cuts(32);
@@ -49,7 +49,7 @@ TEST_F(PlanCheckTest, UnrequestedBoundaryIsRefused) {
   EXPECT_FALSE(Check(0, 0).ok()) << "one token is left to compute";
 }
 
-TEST_F(PlanCheckTest, MismatchNamesPartAndValues) {
+TEST_F(PlanCheckTest, PlanMismatchNamesFieldAndValues) {
   struct Case {
     const char* expected;
     std::function<void(v1::InferenceState*)> change;
@@ -80,7 +80,7 @@ TEST_F(PlanCheckTest, MismatchNamesPartAndValues) {
   }
 }
 
-TEST(ReadAck, TakesTheHighestBoundary) {
+TEST(ReadAck, PublishedTokensIsHighestBoundary) {
   v1::PublishAck ack;
   ack.add_boundaries(16);
   ack.add_boundaries(48);

@@ -55,7 +55,7 @@ TEST(Prefill, AddedBreakpointIsComputed) {
   EXPECT_EQ(again.published().note(), "");
 }
 
-TEST(Prefill, UnkeptBoundariesAreNoted) {
+TEST(Prefill, NoteListsUnpublishedBoundaries) {
   CachedWorker worker;
   v1::PrefillResponse answer;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &answer).ok());
@@ -67,7 +67,7 @@ TEST(Prefill, UnkeptBoundariesAreNoted) {
             "2 boundaries not kept, starting at token 32: the worker is shutting down");
 }
 
-TEST(Prefill, ProgressNeverGoesBack) {
+TEST(Prefill, ProgressNeverDecreases) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();
   CachedWorker worker(options);
@@ -83,7 +83,7 @@ TEST(Prefill, ProgressNeverGoesBack) {
   }
 }
 
-TEST(Generate, WarmBreakpointNeedsPrefill) {
+TEST(Generate, RestoredPromptCannotAddBreakpoint) {
   CachedWorker worker;
   v1::PrefillResponse warm;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &warm).ok());

@@ -59,7 +59,7 @@ class RemoteLoadTest : public testing::Test {
   PrefixRequest prefix_;
 };
 
-TEST_F(RemoteLoadTest, WorthwhileLoadIsMeasured) {
+TEST_F(RemoteLoadTest, FastLoadIsMeasuredAndReported) {
   Expect(1 << 30, absl::Hours(1));  // the limits are minutes
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kStored);
@@ -73,7 +73,7 @@ TEST_F(RemoteLoadTest, WorthwhileLoadIsMeasured) {
   EXPECT_TRUE(report.plan_took.has_value());
 }
 
-TEST_F(RemoteLoadTest, StoreReceivesTimePerToken) {
+TEST_F(RemoteLoadTest, StoreReceivesComputeTimePerToken) {
   Fetch();
   EXPECT_EQ(token_ns_, 0u) << "nothing was computed yet";
   Expect(1 << 30, absl::Milliseconds(60));

@@ -86,7 +86,7 @@ TEST_F(RemotePrefixCacheTest, FetchReturnsVerifiedObjects) {
   EXPECT_EQ(counters_.Read().bytes_fetched, bytes);
 }
 
-TEST_F(RemotePrefixCacheTest, MissCarriesReasonAndMatch) {
+TEST_F(RemotePrefixCacheTest, MissHasReasonAndMatchedTokens) {
   uint32_t matched = 7;
   int fields = 0;
   store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
@@ -110,7 +110,7 @@ TEST_F(RemotePrefixCacheTest, MissCarriesReasonAndMatch) {
   EXPECT_GT(fields, 0) << "it may be another store by now";
 }
 
-TEST_F(RemotePrefixCacheTest, EachAdapterSendsFieldsOnce) {
+TEST_F(RemotePrefixCacheTest, FingerprintFieldsSentOncePerAdapter) {
   cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
                                                SmallLayout(), &counters_);
   cache_->AddAdapter("dutch", SmallFingerprint());
@@ -222,7 +222,7 @@ TEST_F(RemotePrefixCacheTest, SilentStoreOpensBreaker) {
   store_.Stop();  // its call may still read `release`
 }
 
-TEST_F(RemotePrefixCacheTest, DownStoreMissesThenRecovers) {
+TEST_F(RemotePrefixCacheTest, DownStoreMissesUntilItReturns) {
   EXPECT_EQ(Fetch().usable_tokens, kBoundary);
   store_.Stop();
   EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
@@ -266,7 +266,7 @@ TEST_F(RemotePrefixCacheTest, OnlyNeededObjectsAreSent) {
   EXPECT_EQ(counters_.Read().publishes.at("stored"), 1u);
 }
 
-TEST_F(RemotePrefixCacheTest, RefusedPublishesCountByReason) {
+TEST_F(RemotePrefixCacheTest, RefusedPublishesAreCountedByReason) {
   const std::pair<grpc::StatusCode, const char*> cases[] = {
       {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"},
       {grpc::StatusCode::ABORTED, "nondeterminism"},
@@ -306,7 +306,7 @@ TEST_F(RemotePrefixCacheTest, CancelEndsSilentPublish) {
   EXPECT_FALSE(outcome.note.empty());
 }
 
-TEST_F(RemotePrefixCacheTest, AbsentObjectIsNotSent) {
+TEST_F(RemotePrefixCacheTest, ObjectWithoutBytesIsNotSent) {
   store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
     v1::PublishRequest begin;
     stream->Read(&begin);

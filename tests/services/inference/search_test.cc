@@ -27,7 +27,7 @@ int TokenMessages(const Generation& generation) {
   return messages;
 }
 
-TEST(Search, AnswerComesOnceWithScore) {
+TEST(Search, BeamAnswerComesOnceWithScore) {
   WorkerServer server(WorkerServer::Invariant());
   const Generation found = server.Generate(Searching(4, 12));
   ASSERT_TRUE(found.status.ok()) << found.status.error_message();

@@ -83,7 +83,7 @@ class SharedDeviceTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> cache_;
 };
 
-TEST_F(SharedDeviceTest, HotPointComesFromDevice) {
+TEST_F(SharedDeviceTest, FrequentPrefixIsReadFromDevice) {
   Start();
   const uint64_t before = counters_.Read().bytes_from_device;
   const FetchOutcome outcome = Fetch(cache_.get());
@@ -109,7 +109,7 @@ TEST_F(SharedDeviceTest, LeaseKeepsBytesDuringCopy) {
 }
 
 // The worst case: the lease expires during the copy, and the range is used again.
-TEST_F(SharedDeviceTest, ReusedBytesAreNotReturned) {
+TEST_F(SharedDeviceTest, ReusedMemoryIsNotReturned) {
   Start(absl::Milliseconds(300));
   during_ = [this] {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
@@ -194,7 +194,7 @@ TEST_F(SharedDeviceTest, DeviceSegmentReadAsHostFails) {
   EXPECT_EQ(CopyShared(shared, *segment, &builder).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(SharedDeviceTest, DeviceRangeOutsideIsRefused) {
+TEST_F(SharedDeviceTest, RangeOutsideDeviceSegmentIsRefused) {
   Start();
   const auto segment =
       *MappedSegment::Map(FileDescriptor(dup(server_->store()->shared_device()->fd)));

@@ -154,7 +154,7 @@ TEST_F(SharedMemoryTest, SecondFetchUsesSharedMemory) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, FetchedBytesSurviveDrop) {
+TEST_F(SharedMemoryTest, FetchedBytesStayValidAfterDrop) {
   Start();
   Publish();
   ExpectHit(cache_.get());
@@ -169,7 +169,7 @@ TEST_F(SharedMemoryTest, FetchedBytesSurviveDrop) {
   }
 }
 
-TEST_F(SharedMemoryTest, DiskPointIsSharedNextTime) {
+TEST_F(SharedMemoryTest, PointReadFromDiskIsShared) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   Start(StoreServer::SmallStore(folder_.path()));
@@ -180,7 +180,7 @@ TEST_F(SharedMemoryTest, DiskPointIsSharedNextTime) {
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, OptedOutClientUsesWire) {
+TEST_F(SharedMemoryTest, DisabledSharedMemoryUsesWire) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
@@ -201,7 +201,7 @@ TEST_F(SharedMemoryTest, LeaseKeepsBytesUntilCancelled) {
   EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
 }
 
-TEST_F(SharedMemoryTest, LeaseExpiresByItself) {
+TEST_F(SharedMemoryTest, UnreleasedLeaseExpires) {
   Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // longer than sending takes
   Publish();
   auto lease = TakeLease();
@@ -213,7 +213,7 @@ TEST_F(SharedMemoryTest, LeaseExpiresByItself) {
 }
 
 // The worst case: the range is used again during the copy.
-TEST_F(SharedMemoryTest, ReusedBytesAreNotReturned) {
+TEST_F(SharedMemoryTest, ReusedMemoryIsNotReturned) {
   ArenaOptions options;
   options.capacity_bytes = options.ahead_bytes = options.slab_bytes = 2 << 20;
   options.shared = true;
@@ -306,7 +306,7 @@ TEST_F(SharedMemoryTest, LostStoreIsUnmapped) {
   EXPECT_NE(client.current(), nullptr);
 }
 
-TEST_F(SharedMemoryTest, ForeignSocketIsRefused) {
+TEST_F(SharedMemoryTest, SocketOfOtherStoreIsRefused) {
   Start();
   const SharedMemory memory = *server_->store()->shared_memory();
   const std::string socket = FreshSocket();

@@ -135,7 +135,7 @@ TEST_F(SavedStates, UnknownRequestIsNotFound) {
   EXPECT_EQ(Save(&first_, "").status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(SavedStates, ExactClassHasNoStates) {
+TEST_F(SavedStates, ExactClassCannotSaveStates) {
   WorkerServer exact{WorkerServer::Options()};
   Generate(&exact, Sampled(2), "half");
   const Saved saved = Save(&exact, "half");
@@ -143,7 +143,7 @@ TEST_F(SavedStates, ExactClassHasNoStates) {
   EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
 }
 
-TEST_F(SavedStates, BeamSearchHasNoState) {
+TEST_F(SavedStates, BeamSearchCannotBeSaved) {
   v1::GenerateRequest search = IdsRequest({2, 9, 16, 23}, 4);
   search.set_beams(2);
   Generate(&first_, search, "search");
@@ -246,7 +246,7 @@ TEST(SlowStateCallers, SilentUploadTimesOut) {
   EXPECT_THAT(status.error_message(), HasSubstr("state: the caller transferred 0 bytes"));
 }
 
-TEST_F(SavedStates, AnnouncedBytesReserveNothing) {
+TEST_F(SavedStates, AnnouncedBytesDoNotReserveMemory) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{128} << 20;  // half of the room, because it counts twice
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
@@ -263,7 +263,7 @@ TEST_F(SavedStates, AnnouncedBytesReserveNothing) {
 }
 
 // There is room for the state of one call only.
-TEST_F(SavedStates, SilentCallerBlocksNoOther) {
+TEST_F(SavedStates, SilentUploadBlocksOnlyUntilTimeout) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
@@ -287,7 +287,7 @@ TEST_F(SavedStates, SilentCallerBlocksNoOther) {
   }
 }
 
-TEST(RecentAnswersTest, QuietTenantKeepsItsAnswer) {
+TEST(RecentAnswersTest, BusyTenantLosesOldestAnswersFirst) {
   RecentAnswers answers;
   EngineRequest request;
   request.token_ids = {2, 3};

@@ -79,7 +79,7 @@ TEST_F(WorkerStatusTest, PageHasRequestsMemoryAndTimes) {
   for (const auto& [name, count] : json["errors"].items()) EXPECT_EQ(count, 0) << name;
 }
 
-TEST_F(WorkerStatusTest, LatenciesCoverRecentRequests) {
+TEST_F(WorkerStatusTest, LatenciesCoverOnlyRecentRequests) {
   WorkerStatus status(worker_->engine(), nullptr, "1", &clock_);
   FinishedInfo info;
   info.ttft_ms = 1e6;

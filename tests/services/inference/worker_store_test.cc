@@ -90,7 +90,7 @@ TEST(WorkerAndStore, LogitsEqualFromEveryTier) {
 
 // A worker does not find points that were published with other weights, other products, or another
 // form of keys and values. It gets the reason.
-TEST(WorkerAndStore, OtherWeightsOrArithmeticMiss) {
+TEST(WorkerAndStore, PrefixOfOtherWeightsIsMiss) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
     for (const uint32_t id : CountingTokens(100)) made.token_ids.push_back(id);
@@ -168,7 +168,7 @@ TEST(WorkerAndStore, AnswersAreRestoredNextTurn) {
   }
 }
 
-TEST(WorkerAndStore, EveryKeptPointRestores) {
+TEST(WorkerAndStore, EveryPublishedPointIsRestored) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker publisher(store.address()), reader(store.address());
   ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());

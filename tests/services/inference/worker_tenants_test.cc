@@ -57,7 +57,7 @@ TEST_F(WorkerTenantsTest, CallersTenantReachesStore) {
   EXPECT_TRUE(cache_->BoundariesOf("default").empty());
 }
 
-TEST_F(WorkerTenantsTest, StrangersAreRefused) {
+TEST_F(WorkerTenantsTest, UnauthenticatedCallersAreRefused) {
   const auto stranger = StubAs("token-c");
   for (v1::Inference::Stub* stub : {stranger.get(), server_->stub()}) {
     grpc::ClientContext tokenize, model, explain, generate;

@@ -16,7 +16,7 @@ Fingerprint SomeFingerprint() {
   return *fingerprint;
 }
 
-TEST(ProtoConversion, EnumsMatchTheWire) {
+TEST(ProtoConversion, EnumsMatchProtobufEnums) {
   EXPECT_EQ(ToProto(Tier::kNone), v1::TIER_NONE);
   EXPECT_EQ(ToProto(Tier::kWorker), v1::TIER_WORKER);
   EXPECT_EQ(ToProto(Tier::kGpu), v1::TIER_GPU);

@@ -43,7 +43,7 @@ TEST(RequestBytes, NestedMessagesAreCounted) {
   EXPECT_FALSE(CountIn(WithFields(99), 100, 1).ok()) << "in slices of one byte";
 }
 
-TEST(RequestBytes, NumbersAreNotCounted) {
+TEST(RequestBytes, NumberFieldsAreNotCounted) {
   v1::ExplainRequest request;
   for (int i = 0; i < 5000; ++i) request.mutable_prefix()->add_token_ids(i);
   EXPECT_TRUE(CountIn(request.SerializeAsString(), 100).ok());
@@ -79,7 +79,7 @@ TEST(RequestBytes, GroupFieldsHaveNoKnownType) {
   EXPECT_FALSE(CountIn(packed + "\x7c", 100).ok());
 }
 
-TEST(RequestBytes, InvalidBytesReachTheParser) {
+TEST(RequestBytes, InvalidBytesAreLeftToParser) {
   for (const std::string& bytes :
        {std::string(200, '\xff'), std::string("\x0a\xff\xff\xff\xff\x0f") + std::string(200, 0),
         std::string("\x0a\x7f\x0a"), WithFields(50).substr(0, 90)}) {

@@ -115,7 +115,7 @@ TEST(SliceWire, ReadsFieldsInAnyOrder) {
   EXPECT_EQ(taken.header.layer, 5u);
 }
 
-TEST(SliceWire, ParsesOtherMessages) {
+TEST(SliceWire, MessagesWithoutSliceAreParsed) {
   v1::FetchResponse plan;
   plan.mutable_plan()->set_usable_tokens(128);
   Taken taken;
@@ -137,7 +137,7 @@ TEST(SliceWire, EveryTruncationIsRefused) {
   }
 }
 
-TEST(SliceWire, FlippedHeaderBitsAreSurvived) {
+TEST(SliceWire, FlippedHeaderBitsDoNotCrash) {
   const std::string bytes = Bytes(Message({300, 61, 1 << 20}, std::string(200, 'd')));
   for (size_t at = 0; at < 20; ++at) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -152,7 +152,7 @@ TEST(SliceWire, FlippedHeaderBitsAreSurvived) {
   }
 }
 
-TEST(SliceWire, CallbackErrorIsReturned) {
+TEST(SliceWire, PlacementErrorIsReturned) {
   grpc::ByteBuffer message = Message({1, 2, 3}, "abc");
   v1::FetchResponse other;
   const absl::Status status = TakeMessage(
@@ -162,7 +162,7 @@ TEST(SliceWire, CallbackErrorIsReturned) {
   EXPECT_EQ(status, absl::InvalidArgumentError("no place"));
 }
 
-TEST(SliceWire, MessageKeepsItsMemory) {
+TEST(SliceWire, MessageKeepsPieceAlive) {
   auto owner = std::make_shared<std::string>(100000, 'x');
   const std::weak_ptr<std::string> watch = owner;
   const absl::Span<const std::byte> piece(reinterpret_cast<const std::byte*>(owner->data()),

@@ -55,7 +55,7 @@ TEST(StatusConversion, FieldOfFindsPathsOnly) {
   }
 }
 
-TEST(StatusConversion, OtherErrorsHaveNoDetails) {
+TEST(StatusConversion, ErrorsWithoutFieldHaveNoDetails) {
   EXPECT_EQ(ToGrpcStatus(absl::NotFoundError("prompt: gone")).error_details(), "");
   EXPECT_EQ(ToGrpcStatus(absl::InvalidArgumentError("no")).error_details(), "");
   const std::string longest = "stop[0]: " + std::string(1015, 'x');

@@ -52,7 +52,7 @@ TEST(Admission, RecordsMethodAndOutcome) {
   EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
 }
 
-TEST(Admission, StoppedClockKeepsCallOpen) {
+TEST(Admission, CallContinuesAfterStopClock) {
   double recorded = -1;
   Admission admission([&](const CallRecord& call) { recorded = call.seconds; });
   const absl::Time before = absl::Now();
@@ -65,7 +65,7 @@ TEST(Admission, StoppedClockKeepsCallOpen) {
   EXPECT_LE(recorded, absl::ToDoubleSeconds(after - before));
 }
 
-TEST(CallLog, SlownessDependsOnWork) {
+TEST(CallLog, SlowThresholdGrowsWithTokens) {
   CallRecord record;
   record.method = "Stats";
   record.seconds = 11;
@@ -100,7 +100,7 @@ TEST(Admission, CloseEndsEachCallOnce) {
   EXPECT_EQ(forgotten, 0);
 }
 
-TEST(Admission, EndByAfterCloseFires) {
+TEST(Admission, EndFunctionAfterCloseIsCalled) {
   Admission admission;
   auto call = admission.Enter("Watch");
   admission.Close();
@@ -155,7 +155,7 @@ class AdmissionPlacesTest : public testing::Test {
   absl::Status refusal_;
 };
 
-TEST_F(AdmissionPlacesTest, TricklingCallIsEnded) {
+TEST_F(AdmissionPlacesTest, TooSlowCallIsEnded) {
   const auto trickles = Enter(Identity()), steady = Enter(Identity());
   for (int i = 0; i < 5; ++i) Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
   EXPECT_EQ(trickles->Ended().code(), absl::StatusCode::kDeadlineExceeded);
@@ -163,7 +163,7 @@ TEST_F(AdmissionPlacesTest, TricklingCallIsEnded) {
   EXPECT_TRUE(steady->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, ServerTimeIsNotCounted) {
+TEST_F(AdmissionPlacesTest, ServerDelayDoesNotEndCall) {
   const auto commits = Enter(Identity());
   commits->call->SetWaitingForCaller(false);
   for (int i = 0; i < 10; ++i) Pass(absl::Seconds(50));
@@ -174,7 +174,7 @@ TEST_F(AdmissionPlacesTest, ServerTimeIsNotCounted) {
   EXPECT_FALSE(commits->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, ClosingCallGetsOneSecond) {
+TEST_F(AdmissionPlacesTest, FinalWriteGetsOneSecond) {
   const auto over = Enter(Identity());
   over->call->AddTransferred(1000000);
   over->call->BeginFinalWrite();
@@ -184,7 +184,7 @@ TEST_F(AdmissionPlacesTest, ClosingCallGetsOneSecond) {
   EXPECT_FALSE(over->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, FullLimitRefusesNewCall) {
+TEST_F(AdmissionPlacesTest, CallOverLimitIsRefused) {
   const auto slow = Enter(Tenant("a")), slower = Enter(Tenant("a")), b = Enter(Tenant("b"));
   const auto worker = Enter(Worker());
   Pass(absl::Seconds(59), {{slow, 10}});
@@ -195,7 +195,7 @@ TEST_F(AdmissionPlacesTest, FullLimitRefusesNewCall) {
   for (const auto& stream : {b, slow, slower, worker}) EXPECT_TRUE(stream->Ended().ok());
 }
 
-TEST_F(AdmissionPlacesTest, TenantsShareThePlaces) {
+TEST_F(AdmissionPlacesTest, TenantsShareStreamLimit) {
   const auto first = Enter(Tenant("a")), second = Enter(Tenant("a"));
   EXPECT_EQ(Enter(Tenant("a")), nullptr) << "a lone tenant has half";
   EXPECT_THAT(std::string(refusal_.message()), HasSubstr("tenant \"a\" has 2 open streams"));
@@ -208,7 +208,7 @@ TEST_F(AdmissionPlacesTest, TenantsShareThePlaces) {
   EXPECT_NE(Enter(Identity()), nullptr) << "a caller without an identity is no tenant";
 }
 
-TEST(Admission, LoudTenantsLeaveRoom) {
+TEST(Admission, BusyTenantsLeaveStreamsForOthers) {
   Admission admission;
   const Limit limit{"fetch", 256};
   std::vector<std::unique_ptr<Admission::Call>> calls;
@@ -224,7 +224,7 @@ TEST(Admission, LoudTenantsLeaveRoom) {
   for (int i = 0; i < 16; ++i) EXPECT_TRUE(take("shy")) << i;
 }
 
-TEST_F(AdmissionPlacesTest, WorkerCallsCountForTenant) {
+TEST_F(AdmissionPlacesTest, WorkerCallCountsForNamedTenant) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams[i]->call->ChargeTenant("a").ok());
@@ -237,7 +237,7 @@ TEST_F(AdmissionPlacesTest, WorkerCallsCountForTenant) {
   for (const auto& stream : streams) EXPECT_TRUE(stream->call->ChargeTenant("default").ok());
 }
 
-TEST(Admission, HeavyCallTakesMorePlaces) {
+TEST(Admission, LargeCallCountsAsSeveralStreams) {
   Admission admission;
   const Limit limit{"lease", 10};
   const auto take = [&](const Identity& caller, int weight) {
@@ -255,7 +255,7 @@ TEST(Admission, HeavyCallTakesMorePlaces) {
   EXPECT_NE(take(Identity(), 10), nullptr) << "all was given back";
 }
 
-TEST(Admission, ReservedBytesAreReturned) {
+TEST(Admission, ReservedBytesAreReleased) {
   Admission admission;
   const Limit limit{"state", 4, 1, 100, "twice --pool-bytes"};
   auto first = admission.Enter("SaveState"), second = admission.Enter("LoadState");

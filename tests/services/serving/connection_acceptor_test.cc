@@ -185,7 +185,7 @@ size_t WatchedDescriptors() {
 }
 
 // If the acceptor watched a dead connection, epoll would report its end all the time.
-TEST_F(ConnectionAcceptorTest, DeadConnectionIsUnwatched) {
+TEST_F(ConnectionAcceptorTest, EndedConnectionIsNotWatched) {
   const size_t before = WatchedDescriptors();
   auto dies = NewCaller();
   dies->Say(kPreface);
@@ -225,7 +225,7 @@ class FewDescriptorsLeft {
 };
 
 // If the acceptor asked again at once, the kernel would report the same error again and again.
-TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedPerCheck) {
+TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedOncePerCheck) {
   const auto first = NewCaller();
   first->Say(kPreface);
   AwaitTaken(1);  // the acceptor has checked once

@@ -59,7 +59,7 @@ TEST_F(ConnectionTrackerTest, ConsumedBytesAreNotCounted) {
   }
 }
 
-TEST_F(ConnectionTrackerTest, StreamsRaiseTheConnectionLimit) {
+TEST_F(ConnectionTrackerTest, UploadStreamsRaiseByteLimit) {
   const auto a = Add("a");
   received_["a"] = 11 * kUnit;
   a->CallBegins(/*is_upload=*/true);
@@ -86,7 +86,7 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   EXPECT_THAT(named.at("slow"), HasSubstr("unfinished after 30s"));
 }
 
-TEST_F(ConnectionTrackerTest, TotalLimitClosesStrangersFirst) {
+TEST_F(ConnectionTrackerTest, TotalLimitClosesUnauthenticatedFirst) {
   for (const char* peer : {"a", "b", "c", "stranger"}) {
     const auto connection = Add(peer);
     if (peer != std::string("stranger")) connection->MarkAuthenticated();
@@ -103,7 +103,7 @@ TEST_F(ConnectionTrackerTest, TotalLimitClosesStrangersFirst) {
   EXPECT_EQ(named.count("b"), 1u);
 }
 
-TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
+TEST_F(ConnectionTrackerTest, SmallUnauthenticatedConnectionIsSpared) {
   for (const char* peer : {"a", "b", "c", "d"}) {
     Add(peer)->MarkAuthenticated();
     received_[peer] = 9 * kUnit;
@@ -115,7 +115,7 @@ TEST_F(ConnectionTrackerTest, SmallStrangerIsSpared) {
   EXPECT_EQ(named.count("stranger"), 0u);
 }
 
-TEST_F(ConnectionTrackerTest, OverreportGivesNoCredit) {
+TEST_F(ConnectionTrackerTest, ExtraReportedBytesAreIgnored) {
   const auto a = Add("a");
   received_["a"] = kUnit;
   a->AddConsumed(100 * kUnit);
@@ -124,7 +124,7 @@ TEST_F(ConnectionTrackerTest, OverreportGivesNoCredit) {
   EXPECT_EQ(FindExcessive().size(), 1u);
 }
 
-TEST_F(ConnectionTrackerTest, ControlFramesDoNotAddUp) {
+TEST_F(ConnectionTrackerTest, ControlFramesAreNotUnconsumedBytes) {
   limits_.second_bytes = 10;
   tracker_.SetLimits(limits_);
   Add("a");
@@ -141,7 +141,7 @@ TEST_F(ConnectionTrackerTest, ControlFramesDoNotAddUp) {
   EXPECT_LT(tracker_.unconsumed_bytes(), kUnit);
 }
 
-TEST_F(ConnectionTrackerTest, StrangersThenIdleMakeRoom) {
+TEST_F(ConnectionTrackerTest, UnauthenticatedThenIdleIsReplaced) {
   const auto known = Add("known");
   known->MarkAuthenticated();
   now_ += absl::Seconds(1);
@@ -160,7 +160,7 @@ TEST_F(ConnectionTrackerTest, StrangersThenIdleMakeRoom) {
   EXPECT_EQ(tracker_.FindReplaceable(*newcomer, now_)->peer(), "known");
 }
 
-TEST_F(ConnectionTrackerTest, ReusedPortIsNewConnection) {
+TEST_F(ConnectionTrackerTest, ReusedPeerPortIsNewConnection) {
   const auto first = Add("a");
   const auto second = Add("a");
   tracker_.Remove(first);

@@ -40,7 +40,7 @@ class BlockingJob {
   absl::Notification begun_, may_end_;
 };
 
-TEST(FairPool, LastPlaceIsForNewTenant) {
+TEST(FairPool, LastQueueSlotIsForNewTenant) {
   BlockingJob a, b;
   FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 1, a.job()).ok());
@@ -64,7 +64,7 @@ TEST(FairPool, EmptyRequestRunsAtOnce) {
   EXPECT_FALSE(pool.SubmitRequest("a", 1, [] {}).ok());
 }
 
-TEST(FairPool, ContinuedWorkRunsNext) {
+TEST(FairPool, ContinuationRunsBeforeQueuedJobs) {
   absl::Mutex mutex;
   std::vector<std::string> order;
   const auto job = [&](const char* name) {
@@ -106,7 +106,7 @@ TEST(FairPool, LoneTenantGetsHalfTheThreads) {
 }
 
 // Three tenants. One submits 85 jobs: no job of the others is refused.
-TEST(FairPool, BusyTenantLeavesRoom) {
+TEST(FairPool, BusyTenantLeavesQueueSlots) {
   std::vector<BlockingJob> blocking(6);
   FairPool pool("prompts");
   for (size_t i = 0; i < blocking.size(); ++i) {

@@ -64,7 +64,7 @@ TEST(ParseByteSize, FormattedSizesParseBack) {
   }
 }
 
-TEST(ParseFlagDuration, ReadsUnitsRefusesOthers) {
+TEST(ParseFlagDuration, OnlyKnownUnitsAreAccepted) {
   EXPECT_EQ(*ParseFlagDuration("250ms"), absl::Milliseconds(250));
   EXPECT_EQ(*ParseFlagDuration("1m"), absl::Minutes(1));
   EXPECT_EQ(*ParseFlagDuration("0"), absl::ZeroDuration());
@@ -157,7 +157,7 @@ TEST(FlagSet, ConfigPipeIsRefused) {
               testing::HasSubstr(path + " must be a regular file; it is a pipe"));
 }
 
-TEST(FlagSet, WrongFlagsExitWithTwo) {
+TEST(FlagSet, InvalidFlagExitsWithCode2) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
                                                {"--host-bytes", "lots"},
                                                {"--colour", "blue"},

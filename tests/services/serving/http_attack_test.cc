@@ -96,7 +96,7 @@ std::string Flood(const HttpServer& server, const std::string& head, const std::
   return caller.HearUntil("\r\n\r\n");
 }
 
-TEST_F(HttpAttackTest, FloodInsideChunkIsRefused) {
+TEST_F(HttpAttackTest, EndlessChunkHeaderOrTrailerIsRefused) {
   ServeEcho();
   const std::string head = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n");
   const std::string letters(64 << 10, 'a');
@@ -116,7 +116,7 @@ TEST_F(HttpAttackTest, ManyChunkExtensionsAreRefused) {
               StartsWith("HTTP/1.1 413"));
 }
 
-TEST_F(HttpAttackTest, SplitHeaderFloodIsRefused) {
+TEST_F(HttpAttackTest, EndlessSplitHeadersAreRefused) {
   ServeEcho();
   HttpCaller caller(server_->address());
   caller.Say("GET / HTTP/1.1\r\nA");
@@ -140,7 +140,7 @@ TEST_F(HttpAttackTest, SplitLastChunkIsAccepted) {
   }
 }
 
-TEST_F(HttpAttackTest, HalfBodiesStayWithinBudget) {
+TEST_F(HttpAttackTest, UnfinishedBodiesStayWithinBudget) {
   options_.budget_bytes = 1 << 20;
   options_.limits.body_bytes = 256 << 10;
   ServeEcho();
@@ -177,7 +177,7 @@ TEST_F(HttpAttackTest, BodyMemoryFollowsReceivedBytes) {
   EXPECT_THAT(caller.HearUntil("|"), EndsWith(absl::StrCat("/post ", kBody, "|")));
 }
 
-TEST_F(HttpAttackTest, RefusedHeadersSkipTheBody) {
+TEST_F(HttpAttackTest, RefusalIsSentBeforeTheBody) {
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;
     const std::string* token = head.Header("authorization");
@@ -198,7 +198,7 @@ TEST_F(HttpAttackTest, RefusedHeadersSkipTheBody) {
   EXPECT_THAT(other.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, AnswerOverBudgetIsRefused) {
+TEST_F(HttpAttackTest, AnswerOverMemoryBudgetGets503) {
   options_.budget_bytes = 1 << 20;
   Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     if (request.path != "/now" && !answer->Hold(request.path == "/hold" ? 2 << 20 : 1)) {
@@ -214,7 +214,7 @@ TEST_F(HttpAttackTest, AnswerOverBudgetIsRefused) {
   AwaitNothingHeld();
 }
 
-TEST_F(HttpAttackTest, UnreadAnswerClosesConnection) {
+TEST_F(HttpAttackTest, UnreadAnswerEndsConnection) {
   options_.limits.slow_time = absl::Milliseconds(1);
   options_.limits.slow_bytes = uint64_t{1} << 40;
   Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
@@ -271,7 +271,7 @@ TEST_F(HttpAttackTest, BudgetEndsLargestStream) {
   AwaitNothingHeld();
 }
 
-TEST_F(HttpAttackTest, LargeEventReachesItsReader) {
+TEST_F(HttpAttackTest, LargeEventIsDeliveredWhole) {
   ServeKept();
   HttpCaller caller(server_->address());
   caller.Say(kGet);
@@ -283,7 +283,7 @@ TEST_F(HttpAttackTest, LargeEventReachesItsReader) {
   EXPECT_GT(caller.HearUntil("last\r\n0\r\n\r\n").size(), size_t{8} << 20);
 }
 
-TEST_F(HttpAttackTest, HandlerThatThrowsAnswers500) {
+TEST_F(HttpAttackTest, ThrowingHandlerGives500) {
   Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     if (request.path == "/now") return answer->Send(200, {}, "now");
     if (request.query == "stream" || request.query == "head") answer->Begin(200, {}, ": waiting");
@@ -304,7 +304,7 @@ TEST_F(HttpAttackTest, HandlerThatThrowsAnswers500) {
   Settle();
 }
 
-TEST_F(HttpAttackTest, ThrowingPageAnswers500) {
+TEST_F(HttpAttackTest, ThrowingPageGives500) {
   Metrics metrics("hearth_test");
   metrics.AddPage("/bad", {"text/plain", []() -> std::string { throw 1; }});
   const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
@@ -316,7 +316,7 @@ TEST_F(HttpAttackTest, ThrowingPageAnswers500) {
   }
 }
 
-TEST_F(HttpAttackTest, UnknownHostIsForbidden) {
+TEST_F(HttpAttackTest, UnknownHostGets403) {
   Metrics metrics("hearth_test");
   metrics.AddPage("/a", {"text/plain", [] { return "made."; }});
   const absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0", {"stats.example.com"});
@@ -426,7 +426,7 @@ TEST_F(HttpAttackTest, HalfClosedPipelineIsAnswered) {
   EXPECT_THAT(caller.HearAll(), EndsWith("/2 0|"));
 }
 
-TEST_F(HttpAttackTest, HangUpAfterBytesIsNoticed) {
+TEST_F(HttpAttackTest, HangUpAfterExtraBytesIsNoticed) {
   ServeKept();
   size_t index = 0;
   for (const std::string& more : {std::string("G"), std::string(100000, 'G')}) {
@@ -545,7 +545,7 @@ TEST_F(HttpAttackTest, HeaderMemoryIsCounted) {
   }
 }
 
-TEST_F(HttpAttackTest, RunningAnswerFreesItsRequest) {
+TEST_F(HttpAttackTest, RequestIsFreedBeforeAnswerEnds) {
   Serve([this](const HttpRequest& request, std::shared_ptr<HttpAnswer> answer) {
     if (request.path == "/now") return answer->Send(200, {}, "now|");
     HttpHold document(answer.get());
@@ -562,7 +562,7 @@ TEST_F(HttpAttackTest, RunningAnswerFreesItsRequest) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, HeldTextIsCountedOnce) {
+TEST_F(HttpAttackTest, HeldBodyIsCountedOnce) {
   options_.budget_bytes = 1 << 20;
   ServeKept();
   HttpCaller caller(server_->address());
@@ -574,7 +574,7 @@ TEST_F(HttpAttackTest, HeldTextIsCountedOnce) {
   AwaitNothingHeld();
 }
 
-TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
+TEST_F(HttpAttackTest, StalledStreamOverBudgetIsEnded) {
   options_.budget_bytes = 32 << 20;
   options_.limits.slow_time = absl::Hours(1);
   ServeKept();
@@ -594,7 +594,7 @@ TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
   AwaitNothingHeld();
 }
 
-TEST_F(HttpAttackTest, LostAnswerDropsItsRequest) {
+TEST_F(HttpAttackTest, EndedAnswerFreesStoredRequest) {
   const auto budget = std::make_shared<HttpBudget>(1 << 20);
   for (const bool closes : {false, true}) {
     HttpAnswer answer(false, true, true, {}, 0,
@@ -610,7 +610,7 @@ TEST_F(HttpAttackTest, LostAnswerDropsItsRequest) {
   }
 }
 
-TEST_F(HttpAttackTest, SlowUploadGetsItsRefusal) {
+TEST_F(HttpAttackTest, SlowUploaderReceivesRefusal) {
   options_.limits.linger_time = absl::Milliseconds(500);
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;
@@ -628,7 +628,7 @@ TEST_F(HttpAttackTest, SlowUploadGetsItsRefusal) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 401"));
 }
 
-TEST_F(HttpAttackTest, ExtraBytesKeepTheAnswer) {
+TEST_F(HttpAttackTest, BytesOverBudgetKeepAnswer) {
   options_.budget_bytes = 64 << 10;
   ServeKept();
   HttpCaller caller(server_->address());
@@ -641,7 +641,7 @@ TEST_F(HttpAttackTest, ExtraBytesKeepTheAnswer) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, RefusedTokenLosesProtection) {
+TEST_F(HttpAttackTest, RefusedTokenConnectionCanBeReplaced) {
   options_.limits.connections = 1;
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;
@@ -661,7 +661,7 @@ TEST_F(HttpAttackTest, RefusedTokenLosesProtection) {
   EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, SlowHandlerDelaysNoOther) {
+TEST_F(HttpAttackTest, SlowHandlerDoesNotDelayOthers) {
   absl::Notification entered, release;
   Serve([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     if (request.body().size() > (64 << 10)) {

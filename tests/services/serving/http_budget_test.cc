@@ -32,7 +32,7 @@ TEST(HttpBudget, LargestAccountIsEvicted) {
   EXPECT_EQ(budget->held_bytes(), 50u);
 }
 
-TEST(HttpBudget, LargestCallerIsRefused) {
+TEST(HttpBudget, CallerWithMostBytesIsRefused) {
   const auto budget = std::make_shared<HttpBudget>(100);
   const auto other = std::make_shared<HttpBudget::Account>(budget, "other", [] { FAIL(); });
   auto caller = std::make_shared<HttpBudget::Account>(budget, "caller", nullptr);
@@ -92,7 +92,7 @@ TEST(HttpBudget, SmallStreamIsEvictedLast) {
   EXPECT_EQ(budget->held_bytes(), 149u);
 }
 
-TEST(HttpBudget, PeakResetsWhenRead) {
+TEST(HttpBudget, PeakIsResetWhenRead) {
   const auto budget = std::make_shared<HttpBudget>(100);
   const auto one = std::make_shared<HttpBudget::Account>(budget, "one", nullptr);
   ASSERT_TRUE(one->Grow(60));

@@ -6,7 +6,7 @@
 namespace hearth {
 namespace {
 
-TEST(HostRule, AllowsOnlyItsOwnNames) {
+TEST(HostRule, AllowsOnlyServerNames) {
   const HostRule rule("Models.example.com:8000", {"other.example.com", "third.example.com."});
   for (const char* own : {"localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000", "[::1]",
                           "models.example.com", "other.example.com:80", "other.example.com.:80",
@@ -37,7 +37,7 @@ TEST(Cidr, ContainsAddressesOfBothFamilies) {
   EXPECT_FALSE((*list)[2].Contains("192.0.2.8"));
 }
 
-TEST(Cidr, ParseErrorNamesTheBlock) {
+TEST(Cidr, ParseErrorQuotesInvalidBlock) {
   for (const char* wrong : {"10.0.0.0/33", "proxy", "10.0.0.0/-1", "10.0.0.0/x", "::1/129", "/8"}) {
     const auto parsed = Cidr::Parse(wrong);
     ASSERT_FALSE(parsed.ok()) << wrong;
@@ -45,7 +45,7 @@ TEST(Cidr, ParseErrorNamesTheBlock) {
   }
 }
 
-TEST(HostRule, ListedHostsMayHaveSpaces) {
+TEST(HostRule, SpacesAroundListedHostsAreIgnored) {
   const HostRule rule("127.0.0.1:80", {"a.example", " B.example "});
   EXPECT_TRUE(rule.Allows("a.example:80"));
   EXPECT_TRUE(rule.Allows("b.example"));

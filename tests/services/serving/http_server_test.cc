@@ -38,7 +38,7 @@ void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& ans
                             request.body(), "|"));
 }
 
-TEST(HttpServer, KeptAliveConnectionServesAgain) {
+TEST(HttpServer, KeepAliveConnectionServesSeveralRequests) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say("GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -63,7 +63,7 @@ TEST(HttpServer, PipelinedRequestsAnsweredInOrder) {
   EXPECT_THAT(last, EndsWith("GET /3  |"));
 }
 
-TEST(HttpServer, AnswersHeadWithoutABody) {
+TEST(HttpServer, HeadRequestGetsNoBody) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
   caller.Say("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -92,7 +92,7 @@ TEST(HttpServer, SilentStreamSendsKeepAlive) {
   EXPECT_FALSE(kept->Write("after the end"));
 }
 
-TEST(HttpServer, UnsentStreamCanBeReplaced) {
+TEST(HttpServer, UnsentStreamCanBecomeError) {
   HttpLimits patient;
   patient.silence = absl::Hours(1);
   for (const bool is_patient : {true, false}) {
@@ -126,7 +126,7 @@ TEST(HttpServer, UnsentStreamCanBeReplaced) {
   }
 }
 
-TEST(HttpServer, HangUpEndsRunningAnswer) {
+TEST(HttpServer, ClientHangUpEndsAnswer) {
   for (const bool streams : {false, true}) {
     std::shared_ptr<HttpAnswer> kept;
     absl::Notification asked, gone;
@@ -171,7 +171,7 @@ TEST(HttpServer, LateRequestsGet408) {
   EXPECT_EQ(silent.HearAll(), "");
 }
 
-TEST(HttpServer, OversizedOrAmbiguousIsRefused) {
+TEST(HttpServer, OversizedOrAmbiguousRequestIsRefused) {
   HttpLimits limits;
   limits.header_bytes = 1024;
   limits.body_bytes = 10;
@@ -197,7 +197,7 @@ TEST(HttpServer, OversizedOrAmbiguousIsRefused) {
   EXPECT_THAT(ask("no request at all\r\n\r\n"), StartsWith("HTTP/1.1 400"));
 }
 
-TEST(HttpServer, IdleConnectionMakesRoom) {
+TEST(HttpServer, FullServerClosesIdleConnection) {
   HttpLimits limits;
   limits.connections = 2;
   const auto server = ServeHttp(EchoHttp, limits);
@@ -213,7 +213,7 @@ TEST(HttpServer, IdleConnectionMakesRoom) {
   EXPECT_EQ(first.HearAll(), "");
 }
 
-TEST(HttpServer, HalfRequestEvictedBeforeIdle) {
+TEST(HttpServer, UnfinishedRequestEvictedBeforeIdleConnection) {
   HttpLimits limits;
   limits.connections = 3;
   const auto server = ServeHttp(EchoHttp, limits);

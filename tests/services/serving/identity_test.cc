@@ -46,7 +46,7 @@ class IdentityTest : public testing::Test {
   SecretFolder folder_;
 };
 
-TEST_F(IdentityTest, NoFileMeansOneTenant) {
+TEST_F(IdentityTest, NoIdentitiesFileMeansOneTenant) {
   auto identities = Identities::Open({});
   ASSERT_TRUE(identities.ok());
   const auto caller = (*identities)->Identify(Token("anything"));
@@ -138,7 +138,7 @@ TEST_F(IdentityTest, CertificateNameIsTenantWithoutFile) {
   EXPECT_FALSE((*identities)->Identify(Credentials()).ok());
 }
 
-TEST_F(IdentityTest, InvalidFileKeepsPreviousEntries) {
+TEST_F(IdentityTest, InvalidIdentitiesFileKeepsPreviousEntries) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
   ASSERT_TRUE(identities.ok());
   EXPECT_TRUE((*identities)->Identify(Token("old")).ok());
@@ -164,7 +164,7 @@ TEST_F(IdentityTest, UnreadableFileIsReadAgain) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-TEST_F(IdentityTest, ChangedEntryFailsRecheck) {
+TEST_F(IdentityTest, ChangedIdentityFailsRecheck) {
   auto identities =
       Open(FileOf(TokenEntry("b", "tenant", "tb") + "," + TokenEntry("c", "tenant", "tc") + "," +
                   TokenEntry("d", "tenant", "td")));
@@ -191,7 +191,7 @@ TEST_F(IdentityTest, ChangedEntryFailsRecheck) {
   EXPECT_EQ((*identities)->generation(), generation + 2);
 }
 
-TEST_F(IdentityTest, FileChangeIsSeenWithoutCall) {
+TEST_F(IdentityTest, ChangedFileIsReloadedWithoutCall) {
   Identities::Options options;
   options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
   options.recheck = absl::Milliseconds(1);
@@ -205,7 +205,7 @@ TEST_F(IdentityTest, FileChangeIsSeenWithoutCall) {
             absl::StatusCode::kUnauthenticated);
 }
 
-TEST_F(IdentityTest, InvalidEntriesAreNamed) {
+TEST_F(IdentityTest, ErrorNamesInvalidEntry) {
   const std::string sha = DigestHex(Sha256("t"));
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[]", "must be a JSON object"},
@@ -288,7 +288,7 @@ TEST_F(IdentityTest, EndlessFilesAreRefused) {
   }
 }
 
-TEST_F(IdentityTest, MissingPartnerFlagIsNamed) {
+TEST_F(IdentityTest, ErrorNamesMissingPartnerFlag) {
   AccessFlags flags;
   flags.tls_cert = "cert.pem";
   EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-key"));

@@ -48,7 +48,7 @@ TEST(JsonReader, FieldsKeepTheirOrder) {
   EXPECT_EQ(document.root().Find("m")->Find("n")->Number(-5, 5).value(), -2);
 }
 
-TEST(JsonReader, DeepLongKeysErrorIsShort) {
+TEST(JsonReader, LongPathIsCutInError) {
   std::string text = R"({"a": 1, "a": 1})";
   for (int i = 0; i < 60; ++i)
     text = absl::StrCat("{\"", std::string(64, 'k'), i, "\":", text, "}");
@@ -104,7 +104,7 @@ TEST(JsonReader, QuotesAtMost200Bytes) {
   EXPECT_EQ(Quoted(std::string(199, 'a') + "\xC3\xBC"), "\"" + std::string(199, 'a') + "\"...");
 }
 
-TEST(JsonReader, ErrorsSayTheByteOffset) {
+TEST(JsonReader, ErrorsHaveByteOffset) {
   EXPECT_THAT(ErrorOf(R"({"a": tru})"), StartsWith("the body: must be JSON; at byte 10: "));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("at byte 1: "));
   EXPECT_THAT(ErrorOf("{} x"), HasSubstr("at byte 4: "));
@@ -136,7 +136,7 @@ TEST(JsonReader, DuplicateKeyIsRefused) {
   EXPECT_TRUE(JsonDocument::Parse(R"({"a": {"a": [{"a": 1}]}})", "it").ok());
 }
 
-TEST(JsonReader, MemoryIsReservedBeforeAllocation) {
+TEST(JsonReader, MemoryIsRequestedBeforeAllocation) {
   const std::string many = "[" + absl::StrJoin(std::vector<int>(1 << 18, 1), ",") + "]";
   uint64_t held = 0;
   JsonLimits limits;
@@ -179,7 +179,7 @@ TEST(JsonReader, FieldsKeepTheFirstError) {
   EXPECT_FALSE(JsonFields(*document.root().Find("flag")).status().ok());
 }
 
-TEST(JsonReader, NumbersOfAllKindsCompare) {
+TEST(JsonReader, IntegersAndFloatsCompareByValue) {
   const auto document = JsonDocument::Parse("[-1, 0, 1, 1.0, 0.5, \"1\", true]", "it");
   std::string equal_to_one, equal_to_minus_one;
   for (const JsonValue value : document->root().elements()) {

@@ -29,7 +29,7 @@ TEST(JsonTest, NestsObjectsAndArrays) {
             R"("counts":{"first":1},"items":[{"id":3},"text"]})");
 }
 
-TEST(JsonTest, TwoStringsMakeOneField) {
+TEST(JsonTest, StringPairBecomesField) {
   EXPECT_EQ(JsonLine(Json{{"a", "b"}}), R"({"a":"b"})");
   EXPECT_EQ(JsonLine(Json{{"a", "b"}, {"c", "d"}}), R"({"a":"b","c":"d"})");
 }
@@ -95,7 +95,7 @@ TEST(JsonTest, NumbersAreEqualByValue) {
   EXPECT_NE((Json{{"a", 1}}), (Json{{"b", 1}}));
 }
 
-TEST(JsonTest, MissingFieldReadsAsNull) {
+TEST(JsonTest, MissingFieldIsNull) {
   const Json json = {{"a", 1}};
   EXPECT_EQ(json.value("b", Json()), Json());
   EXPECT_FALSE(json.contains("b"));

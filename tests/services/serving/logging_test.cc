@@ -29,7 +29,7 @@ TEST(Logging, JsonLineKeepsNumbers) {
   EXPECT_EQ(parsed["path"], "a\"b\xEF\xBF\xBD");
 }
 
-TEST(Logging, GrpcHandshakeFailuresAreFound) {
+TEST(Logging, GrpcHandshakeFailuresAreRecognized) {
   EXPECT_EQ(HandshakeFailure("./src/core/tsi/ssl_transport_security.cc",
                              "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000418:SSL "
                              "routines::tlsv1 alert unknown ca."),
@@ -41,7 +41,7 @@ TEST(Logging, GrpcHandshakeFailuresAreFound) {
   EXPECT_EQ(HandshakeFailure("elsewhere.cc", "Handshake failed with fatal error"), "");
 }
 
-TEST(Logging, DebugShowsOnlyGrpcErrors) {
+TEST(Logging, GrpcErrorsAreLoggedAtDebug) {
   testing::internal::CaptureStderr();
   SetUpLogging(LogLevel::kDebug, LogFormat::kText);
   gpr_log("a.cc", 1, GPR_LOG_SEVERITY_DEBUG, "of a socket");

@@ -74,7 +74,7 @@ TEST(Metrics, StopFreesThePort) {
   EXPECT_TRUE(next.Serve(*address).ok());
 }
 
-TEST(Metrics, TakenMetricsAddressIsNamed) {
+TEST(Metrics, ErrorNamesTakenMetricsAddress) {
   Metrics first("hearth_test"), second("hearth_test");
   absl::StatusOr<std::string> address = first.Serve("127.0.0.1:0");
   ASSERT_TRUE(address.ok()) << address.status();

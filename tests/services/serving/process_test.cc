@@ -61,7 +61,7 @@ TEST(Process, StopSignalEndsBusyStart) {
   }
 }
 
-TEST(Process, EarlyStopSignalIsKept) {
+TEST(Process, StopSignalBeforeWaitIsRemembered) {
   const int end = RunInChild([] {
     HandleStopSignals();
     KeepStopSignal();
@@ -104,7 +104,7 @@ void ExpectLine(int end, const std::string& said, const std::string& cause) {
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
 }
 
-TEST(Process, RefusedResourceEndsInOneLine) {
+TEST(Process, RefusedMemoryOrThreadPrintsLine) {
   const std::function<void()> starts[] = {
       [] { std::thread([] { throw std::bad_alloc(); }).join(); },
       [] { std::thread([] { throw std::system_error(EAGAIN, std::generic_category()); }).join(); }};
@@ -115,7 +115,7 @@ TEST(Process, RefusedResourceEndsInOneLine) {
   }
 }
 
-TEST(Process, LimitedCrashEndsInOneLine) {
+TEST(Process, CrashUnderUlimitPrintsOneLine) {
   const std::pair<std::function<void()>, std::string> starts[] = {
       {[] { const std::thread thread(&pause); }, "std::terminate; unless"},
       {[] { std::thread([] { throw std::runtime_error("broken"); }).join(); }, "broken; unless"},
@@ -129,7 +129,7 @@ TEST(Process, LimitedCrashEndsInOneLine) {
 }
 
 // The second crash must not end the process before the first has written its line.
-TEST(Process, TwoCrashesWriteOneLine) {
+TEST(Process, TwoCrashesPrintOneLine) {
   for (int i = 0; i < 8; ++i) {
     std::string said;
     const auto start = [] {
@@ -148,7 +148,7 @@ TEST(Process, TwoCrashesWriteOneLine) {
 }
 
 // The crash has another cause than refused memory.
-TEST(Process, UnlimitedCrashStaysCrash) {
+TEST(Process, CrashWithoutUlimitIsNotHidden) {
   rlimit memory{};
   getrlimit(RLIMIT_AS, &memory);
   if (memory.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "the test itself has a limit";
@@ -164,7 +164,7 @@ TEST(Process, UnlimitedCrashStaysCrash) {
   }
 }
 
-TEST(Process, LaterCrashStaysCrash) {
+TEST(Process, CrashAfterStartIsNotHidden) {
   const std::pair<std::function<void()>, std::string> crashes[] = {
       {[] { std::abort(); }, ""}, {[] { throw std::runtime_error("broken"); }, "what():  broken"}};
   for (const auto& [crash, words] : crashes) {

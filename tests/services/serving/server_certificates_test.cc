@@ -44,7 +44,7 @@ class ServerCertificatesTest : public testing::Test {
   TestAuthority first_, second_;
 };
 
-TEST_F(ServerCertificatesTest, WrongFileIsNamed) {
+TEST_F(ServerCertificatesTest, ErrorNamesWrongFile) {
   const TestAuthority::Pem own = first_.Issue("store"), other = first_.Issue("other");
   EXPECT_THAT(WrongWith(Flags({own.certificate, other.key})),
               AllOf(HasSubstr("--tls-key: "), HasSubstr("server.key does not belong to"),
@@ -63,7 +63,7 @@ TEST_F(ServerCertificatesTest, WrongFileIsNamed) {
   EXPECT_THAT(WrongWith(missing), HasSubstr("--tls-key: /no/such/key"));
 }
 
-TEST_F(ServerCertificatesTest, ClientsNameWrongFileToo) {
+TEST_F(ServerCertificatesTest, ClientErrorNamesWrongFile) {
   const TestAuthority::Pem own = first_.Issue("worker");
   ClientAccess access{"", "", "", "", false, "store-"};
   access.tls_ca = folder_.Write("no-ca", own.key);

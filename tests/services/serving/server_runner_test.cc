@@ -113,7 +113,7 @@ TEST(ListenersTest, CheckRefusesTakenPort) {
   }
 }
 
-TEST_F(ServerRunnerTest, PicksAFreePortAndServes) {
+TEST_F(ServerRunnerTest, PortZeroServesOnFreePort) {
   Start();
   EXPECT_TRUE(absl::StartsWith(runner_->address(), "127.0.0.1:"));
   EXPECT_FALSE(absl::EndsWith(runner_->address(), ":0"));
@@ -122,13 +122,13 @@ TEST_F(ServerRunnerTest, PicksAFreePortAndServes) {
   EXPECT_EQ(response.version(), "test");
 }
 
-TEST_F(ServerRunnerTest, ServesAUnixSocket) {
+TEST_F(ServerRunnerTest, ServesOnUnixSocket) {
   Start("unix:" + folder_.File("socket"));
   v1::StatsResponse response;
   EXPECT_TRUE(Stats(&response).ok());
 }
 
-TEST_F(ServerRunnerTest, TakenListenAddressIsNamed) {
+TEST_F(ServerRunnerTest, ErrorNamesTakenListenAddress) {
   Start();
   Admission admission;
   TestService service(&admission);
@@ -181,7 +181,7 @@ TEST_F(ServerRunnerTest, ListsItsServicesByReflection) {
   EXPECT_TRUE(absl::StrContains(response, "hearth.v1.CacheStore")) << response;
 }
 
-TEST_F(ServerRunnerTest, DrainsInOrder) {
+TEST_F(ServerRunnerTest, DrainRefusesCallsThenFlushes) {
   Start();
   service_.wait = true;
   grpc::Status running;
@@ -214,7 +214,7 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
 }
 
 // A flush waits for calls, as an engine's does. A call that does not end would take all its time.
-TEST_F(ServerRunnerTest, DrainCutsOffUnendingCalls) {
+TEST_F(ServerRunnerTest, DrainTimeoutCancelsRunningCalls) {
   Start();
   service_.wait_for_cancel = true;
   grpc::Status running;
@@ -252,7 +252,7 @@ TEST(WriteFileWhole, TemporaryLinkIsNotFollowed) {
   EXPECT_EQ(folder.Files(), 2u);
 }
 
-TEST(WriteFileWhole, UnwritablePathIsNamed) {
+TEST(WriteFileWhole, ErrorNamesUnwritablePath) {
   const absl::Status status = WriteFileWhole("/no/such/folder/file", "x");
   EXPECT_TRUE(absl::StrContains(status.message(), "/no/such/folder/file")) << status;
 }

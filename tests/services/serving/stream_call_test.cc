@@ -168,7 +168,7 @@ TEST_F(StreamCallTest, AbortDropsReadyMessages) {
   EXPECT_TRUE(reader_->Finish().ok());
 }
 
-TEST_F(StreamCallTest, CallerLeavingFreesEverything) {
+TEST_F(StreamCallTest, LeavingCallerFreesEverything) {
   NumberCall* call = Begin();
   call->Send(1);
   call->Send(2);
@@ -184,7 +184,7 @@ TEST_F(StreamCallTest, CallerLeavingFreesEverything) {
   EXPECT_EQ(held->waiting(), 0u) << "nothing gets ready after the end";
 }
 
-TEST_F(StreamCallTest, HeldCallDoesNotFinish) {
+TEST_F(StreamCallTest, CallFinishesOnlyAfterRelease) {
   NumberCall* call = Begin();
   call->HoldOnce();
   call->HoldOnce();
@@ -197,7 +197,7 @@ TEST_F(StreamCallTest, HeldCallDoesNotFinish) {
   EXPECT_TRUE(AtEnd());
 }
 
-TEST_F(StreamCallTest, HeldCancelledCallStays) {
+TEST_F(StreamCallTest, CancelledCallStaysUntilRelease) {
   NumberCall* call = Begin();
   call->HoldOnce();
   context_.TryCancel();
@@ -210,7 +210,7 @@ TEST_F(StreamCallTest, HeldCancelledCallStays) {
   EXPECT_TRUE(kept_.expired());
 }
 
-TEST_F(StreamCallTest, RefusedWorkEndsCall) {
+TEST_F(StreamCallTest, RefusedJobEndsCall) {
   NumberCall* call = Begin();
   call->Delegate([] { return absl::ResourceExhaustedError("no room"); });
   EXPECT_TRUE(AtEnd());
@@ -218,7 +218,7 @@ TEST_F(StreamCallTest, RefusedWorkEndsCall) {
   EXPECT_EQ(RecordedCode(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(StreamCallTest, AcceptedWorkHoldsCall) {
+TEST_F(StreamCallTest, CallStaysUntilItsJobEnds) {
   NumberCall* call = Begin();
   call->Delegate([] { return absl::OkStatus(); });
   call->End(absl::OkStatus());
@@ -230,7 +230,7 @@ TEST_F(StreamCallTest, AcceptedWorkHoldsCall) {
   EXPECT_TRUE(reader_->Finish().ok());
 }
 
-TEST_F(StreamCallTest, UntakenWriteTimesOut) {
+TEST_F(StreamCallTest, UnreadWriteTimesOut) {
   NumberCall* call = Begin(absl::Milliseconds(1));
   call->Send(1);
   const std::shared_ptr<NumberCall> held = call_;

@@ -135,7 +135,7 @@ class UnixAcceptorTest : public testing::Test {
   std::unique_ptr<ConnectionAcceptor> acceptor_;
 };
 
-TEST_F(UnixAcceptorTest, SilentCallerMakesRoom) {
+TEST_F(UnixAcceptorTest, NewConnectionReplacesSilentOne) {
   const std::unique_ptr<UnixCaller> silent[] = {NewCaller(), NewCaller(), NewCaller()};
   const auto newcomer = NewAdmittedCaller(1);
   std::vector<pollfd> ends;
@@ -167,14 +167,14 @@ TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   EXPECT_TRUE(next->IsOpen());
 }
 
-TEST_F(UnixAcceptorTest, TlsCallerGetsAnAlert) {
+TEST_F(UnixAcceptorTest, TlsClientGetsTlsAlert) {
   const auto caller = NewCaller();
   caller->Say("\x16\x03\x01");
   EXPECT_FALSE(caller->IsClosed()) << "an alert";
   EXPECT_THAT(refused(), ElementsAre(HasSubstr("the client uses TLS; this server does not")));
 }
 
-TEST_F(UnixAcceptorTest, SocketFileIsRemovedIfOwn) {
+TEST_F(UnixAcceptorTest, OnlyOwnSocketFileIsRemoved) {
   struct stat there {};
   ASSERT_EQ(stat(path_.c_str(), &there), 0);
   EXPECT_TRUE(S_ISSOCK(there.st_mode));

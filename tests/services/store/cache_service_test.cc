@@ -169,7 +169,7 @@ TEST_F(CacheServiceTest, StoredObjectsAreNotRequested) {
   EXPECT_EQ(needed_.size(), 2u) << "the objects of [32,48)";
 }
 
-TEST_F(CacheServiceTest, TtlIsRenewedWithoutBytes) {
+TEST_F(CacheServiceTest, RepublishRenewsTtlWithoutBytes) {
   v1::PublishRequest begin = Begin(48);
   begin.mutable_begin()->set_ttl_s(60);
   std::vector<v1::PublishRequest> rest;
@@ -240,7 +240,7 @@ TEST_F(CacheServiceTest, AbortedPublishLeavesNothing) {
   EXPECT_EQ(needed_.size(), SmallObjects(40).size());
 }
 
-TEST_F(CacheServiceTest, InvalidPublishIsNamed) {
+TEST_F(CacheServiceTest, InvalidPublishErrorNamesField) {
   struct Case {
     const char* expected;
     v1::PublishRequest first;
@@ -285,7 +285,7 @@ TEST_F(CacheServiceTest, InvalidPublishIsNamed) {
   EXPECT_TRUE(List().empty());
 }
 
-TEST_F(CacheServiceTest, UnannouncedSliceIsDataLoss) {
+TEST_F(CacheServiceTest, SliceWithWrongDigestIsDataLoss) {
   auto slices = Slices(40, 0);
   (*slices[0].mutable_slice()->mutable_data())[0] ^= 1;
   slices.push_back(Commit());
@@ -378,7 +378,7 @@ TEST_F(CacheServiceTest, DrainEndsWatch) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(CacheServiceTest, ExcessWatcherIsRefused) {
+TEST_F(CacheServiceTest, WatcherOverLimitIsRefused) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> readers;
   for (int i = 0; i < kWatchLimit.all; ++i) {

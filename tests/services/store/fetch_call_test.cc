@@ -204,7 +204,7 @@ TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
   }
 }
 
-TEST_F(FetchCallTest, WireAndSharedCountAlike) {
+TEST_F(FetchCallTest, WireAndSharedReadsCountEqually) {
   Start(absl::Minutes(10), absl::Minutes(10));
   Publish(SmallModel());
   const uint64_t whole = kSlices * SmallModel().Layout()->SliceBytes(16);

@@ -105,7 +105,7 @@ TEST_F(LeaseCallTest, OneOfEightMissesComputes) {
   EXPECT_EQ(Count("lease_waits_hit"), 7u);
 }
 
-TEST_F(LeaseCallTest, NextTakesOverWhenHolderLeaves) {
+TEST_F(LeaseCallTest, WaiterComputesWhenHolderLeaves) {
   const auto holder = OpenHolding(Request());
   const auto first = OpenWaiting(Request());
   holder->Cancel();
@@ -116,7 +116,7 @@ TEST_F(LeaseCallTest, NextTakesOverWhenHolderLeaves) {
   EXPECT_EQ(Count("lease_takeovers"), 2u);
 }
 
-TEST_F(LeaseCallTest, NextTakesOverAtDeadline) {
+TEST_F(LeaseCallTest, WaiterComputesWhenLeaseExpires) {
   const auto holder = OpenHolding(Request(/*lease_ms=*/50));
   const auto follower = OpenWaiting(Request());
   EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::COMPUTE);
@@ -124,7 +124,7 @@ TEST_F(LeaseCallTest, NextTakesOverAtDeadline) {
   EXPECT_FALSE(holder->reader->Read(&none)) << "the holder's stream has ended";
 }
 
-TEST_F(LeaseCallTest, FollowerComputesAfterWait) {
+TEST_F(LeaseCallTest, WaiterComputesAfterItsWait) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request(kHangMs, /*wait_ms=*/50));
   const v1::LeaseResponse response = follower->Next();
@@ -150,7 +150,7 @@ TEST_F(LeaseCallTest, DrainReleasesWaiters) {
   EXPECT_EQ(late->reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(LeaseCallTest, CancelledCallsHoldNothing) {
+TEST_F(LeaseCallTest, CancelledLeasesHoldNothing) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
   follower->Cancel();
@@ -175,7 +175,7 @@ void AwaitWaiting(const FairPool* pool, size_t jobs) {
 }
 
 // The call's record takes its details from the request.
-TEST_F(LeaseCallTest, EndedQueuedLeaseIsNotParsed) {
+TEST_F(LeaseCallTest, DrainedLeaseInQueueIsNotParsed) {
   absl::Mutex mutex;
   std::vector<uint64_t> tokens;
   StoreServer server(StoreServer::SmallStore(""));
@@ -204,7 +204,7 @@ TEST_F(LeaseCallTest, EndedQueuedLeaseIsNotParsed) {
 class RefusedLeaseTest : public TenantsFixture {};
 
 // A lease keeps its request while it lasts. The pool is blocked, so no request was parsed.
-TEST_F(RefusedLeaseTest, RefusedLeaseIsNotParsed) {
+TEST_F(RefusedLeaseTest, ExcessLeaseIsRefusedUnparsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
   const auto channel = ConnectedTo(server.address(), As("a"));

@@ -77,7 +77,7 @@ TEST_F(PublicTenantTest, OnlyPermittedCallersPublish) {
 }
 
 // A reader of a public prefix sees nothing about other readers.
-TEST_F(PublicTenantTest, OthersUseIsNotVisible) {
+TEST_F(PublicTenantTest, ReadsByOthersAreInvisible) {
   StoreServer used(options_, access_), unused(options_, access_);
   for (StoreServer* server : {&used, &unused}) {
     ASSERT_TRUE(
@@ -90,7 +90,7 @@ TEST_F(PublicTenantTest, OthersUseIsNotVisible) {
   EXPECT_EQ(Peer(used, As("a")).AskEverything(id), Peer(unused, As("a")).AskEverything(id));
 }
 
-TEST_F(NoPublicTenantTest, UnnamedPublicIsOrdinaryTenant) {
+TEST_F(NoPublicTenantTest, TenantNamedPublicIsOrdinary) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), worker(server, As("worker"));
   EXPECT_TRUE(Says(worker.Publish(PrefixFor("public"), 1), "boundaries: 40"))

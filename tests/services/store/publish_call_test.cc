@@ -129,7 +129,7 @@ class Publisher {
   uint64_t sent_ = 0;
 };
 
-TEST(HostilePublish, BegunSlicesStayWithinStaging) {
+TEST(HostilePublish, UnfinishedSlicesStayWithinStagingLimit) {
   StoreOptions options = StoreServer::SmallStore("");
   options.max_staged_bytes = 2 << 20;
   StoreServer server(options);
@@ -159,7 +159,7 @@ TEST(HostilePublish, BegunSlicesStayWithinStaging) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(HostilePublish, TricklingStreamsAreEnded) {
+TEST(HostilePublish, TooSlowPublishesAreEnded) {
   FakeClock clock;
   StoreServer server(StoreServer::SmallStore(""));
   server.admission()->SetClock(&clock);
@@ -193,7 +193,7 @@ TEST(HostilePublish, TricklingStreamsAreEnded) {
 }
 
 // A slow engine blocks the publishes that wait for it, and no thread that commits other publishes.
-TEST(SharedPublish, SlowEngineBlocksNoOtherPublish) {
+TEST(SharedPublish, SlowRedisDoesNotBlockPublishes) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore("");
   options.secret_file = folder.path() + "/secret";

@@ -18,7 +18,7 @@ std::string Refusal(const SharedFlags& flags, const std::string& secret_file) {
   return std::string(CheckSharedFlags(flags, secret_file).message());
 }
 
-TEST(SharedTier, NoneLeavesStoreUnchanged) {
+TEST(SharedTier, SharedNoneLeavesStoreUnchanged) {
   const SharedFlags flags;
   EXPECT_TRUE(CheckSharedFlags(flags, "").ok());
   StoreOptions options;
@@ -52,7 +52,7 @@ TEST(SharedTier, InvalidFlagsAreNamed) {
   EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch-budget: must be 1ms"));
 }
 
-TEST(SharedTier, IncompleteFlagsAreNamed) {
+TEST(SharedTier, ErrorNamesMissingSharedFlag) {
   SharedFlags flags;
   flags.url = "redis://127.0.0.1:1";
   flags.ca_file = "our-ca.pem";

@@ -66,7 +66,7 @@ TEST_F(StoreStatusTest, HottestPointsHideContent) {
   EXPECT_THAT(json.dump(), Not(HasSubstr("acme")));
 }
 
-TEST_F(StoreStatusTest, StepsCountTheirEvents) {
+TEST_F(StoreStatusTest, EachStepCountsItsEvents) {
   Publish(1);
   Fetch(1);
   Fetch(9);
@@ -96,7 +96,7 @@ TEST_F(StoreStatusTest, CurrentStepIsShown) {
   EXPECT_EQ(Json()["step_now"]["fetches"], 0);
 }
 
-TEST_F(StoreStatusTest, OldStepsAreForgotten) {
+TEST_F(StoreStatusTest, OldestStepsAreDropped) {
   for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.Sample();
   EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
 }

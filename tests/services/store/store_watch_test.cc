@@ -157,7 +157,7 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
 
 // The store keeps only the tail of sliding-window layers. If a model has only such layers, it keeps
 // nothing before the tail. A router that took the tail for a prefix would cause misses.
-TEST_F(StoreWatchTest, SlidingWindowSendsWholePrefix) {
+TEST_F(StoreWatchTest, SlidingWindowEventsHaveWholePrefix) {
   KitModel sliding;
   sliding.layer_types = "lll";
   v1::WatchRequest request;
@@ -283,7 +283,7 @@ TEST_F(StoreWatchTest, ResumesAfterLastEvent) {
   EXPECT_EQ(stream->Next().sequence(), 4u);
 }
 
-TEST_F(StoreWatchTest, UnknownSequenceGetsSnapshot) {
+TEST_F(StoreWatchTest, UnknownResumePositionGetsSnapshot) {
   for (uint64_t seed = 1; seed <= 2; ++seed) Publish(seed);
   v1::WatchRequest again;
   again.set_incarnation(server_.store()->Stats().incarnation + 1);
@@ -299,7 +299,7 @@ TEST_F(StoreWatchTest, UnknownSequenceGetsSnapshot) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT);
 }
 
-TEST_F(StoreWatchTest, NoSnapshotSendsOnlyChanges) {
+TEST_F(StoreWatchTest, WithoutSnapshotOnlyChangesAreSent) {
   Publish(1);
   v1::WatchRequest request;
   request.set_no_snapshot(true);
@@ -337,7 +337,7 @@ TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
 }
 
 // A model of the store made from events alone equals the store, wherever the snapshot was taken.
-TEST_F(StoreWatchOnDiskTest, WatcherModelEqualsStore) {
+TEST_F(StoreWatchOnDiskTest, EventsDescribeStoreContents) {
   constexpr uint32_t kLastTokens = 16;
   absl::Notification snapshot_ended;
   std::thread publisher([&] {

@@ -45,7 +45,7 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
 }
 
 // In one store: a prompt that A stored, and a prompt that no tenant stored.
-TEST_F(TenantsTest, StoredAndMissingLookAlike) {
+TEST_F(TenantsTest, StoredAndMissingPromptsLookAlike) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
   a.Publish(PrefixOf(kBoundary), /*salt=*/1);
@@ -132,7 +132,7 @@ TEST_F(TenantsTest, MetricsAndPagesNameNoTenant) {
   EXPECT_EQ(shown.find("tenant="), std::string::npos) << shown;
 }
 
-TEST_F(TenantsTest, TenantStreamsLeaveRoom) {
+TEST_F(TenantsTest, TenantStreamsLeaveRoomForOthers) {
   StoreServer server(options_, access_);
   const auto b = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -153,7 +153,7 @@ TEST_F(TenantsTest, TenantStreamsLeaveRoom) {
 }
 
 // All publish places of one tenant are taken and held.
-TEST_F(TenantsTest, TenantPublishesLeaveRoom) {
+TEST_F(TenantsTest, TenantPublishesLeaveRoomForOthers) {
   StoreServer server(options_, access_);
   const auto loud = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
   v1::PublishRequest begin;
@@ -197,7 +197,7 @@ TEST_F(TenantsTest, WorkerPublishesForTenant) {
   EXPECT_NE(b.Fetch(fetch).find("usable_tokens: 40"), std::string::npos);
 }
 
-TEST_F(TenantsTest, StoreFiguresNeedPrivilege) {
+TEST_F(TenantsTest, WholeStoreStatisticsNeedPrivilege) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), root(server, As("root"));
   a.Publish(PrefixOf(kBoundary), 1);
@@ -332,7 +332,7 @@ TEST_F(TenantsTest, CertificateIdentifiesTenant) {
   EXPECT_NE(Peer(server, as(&stranger, "c")).List().find("status 14"), std::string::npos);
 }
 
-TEST_F(TenantsTest, TenantsFileMistakesAreNamed) {
+TEST_F(TenantsTest, ErrorNamesTenantsFileMistake) {
   const auto read = [&](const std::string& text) {
     return ReadTenantsFile(folder_.Write("tenants.json", text));
   };
