@@ -27,8 +27,8 @@ inline constexpr uint32_t kDefaultRetryAfterMs = 1000;
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// The same, and adds the retry hint if the code is kResourceExhausted. REQUIRES: the status of the
-// call of `context` was not sent yet.
+// Converts `status`, and adds the retry hint to the call of `context` if the code is
+// kResourceExhausted. REQUIRES: the status of the call was not sent yet.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
 
 // Returns the path of the field with which `message` begins; empty if `message` is not about a

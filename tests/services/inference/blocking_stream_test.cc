@@ -13,7 +13,8 @@
 namespace hearth {
 namespace {
 
-// A call that the store never answers. It ends after 50 ms by `clock`; null: its own clock.
+// Makes a call that the store never answers, with a deadline of 50 ms by `clock`. Null: the
+// stream's own clock.
 void ExpectLate(Clock* clock) {
   absl::Notification release;
   ScriptedStore store;
@@ -30,12 +31,12 @@ void ExpectLate(Clock* clock) {
   EXPECT_FALSE(stream.Read(&bytes));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   release.Notify();
-  store.Stop();  // its call may still read `release`
+  store.Stop();  // stop first, because the store's call may still read `release`
 }
 
 TEST(BlockingStream, SilentCallEndsAtDeadline) { ExpectLate(nullptr); }
 
-// The machine's clock is set back by a day: a stream that used it would wait for a day.
+// The system clock is set back by a day: a stream that used it would wait for a day.
 TEST(BlockingStream, SettingClockDoesNotExtendDeadline) {
   FakeClock clock;
   clock.Advance(absl::Now() + absl::Hours(24) - clock.Now());

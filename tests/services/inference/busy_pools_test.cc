@@ -1,5 +1,5 @@
-// A server whose pools have no free thread: it still answers health and short calls, and calls that
-// wait for a pool continue when there is a thread. More calls wait than gRPC has threads.
+// Servers whose thread pools have no free thread still answer health checks and short calls. Calls
+// that wait for a pool continue when a thread is free. More calls wait than gRPC has threads.
 
 #include <gtest/gtest.h>
 
@@ -16,9 +16,9 @@
 namespace hearth {
 namespace {
 
-constexpr int kCalls = 24;  // gRPC has at most 16 threads for callbacks
+constexpr int kCalls = 24;  // more than the 16 threads that gRPC has for callbacks
 
-// Runs `call` on its own threads.
+// Runs `call` on several threads at the same time.
 class Callers {
  public:
   template <typename Call>

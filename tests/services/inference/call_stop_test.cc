@@ -1,4 +1,4 @@
-// Calls to a silent store end when their callers stop waiting.
+// Calls to a store that does not answer end when their callers stop waiting.
 
 #include "worker/prefix/call_stop.h"
 
@@ -37,7 +37,7 @@ TEST(CallStopTest, StopEndsEachCallOnce) {
   const CallStop::Call nobody(nullptr, [] { FAIL(); });
 }
 
-// A store that sends plan_ if set, and then nothing until its callers leave.
+// A store that sends plan_, if it is set, and then nothing until its callers leave.
 class SilentStoreTest : public testing::Test {
  protected:
   SilentStoreTest() {
@@ -56,7 +56,8 @@ class SilentStoreTest : public testing::Test {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   }
-  // Runs `call`. Once the store was asked and sent plan_ if set, waits `passes` and stops it.
+  // Runs `call` and stops it from another thread: when the store was asked and has sent plan_ (if
+  // set), the clock advances by `passes`, and then prefix_.stop stops the call.
   template <typename Call>
   void StopOnceAsked(Call call, absl::Duration passes = absl::ZeroDuration()) {
     asked_ = has_decided_ = false;
@@ -69,8 +70,8 @@ class SilentStoreTest : public testing::Test {
     call();
     stopper.join();
   }
-  // Returns the outcome of a fetch with a timeout of an hour that is stopped after `passes` on the
-  // client's clock. On the machine's clock the timeout is far away, so nothing else ends the call.
+  // Returns the outcome of a fetch that is stopped when the client's clock has advanced by
+  // `passes`. Its timeout is an hour, so that nothing else ends the fetch on the system clock.
   std::string FetchStopped(absl::Duration passes, bool* left_alone) {
     RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                             &counters_, /*shared_memory=*/false, nullptr, &clock_);
@@ -93,7 +94,7 @@ class SilentStoreTest : public testing::Test {
 
   static constexpr uint32_t kTokens = 40;
   std::atomic<bool> asked_{false};
-  v1::FetchResponse plan_;  // sent before the silence, if set
+  v1::FetchResponse plan_;  // sent before the store goes silent, if set
   ScriptedStore store_;
   CacheCounters counters_;
   FakeClock clock_;
@@ -134,8 +135,8 @@ TEST_F(SilentStoreTest, TransferPastDeadlineKeepsBreakerClosed) {
   EXPECT_FALSE(left_alone);
 }
 
-// A store that shares its memory keeps the call open. The end must be "deadline", not "corrupt",
-// which the cache would ask for again.
+// A store that shares its memory keeps the call open until the deadline. The fetch must end as
+// "deadline": if it ended as "corrupt", the cache would fetch again.
 TEST_F(SilentStoreTest, SharedTransferDeadlineIsNotCorrupt) {
   plan_ = ScriptedPlan(32, 32);
   plan_.mutable_plan()->mutable_shared();

@@ -1,4 +1,4 @@
-// Later turns of a chat: they have the tokens of earlier answers.
+// In later turns of a chat, the prompt has the same tokens as the earlier answers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// If an answer's text is encoded again, its tokens may differ from the drawn tokens.
+// If the text of an answer were encoded again, its tokens might differ from the generated tokens.
 TEST(ChatTurns, AnswerTokensAreReusedNextTurn) {
   WorkerServer server(WorkerServer::Invariant());
   v1::GenerateRequest request;

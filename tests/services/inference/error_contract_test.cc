@@ -1,5 +1,5 @@
-// Every kind of error in the API, through real gRPC clients of a real worker and store. Errors that
-// end a process, or prevent its start, are in tests/system.
+// Each kind of error of the API, through gRPC clients of a real worker and a real store. Errors
+// that end a process or prevent its start are in tests/system.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct StoreWorker {
     server.SetCache(cache.get());
   }
   CacheCounters counters;
-  std::unique_ptr<RemotePrefixCache> cache;  // outlives the engine
+  std::unique_ptr<RemotePrefixCache> cache;  // destroyed after the engine
   WorkerServer server;
 };
 
@@ -52,7 +52,7 @@ v1::GenerateRequest ChatRequest(const std::vector<std::string>& roles) {
 }
 
 struct BadRequest {
-  const char* expected;  // the text in the message: the field, and the limit if any
+  const char* expected;  // text in the message: the field, and its limit if it has one
   v1::GenerateRequest request;
 };
 
@@ -183,7 +183,7 @@ TEST(ErrorContract, FullQueueHintsRetryTime) {
 
 TEST(ErrorContract, StateMismatchNamesFieldAndValues) {
   StoreServer store(StoreServer::SmallStore(""));
-  // In the exact class a different window would also give a different canary.
+  // In the exact class, another window would change the canary too.
   WorkerServer::Options options;
   options.engine.exactness = ExactnessChoice::kPortable;
   StoreWorker saver(store.address(), options);
@@ -222,7 +222,8 @@ TEST(ErrorContract, StateMismatchNamesFieldAndValues) {
   }
 }
 
-// Flips one byte of `needle` in every file below `folder` that has it. Returns how often.
+// Flips one byte of each occurrence of `needle` in the files below `folder`. Returns the number of
+// changed bytes.
 int FlipOnDisk(const std::string& folder, const std::string& needle) {
   int flipped = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -239,8 +240,8 @@ int FlipOnDisk(const std::string& folder, const std::string& needle) {
   return flipped;
 }
 
-// Drops every restore point except the first of `tokens` tokens. The kept objects then move out of
-// the write-ahead log, which every start checks, to files that only digests protect.
+// Drops every restore point except the first with `tokens` tokens. Then the objects of this point
+// move from the write-ahead log, which each start checks, to files that only digests protect.
 void DropOthers(StoreServer* store, uint32_t tokens) {
   grpc::ClientContext list_context;
   auto points = store->stub()->List(&list_context, {});
@@ -256,7 +257,7 @@ void DropOthers(StoreServer* store, uint32_t tokens) {
   ASSERT_TRUE(store->store()->Flush(absl::Now() + absl::Seconds(60)).ok());
 }
 
-// Runs `request` on a fresh store and returns its answer and 64 stored bytes.
+// Runs `request` with a fresh store. Returns the answer. `stored` gets 64 of the stored bytes.
 Generation StoreOne(const StoreOptions& options, const v1::GenerateRequest& request,
                     std::string* stored) {
   StoreServer store(options);
@@ -284,7 +285,7 @@ TEST(ErrorContract, CorruptSliceIsNeverServed) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreOptions options = StoreServer::SmallStore(folder);
-  options.disk_bytes = 1 << 20;  // dropping half of it starts a compaction
+  options.disk_bytes = 1 << 20;  // so that dropping half of the bytes starts a compaction
   v1::GenerateRequest request = IdsRequest(CountingTokens(40), 4);
   request.set_wait_published(true);
   std::string stored;
@@ -316,7 +317,7 @@ TEST(ErrorContract, CorruptSliceIsNeverServed) {
 
 TEST(ErrorContract, FullStoreDoesNotFailRequest) {
   StoreOptions options = StoreServer::SmallStore("");
-  options.host_bytes = 4096;  // less than one snapshot
+  options.host_bytes = 4096;  // less than one restore point needs
   options.count_points = false;
   StoreServer store(options);
   StoreWorker worker(store.address());
@@ -366,7 +367,7 @@ TEST(ErrorContract, SlowStoreStaysWithinFetchBudget) {
   EXPECT_EQ(answer.started.cached_tokens(), 0u);
   EXPECT_GE(answer.finished.fetch_ms(), 49.0);
   release.Notify();
-  store.Stop();  // its call may still read `release`
+  store.Stop();  // stop first, because the store's call may still read `release`
 }
 
 TEST(ErrorContract, ErrorNamesLockedDataFolder) {

@@ -129,7 +129,7 @@ TEST(InferenceService, StopStringEndsAnswer) {
   const Generation whole = server.Generate(TextRequest("the keeper", 12));
   ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
   ASSERT_GE(whole.text.size(), 6u);
-  // Some characters from the middle of the answer, which the same seed gives again.
+  // A stop string from the middle of the answer. With the same seed, the answer is the same again.
   size_t begin = whole.text.size() / 2;
   while (begin > 0 && (static_cast<unsigned char>(whole.text[begin]) & 0xC0) == 0x80) --begin;
   v1::GenerateRequest request = TextRequest("the keeper", 12);
@@ -205,7 +205,7 @@ TEST(InferenceService, CancelledCallFreesItsSlot) {
   while (reader->Read(&message)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  // The place is free after one step: a refusal is possible only before.
+  // The slot is free after one step of the engine. Until then the next call may be refused.
   Generation next;
   do {
     next = server.Generate(IdsRequest(Ids(20)));
@@ -216,10 +216,11 @@ TEST(InferenceService, CancelledCallFreesItsSlot) {
 TEST(InferenceService, UnreadStreamIsEnded) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
-  options.geometry.layer_types = "l";  // steps of the stand-in that do not grow with the context
+  // sliding-window layers, so that the time of a step does not grow with the context
+  options.geometry.layer_types = "l";
   options.geometry.window = 2;
   WorkerServer server(options);
-  // gRPC's own window, which is smaller than the window of Hearth's clients.
+  // A plain gRPC channel: its window is smaller than that of Hearth's clients.
   const auto channel =
       grpc::CreateChannel(server.runner()->address(), grpc::InsecureChannelCredentials());
   const auto stub = v1::Inference::NewStub(channel);
@@ -229,7 +230,8 @@ TEST(InferenceService, UnreadStreamIsEnded) {
   auto reader = stub->Generate(&context, request);
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
-  server.engine()->Drain(absl::InfiniteFuture());  // the request ends although no caller reads
+  // the request ends although its caller does not read
+  server.engine()->Drain(absl::InfiniteFuture());
   size_t tokens = 0;
   while (reader->Read(&message)) ++tokens;
   const grpc::Status status = reader->Finish();

@@ -1,4 +1,4 @@
-// No answer to one caller may show the computations of another caller.
+// The answers to one caller must not reveal what other callers compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ std::string EntryOf(const std::string& name, const std::string& role) {
                       DigestHex(Sha256("token-" + name)), "\"}");
 }
 
-// A store, a worker that the store accepts, and callers that the worker accepts.
+// A store, a worker with an identity for the store, and callers with identities for the worker.
 class Stack {
  public:
   explicit Stack(const SecretFolder& folder, ExactnessChoice exactness = ExactnessChoice::kExact)
@@ -43,7 +43,8 @@ class Stack {
     access.identities_file = folder.Write(
         "store.json", absl::StrCat(R"({"identities":[)", EntryOf("worker", "worker"), "]}"));
     StoreOptions kept = StoreServer::SmallStore("");
-    kept.secret_file = folder.Write("secret", std::string(64, 'a'));  // the same ids in both stacks
+    // equal secrets, so that ids are equal in both stacks
+    kept.secret_file = folder.Write("secret", std::string(64, 'a'));
     store_ = std::make_unique<StoreServer>(kept, access);
     Identities::Options callers;
     callers.file =
@@ -51,7 +52,7 @@ class Stack {
                                                   EntryOf("b", "tenant"), "]}"));
     callers_ = Identities::Open(callers).value();
     WorkerServer::Options options;
-    options.engine.memory.pool_bytes = 64 << 20;  // the worker's own memory must separate them too
+    options.engine.memory.pool_bytes = 64 << 20;  // a worker pool, which must separate tenants too
     options.identities = callers_.get();
     options.engine.exactness = exactness;
     options.engine.max_running = 4;
@@ -82,7 +83,7 @@ class Stack {
   std::unique_ptr<StoreServer> store_;
   std::unique_ptr<Identities> callers_;
   CacheCounters counters_;
-  std::unique_ptr<RemotePrefixCache> cache_;  // outlives the engine
+  std::unique_ptr<RemotePrefixCache> cache_;  // destroyed after the engine
   std::unique_ptr<WorkerServer> server_;
 };
 
@@ -93,7 +94,8 @@ v1::PromptInput TenantsPrompt() {
   return prompt;
 }
 
-// Returns a call's answers, without times and the paths of the model's files.
+// Returns the answers and the status of a call as text, without times and without paths of model
+// files.
 std::string Transcript(const std::string& messages, const grpc::Status& status,
                        const grpc::ClientContext& context) {
   static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");
@@ -117,7 +119,7 @@ std::string Ask(v1::Inference::Stub* stub,
   return Transcript(response.DebugString(), status, context);
 }
 
-// The same for a stream.
+// Returns the messages and the status of a stream as text.
 template <typename Message>
 std::string StreamTranscript(grpc::ClientReader<Message>* reader,
                              const grpc::ClientContext& context) {
@@ -142,14 +144,14 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   request.set_ignore_eos(true);
   request.set_cache(mode);
   request.set_wait_published(true);
-  request.set_report_writes(true);  // else the end has what the store happened to send before
+  request.set_report_writes(true);  // otherwise the end has what the store happened to send before
   grpc::ClientContext context;
   SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);
   return StreamTranscript(reader.get(), context);
 }
 
-// Saves the state of a request. Each caller uses this id for its own request.
+// Saves the state of one of the caller's requests. Each caller has a request with the same id.
 std::string Save(v1::Inference::Stub* stub) {
   v1::SaveStateRequest request;
   request.set_request_id(absl::StrCat("generate-", v1::CACHE_MODE_READ));
@@ -174,8 +176,8 @@ std::string Load(v1::Inference::Stub* stub) {
   return Transcript(response.DebugString(), status, context);
 }
 
-// Calls every RPC: first calls that store nothing, last the call that does not wait for its
-// publish.
+// Calls every RPC and returns all answers as text. Calls that store nothing come first; the call
+// that does not wait for its publish comes last.
 std::string AskEverything(v1::Inference::Stub* stub) {
   v1::ExplainInputRequest explain;
   *explain.mutable_prompt() = TenantsPrompt();
@@ -203,11 +205,11 @@ TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
   EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
 }
 
-// A hundred callers of one tenant come again and again. There is room for twelve, so many are
-// refused.
+// A hundred callers of one tenant send requests again and again. The worker accepts only twelve at
+// a time, so many are refused.
 TEST(InferenceTenants, BusyTenantDoesNotBlockOthers) {
   SecretFolder folder;
-  Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states
+  Stack stack(folder, ExactnessChoice::kInvariant);  // only this exactness class can save states
   const auto quiet = stack.StubAs("b");
   std::atomic<bool> is_over{false};
   std::atomic<int> refused{0}, served{0};

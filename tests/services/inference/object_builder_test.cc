@@ -10,7 +10,8 @@
 namespace hearth {
 namespace {
 
-// 40 tokens: globals [0,16), [16,32), [32,40) and locals of the last 23 tokens.
+// Tokens of the prefix. Its objects: global layers [0,16), [16,32), [32,40), and local layers for
+// the last 23 tokens.
 constexpr uint32_t kObjectsTokens = 40;
 
 std::vector<ObjectBuilder::Announced> Announced() {
@@ -21,7 +22,7 @@ std::vector<ObjectBuilder::Announced> Announced() {
   return announced;
 }
 
-// Adds one slice of an object in pieces of `piece` bytes.
+// Adds one slice of an object to the builder, in pieces of `piece` bytes.
 absl::Status AddSlice(ObjectBuilder* builder, uint32_t index, size_t slice, size_t piece) {
   const auto object = SmallObjects(kObjectsTokens)[index];
   const size_t slice_bytes = SmallLayout().SliceBytes(object->id.tokens);

@@ -1,4 +1,5 @@
-// Workers that miss one prefix together: one worker computes it, and the answers are the same.
+// If several workers miss the same prefix at the same time, one of them computes it, and all
+// answers are the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +17,10 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kPromptTokens = 100;  // 96 of them are kept
+constexpr uint32_t kPromptTokens = 100;  // the store keeps a restore point at 96
 constexpr uint32_t kRestTokens = 4;
 
-// Delays every computation until `expected` requests have asked who computes.
+// Start: delays every computation until `expected` requests have asked the store who computes.
 class Start {
  public:
   explicit Start(int expected) : missing_(expected) {}
@@ -31,7 +32,8 @@ class Start {
     absl::MutexLock lock(&mu_);
     held_ = true;
     const auto all = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return missing_ <= 0; };
-    // Only a broken test takes this long. Then no request shares, and the test fails.
+    // The timeout is reached only in a broken test: requests do not share the computation, and the
+    // test fails.
     mu_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
   }
   void WaitForAHolder() {
@@ -45,7 +47,7 @@ class Start {
   bool held_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// The worker's cache. It can also fail to publish.
+// The cache of a worker that waits for Start. Its publishes can be disabled.
 class StartingCache final : public PrefixCache {
  public:
   StartingCache(std::unique_ptr<PrefixCache> cache, Start* start, bool publishes)
@@ -58,7 +60,8 @@ class StartingCache final : public PrefixCache {
                      const LeaseTerms& terms, absl::Duration timeout) override {
     start_->Asked();
     LeaseOutcome outcome = cache_->Lease(prefix, above_tokens, max_tokens, terms, timeout);
-    if (outcome.lease != nullptr) start_->WaitForAll();  // this call holds the lease
+    // this request holds the lease, so it computes
+    if (outcome.lease != nullptr) start_->WaitForAll();
     return outcome;
   }
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
@@ -92,11 +95,12 @@ struct Worker {
     server.SetCache(cache.get());
   }
   CacheCounters counters;
-  std::unique_ptr<PrefixCache> cache;  // outlives the engine
+  std::unique_ptr<PrefixCache> cache;  // destroyed after the engine
   WorkerServer server;
 };
 
-// Sends `request` to all servers at once. Returns the computed tokens, ascending.
+// Sends `request` to all servers at the same time. Returns the number of computed tokens of each
+// request, ascending.
 std::vector<uint32_t> GenerateTogether(const std::vector<WorkerServer*>& servers,
                                        const v1::GenerateRequest& request) {
   std::vector<Generation> answers(servers.size());
@@ -135,7 +139,8 @@ TEST(OneComputation, EightMissesComputeOnce) {
 }
 
 TEST(OneComputation, BreakpointIsPublishedBeforePromptEnd) {
-  // The lease covers 53 and 96. 53 is published when it is computed, and again with 96.
+  // The lease covers the boundaries 53 and 96. The boundary 53 is published when it is computed,
+  // and once more with 96.
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
   Worker worker(store.address(), &start);
@@ -152,10 +157,10 @@ TEST(OneComputation, BreakpointIsPublishedBeforePromptEnd) {
 
 TEST(OneComputation, FailedPublishLetsOtherWorkerCompute) {
   StoreServer store(StoreServer::SmallStore(""));
-  Start start(4);  // three requests, and the watcher
+  Start start(4);  // three requests, and one call of the watcher
   Worker failing(store.address(), &start, /*publishes=*/false);
   Worker second(store.address(), &start), third(store.address(), &start);
-  // The failing worker holds the lease, because only it asks before the others start.
+  // The worker that fails to publish gets the lease, because it asks before the others start.
   std::vector<uint32_t> computed;
   std::thread first([&] {
     EXPECT_EQ(failing.server.Generate(IdsRequest(CountingTokens(kPromptTokens), 4))
@@ -163,7 +168,8 @@ TEST(OneComputation, FailedPublishLetsOtherWorkerCompute) {
               0u);
   });
   start.WaitForAHolder();
-  // A request that asks after the holder gave up would take nothing over.
+  // If a request asked only after the holder had given up, it would get the lease as the first, and
+  // not take it over.
   std::thread watcher([&] {
     const absl::Time patience = absl::Now() + absl::Seconds(60);
     while (store.store()->Stats().counters.at("lease_waits") < 2 && absl::Now() < patience)

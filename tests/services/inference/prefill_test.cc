@@ -1,4 +1,4 @@
-// Computed prompts: the answer at the end of Prefill, and progress before.
+// Prefill: its answer when the prompt is computed, and progress messages before.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -38,7 +38,8 @@ v1::PrefillRequest RequestOf(uint32_t tokens, const std::vector<uint32_t>& break
   return request;
 }
 
-// The end is restored. The new breakpoints are before its window.
+// The end of the prompt is restored. The new breakpoints lie before the sliding window of the end,
+// so they must be computed.
 TEST(Prefill, AddedBreakpointIsComputed) {
   CachedWorker worker;
   v1::PrefillResponse first, more, again;
@@ -100,7 +101,7 @@ TEST(Generate, RestoredPromptCannotAddBreakpoint) {
   EXPECT_FALSE(absl::StrContains(note, "boundary 200")) << note;
 }
 
-// SmallEngine computes 16 tokens a step.
+// The engine (SmallEngine) computes 16 tokens in each step.
 TEST(Progress, ReportedOnlyWhenRequested) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();

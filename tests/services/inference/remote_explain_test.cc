@@ -1,4 +1,5 @@
-// Explanations of a worker's store: failures, and an end during a call.
+// Explain through a worker's cache: failures of the store, and a cache that is destroyed during a
+// call.
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
@@ -13,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// gRPC's own thread must not be the last to hold the channel: it would abort now and then.
+// If gRPC's own thread were the last to release the channel, it would sometimes abort the process.
 TEST(RemoteExplainTest, CacheDestructionCancelsCall) {
   ScriptedStore store;
   absl::Notification asked, answer;
@@ -48,7 +49,7 @@ TEST(ExplainTest, MissingStoreFailsPrecondition) {
 }
 
 TEST(ExplainTest, StoreFailureNamesTheStore) {
-  absl::Status failure;  // the store's error
+  absl::Status failure;  // error that the store returns
   WorkerServer::Options options;
   options.explain = [&](PrefixRequest, absl::Time, const auto& done) {
     done(failure, v1::ExplainResponse());

@@ -1,4 +1,5 @@
-// Compute or load over the wire: a declined plan, an aborted transfer.
+// The choice between loading a prefix and computing it, over gRPC: a declined plan, an abandoned
+// transfer.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +36,8 @@ class RemoteLoadTest : public testing::Test {
       return grpc::Status::OK;
     };
   }
-  // Makes the fetch decide with a link of `bytes_per_second` and a computation of `compute`.
+  // Sets the estimates of the next fetch: a link of `bytes_per_second`, and a prompt that takes
+  // `compute` to compute.
   void Expect(uint64_t bytes_per_second, absl::Duration compute = absl::Seconds(1)) {
     LoadReport load;
     load.decision = LoadDecision::kLoad;
@@ -49,9 +51,8 @@ class RemoteLoadTest : public testing::Test {
   }
   FetchOutcome Fetch() { return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Seconds(60)); }
 
-  std::atomic<int> slices_{
-      INT32_MAX};                      // slices that the store sends; if fewer, the call then hangs
-  std::atomic<uint64_t> token_ns_{0};  // from the last request
+  std::atomic<int> slices_{INT32_MAX};  // number of slices that the store sends before it hangs
+  std::atomic<uint64_t> token_ns_{0};   // token_ns of the last fetch request
   ScriptedStore store_;
   CacheCounters counters_;
   LoadModel model_;
@@ -60,7 +61,7 @@ class RemoteLoadTest : public testing::Test {
 };
 
 TEST_F(RemoteLoadTest, FastLoadIsMeasuredAndReported) {
-  Expect(1 << 30, absl::Hours(1));  // the limits are minutes
+  Expect(1 << 30, absl::Hours(1));  // long enough that every limit is minutes
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kStored);
   const LoadReport& report = outcome.load;
@@ -82,7 +83,7 @@ TEST_F(RemoteLoadTest, StoreReceivesComputeTimePerToken) {
 }
 
 TEST_F(RemoteLoadTest, ExpensiveLoadIsDeclined) {
-  slices_ = 0;  // the cache waits for no slice
+  slices_ = 0;  // the store sends no slice, and the cache must not wait for one
   Expect(1);
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, 0u);
@@ -95,7 +96,7 @@ TEST_F(RemoteLoadTest, ExpensiveLoadIsDeclined) {
 TEST_F(RemoteLoadTest, StalledTransferIsAbandonedEarly) {
   slices_ = 1;
   Expect(1 << 30);
-  const FetchOutcome outcome = Fetch();  // its timeout would end the test
+  const FetchOutcome outcome = Fetch();  // the time limit of this test is the fetch's timeout
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(outcome.declined_tokens, kStored);
   EXPECT_EQ(outcome.load.decision, LoadDecision::kAbandoned);

@@ -18,7 +18,7 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kTokens = 40;    // tokens of the prompt
-constexpr uint32_t kBoundary = 32;  // the boundary in the store
+constexpr uint32_t kBoundary = 32;  // boundary that the store has
 
 class RemotePrefixCacheTest : public testing::Test {
  protected:
@@ -44,7 +44,7 @@ class RemotePrefixCacheTest : public testing::Test {
   FetchOutcome Fetch(absl::Duration budget = absl::Seconds(60)) {
     return cache_->Fetch(prefix_, 0, kTokens - 1, budget);
   }
-  // Expects a miss, counted under `outcome` and nowhere else.
+  // Fetches, and checks that the result is a miss that is counted only under `outcome`.
   void ExpectMiss(const std::string& outcome) {
     const FetchOutcome fetched = Fetch();
     EXPECT_EQ(fetched.usable_tokens, 0u);
@@ -215,11 +215,11 @@ TEST_F(RemotePrefixCacheTest, SilentStoreOpensBreaker) {
   };
   EXPECT_EQ(Fetch(absl::Milliseconds(50)).usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("deadline"), 1u);
-  // The store would block again, but a fetch without a timeout returns at once.
+  // A fetch that reached the store would block again. The open breaker makes it return at once.
   EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
   release.Notify();
-  store_.Stop();  // its call may still read `release`
+  store_.Stop();  // stop first, because the store's call may still read `release`
 }
 
 TEST_F(RemotePrefixCacheTest, DownStoreMissesUntilItReturns) {
@@ -259,7 +259,7 @@ TEST_F(RemotePrefixCacheTest, OnlyNeededObjectsAreSent) {
   EXPECT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
   EXPECT_EQ(outcome.durable, Durability::kDisk);
   EXPECT_EQ(outcome.bytes_sent, Spec().objects[1]->size_bytes);
-  // Object 1 is the local object of the first chunk: layers 0 and 2.
+  // Object 1 has the local layers, 0 and 2, of the first chunk.
   EXPECT_EQ(received, (std::vector<std::pair<uint32_t, uint32_t>>{{1, 0}, {1, 2}}));
   EXPECT_GT(begin.begin().prefix().fingerprint().fields_size(), 0);
   EXPECT_EQ(begin.begin().objects_size(), static_cast<int>(Spec().objects.size()));
@@ -289,7 +289,7 @@ TEST_F(RemotePrefixCacheTest, CancelEndsSilentPublish) {
     v1::PublishRequest message;
     stream->Read(&message);
     asked.Notify();
-    while (stream->Read(&message)) {  // until the client gives up
+    while (stream->Read(&message)) {  // reads until the client cancels the call
     }
     return grpc::Status::CANCELLED;
   };

@@ -1,6 +1,6 @@
-// The answer of a ScriptedStore to a fetch, if it has the objects of small_layout.h.
+// The fetch plan and the slices of a ScriptedStore that has the objects of small_layout.h.
 //
-// Thread safety: functions.
+// Thread safety: pure functions.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_PLAN_H_
 #define HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_PLAN_H_
 
@@ -34,7 +34,7 @@ inline v1::FetchResponse ScriptedPlan(uint32_t boundary, uint32_t matched_tokens
   return message;
 }
 
-// Sends every slice whole, changed by `change`, up to `most` of them.
+// Sends each slice in one message, after `change` has changed it; at most `most` slices.
 inline void SendScriptedSlices(uint32_t boundary, ScriptedStore::FetchStream* stream,
                                const std::function<void(v1::SliceData*)>& change = nullptr,
                                int most = INT32_MAX) {

@@ -1,7 +1,7 @@
-// ScriptedStore: a CacheStore server on a free port. The test writes every answer.
+// ScriptedStore: a CacheStore server on a free port whose answers are functions of the test.
 //
-// Fault model: an answer may be late, wrong, cut off or missing, and the server may stop and start
-// again on the same port. Thread safety: set the scripts before the first call.
+// Faults that it can have: answers that are late, wrong, cut off or missing, and a server that
+// stops and starts again on the same port. Thread safety: set the functions before the first call.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_STORE_H_
 #define HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_STORE_H_
 
@@ -23,13 +23,13 @@ class ScriptedStore final : public v1::CacheStore::Service {
   ScriptedStore() { Start(); }
   ~ScriptedStore() override { Stop(); }
 
-  void Start();  // on the port of the first start
+  void Start();  // on the same port as the first start
   void Stop();
   const std::string& address() const { return address_; }
 
   std::function<grpc::Status(grpc::ServerContext*, const v1::FetchRequest&, FetchStream*)> fetch;
   std::function<grpc::Status(grpc::ServerContext*, PublishStream*)> publish;
-  // If not set, the store does not support leases.
+  // Null: the store does not support leases.
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::LeaseResponse>*)> lease;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
   std::function<grpc::Status(const v1::QuarantineRequest&, v1::QuarantineResponse*)> quarantine;

@@ -1,4 +1,5 @@
-// Generate with several beams, over the wire: one message of tokens, its end and score, refusals.
+// Generate with beam search over gRPC: all tokens come in one message, with the score; invalid
+// parameters are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Fetches from the device memory that a store shares: equal bytes, leases, reuse, and every
+// Fetches from device memory that a store shares: equal bytes, leases, reused memory, and every
 // fallback to the host's memory.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kStored = 37;  // two chunks and a remainder
+constexpr uint32_t kStored = 37;  // length of the stored prefix: two chunks and a remainder
 
 class SharedDeviceTest : public testing::Test {
  protected:
@@ -40,7 +40,8 @@ class SharedDeviceTest : public testing::Test {
     server_->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteDuration());
     ASSERT_EQ(outcome.published_tokens, kStored) << outcome.note;
-    // Fetches twice. After the second fetch the store copies in the background.
+    // The store copies a prefix to the device in the background, after its second fetch. Fetch
+    // until the copy is used.
     const absl::Time patience = absl::Now() + absl::Minutes(2);
     while (Fetch(cache_.get()).slowest_tier != Tier::kGpu) {
       ASSERT_LT(absl::Now(), patience) << "nothing came from the device";
@@ -56,7 +57,7 @@ class SharedDeviceTest : public testing::Test {
                                                SmallLayout(), &counters_, /*shared_memory=*/true,
                                                std::move(import));
   }
-  // All bytes that it returns are right.
+  // Fetches the prompt, and checks that all returned bytes are right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {
     FetchOutcome outcome = cache->Fetch(Prompt(), 0, kStored, absl::InfiniteDuration());
     if (outcome.usable_tokens == 0) return outcome;
@@ -108,14 +109,15 @@ TEST_F(SharedDeviceTest, LeaseKeepsBytesDuringCopy) {
   EXPECT_EQ(outcome.slowest_tier, Tier::kGpu);
 }
 
-// The worst case: the lease expires during the copy, and the range is used again.
+// The worst case: the lease expires during the copy, and the store reuses the memory.
 TEST_F(SharedDeviceTest, ReusedMemoryIsNotReturned) {
   Start(absl::Milliseconds(300));
   during_ = [this] {
-    EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
+    // returns when the lease has ended
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   };
-  // On a busy machine the lease may expire before the copy begins. Then nothing is copied.
+  // On a busy machine the lease may expire before the copy begins; then nothing is returned either.
   EXPECT_EQ(Fetch(cache_.get()).usable_tokens, 0u);
   EXPECT_GE(counters_.Read().shared_fallbacks.at("reused"), 1u);
 }
@@ -172,7 +174,7 @@ TEST_F(SharedDeviceTest, LostStoreUnmapsDevice) {
   }
 }
 
-// A store may offer one segment instead of the other: its bytes are not in the file.
+// If a store offers a device segment in place of a host segment, the data is not in the file.
 TEST_F(SharedDeviceTest, DeviceSegmentReadAsHostFails) {
   Start();
   const SharedMemory memory = *server_->store()->shared_device();

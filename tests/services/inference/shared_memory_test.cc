@@ -1,4 +1,4 @@
-// Fetches through the memory that a store shares: equal bytes, leases, reuse, and fallbacks to the
+// Fetches through RAM that a store shares: equal bytes, leases, reused memory, and fallbacks to the
 // wire.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ namespace {
 
 constexpr uint32_t kShared = 32;
 
-// Like SmallFingerprint, but with slices of 8 KiB, large enough for a granule.
+// Like SmallFingerprint, but with slices of 8 KiB, so that a slice fills at least one granule of
+// shared memory.
 Fingerprint WideFingerprint() {
   return *Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
                                {"window", uint64_t{24}},
@@ -58,7 +59,7 @@ PrefixRequest SharedPrompt(uint32_t tokens = kShared + 8) {
   return {CountingTokens(tokens), {}, "default"};
 }
 
-// A store that shares its memory, and one client.
+// A store that shares its RAM, and one client.
 class SharedMemoryTest : public testing::Test {
  protected:
   void Start(StoreOptions options = StoreServer::SmallStore(""),
@@ -73,7 +74,8 @@ class SharedMemoryTest : public testing::Test {
     return std::make_unique<RemotePrefixCache>(ConnectedTo(server_->address()), WideFingerprint(),
                                                WideLayout(), &counters_);
   }
-  // The arena makes its first memory resident in the background.
+  // Publishes the prompt, when the shared memory is resident: the arena makes it so in the
+  // background.
   void Publish() {
     PublishRequestSpec spec;
     spec.prefix = SharedPrompt();
@@ -103,7 +105,7 @@ class SharedMemoryTest : public testing::Test {
     for (const auto& object : WideObjects()) bytes += object->size_bytes;
     return bytes;
   }
-  // Starts a fetch that shares, reads its plan and keeps it open.
+  // A fetch of shared memory that has its plan and stays open: it holds the lease.
   struct Lease {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> stream;
@@ -128,7 +130,7 @@ class SharedMemoryTest : public testing::Test {
     EXPECT_TRUE(segment.ok()) << segment.status();
     return *segment;
   }
-  // Copies the first slice that a plan shares.
+  // Copies the first slice that the plan shares, directly from the shared memory.
   absl::Status CopyFirst(const v1::FetchPlan& plan) {
     std::vector<std::byte> to(WideLayout().SliceBytes(16));
     SliceHasher hasher;
@@ -137,7 +139,7 @@ class SharedMemoryTest : public testing::Test {
   }
 
   CacheCounters counters_;
-  const TestFolder folder_;  // outlives the server, which writes into it
+  const TestFolder folder_;  // destroyed after the server, which writes into it
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemotePrefixCache> cache_;
 };
@@ -145,7 +147,7 @@ class SharedMemoryTest : public testing::Test {
 TEST_F(SharedMemoryTest, SecondFetchUsesSharedMemory) {
   Start();
   Publish();
-  ExpectHit(cache_.get());  // over the wire; the cache gets the segment
+  ExpectHit(cache_.get());  // over the wire; this fetch maps the segment
   EXPECT_EQ(counters_.Read().bytes_shared, 0u);
   ExpectHit(cache_.get());
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
@@ -202,7 +204,8 @@ TEST_F(SharedMemoryTest, LeaseKeepsBytesUntilCancelled) {
 }
 
 TEST_F(SharedMemoryTest, UnreleasedLeaseExpires) {
-  Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // longer than sending takes
+  // longer than it takes to send the plan
+  Start(StoreServer::SmallStore(""), absl::Milliseconds(200));
   Publish();
   auto lease = TakeLease();
   v1::FetchResponse message;
@@ -212,7 +215,7 @@ TEST_F(SharedMemoryTest, UnreleasedLeaseExpires) {
   EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
 }
 
-// The worst case: the range is used again during the copy.
+// The worst case: the store reuses the memory during the copy.
 TEST_F(SharedMemoryTest, ReusedMemoryIsNotReturned) {
   ArenaOptions options;
   options.capacity_bytes = options.ahead_bytes = options.slab_bytes = 2 << 20;
@@ -237,7 +240,7 @@ TEST_F(SharedMemoryTest, ReusedMemoryIsNotReturned) {
   };
   EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher, reuse)));
   EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher)));
-  // Freed and not yet used again: not the promised bytes either.
+  // The memory was freed and not yet reused. It does not count as the promised bytes either.
   const SegmentRange second = *arena->RangeOf(memory.get(), bytes);
   EXPECT_TRUE(segment->Copy(second, copy.data(), &hasher).ok());
   EXPECT_TRUE(
@@ -300,7 +303,7 @@ TEST_F(SharedMemoryTest, LostStoreIsUnmapped) {
   ASSERT_NE(client.current(), nullptr);
   giver = nullptr;
   while (client.current() != nullptr) std::this_thread::yield();
-  // The memory is used again when the server is back.
+  // When the server is back, the memory is mapped and read again.
   giver = *SegmentServer::Start(socket, memory.fd);
   EXPECT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
   EXPECT_NE(client.current(), nullptr);

@@ -1,4 +1,5 @@
-// SaveState and LoadState between two workers: inferences that continue there, and refusals.
+// SaveState on one worker and LoadState on another: the inference continues there, or the state is
+// refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -159,7 +160,7 @@ TEST_F(SavedStates, MismatchNamesDifferingPart) {
     SavedState state = parsed.state;
     SnapshotHeader changed = header;
     change(&state, &changed);
-    // Writes a header as BuildSnapshotHeader does, which would refuse these values.
+    // Writes the header by hand, because BuildSnapshotHeader would refuse these values.
     std::string snapshot(parsed.snapshot);
     const size_t fingerprint = header.fingerprint.Serialize().size();
     const size_t manifest = SerializeManifest(header.manifest).size();
@@ -241,14 +242,15 @@ TEST(SlowStateCallers, SilentUploadTimesOut) {
   grpc::ClientContext context;
   v1::LoadStateResponse response;
   const auto writer = worker.stub()->LoadState(&context, &response);
-  const grpc::Status status = writer->Finish();  // nothing was sent, the stream was not ended
+  // the caller has sent nothing and has not ended the stream
+  const grpc::Status status = writer->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("state: the caller transferred 0 bytes"));
 }
 
 TEST_F(SavedStates, AnnouncedBytesDoNotReserveMemory) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
-  const uint64_t bytes = uint64_t{128} << 20;  // half of the room, because it counts twice
+  const uint64_t bytes = uint64_t{128} << 20;  // half of the limit, because each byte counts twice
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
   v1::StateChunk chunk;
   chunk.set_data(huge);
@@ -262,26 +264,26 @@ TEST_F(SavedStates, AnnouncedBytesDoNotReserveMemory) {
   EXPECT_FALSE(silent->Finish().ok());
 }
 
-// There is room for the state of one call only.
+// The limit has room for the state of one call only.
 TEST_F(SavedStates, SilentUploadBlocksOnlyUntilTimeout) {
   WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
   std::string huge = saved_.substr(0, kStatePreludeBytes);
-  const uint64_t bytes = uint64_t{128} << 20;  // half of the room, because it counts twice
+  const uint64_t bytes = uint64_t{128} << 20;  // half of the limit, because each byte counts twice
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
   v1::StateChunk chunk;
   chunk.set_data(huge);
   bool announced = false;
-  while (!announced) {  // on a busy machine Write may exceed the worker's patience: then again
+  while (!announced) {  // if the worker timed out before the Write (busy machine), try again
     grpc::ClientContext context;
     v1::LoadStateResponse response;
     const auto silent = worker.stub()->LoadState(&context, &response);
     announced = silent->Write(chunk);
-    const grpc::Status ended = silent->Finish();  // the caller did not end its side
+    const grpc::Status ended = silent->Finish();  // the caller has not ended the stream
     EXPECT_EQ(ended.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << ended.error_message();
   }
-  // The room is free as soon as the worker has seen the end.
+  // The memory is free as soon as the worker has noticed that the call has ended.
   while (Load(&worker, saved_).status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
     std::this_thread::yield();
   }
@@ -304,7 +306,7 @@ TEST(RecentAnswersTest, BusyTenantLosesOldestAnswersFirst) {
   EXPECT_EQ(kept->Rest().token_ids, (std::vector<int32_t>{2, 3, 9}));
   EXPECT_EQ(kept->Rest().first_draw, 1u);
   EXPECT_EQ(answers.Find("loud", "one"), nullptr);
-  EXPECT_EQ(answers.Find("loud", "36"), nullptr);  // 64 answers in total
+  EXPECT_EQ(answers.Find("loud", "36"), nullptr);  // only the newest of 64 answers are kept
   EXPECT_NE(answers.Find("loud", "37"), nullptr);
   request.max_new_tokens = UINT32_MAX;
   request.request_id = "large";

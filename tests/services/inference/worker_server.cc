@@ -24,7 +24,7 @@ EngineOptions WorkerServer::SmallEngine() {
   options.chunk_tokens = 16;
   options.threads = 1;
   options.memory.pool_bytes = 0;
-  options.cache.load = LoadChoice::kAlways;  // hits do not depend on the speed of this machine
+  options.cache.load = LoadChoice::kAlways;  // so that hits do not depend on this machine's speed
   return options;
 }
 
@@ -66,7 +66,7 @@ WorkerServer::WorkerServer(Options options) : admission_(options.recorder, optio
 }
 
 WorkerServer::~WorkerServer() {
-  runner_.reset();  // destroyed before the objects that it uses
+  runner_.reset();  // first, because it uses the other members
   generator_.reset();
   engine_.reset();
 }

@@ -1,5 +1,5 @@
-// WorkerServer: a worker's API on a free port, over an engine with a stand-in for the forward pass,
-// and with the committed tiny tokenizer.
+// WorkerServer: a worker's gRPC API on a free port, with the committed tiny tokenizer, and with an
+// engine whose forward pass is a stand-in.
 //
 // Thread safety: made and used by one test thread. The server has its own threads.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_
@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// The results of one Generate call.
+// Everything that one Generate call returned.
 struct Generation {
   grpc::Status status;
   std::vector<v1::GenerateResponse> messages;
@@ -31,7 +31,7 @@ struct Generation {
   v1::Started started;
   v1::Finished finished;
   v1::Published published;
-  std::string retry_after_ms;  // trailing metadata, or empty
+  std::string retry_after_ms;  // retry-after-ms in the trailing metadata, or empty
 };
 
 class WorkerServer {
@@ -40,24 +40,25 @@ class WorkerServer {
     EngineOptions engine = SmallEngine();
     TinyGeometry geometry;
     bool with_tokenizer = true;
-    std::string why_no_chats;  // empty: chats are served
+    std::string why_no_chats;  // why chats are refused; empty: chats are served
     PrefixCache* cache = nullptr;
     InferenceOptions::Explain explain;
-    std::string store;             // the store's address
-    Admission::Recorder recorder;  // of calls; may be null
+    std::string store;             // address of the store
+    Admission::Recorder recorder;  // gets the record of each call; may be null
     Identities* identities = nullptr;
     absl::Duration patience = kStreamPatience;
     absl::Duration progress_pause = GeneratorOptions().progress_pause;
     absl::Duration plan_wait =
-        absl::InfiniteDuration();  // the result does not depend on the machine's speed
+        absl::InfiniteDuration();  // so that results do not depend on the machine's speed
   };
-  static Options Invariant();  // class invariant, with a pool of 16 MiB
+  static Options Invariant();  // exactness class invariant, with a pool of 16 MiB
   explicit WorkerServer(Options options);
   ~WorkerServer();
-  static EngineOptions SmallEngine();  // class exact, C = 16, pool off
+  static EngineOptions SmallEngine();  // exactness class exact, chunks of 16 tokens, no pool
 
   Engine* engine() { return engine_.get(); }
-  // For caches that need the engine's fingerprint. REQUIRES: before the first request.
+  // Sets the cache later, for a cache that needs the engine's fingerprint. REQUIRES: no request was
+  // made.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
   Admission* admission() { return &admission_; }
   Generator* generator() { return generator_.get(); }
@@ -78,22 +79,23 @@ class WorkerServer {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-// A worker whose cache is in memory.
+// A worker with a cache in memory instead of a store.
 struct CachedWorker {
   explicit CachedWorker(WorkerServer::Options options = {}) : server(std::move(options)) {
     cache = std::make_unique<MemoryPrefixCache>(server.engine()->layout());
     server.SetCache(cache.get());
   }
-  std::unique_ptr<MemoryPrefixCache> cache;  // outlives the engine
+  std::unique_ptr<MemoryPrefixCache> cache;  // destroyed after the engine
   WorkerServer server;
 };
 
-// Returns the end of one Prefill call. `progress` gets the messages before.
+// Calls Prefill. `response` gets its last message, `progress` the messages before.
 grpc::Status Prefill(v1::Inference::Stub* stub, const v1::PrefillRequest& request,
                      v1::PrefillResponse* response,
                      std::vector<v1::PrefillResponse>* progress = nullptr);
 
-// Returns a request for the prompt `ids` and `max_new_tokens` tokens. End tokens do not end it.
+// Returns a request for the prompt `ids` that generates `max_new_tokens` tokens, even after an end
+// token.
 v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens = 2);
 v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_new_tokens = 2);
 

@@ -1,4 +1,4 @@
-// A worker's page, and the figures of its store's page that it causes.
+// The status page of a worker, and what its requests add to the status page of the store.
 #include "services/inference/worker_status.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-// A worker with a pool, and a store.
+// A worker that has a prefix pool and a store.
 class WorkerStatusTest : public ::testing::Test {
  protected:
   WorkerStatusTest() {

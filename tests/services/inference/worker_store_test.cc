@@ -1,4 +1,5 @@
-// Two workers and a real store, over gRPC and in process: the same logits cold and from every tier.
+// Two workers and a real store, over gRPC and in one process: cold logits equal the logits with a
+// prefix from each tier.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// A separate worker for the store at `address`.
+// A worker whose store is the server at `address`.
 struct StoreWorker {
   explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {},
                        ImportDevice import = nullptr)
@@ -32,11 +33,11 @@ struct StoreWorker {
     server.SetCache(cache.get());
   }
   CacheCounters counters;
-  std::unique_ptr<RemotePrefixCache> cache;  // outlives the engine
+  std::unique_ptr<RemotePrefixCache> cache;  // destroyed after the engine
   WorkerServer server;
 };
 
-// The same, with a store in its own process.
+// A worker whose store runs in the worker's own process.
 struct EmbeddedWorker {
   EmbeddedWorker() {
     StoreLink::Options options;
@@ -46,7 +47,7 @@ struct EmbeddedWorker {
     server.SetCache(link->cache());
   }
   Admission admission;
-  std::unique_ptr<StoreLink> link;  // outlives the engine
+  std::unique_ptr<StoreLink> link;  // destroyed after the engine
   WorkerServer server{WorkerServer::Options()};
 };
 
@@ -88,8 +89,8 @@ TEST(WorkerAndStore, LogitsEqualFromEveryTier) {
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
 }
 
-// A worker does not find points that were published with other weights, other products, or another
-// form of keys and values. It gets the reason.
+// A worker must not get restore points that were published with other weights, other arithmetic, or
+// another type of keys and values. It gets the reason.
 TEST(WorkerAndStore, PrefixOfOtherWeightsIsMiss) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
@@ -136,8 +137,8 @@ TEST(WorkerAndStore, PrefixOfOtherWeightsIsMiss) {
   }
 }
 
-// In the class invariant: three turns by token ids, each by another worker with other threads, the
-// last from disk after a restart.
+// Exactness class invariant: a chat of three turns, as token ids. Each turn is computed by another
+// worker with another number of threads; the last turn is restored from disk after a restart.
 TEST(WorkerAndStore, AnswersAreRestoredNextTurn) {
   const TestFolder folder;
   const StoreOptions options = StoreServer::SmallStore(folder.path());
@@ -173,7 +174,7 @@ TEST(WorkerAndStore, EveryPublishedPointIsRestored) {
   StoreWorker publisher(store.address()), reader(store.address());
   ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
   for (uint32_t boundary : {53u, 96u}) {
-    // Each prompt has its own end, so that this point is the longest that fits.
+    // Each prompt ends with other tokens, so that `boundary` is its longest restore point.
     std::vector<uint32_t> ids = CountingTokens(boundary);
     ids.push_back(3);
     ids.push_back(4);
@@ -197,7 +198,7 @@ TEST(WorkerAndStore, LostStoreRecomputesThenRecovers) {
   const Generation alone = worker.server.Generate(LongRequest());
   ExpectSame(alone, cold, 0, v1::TIER_NONE);
   EXPECT_EQ(alone.published.published_tokens(), 0u);
-  // "unreachable", or on a busy machine the fetch's deadline.
+  // The fetch fails as "unreachable", or on a busy machine as "deadline".
   uint64_t failed = 0;
   for (const auto& [outcome, count] : worker.counters.Read().fetches) {
     failed += outcome == "miss" ? 0 : count;
@@ -223,8 +224,8 @@ TEST(WorkerAndStore, EmbeddedStoreGivesSameLogits) {
   EXPECT_GT(embedded.link->counters()->Read().bytes_fetched, 0u);
 }
 
-// Objects that a store has copied to the worker's device are restored from there, and a remainder
-// too, which the next tokens need.
+// A prefix that the store has copied to the worker's device is restored from there, with its
+// remainder, which the worker needs to continue the chunk.
 TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   StoreOptions options = StoreServer::SmallStore("");
   options.shared_memory = true;
@@ -258,14 +259,14 @@ TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   const Generation published = worker.Generate(request);
   ExpectSame(published, other_cold, 53, v1::TIER_GPU);
   EXPECT_EQ(published.published.published_tokens(), 96u) << published.published.note();
-  // It begins with the remainder from the device: the same bytes as computed.
+  // The new restore point has the remainder from the device, with the same bytes as if computed.
   ExpectSame(worker.Generate(request), other_cold, 96, v1::TIER_HOST);
   const StoreStats stats = store.store()->Stats();
   EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
   EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
-// The store uses the time to live in the prefill request.
+// The time to live in the Prefill request must reach the store.
 TEST(WorkerAndStore, PrefillTtlReachesStore) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());

@@ -1,4 +1,4 @@
-// The prefixes that a worker's caller uses: its identity gives the tenant, also in the store.
+// A worker's caller uses the prefixes of the tenant in its identity, also in the store.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -25,7 +25,7 @@ class WorkerTenantsTest : public testing::Test {
     identities_ = Identities::Open(callers).value();
     WorkerServer::Options options;
     options.identities = identities_.get();
-    options.geometry.context_tokens = 200000;  // an answer may take longer than a test
+    options.geometry.context_tokens = 200000;  // so that an answer can take longer than the test
     server_ = std::make_unique<WorkerServer>(options);
     cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
     server_->SetCache(cache_.get());
@@ -45,7 +45,7 @@ class WorkerTenantsTest : public testing::Test {
 
   SecretFolder folder_;
   std::unique_ptr<Identities> identities_;
-  std::unique_ptr<MemoryPrefixCache> cache_;  // the server's engine calls it until its end
+  std::unique_ptr<MemoryPrefixCache> cache_;  // destroyed after the engine, which uses it
   std::unique_ptr<WorkerServer> server_;
 };
 
@@ -79,7 +79,8 @@ TEST_F(WorkerTenantsTest, UnauthenticatedCallersAreRefused) {
   }
 }
 
-// Streams of a store end in the same way.
+// If the identities file loses a caller, the caller's streams end; a store's streams end in the
+// same way.
 TEST_F(WorkerTenantsTest, RemovedIdentityEndsStreams) {
   const auto stub = StubAs("token-b");
   v1::GenerateRequest request;

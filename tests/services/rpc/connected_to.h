@@ -1,5 +1,5 @@
-// ConnectedTo and PatientChannel: connections of tests, whose servers may be slow to answer. A
-// cache itself tries to connect for a second only.
+// ConnectedTo and PatientChannel: channels for tests on slow machines, where connecting may take
+// longer than the second that a cache waits.
 #ifndef HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
 #define HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
 
@@ -18,7 +18,7 @@ namespace hearth {
 
 inline constexpr int kConnectPatienceMs = 120000;
 
-// Connects at the first use.
+// Returns a channel that connects at its first use.
 inline std::shared_ptr<grpc::Channel> PatientChannel(const std::string& address,
                                                      const ClientAccess& access = {}) {
   grpc::ChannelArguments arguments = ClientTransport(kConnectPatienceMs);
@@ -26,7 +26,7 @@ inline std::shared_ptr<grpc::Channel> PatientChannel(const std::string& address,
   return *ConnectAs(access, address, arguments);
 }
 
-// Is connected, so that a cache that uses it does not find its store unreachable.
+// Returns a channel that is connected already, so that a cache does not find its store unreachable.
 inline std::shared_ptr<grpc::Channel> ConnectedTo(const std::string& address,
                                                   const ClientAccess& access = {}) {
   std::shared_ptr<grpc::Channel> channel = PatientChannel(address, access);

@@ -1,4 +1,4 @@
-// Limits of the parsed form of a request, whatever its bytes are.
+// The parsed form of a request is limited, whatever bytes it has.
 #include "services/rpc/request_bytes.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ absl::Status CountIn(const std::string& bytes, uint64_t most, size_t slice_bytes
   return CheckElements(InSlices(bytes, slice_bytes), *v1::ExplainRequest::descriptor(), most);
 }
 
-// Returns an ExplainRequest whose prefix has a fingerprint with `fields` empty fields.
+// Returns a serialized ExplainRequest whose fingerprint has `fields` empty fields.
 std::string WithFields(int fields) {
   v1::ExplainRequest request;
   for (int i = 0; i < fields; ++i) {
@@ -47,7 +47,7 @@ TEST(RequestBytes, NumberFieldsAreNotCounted) {
   v1::ExplainRequest request;
   for (int i = 0; i < 5000; ++i) request.mutable_prefix()->add_token_ids(i);
   EXPECT_TRUE(CountIn(request.SerializeAsString(), 100).ok());
-  std::string loose;  // not packed, which any encoder may do
+  std::string loose;  // an unpacked repeated field, which any encoder may write
   for (int i = 0; i < 200; ++i) loose += std::string("\x10\x05", 2);
   const std::string prefix = std::string("\x0a\x90\x03", 3) + loose;
   v1::ExplainRequest parsed;
@@ -59,10 +59,10 @@ TEST(RequestBytes, NumberFieldsAreNotCounted) {
 TEST(RequestBytes, UnknownFieldsAreCounted) {
   std::string numbers, groups, texts, other_wire;
   for (int i = 0; i < 101; ++i) {
-    numbers += std::string("\x78\x01", 2);     // field 15
-    groups += std::string("\x7b\x7c", 2);      // field 15: begin and end of a group
-    texts += std::string("\x7a\x00", 2);       // field 15: an empty text
-    other_wire += std::string("\x08\x01", 2);  // field 1, a message, as a number
+    numbers += std::string("\x78\x01", 2);     // unknown field 15, a number
+    groups += std::string("\x7b\x7c", 2);      // unknown field 15, an empty group
+    texts += std::string("\x7a\x00", 2);       // unknown field 15, an empty text
+    other_wire += std::string("\x08\x01", 2);  // field 1, which is a message, sent as a number
   }
   for (const std::string& bytes : {numbers, groups, texts, other_wire}) {
     EXPECT_FALSE(CountIn(bytes, 100).ok());
@@ -71,7 +71,8 @@ TEST(RequestBytes, UnknownFieldsAreCounted) {
 }
 
 TEST(RequestBytes, GroupFieldsHaveNoKnownType) {
-  // Field 1 is a message. In a group it may be any type, and does not end the other fields.
+  // Field 1 is a message in the schema, but inside an unknown group it may have any type. The
+  // fields after it are still read.
   const std::string cut_varint = std::string("\x7b\x0a\x01\x08\x7c", 5);
   EXPECT_FALSE(CountIn(cut_varint + WithFields(99), 100).ok());
   std::string packed = "\x7b";

@@ -1,4 +1,4 @@
-// The socket through which a store shares its memory.
+// The unix socket through which a store gives its shared memory to workers.
 #include "services/rpc/segment_socket.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// A stopped or stuck store: its backlog is full, and it accepts no connections.
+// A listener that accepts no connections, like a stopped or stuck store: its backlog is full.
 TEST(SegmentSocket, FullBacklogTimesOut) {
   const TestFolder folder;
   const std::string name = absl::StrCat(folder.path(), "/segment");
@@ -26,7 +26,7 @@ TEST(SegmentSocket, FullBacklogTimesOut) {
     if (connected.ok()) waiting.push_back(*std::move(connected));
   }
   EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
-  // The store is alive: no other server may take its place.
+  // The listener is alive, so a new server must not replace its socket.
   EXPECT_FALSE(ListenOnUnix(name).ok());
   EXPECT_EQ(access(name.c_str(), F_OK), 0);
 }

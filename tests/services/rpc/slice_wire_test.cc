@@ -1,5 +1,5 @@
-// Messages written around memory are ordinary protobuf, and messages of any protobuf library are
-// read into their final place.
+// Slice messages that Hearth writes are ordinary protobuf, and slice messages of any protobuf
+// library are copied directly to their destination.
 #include "services/rpc/slice_wire.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Taken {
   SliceHasher hasher = {};
 };
 
-// Reads `buffer` as a FetchResponse whose slices go to `taken`.
+// Reads `buffer` as a FetchResponse. The data of a slice goes to `taken`.
 absl::Status Take(grpc::ByteBuffer buffer, v1::FetchResponse* other, Taken* taken) {
   return TakeMessage(
       &buffer, other, &taken->hasher,
@@ -33,7 +33,7 @@ absl::Status Take(grpc::ByteBuffer buffer, v1::FetchResponse* other, Taken* take
       });
 }
 
-// Returns the bytes as gRPC may pass them: in pieces of `piece` bytes.
+// Returns `bytes` as gRPC may deliver them: divided into pieces of `piece` bytes.
 grpc::ByteBuffer Pieces(const std::string& bytes, size_t piece) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += piece) slices.emplace_back(bytes.substr(at, piece));
@@ -100,7 +100,7 @@ TEST(SliceWire, FragmentedSlicesAreRead) {
 }
 
 TEST(SliceWire, ReadsFieldsInAnyOrder) {
-  // data, layer, object: valid protobuf in an order that no library writes.
+  // The fields data, layer, object: valid protobuf, in an order that no library writes.
   const std::string inner = std::string(
                                 "\x22\x03"
                                 "abc") +
@@ -123,7 +123,8 @@ TEST(SliceWire, MessagesWithoutSliceAreParsed) {
   ASSERT_TRUE(Take(MessageBytes(plan), &other, &taken).ok());
   EXPECT_FALSE(taken.asked);
   EXPECT_EQ(other.plan().usable_tokens(), 128u);
-  ASSERT_TRUE(Take(grpc::ByteBuffer(), &other, &taken).ok());  // a message of no bytes is empty
+  // no bytes are a valid, empty message
+  ASSERT_TRUE(Take(grpc::ByteBuffer(), &other, &taken).ok());
   EXPECT_EQ(other.message_case(), v1::FetchResponse::MESSAGE_NOT_SET);
 }
 
@@ -145,7 +146,7 @@ TEST(SliceWire, FlippedHeaderBitsDoNotCrash) {
       flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
       Taken taken;
       v1::FetchResponse other;
-      // Any status is right, but never more bytes than there are.
+      // The message may be accepted or refused, but no more data may be taken than it has.
       const absl::Status status = Take(Pieces(flipped, 64), &other, &taken);
       EXPECT_LE(taken.data.size(), bytes.size()) << status;
     }

@@ -112,7 +112,7 @@ TEST(Admission, EndFunctionAfterCloseIsCalled) {
 Identity Tenant(const std::string& name) { return Identity{name, Role::kTenant, name, ""}; }
 Identity Worker() { return Identity{"worker", Role::kWorker, kDefaultTenant, ""}; }
 
-// Calls of one kind that wait for their callers.
+// Calls of one kind, which all wait for their callers.
 class AdmissionPlacesTest : public testing::Test {
  protected:
   struct Stream {
@@ -126,7 +126,7 @@ class AdmissionPlacesTest : public testing::Test {
   };
 
   AdmissionPlacesTest() { admission_.SetClock(&clock_); }
-  // Returns null if it was refused; refusal_ is the reason.
+  // Begins a call. Returns null if the call was refused; refusal_ has the reason.
   std::shared_ptr<Stream> Enter(const Identity& caller) {
     auto stream = std::make_shared<Stream>();
     stream->call = admission_.Enter("Publish");
@@ -141,7 +141,7 @@ class AdmissionPlacesTest : public testing::Test {
     stream->call->SetWaitingForCaller(true);
     return stream;
   }
-  // Transfers the bytes of `moved` on these streams, then advances the clock.
+  // Each stream in `moved` transfers its number of bytes. Then the clock advances by `time`.
   void Pass(absl::Duration time,
             const std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>& moved = {}) {
     for (const auto& [stream, bytes] : moved) stream->call->AddTransferred(bytes);
@@ -231,7 +231,8 @@ TEST_F(AdmissionPlacesTest, WorkerCallCountsForNamedTenant) {
   const absl::Status refused = streams[2]->call->ChargeTenant("a");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"a\" has 2 open streams"));
   EXPECT_TRUE(streams[3]->call->ChargeTenant("b").ok());
-  // On a server without identities, all callers are one caller.
+  // On a server without identities, all callers have the same identity, and the limit is not
+  // divided.
   streams.clear();
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
   for (const auto& stream : streams) EXPECT_TRUE(stream->call->ChargeTenant("default").ok());
@@ -271,7 +272,7 @@ TEST(Admission, ReservedBytesAreReleased) {
   EXPECT_TRUE(second->Reserve(90).ok());
   EXPECT_TRUE(second->Finish(absl::OkStatus()).ok());
   EXPECT_TRUE(first->Reserve(100).ok());
-  // The bytes that a call announces must fit, but are not reserved.
+  // There must be room for the bytes that a call announces, but they are not reserved.
   auto third = admission.Enter("LoadState");
   ASSERT_TRUE(third->TakePlace(limit, Tenant("b")).ok());
   EXPECT_TRUE(first->Reserve(10, 100).ok());

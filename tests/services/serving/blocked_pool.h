@@ -1,5 +1,5 @@
-// BlockedPool: takes all threads of a pool until the test releases them. IsServing checks the
-// health service at the same time.
+// BlockedPool: occupies all threads of a pool until the test releases them. IsServing: checks the
+// health of the server, for example while its pool is blocked.
 //
 // Thread safety: made and used by one test thread.
 #ifndef HEARTH_TESTS_SERVICES_SERVING_BLOCKED_POOL_H_
@@ -20,10 +20,10 @@
 
 namespace hearth {
 
-// Takes every thread of `pool`, each for a tenant that the test does not use.
+// Occupies every thread of `pool`, each for a tenant that no test uses.
 class BlockedPool {
  public:
-  static constexpr int kThreads = 6;  // the threads of the services' pools
+  static constexpr int kThreads = 6;  // number of threads in the pools of both services
 
   explicit BlockedPool(FairPool* pool) {
     for (int i = 0; i < kThreads; ++i) {
@@ -50,7 +50,7 @@ class BlockedPool {
   absl::Notification let_go_;
 };
 
-// Whether the server reports that it serves. Waits for the answer.
+// Whether the server's health service answers SERVING.
 inline bool IsServing(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
@@ -72,7 +72,7 @@ inline bool IsServing(const std::shared_ptr<grpc::Channel>& channel) {
       bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
     }
   }
-  return bytes == std::string("\x08\x01");  // status: SERVING
+  return bytes == std::string("\x08\x01");  // a HealthCheckResponse with status SERVING
 }
 
 }  // namespace hearth

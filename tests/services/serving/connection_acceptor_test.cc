@@ -1,4 +1,5 @@
-// ConnectionAcceptor with a clock that stands still: silent callers, and callers that are gone.
+// ConnectionAcceptor with silent and with disconnected callers. The test's clock stands still until
+// a test advances it.
 #include "services/serving/access/connection_acceptor.h"
 
 #include <fcntl.h>
@@ -32,9 +33,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kHangS = 120;  // only a hang takes this long
+constexpr int kHangS = 120;  // the test fails after this time; normally it needs milliseconds
 
-// A caller's connection. It is closed at the end.
+// The connection of one caller, which the destructor closes.
 class TcpCaller {
  public:
   TcpCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
@@ -57,7 +58,7 @@ class TcpCaller {
   void Say(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  // Waits for the end of the connection.
+  // Waits until the acceptor closes the connection (true) or sends a byte (false).
   bool IsClosed() const {
     char byte = 0;
     const ssize_t got = recv(fd_, &byte, 1, 0);
@@ -80,7 +81,7 @@ class ConnectionAcceptorTest : public testing::Test {
     options.listen = "127.0.0.1:0";
     options.tracker = &tracker_;
     options.clock = &clock_;
-    options.first_byte = absl::Hours(1);  // so that only clock_ can end the test
+    options.first_byte = absl::Hours(1);  // only clock_ can make a caller time out
     options.on_refused = [this](const std::string&, const std::string& why) {
       absl::MutexLock lock(&mutex_);
       refused_.push_back(why);
@@ -113,7 +114,7 @@ class ConnectionAcceptorTest : public testing::Test {
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return refused_.size() >= count; };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
   }
-  // Waits until `count` of the callers are closed. The callers get no answer.
+  // Waits until the acceptor has closed `count` of the callers' connections without an answer.
   static void AwaitClosed(const std::vector<std::unique_ptr<TcpCaller>>& callers, size_t count) {
     std::vector<pollfd> open;
     for (const auto& caller : callers) open.push_back({caller->fd(), POLLIN, 0});
@@ -142,12 +143,12 @@ class ConnectionAcceptorTest : public testing::Test {
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// If the acceptor used the wall clock, it would wait for an hour.
+// The acceptor must use the given clock: by the wall clock, the test would wait for an hour.
 TEST_F(ConnectionAcceptorTest, SilentCallerTimesOut) {
   const auto silent = NewCaller();
   const auto talks = NewCaller();
   talks->Say(kPreface);
-  AwaitTaken(1);  // the first caller was accepted before
+  AwaitTaken(1);  // so that the first caller was accepted before
   EXPECT_FALSE(silent->IsClosedAlready());
   clock_.Advance(absl::Hours(2));
   EXPECT_TRUE(silent->IsClosed());
@@ -174,7 +175,7 @@ TEST_F(ConnectionAcceptorTest, AcceptsWhileTrimmingMemory) {
   AwaitTaken(2);
 }
 
-// Returns the number of descriptors that all epolls of this process watch.
+// Returns the number of descriptors that the process's epoll instances watch.
 size_t WatchedDescriptors() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
@@ -184,7 +185,7 @@ size_t WatchedDescriptors() {
   return count;
 }
 
-// If the acceptor watched a dead connection, epoll would report its end all the time.
+// If the acceptor still watched an ended connection, epoll would report its end again and again.
 TEST_F(ConnectionAcceptorTest, EndedConnectionIsNotWatched) {
   const size_t before = WatchedDescriptors();
   auto dies = NewCaller();
@@ -196,11 +197,11 @@ TEST_F(ConnectionAcceptorTest, EndedConnectionIsNotWatched) {
   while (tracker_.connections() > 0) std::this_thread::yield();
   const auto next = NewCaller();
   next->Say(kPreface);
-  AwaitTaken(2);  // by the same thread, after it closed the first
+  AwaitTaken(2);  // the thread has then closed the first connection
   EXPECT_EQ(WatchedDescriptors(), before + 1);
 }
 
-// Takes all descriptors that this process may have except `left`, until the end.
+// While this object lives, the process can open only `left` more descriptors.
 class FewDescriptorsLeft {
  public:
   explicit FewDescriptorsLeft(size_t left) {
@@ -224,11 +225,11 @@ class FewDescriptorsLeft {
   std::vector<int> taken_;
 };
 
-// If the acceptor asked again at once, the kernel would report the same error again and again.
+// If the acceptor called accept again at once, the same error would be reported again and again.
 TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedOncePerCheck) {
   const auto first = NewCaller();
   first->Say(kPreface);
-  AwaitTaken(1);  // the acceptor has checked once
+  AwaitTaken(1);  // the acceptor has made one check
   TcpCaller caller;
   {
     const FewDescriptorsLeft none(0);
@@ -246,7 +247,7 @@ TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedOncePerCheck) {
   EXPECT_EQ(refused().size(), 2u);
 }
 
-// Accepting needs one descriptor, and gRPC needs a second.
+// Accepting a connection needs one descriptor; handing it to gRPC needs a second.
 TEST_F(ConnectionAcceptorTest, HandoverFailureNamesReason) {
   const auto first = NewCaller();
   first->Say(kPreface);

@@ -27,7 +27,7 @@ class ConnectionTrackerTest : public testing::Test {
     tracker_.SetLimits(limits_);
   }
   std::shared_ptr<Connection> Add(const std::string& peer) { return tracker_.Add(peer, 0, now_); }
-  // Calls FindExcessive. Returns the peers that it finds, and the reasons.
+  // Calls FindExcessive. Returns {name of a connection to be closed: reason}.
   std::map<std::string, std::string> FindExcessive() {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection) {
@@ -76,7 +76,7 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   received_ = {{"slow", kUnit}, {"steady", kUnit}, {"small", kUnit / 4}};
   EXPECT_TRUE(FindExcessive().empty());
   now_ += limits_.message_time;
-  received_["slow"] += kUnit;  // a byte now and then does not help
+  received_["slow"] += kUnit;  // a few bytes now and then do not extend the time limit
   received_["steady"] += kUnit;
   steady->AddConsumed(kUnit);
   EXPECT_TRUE(FindExcessive().empty());
@@ -109,7 +109,7 @@ TEST_F(ConnectionTrackerTest, SmallUnauthenticatedConnectionIsSpared) {
     received_[peer] = 9 * kUnit;
   }
   Add("stranger");
-  received_["stranger"] = limits_.slack_bytes;  // its first call is being sent
+  received_["stranger"] = limits_.slack_bytes;  // the first call of this connection is being sent
   const auto named = FindExcessive();
   EXPECT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("stranger"), 0u);

@@ -23,7 +23,7 @@ FairPoolOptions Small(int threads, size_t max_waiting = 64) {
   return options;
 }
 
-// A job that runs until LetGo.
+// A job that blocks its thread until LetGo.
 class BlockingJob {
  public:
   FairPool::Job job() {
@@ -95,7 +95,7 @@ TEST(FairPool, LoneTenantGetsHalfTheThreads) {
   ASSERT_TRUE(pool.Submit("a", 0, third.job()).ok());
   first.WaitBegun();
   second.WaitBegun();
-  // Another tenant's job runs, although the first tenant has its share and waits for more.
+  // The job of another tenant runs, although the first tenant has its share and has jobs waiting.
   ASSERT_TRUE(pool.Submit("b", 0, [&other] { other.Notify(); }).ok());
   other.WaitForNotification();
   EXPECT_FALSE(third.begun());
@@ -105,7 +105,7 @@ TEST(FairPool, LoneTenantGetsHalfTheThreads) {
   third.LetGo();
 }
 
-// Three tenants. One submits 85 jobs: no job of the others is refused.
+// If one tenant submits 85 jobs, the jobs of two other tenants are still accepted.
 TEST(FairPool, BusyTenantLeavesQueueSlots) {
   std::vector<BlockingJob> blocking(6);
   FairPool pool("prompts");
@@ -143,7 +143,7 @@ TEST(FairPool, TenantsTakeTurns) {
     };
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(pool.Submit("c", 0, note("c")).ok());
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(pool.Submit("d", 0, note("d")).ok());
-    of_a.LetGo();  // one thread is left for c and d
+    of_a.LetGo();  // one thread remains for tenants c and d
     noted.Wait();
     of_b.LetGo();
   }

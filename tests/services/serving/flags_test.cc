@@ -24,7 +24,8 @@ struct TestFlags {
   Colour colour = Colour::kRed;
 };
 
-// Parses like hearth-test. Returns -1 if hearth-test would continue, else its exit code.
+// Parses the flags of a program hearth-test. Returns -1 if the program would continue, else its
+// exit code.
 int Parse(std::vector<std::string> args, TestFlags* flags) {
   FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
   flags->server.listen = "127.0.0.1:7";
@@ -132,10 +133,10 @@ TEST(FlagSet, CommandLineBeatsEnvironmentBeatsFile) {
 TEST(FlagSet, UnknownFileFlagIsRefused) {
   const TestFolder folder;
   const std::pair<std::string, std::string> files[] = {
-      // The right spelling has a dash.
+      // The flag is spelt with a dash.
       {"# Sizes\ncount = 2\n  host_bytes = \"1MiB\"\n",
        ":3: unknown flag host_bytes; did you mean host-bytes?"},
-      // "host" is the beginning of another flag.
+      // No suggestion: "host" is only the beginning of another flag.
       {"host-bytes = \"1MiB\"\ncount = 2\nhost = \"a\"\n", ":3: unknown flag host;"}};
   for (const auto& [text, wrong] : files) {
     const std::string path = folder.Write("flags.toml", text);

@@ -1,4 +1,4 @@
-// HttpServer against callers that attack its memory, its connections, or its process.
+// HttpServer with callers that attack its memory, its connections, or its process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /get HTTP/1.1\r\nHost: localhost\r\n\r\n";
 constexpr char kPost[] = "POST /post HTTP/1.1\r\nHost: localhost\r\n";
-// The most bytes that idle connections hold.
+// Most bytes that the budget counts when only idle connections are open.
 constexpr uint64_t kAlmostNothing = uint64_t{16} << 10;
 
 class HttpAttackTest : public ::testing::Test {
@@ -44,7 +44,7 @@ class HttpAttackTest : public ::testing::Test {
       answer->Send(200, {}, absl::StrCat(request.path, " ", request.body().size(), "|"));
     });
   }
-  // Keeps the answers for the test.
+  // Starts a server whose handler stores each answer in kept_.
   void ServeKept() {
     Serve([this](const HttpRequest& request, std::shared_ptr<HttpAnswer> answer) {
       if (request.path == "/now") return answer->Send(200, {}, "now|");
@@ -67,7 +67,8 @@ class HttpAttackTest : public ::testing::Test {
     caller.Say(text);
     return caller.HearUntil("\r\n\r\n");
   }
-  // Returns once the server has read what callers sent before: one thread reads in turn.
+  // Waits until the server has read what other callers have sent: one thread reads all connections
+  // in turn.
   void Settle() {
     HttpCaller caller(server_->address(), "127.0.0.9");
     caller.Say("GET /now HTTP/1.0\r\nHost: localhost\r\n\r\n");
@@ -83,7 +84,7 @@ class HttpAttackTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
-// Sends pieces until the server answers.
+// Sends `head`, then `piece` again and again until the server answers. Returns the answer.
 std::string Flood(const HttpServer& server, const std::string& head, const std::string& piece) {
   HttpCaller caller(server.address());
   caller.Say(head);
@@ -120,7 +121,7 @@ TEST_F(HttpAttackTest, EndlessSplitHeadersAreRefused) {
   ServeEcho();
   HttpCaller caller(server_->address());
   caller.Say("GET / HTTP/1.1\r\nA");
-  // Each piece ends after the first letter of the next header.
+  // Each send ends after the first letter of the next header.
   for (int i = 0; i < 20000 && !caller.HasNews(); ++i) {
     if (!caller.TrySay(": 1\r\nA")) break;
   }
@@ -457,11 +458,11 @@ TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
   HttpCaller newcomer(server_->address(), "127.0.0.4");
   newcomer.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
-  EXPECT_EQ(silent.HearAll(), "");  // closed before connections with an answer in progress
+  EXPECT_EQ(silent.HearAll(), "");  // a connection without an answer in progress is closed first
   HttpCaller next(server_->address(), "127.0.0.4");
   next.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(next.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
-  EXPECT_EQ(attackers[0]->HearAll(), "");  // the oldest
+  EXPECT_EQ(attackers[0]->HearAll(), "");  // then the oldest connection
   honest.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(honest.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
@@ -518,7 +519,7 @@ TEST_F(HttpAttackTest, ManyHeaderFieldsAreRefused) {
   const auto with_fields = [](int count) {
     std::string text = kGet;
     text.resize(text.size() - 2);
-    for (int i = 1; i < count; ++i) text += "a:\r\n";  // 1: Host
+    for (int i = 1; i < count; ++i) text += "a:\r\n";  // counts from 1, because Host is a field too
     return text + "\r\n";
   };
   EXPECT_THAT(Ask(with_fields(128)), StartsWith("HTTP/1.1 200"));
@@ -584,7 +585,7 @@ TEST_F(HttpAttackTest, StalledStreamOverBudgetIsEnded) {
   absl::Notification gone;
   answer->OnGone([&] { gone.Notify(); });
   answer->Begin(200, {});
-  EXPECT_TRUE(answer->Write(std::string(24 << 20, 'x')));  // no kernel buffers all of it
+  EXPECT_TRUE(answer->Write(std::string(24 << 20, 'x')));  // more than the kernel buffers
   Settle();
   EXPECT_TRUE(answer->Write("x"));
   Settle();
@@ -604,7 +605,7 @@ TEST_F(HttpAttackTest, EndedAnswerFreesStoredRequest) {
       answer.Abandon();
     } else {
       answer.Begin(200, {});
-      EXPECT_FALSE(answer.Write(std::string(2 << 20, 'x')));  // no room
+      EXPECT_FALSE(answer.Write(std::string(2 << 20, 'x')));  // the budget has no room
     }
     EXPECT_FALSE(answer.TakeRequest().has_value());
   }

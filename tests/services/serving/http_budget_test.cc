@@ -1,4 +1,5 @@
-// HttpBudget: which account loses. BodyBytes: a body takes the memory that is counted for it.
+// HttpBudget: which account is evicted. BodyBytes: a body allocates exactly the memory that is
+// counted.
 #include "services/serving/http/http_budget.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +106,7 @@ TEST(HttpBudget, PeakIsResetWhenRead) {
 }
 
 TEST(BodyBytes, AllocationMatchesCountedCapacity) {
-  constexpr size_t kOfMalloc = 32;  // the final zero, and the rounding of malloc
+  constexpr size_t kOfMalloc = 32;  // extra bytes of malloc: the final zero, and rounding
   for (const size_t first : {1, 100, 33000, 40000, 65535}) {
     BodyBytes body;
     size_t counted = 0;
@@ -113,7 +114,7 @@ TEST(BodyBytes, AllocationMatchesCountedCapacity) {
       if (bytes > counted) counted = BodyBytes::CapacityFor(bytes, 2 * counted);
       body.Reserve(counted);
       body.Append(std::string(bytes - body.size(), 'x'));
-      if (bytes < sizeof(std::string)) continue;  // it may be inside the string
+      if (bytes < sizeof(std::string)) continue;  // the string may store so few bytes inside itself
       EXPECT_LE(malloc_usable_size(const_cast<char*>(body.view().data())), counted + kOfMalloc)
           << bytes << " after " << first;
     }

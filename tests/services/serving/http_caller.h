@@ -1,4 +1,4 @@
-// HttpCaller: an HTTP client that sends exactly the bytes of the test.
+// HttpCaller: an HTTP client that sends exactly the bytes that the test gives.
 //
 // Thread safety: one thread.
 #ifndef HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
@@ -22,10 +22,10 @@ namespace hearth {
 
 class HttpCaller {
  public:
-  // `from`: the caller's address, 127.x.y.z.
+  // `from`: the caller's IP address, 127.x.y.z.
   explicit HttpCaller(const std::string& address, const char* from = "127.0.0.1")
       : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    // Small, so that a server soon has an answer that is not read.
+    // A small receive buffer, so that the server soon has unsent bytes of an answer.
     const int buffer_bytes = 64 << 10;
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
     sockaddr_in own;
@@ -51,18 +51,18 @@ class HttpCaller {
   void Say(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  // Returns false if the server has closed the connection.
+  // Sends `text`. Returns false if the server has closed the connection.
   bool TrySay(const std::string& text) const {
     return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
-  // Closes the sending half.
+  // Closes the sending half of the connection.
   void EndInput() const { EXPECT_EQ(shutdown(fd_, SHUT_WR), 0); }
-  // Whether there are bytes to read, or the server closed.
+  // Whether there are bytes to read, or the server has closed the connection.
   bool HasNews() const {
     pollfd wanted{fd_, POLLIN, 0};
     return !heard_.empty() || poll(&wanted, 1, 0) == 1;
   }
-  // Returns what came up to `end`, or up to the server's close.
+  // Reads up to and including `end`, or until the server closes. Returns the bytes.
   std::string HearUntil(const std::string& end) {
     size_t searched = 0;
     for (;;) {
@@ -86,7 +86,8 @@ class HttpCaller {
   }
 
  private:
-  static constexpr int kHangS = 120;  // only a hang takes this long
+  // the test fails after this time; normally it needs milliseconds
+  static constexpr int kHangS = 120;
 
   int fd_;
   std::string heard_;

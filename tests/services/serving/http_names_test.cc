@@ -1,4 +1,4 @@
-// HostRule, Cidr: the names and addresses that a server accepts as its own, or as a proxy's.
+// HostRule and Cidr: host names and addresses that a server accepts.
 #include "services/serving/http/http_names.h"
 
 #include <gtest/gtest.h>

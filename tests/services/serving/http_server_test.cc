@@ -1,4 +1,4 @@
-// HttpServer against callers that follow HTTP, and callers that do not.
+// HttpServer with callers that follow HTTP, and with callers that violate it.
 #include "services/serving/http/http_server.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLim
   return *std::move(server);
 }
 
-// Answers with the request.
+// Answers each request with its method, path, query and body.
 void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   answer->Send(200, {{"Content-Type", "text/plain"}},
                absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
@@ -248,7 +248,8 @@ TEST(HttpServer, Http10CallerGetsNoContinue) {
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 200"));
 }
 
-// --http-listen :PORT. In an earlier version, a request without Host and with Origin was a SIGSEGV.
+// The server listens on ":PORT", without a host. In an earlier version, a request with Origin but
+// without Host crashed it.
 TEST(HttpServer, ListenWithoutHostNeedsHostHeader) {
   HttpServer::Options options;
   options.listen = ":0";

@@ -106,7 +106,8 @@ TEST_F(IdentityTest, UnknownCredentialsAreRefused) {
                                 R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
                          /*certificates=*/true);
   ASSERT_TRUE(identities.ok()) << identities.status();
-  // The digest itself is not a token. An empty token does not match an entry without a token.
+  // The digest itself must not work as a token. An empty token must not match an entry without a
+  // token.
   for (const Credentials& wrong :
        {Credentials(), Token(""), Token("tb "), Token(DigestHex(Sha256("tb"))), Certificate({"b"}),
         Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")}}) {
@@ -149,7 +150,8 @@ TEST_F(IdentityTest, InvalidIdentitiesFileKeepsPreviousEntries) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-// The process is out of descriptors for a moment. The file is the same afterwards.
+// The file cannot be read for a moment, because the process has no free descriptor. Afterwards it
+// is read again, although it has not changed.
 TEST_F(IdentityTest, UnreadableFileIsReadAgain) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
   ASSERT_TRUE(identities.ok());
@@ -173,7 +175,7 @@ TEST_F(IdentityTest, ChangedIdentityFailsRecheck) {
                  c = *(*identities)->Identify(Token("tc"));
   const Identity d = *(*identities)->Identify(Token("td"));
   const uint64_t generation = (*identities)->generation();
-  // There is another entry and another order, but nothing has changed for these callers.
+  // A new entry and another order of the entries do not change the identity of these callers.
   folder_.Write(
       "identities.json",
       FileOf(TokenEntry("d", "tenant", "td") + "," + TokenEntry("c", "tenant", "tc") + "," +

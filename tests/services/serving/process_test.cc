@@ -47,7 +47,7 @@ TEST(Process, StopSignalEndsStart) {
   EXPECT_EQ(WEXITSTATUS(end), 0);
 }
 
-// A start that parses a model's files makes no call that a signal could interrupt.
+// A start that only computes makes no system call that a signal could interrupt.
 TEST(Process, StopSignalEndsBusyStart) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const int end = RunInChild([signal] {
@@ -72,10 +72,10 @@ TEST(Process, StopSignalBeforeWaitIsRemembered) {
   EXPECT_EQ(WEXITSTATUS(end), 3);
 }
 
-// A limit of address space that no test reaches.
+// A limit of address space (RLIMIT_AS) that no test reaches.
 constexpr rlim_t kHighLimit = rlim_t{1} << 60;
 
-// Returns the end of a guarded start. `said`: its stderr.
+// Runs a guarded start in a child process and returns its wait status. `said`: gets its stderr.
 int EndOfStart(const std::function<void()>& start, std::string* said,
                rlim_t limit = RLIM_INFINITY) {
   const TestFolder folder;
@@ -95,7 +95,7 @@ int EndOfStart(const std::function<void()>& start, std::string* said,
   return end;
 }
 
-// Expects one line with `cause`, and no other output.
+// Checks that the process exited with one line that contains `cause`, and no other output.
 void ExpectLine(int end, const std::string& said, const std::string& cause) {
   EXPECT_TRUE(WIFEXITED(end)) << end;
   EXPECT_EQ(WEXITSTATUS(end), 1);
@@ -128,7 +128,7 @@ TEST(Process, CrashUnderUlimitPrintsOneLine) {
   }
 }
 
-// The second crash must not end the process before the first has written its line.
+// The second crash must wait until the first crash has written its line.
 TEST(Process, TwoCrashesPrintOneLine) {
   for (int i = 0; i < 8; ++i) {
     std::string said;
@@ -147,7 +147,7 @@ TEST(Process, TwoCrashesPrintOneLine) {
   }
 }
 
-// The crash has another cause than refused memory.
+// Without a limit, refused memory cannot be the cause, so the crash must end the process as usual.
 TEST(Process, CrashWithoutUlimitIsNotHidden) {
   rlimit memory{};
   getrlimit(RLIMIT_AS, &memory);

@@ -1,4 +1,4 @@
-// Certificates of servers: errors in files are reported, and a running server loads new files.
+// ServerCertificates: errors name the invalid file, and a running server loads new files.
 #include "services/serving/access/server_certificates.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,8 @@ class ServerCertificatesTest : public testing::Test {
     if (!authority.empty()) flags.tls_client_ca = folder_.Write("ca.pem", authority);
     return flags;
   }
-  // Returns the error of a client that trusts `authority`; empty if the client gets an answer.
+  // Connects to the server as a client that trusts `authority`. Returns the error; empty: the call
+  // succeeded.
   std::string Ask(const StoreServer& server, const TestAuthority& authority) {
     ClientAccess access;
     access.tls_ca = folder_.Write("trusted.pem", authority.certificate());
@@ -80,7 +81,7 @@ TEST_F(ServerCertificatesTest, ReloadReplacesCertificates) {
   StoreServer server(StoreServer::SmallStore(""), Flags(first_.Issue("store")));
   EXPECT_EQ(Ask(server, first_), "");
   EXPECT_NE(Ask(server, second_), "");
-  // Invalid files change nothing.
+  // An invalid file does not replace the certificates in use.
   const TestAuthority::Pem next = second_.Issue("store");
   folder_.Write("server.pem", next.certificate);
   server.access().Reload();

@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// A store that answers Stats, when the test allows it.
+// A store whose Stats call can wait until the test releases it.
 class TestService final : public v1::CacheStore::Service {
  public:
   explicit TestService(Admission* admission) : admission_(admission) {}
@@ -55,13 +55,13 @@ class ServerRunnerTest : public testing::Test {
     grpc::ClientContext context;
     return v1::CacheStore::NewStub(channel_)->Stats(&context, {}, response);
   }
-  // Sends one raw message to a unary method, as a client without generated code would.
+  // Calls a unary method with a raw message, as a client without generated code would.
   grpc::Status CallRaw(const std::string& method, const std::string& request,
                        std::string* response);
 
   Admission admission_;
   TestService service_{&admission_};
-  const TestFolder folder_;  // outlives the server, which writes into it
+  const TestFolder folder_;  // destroyed after the server, which writes into it
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -95,7 +95,7 @@ grpc::Status ServerRunnerTest::CallRaw(const std::string& method, const std::str
   return status;
 }
 
-// grpc.health.v1.HealthCheckRequest{service}, and the status in HealthCheckResponse.
+// Returns a serialized grpc.health.v1.HealthCheckRequest for `service`.
 std::string HealthRequest(const std::string& service) {
   return std::string("\x0a") + static_cast<char>(service.size()) + service;
 }
@@ -174,7 +174,7 @@ TEST_F(ServerRunnerTest, HealthIsReportedPerService) {
 TEST_F(ServerRunnerTest, ListsItsServicesByReflection) {
   Start();
   std::string response;
-  // ServerReflectionRequest{list_services: "*"}
+  // A serialized ServerReflectionRequest: list_services = "*".
   EXPECT_TRUE(CallRaw("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*",
                       &response)
                   .ok());
@@ -197,7 +197,8 @@ TEST_F(ServerRunnerTest, DrainRefusesCallsThenFlushes) {
       flushed.Notify();
     });
   });
-  // The health status changes before the admission closes; a refused call proves both.
+  // The health status changes before the admission refuses calls, so a refused call proves that it
+  // has changed.
   v1::StatsResponse late;
   while (!admission_.closed()) std::this_thread::yield();
   std::string health;
@@ -213,7 +214,8 @@ TEST_F(ServerRunnerTest, DrainRefusesCallsThenFlushes) {
   EXPECT_TRUE(running.ok()) << "the running call was finished: " << running.error_message();
 }
 
-// A flush waits for calls, as an engine's does. A call that does not end would take all its time.
+// The flush of an engine waits for calls. So a call that does not end must be cancelled first, or
+// the flush would use up all its time.
 TEST_F(ServerRunnerTest, DrainTimeoutCancelsRunningCalls) {
   Start();
   service_.wait_for_cancel = true;

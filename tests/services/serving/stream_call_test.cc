@@ -1,5 +1,6 @@
-// StreamCall: one write at a time, one end, and a caller that leaves before. In process a write is
-// complete only when the client reads its message, so the client controls the server's progress.
+// StreamCall: one write at a time, one end, and callers that leave early. Server and client are in
+// one process: a write is complete when the client reads the message, so the client controls the
+// server's progress.
 #include "services/serving/calls/stream_call.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@
 namespace hearth {
 namespace {
 
-// A stream of numbers that the test sends.
+// A StreamCall that sends the numbers that the test gives it.
 class NumberCall final : public StreamCall {
  public:
   using StreamCall::Abort;
@@ -87,7 +88,7 @@ class StreamCallTest : public testing::Test {
     server_->Shutdown();
   }
 
-  // Begins a call. Returns the server's side.
+  // Begins a call. Returns the server's object of the call.
   NumberCall* Begin(absl::Duration patience = absl::Hours(1)) {
     admission_.SetPatience(patience);
     service_ = std::make_unique<NumberService>(&admission_);
@@ -107,7 +108,7 @@ class StreamCallTest : public testing::Test {
     v1::RestorePointInfo message;
     return !reader_->Read(&message);
   }
-  // Destroys the call. Returns the code in the admission's record.
+  // Ends the call and returns the status code that the admission recorded.
   absl::StatusCode RecordedCode() {
     call_.reset();
     EXPECT_TRUE(admission_.WaitIdle(absl::InfiniteFuture()));

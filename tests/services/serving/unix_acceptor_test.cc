@@ -1,5 +1,5 @@
-// ConnectionAcceptor on a unix socket, with a clock that stands still: it counts connections, and
-// ends silent ones.
+// ConnectionAcceptor on a unix socket: it counts connections, and closes silent ones. The test's
+// clock stands still until a test advances it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kLongS = 120;  // only a hang takes this long
+constexpr int kLongS = 120;  // the test fails after this time; normally it needs milliseconds
 
 class UnixCaller {
  public:
@@ -47,9 +47,9 @@ class UnixCaller {
   UnixCaller& operator=(const UnixCaller&) = delete;
 
   int fd() const { return fd_; }
-  // If the acceptor refused this caller, sends nothing.
+  // Sends `text`. If the acceptor has refused this caller, nothing is sent.
   void Say(const char* text) const { send(fd_, text, std::strlen(text), MSG_NOSIGNAL); }
-  // Waits for the end of the connection.
+  // Waits until the acceptor closes the connection (true) or sends a byte (false).
   bool IsClosed() const {
     char byte = 0;
     const ssize_t got = recv(fd_, &byte, 1, 0);
@@ -89,7 +89,7 @@ class UnixAcceptorTest : public testing::Test {
     acceptor_.reset();
     EndTaken();
   }
-  // Closes the connections, as gRPC does at their end.
+  // Closes the connections that were handed over, as gRPC does when a connection ends.
   void EndTaken() {
     absl::MutexLock lock(&mutex_);
     for (const int fd : taken_) {
@@ -99,7 +99,7 @@ class UnixAcceptorTest : public testing::Test {
     taken_.clear();
   }
   std::unique_ptr<UnixCaller> NewCaller() const { return std::make_unique<UnixCaller>(path_); }
-  // Returns a new caller, after gRPC has `taken` connections.
+  // Returns a new caller, when gRPC has got `taken` connections in total.
   std::unique_ptr<UnixCaller> NewAdmittedCaller(size_t taken) {
     auto caller = NewCaller();
     caller->Say("PRI * HTTP/2.0");
@@ -108,7 +108,7 @@ class UnixAcceptorTest : public testing::Test {
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kLongS)));
     return caller;
   }
-  // Waits until `count` callers were accepted or refused.
+  // Waits until the acceptor has accepted or refused `count` callers.
   void AwaitDecided(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -148,7 +148,8 @@ TEST_F(UnixAcceptorTest, NewConnectionReplacesSilentOne) {
   EXPECT_TRUE(newcomer->IsOpen());
 }
 
-// Accepted callers may have calls in progress, so the newcomer is refused.
+// A unix connection that was handed over may have calls, so the full acceptor does not close it and
+// refuses the new caller.
 TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   auto first = NewAdmittedCaller(1), second = NewAdmittedCaller(2), third = NewAdmittedCaller(3);
   const auto too_many = NewCaller();
@@ -157,7 +158,7 @@ TEST_F(UnixAcceptorTest, FullAcceptorRefusesNewcomer) {
   EXPECT_TRUE(first->IsOpen());
   EndTaken();
   EXPECT_TRUE(third->IsClosed());
-  // The acceptor notices the ends after a while.
+  // The acceptor needs some time to notice that the connections have ended.
   std::unique_ptr<UnixCaller> next;
   for (size_t decided = 2; taken() == 0; ++decided) {
     next = NewCaller();
@@ -179,7 +180,7 @@ TEST_F(UnixAcceptorTest, OnlyOwnSocketFileIsRemoved) {
   ASSERT_EQ(stat(path_.c_str(), &there), 0);
   EXPECT_TRUE(S_ISSOCK(there.st_mode));
   {
-    // The socket file is from a dead server, so it is replaced.
+    // Open replaces the socket file, because no server listens on it any more.
     Listeners other("unix:" + path_);
     ASSERT_TRUE(other.Open().ok());
     acceptor_.reset();

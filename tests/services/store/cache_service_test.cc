@@ -37,7 +37,7 @@ v1::PublishRequest Begin(uint32_t boundary) {
   return message;
 }
 
-// Returns every slice of an object, in pieces of `piece` bytes.
+// Returns messages with all slices of an object, in pieces of `piece` bytes.
 std::vector<v1::PublishRequest> Slices(uint32_t boundary, uint32_t index, size_t piece = 1 << 20) {
   std::vector<v1::PublishRequest> messages;
   const auto object = SmallObjects(boundary)[index];
@@ -67,7 +67,7 @@ class CacheServiceTest : public testing::Test {
  protected:
   CacheServiceTest() : server_(StoreServer::SmallStore("")) {}
 
-  // Runs a full publish: begin, then the slices that the plan needs, then commit.
+  // Publishes: sends the begin message, the slices that the plan needs, and the commit.
   grpc::Status Publish(uint32_t boundary, v1::PublishAck* ack, size_t piece = 1 << 20) {
     grpc::ClientContext context;
     auto call = server_.stub()->Publish(&context);
@@ -83,7 +83,7 @@ class CacheServiceTest : public testing::Test {
     }
     return call->Finish();
   }
-  // Writes these messages after the plan, and returns the status.
+  // Sends `first`, and after the plan the messages in `rest`. Returns the status of the stream.
   grpc::Status PublishMessages(const v1::PublishRequest& first,
                                const std::vector<v1::PublishRequest>& rest) {
     grpc::ClientContext context;
@@ -131,7 +131,8 @@ TEST_F(CacheServiceTest, PublishedBytesAreFetchedBack) {
 
   v1::FetchRequest request;
   *request.mutable_prefix() = SmallPrefix(64);
-  request.mutable_prefix()->add_cuts(40);  // an exact request restores only at its own cuts
+  // in the exact class, a request can be restored only at its own cuts
+  request.mutable_prefix()->add_cuts(40);
   grpc::Status status;
   const auto messages = Fetch(request, &status);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -298,11 +299,11 @@ TEST(PublishPatience, SilentPublishTimesOut) {
   grpc::ClientContext context;
   auto call = server.stub()->Publish(&context);
   v1::PublishResponse response;
-  // The call may end before these writes.
+  // The call may have ended before these writes.
   if (call->Write(Begin(40)) && call->Read(&response)) call->Write(Slices(40, 0)[0]);
   while (call->Read(&response)) {
   }
-  // CANCELLED if the call ended before the plan.
+  // The status is CANCELLED if the call ended before the plan.
   EXPECT_THAT(call->Finish().error_code(),
               testing::AnyOf(grpc::StatusCode::DEADLINE_EXCEEDED, grpc::StatusCode::CANCELLED));
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));

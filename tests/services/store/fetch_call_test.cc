@@ -1,4 +1,5 @@
-// A Fetch stream holds objects for a limited time, and is counted right, whatever its caller does.
+// A Fetch stream holds objects only for a limited time, and is counted correctly, whatever its
+// caller does.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@ namespace {
 constexpr uint32_t kStored = 64;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Six global layers and a local one: 26 slices of 64 tokens.
+// Returns a model with six global layers and one local layer. A prefix of 64 tokens has 26 slices.
 Fingerprint ModelOf(uint32_t head_dim) {
   KitModel model;
   model.head_dim = head_dim;
@@ -43,7 +44,7 @@ v1::FetchRequest RequestFor(const Fingerprint& model) {
   return request;
 }
 
-// A connection that buffers little.
+// Returns a channel whose connection buffers few bytes.
 std::shared_ptr<grpc::Channel> NarrowChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt("grpc.http2.bdp_probe", 0);
@@ -80,7 +81,8 @@ class FetchCallTest : public ::testing::Test {
                                             patience);
     server_->WaitForMemory();
   }
-  // Publishes as a worker does: into the memory of the store.
+  // Publishes the stored prompt, whose bytes are then in the store's memory, as if a worker had
+  // sent them.
   void Publish(const Fingerprint& model) {
     const PublishSpec spec = KitSpec(model, StoredPrompt(), {kStored});
     auto session = server_->store()->Publish(spec).value();
@@ -102,7 +104,7 @@ class FetchCallTest : public ::testing::Test {
     request.set_segment_id(id.data(), id.size());
     return request;
   }
-  // Expects that no call holds objects any more.
+  // Checks that no call holds objects of the store any more.
   void ExpectNothingIsHeld() {
     EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
@@ -120,7 +122,7 @@ class FetchCallTest : public ::testing::Test {
     return 0;
   }
 
-  const TestFolder folder_;  // outlives the server, which writes into it
+  const TestFolder folder_;  // destroyed after the server, which writes into it
   std::unique_ptr<StoreServer> server_;
 };
 
@@ -131,7 +133,8 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
   Call call(stub.get(), RequestFor(LargeModel()));
   call.reader->Read(&call.message);  // the plan, unless the call has ended
   EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture())) << "it ends by itself";
-  // One message in progress, one that waits, and the bytes in the connection.
+  // Read from the tier: one message in progress, one that waits, and the bytes that the connection
+  // buffers.
   EXPECT_GT(HostBytes(), 0u);
   EXPECT_LE(HostBytes(), 4 * kMiB) << "of 13 MiB";
   EXPECT_EQ(HostTokens(), 0u);
@@ -141,14 +144,16 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
 
 class SharedObjects : public FetchCallTest, public ::testing::WithParamInterface<uint32_t> {};
 
-// With one slice, everything is sent except the bytes that the caller does not take.
+// Number of objects that are in RAM. With 5, only one object is streamed, so that all of it is sent
+// except the bytes that the caller does not read.
 INSTANTIATE_TEST_SUITE_P(ManyAndAllButOneSlice, SharedObjects, ::testing::Values(1, 5));
 
 TEST_P(SharedObjects, LeaseExpiresWhileUnread) {
   Start(absl::Minutes(10), absl::Minutes(10), folder_.path());
   Publish(MiddleModel());
   Start(absl::Milliseconds(200), absl::Minutes(10), folder_.path());
-  // Some objects are in RAM, to be shared; the others are on disk, to be streamed.
+  // Bring some objects to RAM, where they can be shared. The other objects stay on disk and are
+  // streamed.
   {
     auto session = server_->store()->Fetch(KitQuery(MiddleModel(), StoredPrompt()), 0, 0).value();
     const KvLayout layout = MiddleModel().Layout().value();
@@ -182,7 +187,8 @@ TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
     calls.push_back(std::make_unique<Call>(stubs.back().get(), request));
     ASSERT_TRUE(calls.back()->reader->Read(&calls.back()->message)) << i;
   }
-  // On a full connection, one more call waits in its client. On another connection it is refused.
+  // If a connection has its maximum of calls, one more call waits in the client. On a new
+  // connection the server refuses one more fetch.
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(50)));
   v1::StatsResponse stats;
@@ -194,7 +200,7 @@ TEST_F(FetchCallTest, StreamLimitsAreEnforced) {
   EXPECT_TRUE(absl::StrContains(status.error_message(), "fetch: limit of 512 open streams"))
       << status.error_message();
   calls.pop_back();
-  // The place is free once the server has noticed the end.
+  // The slot is free when the server has noticed that the call has ended.
   bool has_place = false;
   while (!has_place) {
     Call next(server_->stub(), request);
@@ -228,7 +234,8 @@ TEST_F(FetchCallTest, WireAndSharedReadsCountEqually) {
   EXPECT_EQ(Timed("slice_read", "host"), 2 * kSlices);
   EXPECT_EQ(Timed("fetch", "host"), 2u);
 
-  // The caller could not use the shared memory: bytes are read again, tokens not counted again.
+  // The caller says that it could not use the shared memory. The bytes are read and counted again,
+  // but the tokens are not.
   v1::FetchRequest again = RequestFor(SmallModel());
   again.set_again(true);
   EXPECT_TRUE(Call(server_->stub(), again).End().ok());

@@ -1,4 +1,4 @@
-// If a client's process is killed, the store releases everything that the client holds.
+// If a client process is killed, the store releases everything that the client held.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,9 +14,10 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kLongMs = 600000;  // only a hang takes this long
+// the test fails after this time; normally it needs milliseconds
+constexpr uint32_t kLongMs = 600000;
 
-// store_client_main.cc
+// A process that runs store_client_main.cc.
 class Client {
  public:
   Client(const std::string& address, const char* what) {
@@ -36,7 +37,8 @@ class Client {
     Kill();
     close(out_);
   }
-  // Waits until the client holds its lease. Returns false if the client ended before.
+  // Waits until the client prints that it holds its lease. Returns false if the client ended
+  // before.
   bool WaitUntilHeld() {
     for (char c; read(out_, &c, 1) == 1;) {
       if (c == '\n') return true;
@@ -55,7 +57,7 @@ class Client {
   int out_ = -1;
 };
 
-// Publishes the restore point that a holding client asks for.
+// Publishes the restore point that a client with `hold` asks for.
 void PublishWide(TieredStore* store) {
   const Manifest manifest = TinyManifest();
   PublishSpec spec;
@@ -94,12 +96,12 @@ TEST(KilledClient, SharedMemoryLeaseIsReleased) {
   PublishWide(server.store());
   Client client(server.address(), "hold");
   ASSERT_TRUE(client.WaitUntilHeld());
-  // The server may notice the end of the client's first fetch a little later.
+  // The server may notice later that the client's first fetch has ended.
   while (server.admission()->running() > 1) std::this_thread::yield();
   EXPECT_EQ(server.admission()->running(), 1) << "it holds for ten minutes, unless";
   client.Kill();
   EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Minutes(5)));
-  // The objects that it held can be dropped.
+  // The objects are free: the restore point can be dropped.
   ASSERT_TRUE(server.store()->DropAll("default", true).ok());
   EXPECT_EQ(server.store()->Stats().tiers.at(0).bytes, 0u);
   EXPECT_EQ(server.store()->Stats().objects, 0u);

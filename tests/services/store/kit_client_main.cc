@@ -1,10 +1,11 @@
-// A store's client in its own process, for restore points of store_kit.h: kit_client ADDRESS. Each
-// line of its input is a command, and it answers with a line:
+// A client of a store in its own process, for the restore points of store_kit.h: kit_client
+// ADDRESS. Each line of its input is a command, and it answers with one line:
 //
-//   publish N   `durable`, or `error`, its code and its text
-//   fetch N     `right`, `miss`, `wrong` (other bytes than were published), or an error
+//   publish N   `durable`; or `error`, with code and text
+//   fetch N     `right`, `miss`, `wrong` (the bytes differ from the published bytes), or `error`
 //   slice N     the first bytes of a slice that only restore point N has, in hexadecimal
-// All prompts begin alike. Odd prompts have small slices, even prompts slices of 128 KiB.
+// All prompts have the same beginning. If N is odd, slices are small; if N is even, slices have 128
+// KiB.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>

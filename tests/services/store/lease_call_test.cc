@@ -1,5 +1,5 @@
-// Lease over the wire: eight callers that miss together, holders that die or are slow, draining,
-// and requests that are not parsed.
+// Lease over gRPC: eight callers that miss the same prefix, holders that die or are slow, a drain,
+// and requests that are refused before they are parsed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kHangMs = 120000;  // only a hang takes this long
+// the test fails after this time; normally it needs milliseconds
+constexpr uint32_t kHangMs = 120000;
 
 class LeaseCallTest : public ::testing::Test {
  protected:
@@ -174,7 +175,8 @@ void AwaitWaiting(const FairPool* pool, size_t jobs) {
   while (pool->waiting() < jobs) std::this_thread::yield();
 }
 
-// The call's record takes its details from the request.
+// The record of a call has the number of tokens of its request, so it shows whether the request was
+// parsed.
 TEST_F(LeaseCallTest, DrainedLeaseInQueueIsNotParsed) {
   absl::Mutex mutex;
   std::vector<uint64_t> tokens;
@@ -203,15 +205,17 @@ TEST_F(LeaseCallTest, DrainedLeaseInQueueIsNotParsed) {
 
 class RefusedLeaseTest : public TenantsFixture {};
 
-// A lease keeps its request while it lasts. The pool is blocked, so no request was parsed.
+// A lease keeps its request in memory, so a large request takes several slots of the limit. The
+// pool is blocked, so that no request is parsed.
 TEST_F(RefusedLeaseTest, ExcessLeaseIsRefusedUnparsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
   const auto channel = ConnectedTo(server.address(), As("a"));
-  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // not a LeaseRequest
+  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // not a valid LeaseRequest
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer answer;
-  // Each has 41 places. A tenant gets at most half of 2,048, and one more that still fits.
+  // Each of these requests takes 41 slots. A tenant gets half of 2,048 slots; one more request may
+  // begin if it still fits.
   constexpr size_t kFit = 25;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<BlockingStream>> waits;

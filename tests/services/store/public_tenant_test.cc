@@ -1,4 +1,4 @@
-// The public namespace, which all callers read and few write.
+// The public namespace: all callers read it, and only permitted callers write it.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -51,7 +51,7 @@ TEST_F(PublicTenantTest, PublicPointsServeAllTenants) {
   EXPECT_TRUE(Says(told, "from_public: true")) << told;
   EXPECT_TRUE(Says(told, "public namespace \\\"public\\\"")) << told;
   EXPECT_FALSE(Says(told, "restore_point_id")) << told;
-  // The tenant's own prefix comes first.
+  // If a prefix is in both namespaces, the tenant's own prefix is used.
   ASSERT_TRUE(Says(a.Publish(PrefixOf(kBoundary), 2), "boundaries: 40"));
   EXPECT_FALSE(Says(a.Fetch(FetchOf("")), "from_public"));
 }
@@ -76,7 +76,7 @@ TEST_F(PublicTenantTest, OnlyPermittedCallersPublish) {
   }
 }
 
-// A reader of a public prefix sees nothing about other readers.
+// A caller that reads a public prefix must not see that others have read it.
 TEST_F(PublicTenantTest, ReadsByOthersAreInvisible) {
   StoreServer used(options_, access_), unused(options_, access_);
   for (StoreServer* server : {&used, &unused}) {

@@ -1,4 +1,4 @@
-// Hostile publishers and the store's service: slices that begin and never end, slow streams.
+// Hostile publishers: slices that begin and never end, and streams that are too slow.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kHarmTokens = 16;
 constexpr uint64_t kSliceBytes = 256 << 10;
 
-// Slices of 256 KiB.
+// Returns a model whose slices have 256 KiB.
 Fingerprint WideModel() {
   KitModel model;
   model.head_dim = 2048;
@@ -47,7 +47,7 @@ v1::PublishRequest WideBegin(const PublishSpec& spec) {
   return message;
 }
 
-// One publish, with its own prompt.
+// One publish of a prompt that no other publisher has.
 class Publisher {
  public:
   Publisher(StoreServer* server, uint64_t seed, Durability durability = Durability::kMemory)
@@ -62,7 +62,7 @@ class Publisher {
     call_->Finish();
   }
 
-  // Returns true if the plan came.
+  // Sends the begin message. Returns true if the store answered with its plan.
   bool Begin() {
     v1::PublishRequest begin = WideBegin(spec_);
     begin.mutable_begin()->set_durability(ToProto(durability_));
@@ -77,7 +77,7 @@ class Publisher {
     message.mutable_slice()->set_data("x");
     return call_->Write(message);
   }
-  // Sends the remaining messages of an honest publish.
+  // Sends the slices and the commit, as an honest publisher does.
   grpc::Status SendAll() {
     const v1::PublishPlan plan = response_.plan();
     for (const uint32_t object : plan.needed()) {
@@ -98,9 +98,9 @@ class Publisher {
     call_->Read(&response_);
     return Finish();
   }
-  // The acknowledged durability.
+  // Returns the durability in the store's ack.
   v1::Durability durable() const { return response_.ack().durable(); }
-  // Waits for the server to end the stream.
+  // Waits until the server ends the stream. Returns the status.
   grpc::Status Finish() {
     v1::PublishResponse response;
     while (call_->Read(&response)) {
@@ -140,7 +140,7 @@ TEST(HostilePublish, UnfinishedSlicesStayWithinStagingLimit) {
     publishers.push_back(std::make_unique<Publisher>(&server, seed));
     ASSERT_TRUE(publishers.back()->Begin());
     publishers.back()->SendOneByte();
-    if (seed <= 8) {  // these slices of 256 KiB fit
+    if (seed <= 8) {  // the first eight slices of 256 KiB fit the limit
       while (server.store()->Stats().staged_bytes < seed * kSliceBytes) std::this_thread::yield();
       continue;
     }
@@ -175,7 +175,7 @@ TEST(HostilePublish, TooSlowPublishesAreEnded) {
     EXPECT_FALSE(honest.Begin()) << "nobody makes room for it";
     EXPECT_THAT(honest.Finish().error_message(), HasSubstr("limit of 64 open streams"));
   }
-  // A byte every 50 s is less than the pace.
+  // One byte every 50 seconds is slower than the required pace.
   for (int i = 0; i < 3; ++i) {
     for (auto& publisher : trickling) publisher->SendOneByte();
     clock.Advance(absl::Seconds(50));
@@ -192,7 +192,8 @@ TEST(HostilePublish, TooSlowPublishesAreEnded) {
   EXPECT_TRUE(honest.SendAll().ok());
 }
 
-// A slow engine blocks the publishes that wait for it, and no thread that commits other publishes.
+// If Redis is slow, only the publishes that need it wait. They must not block the threads that
+// commit other publishes.
 TEST(SharedPublish, SlowRedisDoesNotBlockPublishes) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore("");

@@ -1,4 +1,4 @@
-// Quarantine over gRPC: which callers may ask for it, and the log about the publishers.
+// Quarantine over gRPC: which callers may use it, and that the log names the publishers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

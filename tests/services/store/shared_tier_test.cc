@@ -1,4 +1,5 @@
-// The flags of the shared tier: without flags nothing changes, and invalid flags give a reason.
+// The flags of the shared tier (Redis): without the flags nothing changes, and an invalid flag is
+// named in the error.
 #include "services/store/shared_tier.h"
 
 #include <gmock/gmock.h>
@@ -101,7 +102,7 @@ TEST(SharedTier, UnusableFileNamesItsFlag) {
   EXPECT_THAT(failure(), HasSubstr(flags.password_file));
 }
 
-// A store with a shared tier whose engine is not running.
+// A store with a shared tier whose Redis does not run.
 class SharedTierWithoutEngine : public ::testing::Test {
  protected:
   void SetUp() override {

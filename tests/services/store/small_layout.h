@@ -1,4 +1,5 @@
-// A small KV geometry and deterministic objects for tests of the wire: no model, no store.
+// A small KV geometry and deterministic objects, for tests of gRPC messages without a model or a
+// store.
 #ifndef HEARTH_TESTS_SERVICES_STORE_SMALL_LAYOUT_H_
 #define HEARTH_TESTS_SERVICES_STORE_SMALL_LAYOUT_H_
 
@@ -17,7 +18,8 @@
 
 namespace hearth {
 
-// C = 16, W = 24, layers local, global, local: a slice of a chunk has 1 KiB.
+// Chunks of 16 tokens, a window of 24 tokens, layers local, global, local. A slice of a chunk has 1
+// KiB.
 inline Fingerprint SmallFingerprint(const std::string& weights = "a") {
   absl::StatusOr<Fingerprint> fingerprint =
       Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
@@ -46,7 +48,7 @@ inline std::vector<uint32_t> CountingTokens(uint32_t tokens, uint32_t first = 5)
   return ids;
 }
 
-// Returns the object that every publisher of these tests computes for `id`.
+// Returns the object for `id`: the same bytes for every publisher, unless `salt` differs.
 inline std::shared_ptr<const KvObject> ObjectOf(const KvLayout& layout, const ObjectId& id,
                                                 uint8_t salt = 0) {
   auto object = std::make_shared<KvObject>();

@@ -1,4 +1,4 @@
-// The requests of store_client_main.cc. Pure functions.
+// The models and prompts of store_client_main.cc. Pure functions.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_CLIENT_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_CLIENT_H_
 
@@ -8,7 +8,8 @@
 
 namespace hearth {
 
-// The model of tiny_snapshot.h, or a model with slices of 128 KiB, which are in shared memory.
+// Returns the model of tiny_snapshot.h; if `is_wide`, a model whose slices have 128 KiB and so are
+// in shared memory.
 inline Fingerprint ClientModel(bool is_wide) {
   std::vector<FingerprintField> fields = TinyFields();
   for (FingerprintField& field : fields) {
@@ -17,7 +18,7 @@ inline Fingerprint ClientModel(bool is_wide) {
   return Fingerprint::Create(fields).value();
 }
 
-// The prompt of tiny_snapshot.h.
+// Returns the prompt of tiny_snapshot.h.
 inline v1::Prefix ClientPrefix(const Fingerprint& model) {
   const Manifest manifest = TinyManifest();
   v1::Prefix prefix;

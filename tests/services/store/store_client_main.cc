@@ -1,10 +1,11 @@
-// A store's client in its own process, which a test may kill: store_client ADDRESS WHAT, for the
-// prompt of tiny_snapshot.h.
+// A client of a store in its own process, which a test may kill: store_client ADDRESS WHAT. Its
+// prompt is the prompt of tiny_snapshot.h. WHAT:
 //
-//   fetch    reads its restore point, and prints the number of its tokens
-//   hold     keeps a lease on its slices in shared memory, of the wide model
-//   compute  keeps the promise to compute it
-// The last two print a line once they hold it, and end when they are killed or the hold ends.
+//   fetch    fetches the prompt's restore point, and prints the number of its tokens
+//   hold     keeps a lease on slices in shared memory, for the model with large slices
+//   compute  keeps a lease to compute the prompt
+// `hold` and `compute` print a line when they have the lease. They end when they are killed or when
+// the lease ends.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
@@ -24,7 +25,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Reads the full answer. Prints a line once the plan shares something. Returns the plan.
+// Fetches, and reads all messages. When the plan shares memory, prints a line. Returns the plan.
 v1::FetchPlan Fetch(v1::CacheStore::Stub* stub, const v1::FetchRequest& request, bool* ok) {
   grpc::ClientContext context;
   const auto reader = stub->Fetch(&context, request);

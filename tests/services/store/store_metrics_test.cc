@@ -13,7 +13,8 @@ namespace hearth {
 namespace {
 
 TEST(StoreMetrics, EachMetricHasOneLabelSet) {
-  // Prometheus would sum a series without labels and its parts by tier.
+  // If a metric had a sample without labels in addition to its samples by tier, Prometheus would
+  // count values twice.
   const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();

@@ -1,7 +1,8 @@
-// Peer: a store's answers to a caller as text, to compare between callers, prompts and stores.
+// Peer: a caller of a store. It returns the store's answers as text, so that a test can compare
+// them between callers, prompts and stores.
 //
-// The text has no times and nothing else that differs between stores. Thread safety: one thread
-// each.
+// The text has no times and nothing else that differs between equal stores. Thread safety: use each
+// Peer on one thread.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 
@@ -25,9 +26,9 @@ namespace hearth {
 
 inline constexpr uint32_t kBoundary = 40;
 inline constexpr uint32_t kPrompt = 64;
-inline constexpr uint32_t kFirstToken = 5;  // the first token of CountingTokens
+inline constexpr uint32_t kFirstToken = 5;  // first token of CountingTokens
 
-// `first`: the prompt's first token. Another first token makes another prompt.
+// `first`: the first token of the prompt. Prompts with another first token share no prefix.
 inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
                            uint32_t first = kFirstToken) {
   v1::Prefix prefix;
@@ -38,7 +39,7 @@ inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
   return prefix;
 }
 
-// One peer of the store, with the answers to its calls.
+// One caller of the store.
 class Peer {
  public:
   Peer(const StoreServer& server, const ClientAccess& access)
@@ -49,7 +50,7 @@ class Peer {
     const auto reader = stub_->Fetch(&context, request);
     return ReadAll<v1::FetchResponse>(reader.get(), context);
   }
-  // Returns the answers up to the first that is not WAIT. Then ends the lease.
+  // Asks for a lease. Returns the answers up to the first that is not WAIT, and ends the lease.
   std::string Lease(const v1::LeaseRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Lease(&context, request);
@@ -121,7 +122,7 @@ class Peer {
     context.TryCancel();
     return point.restore_point_id();
   }
-  // Returns the events up to the end of the snapshot.
+  // Watches until the end of the snapshot. Returns the events.
   std::string Watch(const std::string& tenant = "", bool with_chunks = false) {
     grpc::ClientContext context;
     v1::WatchRequest request;
@@ -138,8 +139,8 @@ class Peer {
     }
     return told + Ended(reader->Finish(), context);
   }
-  // Returns the answers to all calls about a prompt and a restore point, except Publish, which
-  // would change the store.
+  // Makes every call about a prompt and a restore point, except Publish, which would change the
+  // store. Returns all answers.
   std::string AskEverything(const std::string& id, const std::string& tenant = "",
                             uint32_t first = kFirstToken) {
     v1::FetchRequest fetch, by_id;
@@ -212,22 +213,23 @@ class Peer {
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
 };
 
-// Tokens for tenants a, b and writer, a worker and an administrator.
+// Identities with tokens: the tenants a, b and writer, a worker, and an administrator.
 class TenantsFixture : public testing::Test {
  protected:
-  // `before`: the text before the list in the identities file.
+  // `before`: text in the identities file before the list of identities. `more_of_writer`: more
+  // fields of the entry "writer".
   explicit TenantsFixture(const std::string& before = "", const std::string& more_of_writer = "") {
     std::string entries;
     for (const auto& [name, role] : std::vector<std::pair<std::string, std::string>>{
              {"a", "tenant"}, {"b", "tenant"}, {"worker", "worker"}, {"root", "admin"}}) {
       absl::StrAppend(&entries, Entry(name, role), ",");
     }
-    // The caller that may write the public namespace. Without a public namespace: a tenant.
+    // May write the public namespace, if there is one; otherwise it is an ordinary tenant.
     const std::string writer = Entry("writer", "tenant", more_of_writer);
     access_.identities_file = folder_.Write(
         "identities.json", absl::StrCat("{", before, R"("identities":[)", entries, writer, "]}"));
     options_ = StoreServer::SmallStore("");
-    // The secrets are equal, so that a restore point of A's has the same id in all these stores.
+    // Equal secrets, so that a restore point of tenant a has the same id in all stores of a test.
     options_.secret_file = folder_.Write("secret", std::string(64, 'a'));
   }
 

@@ -1,4 +1,5 @@
-// StoreServer: a cache node on a free port, in the test's process, over a real TieredStore.
+// StoreServer: a store's gRPC server on a free port, in the test's process, with a real
+// TieredStore.
 //
 // Thread safety: made and used by one test thread. The server has its own threads.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_SERVER_H_
@@ -24,7 +25,7 @@ namespace hearth {
 
 class StoreServer {
  public:
-  // `socket`: the socket for the store's shared memory; empty: it is not shared.
+  // `socket`: unix socket that offers the store's shared memory; empty: the memory is not shared.
   explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
                        const std::string& socket = "", absl::Duration lease = absl::Minutes(10),
                        const AccessFlags& access = {}, absl::Duration patience = kStreamPatience)
@@ -70,12 +71,12 @@ class StoreServer {
   }
 
   TieredStore* store() { return store_.get(); }
-  // REQUIRES: made from StoreOptions.
+  // REQUIRES: this server was made from StoreOptions, so that the store is a LocalStore.
   void WaitForMemory() { static_cast<LocalStore*>(store_.get())->WaitForMemory(); }
   ServerRunner* runner() { return runner_.get(); }
   Admission* admission() { return &admission_; }
-  // `recorder` gets the record of each finished call, and outlives the server. REQUIRES: no call
-  // yet.
+  // `recorder` gets the record of each finished call, and must outlive the server. REQUIRES: no
+  // call was made.
   void OnCall(Admission::Recorder recorder) { recorder_ = std::move(recorder); }
   const ServerAccess& access() const { return access_; }
   CacheService* service() { return &service_; }

@@ -118,8 +118,8 @@ TEST_F(StoreStatusTest, DestructionStopsSampler) {
 TEST(Quantile, InterpolatesWithinBuckets) {
   LatencyCounts counts;
   EXPECT_EQ(Quantile(counts, 0.5), 0);
-  counts.counts[3] = 90;  // 50 to 100 microseconds
-  counts.counts[6] = 10;  // half a millisecond to one
+  counts.counts[3] = 90;  // the bucket of 50 to 100 microseconds
+  counts.counts[6] = 10;  // the bucket of 0.5 to 1 millisecond
   EXPECT_NEAR(Quantile(counts, 0.45), 75e-6, 1e-9);
   EXPECT_NEAR(Quantile(counts, 0.95), 750e-6, 1e-9);
   counts.counts.back() = 1000;

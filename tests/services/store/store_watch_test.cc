@@ -1,4 +1,4 @@
-// Watch over the wire: a snapshot at the start, every later change, and resuming.
+// Watch over gRPC: a snapshot of the store, then every change; and a watch that resumes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -55,7 +55,7 @@ class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
  protected:
   StoreWatchOnDiskTest() : StoreWatchTest(folder_.path()) {}
 
-  // Returns everything except the time of the last use.
+  // Returns the restore point as text, without the time of its last use.
   static std::string RecordOf(v1::RestorePointInfo point) {
     point.clear_age_s();
     return point.DebugString();
@@ -141,7 +141,8 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
             KitTokens(1, 32));
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
 
-  // The same beginning has the same ids. Another prompt has other ids.
+  // A longer prompt with the same beginning has the same chunk ids there. Another prompt has other
+  // ids.
   const KitPrompt longer{KitTokens(1, 65), {}};
   ASSERT_TRUE(KitPublish(server_.store(), model_, longer, {64}).ok());
   const v1::WatchEvent stored = stream->Next();
@@ -155,8 +156,9 @@ TEST_F(StoreWatchTest, RequestedChunksCarryTokens) {
   EXPECT_NE(other.chunks().chunk_ids(1), run.chunk_ids(1));
 }
 
-// The store keeps only the tail of sliding-window layers. If a model has only such layers, it keeps
-// nothing before the tail. A router that took the tail for a prefix would cause misses.
+// The store keeps only the tail of sliding-window layers. If a model has only such layers, the
+// store keeps no object before the tail. Events must still have the whole prefix: a router that
+// took the tail for the prefix would cause misses.
 TEST_F(StoreWatchTest, SlidingWindowEventsHaveWholePrefix) {
   KitModel sliding;
   sliding.layer_types = "lll";
@@ -178,7 +180,8 @@ TEST_F(StoreWatchTest, SlidingWindowEventsHaveWholePrefix) {
       EXPECT_EQ(std::vector<uint32_t>(run.token_ids().begin(), run.token_ids().end()),
                 KitTokens(1, boundary));
     }
-    // No other boundary can be restored or has an event: not 64 tokens, whose tail is incomplete.
+    // Only the two boundaries can be restored and have events. A boundary at 64 tokens has none,
+    // because its tail is incomplete.
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
     EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::DROPPED);
@@ -231,7 +234,7 @@ TEST_F(StoreWatchTest, LongPromptSpansSeveralEvents) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
 }
 
-// A caller that does not read loses its watch and its list.
+// If a caller does not read, the server ends its Watch and its List.
 TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
   server_.admission()->SetPatience(absl::Milliseconds(50));
@@ -245,7 +248,7 @@ TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   const auto list = stub->List(&list_context, {});
   v1::WatchEvent event;
   v1::RestorePointInfo point;
-  watch->Read(&event);  // the first, unless the call has ended
+  watch->Read(&event);  // the first event, unless the call has ended
   list->Read(&point);
   EXPECT_TRUE(server_.admission()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
   while (watch->Read(&event)) {
@@ -310,7 +313,8 @@ TEST_F(StoreWatchTest, WithoutSnapshotOnlyChangesAreSent) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::STORED);
 }
 
-// A point acknowledged from memory has another event once it is on disk, and not before.
+// A restore point that is acknowledged from memory has a second event when it is on disk, not
+// earlier.
 TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
   const auto stream = Watch();
   while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {
@@ -329,14 +333,15 @@ TEST_F(StoreWatchOnDiskTest, DurableEventFollowsMemoryPublish) {
   EXPECT_EQ(event.kind(), v1::WatchEvent::DURABLE);
   EXPECT_EQ(event.restore_point().restore_point_id(), id);
   EXPECT_TRUE(event.restore_point().durable());
-  Publish(1);  // already durable: no event
+  Publish(1);  // already durable, so no second event
   Publish(3);
   event = stream->Next();
   EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
   EXPECT_EQ(event.sequence(), 4u);
 }
 
-// A model of the store made from events alone equals the store, wherever the snapshot was taken.
+// A test that applies all events to a model of the store gets the store's contents, whenever the
+// snapshot was taken.
 TEST_F(StoreWatchOnDiskTest, EventsDescribeStoreContents) {
   constexpr uint32_t kLastTokens = 16;
   absl::Notification snapshot_ended;
@@ -351,8 +356,8 @@ TEST_F(StoreWatchOnDiskTest, EventsDescribeStoreContents) {
       if (seed % 3 == 0) server_.store()->Drop(id, "default", true).IgnoreError();
     }
     EXPECT_TRUE(server_.store()->Flush(absl::InfiniteFuture()).ok());
-    snapshot_ended.WaitForNotification();  // else the last point may be in the snapshot, with no
-                                           // event after it
+    // otherwise the snapshot may have the last point, without an event for it
+    snapshot_ended.WaitForNotification();
     const KitPrompt last{KitTokens(1000, 33), {}};
     EXPECT_TRUE(KitPublish(server_.store(), model_, last, {kLastTokens}).ok());
   });

@@ -1,4 +1,4 @@
-// No answer to one tenant may show the data of another tenant.
+// The answers to one tenant must not reveal the data of other tenants.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -31,7 +31,8 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   Peer b_beside(with_a, As("b")), b_alone(without, As("b"));
   EXPECT_EQ(b_beside.AskEverything(id), b_alone.AskEverything(id));
   EXPECT_EQ(b_beside.AskEverything(id, "a"), b_alone.AskEverything(id, "a"));
-  // The same prompt with other bytes: no contradiction of A's data, and not already stored.
+  // The same prompt, with bytes that differ from tenant a's. It is no contradiction of a's data,
+  // and is not already stored.
   const std::string published = b_beside.Publish(PrefixOf(kBoundary), /*salt=*/2);
   EXPECT_EQ(published, b_alone.Publish(PrefixOf(kBoundary), 2));
   EXPECT_NE(published.find("boundaries: 40"), std::string::npos) << published;
@@ -44,7 +45,7 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   EXPECT_EQ(a.FirstId(), id) << "what is A's outlives all of it";
 }
 
-// In one store: a prompt that A stored, and a prompt that no tenant stored.
+// In the same store, a prompt that tenant a has stored, and a prompt that no tenant has stored.
 TEST_F(TenantsTest, StoredAndMissingPromptsLookAlike) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
@@ -53,14 +54,15 @@ TEST_F(TenantsTest, StoredAndMissingPromptsLookAlike) {
   const std::string id = a.FirstId(), nobodys(32, 'x');
   ASSERT_EQ(id.size(), 32u);
   constexpr uint32_t kUnknown = 77;
-  b.AskEverything(nobodys);  // from now on its fingerprint is known
+  b.AskEverything(nobodys);  // this call makes its fingerprint known to the store
   EXPECT_EQ(b.AskEverything(id), b.AskEverything(nobodys, "", kUnknown));
   EXPECT_EQ(b.AskEverything(id, "a"), b.AskEverything(nobodys, "a", kUnknown));
   EXPECT_EQ(b.Publish(PrefixOf(kBoundary), 2), b.Publish(PrefixOf(kBoundary, "a", kUnknown), 2));
   EXPECT_NE(a.AskEverything(id), b.AskEverything(id)) << "the comparison sees a difference";
 }
 
-// B has a share of the bytes that may be pinned. A has none, and pins everything that is left.
+// Tenant b has a quota of bytes that may be pinned. Tenant a has none, and pins all remaining
+// bytes.
 TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   constexpr uint64_t kPointBytes = 5632;
   options_.host_bytes = 64 << 10;
@@ -85,7 +87,7 @@ TEST_F(TenantsTest, OtherTenantsPinsAreInvisible) {
   EXPECT_EQ(b_beside.List(), b_alone.List());
 }
 
-// Tokens are the tenant's own text: an operator of the store does not read them.
+// Tokens are the tenant's own text, which an administrator of the store must not read.
 TEST_F(TenantsTest, WatchHidesTokensFromAdmins) {
   StoreServer server(options_, access_);
   const auto told = [&](const std::string& name, bool with_chunks = true) {
@@ -152,7 +154,7 @@ TEST_F(TenantsTest, TenantStreamsLeaveRoomForOthers) {
   for (const auto& watch : watches) watch->Finish();
 }
 
-// All publish places of one tenant are taken and held.
+// One tenant opens and holds as many publishes as it may.
 TEST_F(TenantsTest, TenantPublishesLeaveRoomForOthers) {
   StoreServer server(options_, access_);
   const auto loud = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
@@ -240,7 +242,7 @@ TEST_F(TenantsTest, MissingCredentialsAreUnauthenticated) {
   }
 }
 
-// The streams of a caller end if the identities file loses or changes the caller.
+// If the identities file loses or changes a caller, the caller's streams end.
 TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   StoreServer server(options_, access_);
   const auto stub_of = [&](const std::string& name) {
@@ -260,7 +262,7 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   ASSERT_TRUE(holder->Read(&turn));
   ASSERT_EQ(turn.turn(), v1::LeaseResponse::COMPUTE);
   const auto waiter =
-      root->Lease(&waiting, lease);  // only now, because the first caller to ask computes
+      root->Lease(&waiting, lease);  // asks only now, because the first caller that asks computes
   ASSERT_TRUE(waiter->Read(&turn));
   ASSERT_EQ(turn.turn(), v1::LeaseResponse::WAIT);
   folder_.Write("identities.json",
@@ -281,7 +283,7 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   waiter->Finish();
 }
 
-// RFC 9110: the case of a scheme does not matter, and another scheme is not a token.
+// RFC 9110: the case of the scheme does not matter. A header with any other scheme is not a token.
 TEST_F(TenantsTest, OnlyBearerSchemeIsAccepted) {
   StoreServer server(options_, access_);
   const auto list_with = [&](const std::vector<std::string>& headers) {
@@ -328,7 +330,7 @@ TEST_F(TenantsTest, CertificateIdentifiesTenant) {
   ClientAccess bare;
   bare.tls_ca = tls.tls_client_ca;
   EXPECT_NE(Peer(server, bare).List().find("status 16"), std::string::npos);
-  // Another authority's signature ends the handshake.
+  // If another authority signed the certificate, the handshake fails.
   EXPECT_NE(Peer(server, as(&stranger, "c")).List().find("status 14"), std::string::npos);
 }
 
