@@ -9,7 +9,7 @@
 //   1. A parsed value has at most kMaxJsonLevels nested levels, because copying, comparing
 //      and printing a value are recursive.
 //   2. A parsed value has at most kMaxJsonValues values; the limit is checked before each
-//   allocation.
+//      allocation.
 //   3. No object has the same key twice.
 #ifndef HEARTH_WORKER_MODEL_MODEL_JSON_H_
 #define HEARTH_WORKER_MODEL_MODEL_JSON_H_

@@ -15,11 +15,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CMAKE = (ROOT / "worker/device/CMakeLists.txt").read_text()
-# The flags and the GPU generations of the build.
+# The compiler flags and the GPU generations of the build.
 FLAGS = re.search(r"NVCC_EXECUTABLE\} (.*) \$\{generations\}", CMAKE).group(1).split()
 GENERATIONS = re.search(r"names (\d[\da ]+)\)", CMAKE).group(1).split()
-# Operations that round, or that PTX approximates. `.rn` rounds to nearest; without it, ptxas may
-# contract an operation. Only the type may follow .rn: .ftz would flush subnormal numbers.
+# Instructions that round, or that PTX approximates. With `.rn` they round to nearest; without it,
+# ptxas may contract them. Only the type may follow .rn, because .ftz would flush subnormal numbers.
 ROUNDS = re.compile(r"^\s+(?:@\S+ )?((?:add|sub|mul|mad|fma|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh"
                     r"|cvt)\.[\w.]*)", re.M)
 GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.f32\.[su]32$")

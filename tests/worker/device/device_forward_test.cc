@@ -1,4 +1,5 @@
-// An InvariantGemma on the emulated device compared with one on the CPU: bits, refusals, failures.
+// Compares an InvariantGemma on the emulated device with one on the CPU: bits, refused models,
+// failures.
 #include "worker/model/invariant/device_forward.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +33,7 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
   return geometry;
 }
 
-// The head shapes of each published size; some have fewer columns.
+// Head shapes of each published Gemma 3; some have fewer columns.
 struct NamedHeads {
   const char* name;
   TinyGeometry geometry;
@@ -56,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Gemma, DeviceForwardHeads,
                                          NamedHeads{"27B", Geometry("lg", 40, 32, 16, 16)}),
                          [](const auto& info) { return "Of" + std::string(info.param.name); });
 
-// If `fails`, the device fails at a step's end. If `flips`, one bit of the logits changes.
+// If `fails`, the device fails at the end of a step. If `flips`, one bit of the copied logits is
+// changed.
 class FaultyDevice : public EmulatedDevice {
  public:
   void Wait() override {
@@ -85,7 +87,7 @@ const std::string& Dir() {
   return *dir;
 }
 
-// The same model on the CPU and on the device.
+// One model loaded twice: on the CPU and on the emulated device.
 struct Pair {
   Pair()
       : cpu(InvariantGemma::Load(Dir(), {1, 16}).value()),
@@ -115,7 +117,7 @@ struct Text {
   InvariantGemma::Kv cpu, device;
 };
 
-// A partly filled block is copied when a fork writes to it.
+// If a forked sequence writes to an incomplete shared block, the block is copied first.
 TEST(DeviceForward, ForksAndRewindsMatchCpuBits) {
   const Pair pair;
   Text one(pair), two(pair);
@@ -145,8 +147,9 @@ TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
   device->flips = true;
   const absl::Status held = (*gemma)->SelfTest("");
   EXPECT_EQ(held.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(held.message()),
-              HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
+  EXPECT_THAT(
+      std::string(held.message()),
+      HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
@@ -158,7 +161,7 @@ TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
   ASSERT_TRUE((*gemma)->Step(&kv, {1, 2, 3}, 1, &logits).ok());
   const uint64_t used = (*gemma)->kv_blocks().used_bytes();
   device->fails = true;
-  // The second step needs more memory than the first released.
+  // The second step needs more memory than the first step released.
   for (const size_t tokens : {size_t{40}, size_t{100}}) {
     const absl::Status step = (*gemma)->Step(&kv, std::vector<int32_t>(tokens, 5), 1, &logits);
     EXPECT_EQ(step.code(), absl::StatusCode::kInternal);
@@ -201,7 +204,8 @@ TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
   InvariantGemmaOptions narrow = OnDevice(device);
   narrow.weights = WeightForm::kQ8_0;
   TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
-  EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow), HasSubstr("bfloat16 cannot represent"));
+  EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow),
+              HasSubstr("bfloat16 cannot represent"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
   InvariantGemmaOptions halved = OnDevice(device);
   halved.kv_dtype = KvDtype::kBFloat16;
@@ -210,7 +214,7 @@ TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
               HasSubstr("head_dim must be at most 256; got 272"));
 }
 
-// Widening weights to float32 keeps their bits.
+// Widening weights to float32 does not change their values.
 TEST(DeviceForward, Float32WeightsMatchStoredBits) {
   InvariantGemmaOptions options = OnDevice(std::make_shared<EmulatedDevice>());
   options.weights = WeightForm::kFloat32;
@@ -219,7 +223,7 @@ TEST(DeviceForward, Float32WeightsMatchStoredBits) {
   Text(pair).Step(1, 20, 2);
 }
 
-// A model with only local layers has no blocks in the global group.
+// A model with only local layers has no blocks in the global layer group.
 TEST(DeviceForward, LocalLayersAloneMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
   Pair pair;

@@ -1,5 +1,5 @@
-// DeviceStep on the emulated device compared with InvariantGemma: logits, keys and values, bit for
-// bit.
+// Compares DeviceStep on the emulated device with InvariantGemma: logits, keys and values must have
+// the same bits.
 #include "worker/device/device_step.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv
   return {"tiny", layers, window, heads, kv_heads, head_dim, 40, 72, 150, 512};
 }
 
-// The same model on the CPU's kernels and on an emulated device.
+// One model loaded twice: on the CPU kernels and on an emulated device.
 class Pair {
  public:
   explicit Pair(const SeededGeometry& geometry, bool late = false,
@@ -64,7 +64,7 @@ class Pair {
   std::unique_ptr<DeviceStep> step_;
 };
 
-// The same text in both models.
+// A sequence that both models compute.
 struct Text {
   int number = 0, length = 0;
   InvariantGemma::Kv kv;
@@ -85,7 +85,7 @@ class Texts {
   struct Some {
     int text, tokens, want;
   };
-  // Appends tokens to some texts in one step of both models, and compares the results.
+  // Appends tokens to some sequences in one step of both models, and compares the results.
   void Step(const std::vector<Some>& some) {
     std::vector<InvariantPart> parts;
     std::vector<DevicePart> device_parts;
@@ -121,7 +121,7 @@ class Texts {
   }
 
  private:
-  // New blocks contain NaN, like all memory of the emulated device.
+  // New blocks contain NaN, as all new memory of the emulated device.
   void GrowBlocks(Text* text, int length) {
     for (int group = 0; group < 2; ++group) {
       const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
@@ -160,7 +160,7 @@ class Texts {
   std::vector<Text> texts_;
 };
 
-// Prefill in small and large steps, then decoding; windows end inside splits.
+// Prefill in small and large steps, then decoding. The windows end inside a KV block.
 TEST(DeviceStep, PrefillAndDecodeMatchCpuBits) {
   for (const SeededGeometry& geometry :
        {Geometry("lg", 24, 4, 1), Geometry("llg", 33, 4, 2, 16), Geometry("gl", 16, 2, 2, 64)}) {
@@ -186,7 +186,7 @@ TEST(DeviceStep, SoftcapsMatchCpuBits) {
   texts.Step({{0, 1, 1}, {1, 3, 2}});
 }
 
-// If there is no room for split states, one item computes all splits of a row.
+// If the buffer for softmax states is too small, one item computes all splits of a row.
 TEST(DeviceStep, FewSplitStatesMatchCpuBits) {
   Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
   Texts texts(&pair, 3);
@@ -213,7 +213,7 @@ TEST(DeviceStep, LateCopiesChangeNothing) {
   LateCopies::SetLate(false);
 }
 
-// A split has more keys than the ring of values holds, so the ring wraps around.
+// A split has more keys than the ring buffer for values, so the ring buffer wraps around.
 TEST(DeviceStep, LateCopiesBeyondRingChangeNothing) {
   for (const int kv_heads : {1, 4}) {
     Pair pair(Geometry("lg", 150, 4, kv_heads), true, {256, 64, 512, 1024}, 128);

@@ -1,4 +1,5 @@
-// Every shape of ProductProgram on the emulated device compared with the reference, bit for bit.
+// Compares every tile shape of ProductProgram on the emulated device with the reference, bit for
+// bit.
 #include "worker/device/product_program.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@
 namespace hearth {
 namespace {
 
-// The same bfloat16 matrix (or pair of matrices) packed for the CPU and for the device.
+// A bfloat16 matrix (or pair of matrices), packed for the CPU and for the device.
 class Matrix {
  public:
   Matrix(int inputs, int outputs, bool is_pair) : inputs_(inputs), outputs_(outputs) {
@@ -57,8 +58,8 @@ class Matrix {
   std::vector<uint16_t> columns_;
 };
 
-// Compares the given shapes with the reference. If `rows` is even, the product reads its rows by
-// number, last row first. The row after the last output must not change.
+// Compares the given tile shapes with the reference. If `rows` is even, the product reads its rows
+// by number, in reverse order. The row after the last output row must not change.
 void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int>& shapes) {
   const DeviceMatrix& of = matrix.on_device;
   Numbers numbers(static_cast<uint64_t>(rows));
@@ -109,8 +110,8 @@ TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
   }
 }
 
-// The inputs take more stages than the ring has, the last stage is partial, and copies arrive only
-// when the program waits for them.
+// The inputs need more stages than the ring buffer has, the last stage is partial, and copies are
+// performed only when the program waits for them.
 TEST(ProductProgram, LateCopiesBeyondRingChangeNothing) {
   LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
@@ -132,8 +133,8 @@ TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
   }
 }
 
-// The tilings that were fastest on an H100, for products of three models at several numbers of
-// rows.
+// The expected tilings were the fastest on an H100, for products of three models with several
+// numbers of rows.
 TEST(ChooseProduct, GemmaShapesUseMeasuredTiling) {
   const auto rows_and_columns = [](int rows, int inputs, int columns, bool is_pair) {
     const DeviceMatrix matrix = {nullptr, inputs, columns, is_pair ? columns / 2 : columns};

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// A sequence's blocks. Unwritten values are NaN; an unused block is a null pointer.
+// The KV blocks of one sequence. Values that were not written are NaN; an unused block is null.
 class Arena {
  public:
   Arena(const AttendShape& shape, int64_t positions, Numbers* numbers) : shape_(shape) {
@@ -43,7 +43,7 @@ class Arena {
     }
   }
 
-  // Sets the first element of a position's key in each head. REQUIRES: float32.
+  // Overwrites the first element of a position's key in each head. REQUIRES: kv_type is kFloat32.
   void SpoilKeys(int64_t position, float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -101,7 +101,7 @@ AttendShape MakeShape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t
   return shape;
 }
 
-// A sequence with queries at [begin, begin + rows), and their results by the reference.
+// A sequence with queries at positions [begin, begin + rows), and the results of the reference.
 struct AttendCase {
   AttendCase(const AttendShape& the_shape, int64_t the_begin, int64_t the_rows, uint64_t seed)
       : shape(the_shape),
@@ -134,8 +134,8 @@ struct AttendCase {
   FencedRows queries, want;
 };
 
-// Computes rows [first, first + count) of a case in one call and compares them. Keys that no row
-// sees are NaN.
+// Computes rows [first, first + count) of a case in one call and compares them with the reference.
+// Keys to which no row attends are NaN.
 void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, ParallelFor parallel,
                     const std::string& what) {
   Arena arena = test.arena;
@@ -185,7 +185,7 @@ TEST(Attend, BFloat16KeysMatchReference) {
   });
 }
 
-// Prefill in steps of any size and decoding give the same rows, at each offset of a block.
+// A row has the same bits in a prefill step of any size and in decoding, at each offset in a block.
 TEST(Attend, PrefillAndDecodeGiveSameRow) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
@@ -212,9 +212,9 @@ TEST(Attend, ThreadCountChangesNoBit) {
   }
 }
 
-// Every key that a row sees counts: a NaN or an infinity gives the same result as in the reference,
-// even if it is the only key of a split that the row sees. The spoilt key lies before, at and after
-// the first row of a tile.
+// A NaN or an infinity in a key gives the same result as in the reference, even if it is the only
+// key of a split to which the row attends. The changed key is before, at or after the first row of
+// a tile.
 TEST(Attend, NanAndInfinityMatchReference) {
   for (const float value : {std::nanf(""), kInfinity}) {
     for (const float softcap : {0.0f, 3.0f}) {
@@ -236,7 +236,7 @@ TEST(Attend, NanAndInfinityMatchReference) {
   }
 }
 
-// Rows of several requests in one call, some in prefill, some in decoding.
+// One call has rows of several requests, some in prefill and some in decoding.
 TEST(Attend, RowIgnoresOtherSequences) {
   const AttendShape shape = MakeShape(4, 2, 32, 16, 50);
   std::vector<AttendCase> cases;
@@ -278,7 +278,8 @@ TEST(Attend, RunsWithoutVectorInstructions) {
   ForceTarget(UsableTargets().back());
 }
 
-// Compares the reference with softmax attention in double precision, without splits.
+// Compares the reference with softmax attention in double precision, which is computed without
+// splits.
 TEST(Attend, ReferenceIsSoftmaxAttention) {
   AttendShape shape = MakeShape(1, 1, 32, 16, 45);
   shape.softcap = 3;

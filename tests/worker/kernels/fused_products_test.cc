@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kMaxRows = 257;
 
-// gelu(x * gate) * (x * up) of each row, by the references: [rows][outputs].
+// Returns gelu(x * gate) * (x * up) for each row, computed by the reference kernels:
+// [rows][outputs].
 std::vector<float> GeluReference(const FencedRows& x, int64_t rows, const PackedWeights& gate,
                                  const PackedWeights& up) {
   const std::vector<float> gates = ReferenceRows(x, rows, gate), ups = ReferenceRows(x, rows, up);
@@ -57,7 +58,8 @@ TEST(GeluProduct, EveryRowCountMatchesReference) {
   }
 }
 
-// The sizes of Product's test, with few outputs; one size is a block of inputs plus one.
+// Input sizes of the products in each Gemma 3 model, with few outputs; 1,025 is one more than a
+// piece.
 TEST(GeluProduct, GemmaInputSizesMatchReference) {
   for (const int64_t inputs : {640, 1025, 1152, 2560, 3840, 5376}) {  // 270M, 1B, 4B, 12B, 27B
     Numbers numbers(static_cast<uint64_t>(inputs));

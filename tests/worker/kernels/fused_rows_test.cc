@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-6f;
 
-// The expected x and its norm for one row, by the references.
+// The expected results of AddNormAndNorm for one row, computed by the reference kernels.
 struct AddedRow {
   AddedRow(const float* y, const float* x, const float* y_scale, const float* x_scale,
            int64_t columns)
@@ -44,7 +44,8 @@ void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows&
   });
 }
 
-// Every tail length, and each Gemma's hidden size.
+// Tests every number of columns up to 33 (every tail of a vector), and the hidden size of each
+// Gemma 3.
 TEST(FusedRows, AddNormAndNormMatchesReference) {
   std::vector<int64_t> widths = {640, 1152, 2560, 3840};
   for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
@@ -64,7 +65,8 @@ TEST(FusedRows, AddNormAndNormMatchesReference) {
   ExpectAddedRows(y, x, scales, 257, 40);
 }
 
-// A row with a tail whose norm is infinite: the padding must not affect the result.
+// Rows whose norm is infinite, with a last vector that is padded: the padding must not change the
+// result.
 TEST(FusedRows, AddNormAndNormHandlesInfinities) {
   FencedRows y(3, 19), x(3, 19), scales(2, 19);
   Numbers numbers(2);
@@ -81,7 +83,7 @@ struct HeadShape {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Blocks of four tokens, NaN where nothing was written: [K,V][kv_head][token][head_dim].
+// Tokens of a KV block [K,V][kv_head][token][head_dim]; values that were not written are NaN.
 constexpr int64_t kBlockTokens = 4;
 
 void ExpectAppended(const HeadShape& heads, int64_t position) {
@@ -93,7 +95,7 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
   RopeTable rope({10000}, static_cast<int>(dim));
   rope.Extend(position + 1);
   const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
-  // The references: every head of queries and keys, then the values.
+  // Expected results by the reference kernels: every head of queries and keys, then the values.
   std::vector<float> want(row.Row(0), row.Row(0) + columns);
   for (int64_t head = 0; head < heads.heads + heads.kv_heads; ++head) {
     float* at = want.data() + head * dim;
@@ -118,12 +120,12 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
       EXPECT_EQ(FirstDifference(at, wanted, dim), "") << what << ", head " << head;
       std::fill_n(at, dim, std::numeric_limits<float>::quiet_NaN());
     }
-    EXPECT_TRUE(block.FenceIntact(0)) << what;  // only the token's places were written
+    EXPECT_TRUE(block.FenceIntact(0)) << what;  // only the token's keys and values were written
     EXPECT_TRUE(got.FenceIntact(1)) << what;
   });
 }
 
-// Keys and values in bfloat16 equal the rounded float32 ones; a NaN stays a NaN.
+// Keys and values in bfloat16 must equal the rounded float32 results; a NaN must give a NaN.
 void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   const int64_t dim = heads.head_dim, columns = (heads.heads + 2 * heads.kv_heads) * dim;
   Numbers numbers(static_cast<uint64_t>(dim + position));
@@ -162,10 +164,12 @@ TEST(FusedRows, AppendRoundsToBFloat16) {
 
 TEST(FusedRows, BFloat16RoundsToNearestEven) {
   EXPECT_EQ(NarrowOne(1.0f).bits, 0x3f80);
-  EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808000)).bits, 0x3f80);  // half way, to even
+  // half way between two numbers: to even
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808000)).bits, 0x3f80);
   EXPECT_EQ(NarrowOne(FloatOfBits(0x3f818000)).bits, 0x3f82);
   EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808001)).bits, 0x3f81);
-  EXPECT_EQ(NarrowOne(FloatOfBits(0x7f7fffff)).bits, 0x7f80);  // the largest, to infinity
+  // the largest float32 rounds to infinity
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x7f7fffff)).bits, 0x7f80);
   EXPECT_EQ(NarrowOne(FloatOfBits(0x00008000)).bits, 0x0000);  // subnormal
   EXPECT_EQ(NarrowOne(FloatOfBits(0x80018000)).bits, 0x8002);
   EXPECT_GT(NarrowOne(FloatOfBits(0x7f800001)).bits & 0x7f, 0);  // a NaN

@@ -36,7 +36,7 @@ void ExpectReference(const FencedRows& x, const std::vector<int64_t>& row_counts
 
 class IntegerProductOfType : public testing::TestWithParam<ElementType> {};
 
-// Full and partial panels of every width; inputs of several pieces.
+// The shapes have full and partial panels of every width, and inputs of several pieces.
 TEST_P(IntegerProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape : {ProductShape{48, 512}, {16, 32}, {49, 288}, {111, 96}}) {
@@ -58,7 +58,7 @@ TEST_P(IntegerProductOfType, MatchesReferenceAtManyInputs) {
   ExpectReference(x, {1, 4, 9}, weights);
 }
 
-// The largest weights and inputs of each sign: a sum in 16 bits must not wrap.
+// With the largest weights and inputs of each sign, a sum in 16 bits must not overflow.
 TEST_P(IntegerProductOfType, LargestSumsDoNotOverflow) {
   const ElementType type = GetParam();
   const int64_t inputs = 512;
@@ -82,7 +82,7 @@ TEST_P(IntegerProductOfType, LargestSumsDoNotOverflow) {
   }
 }
 
-// Blocks with NaN, infinity, zeros, and floats at the limits of the quantizer's range.
+// Rows with NaN, infinity, zero, and floats at the limits of the quantizer's range.
 TEST_P(IntegerProductOfType, SpecialFloatsMatchReference) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -97,8 +97,9 @@ TEST_P(IntegerProductOfType, SpecialFloatsMatchReference) {
   x.Fill(&numbers);
   for (size_t edge = 0; edge < edges.size(); ++edge) {
     const int64_t row = static_cast<int64_t>(edge) * 2;
-    x.Row(row)[static_cast<size_t>(37 + 11 * edge)] = edges[edge];  // one among other values
-    std::fill_n(x.Row(row + 1) + 64, 32, edges[edge]);              // a whole block
+    // a single value among other values
+    x.Row(row)[static_cast<size_t>(37 + 11 * edge)] = edges[edge];
+    std::fill_n(x.Row(row + 1) + 64, 32, edges[edge]);  // a whole block
   }
   ExpectReference(x, {1, 5, static_cast<int64_t>(edges.size()) * 2}, weights);
 }
@@ -120,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Types, IntegerProductOfType,
                                          ElementType::kQ5_0, ElementType::kQ5_1, ElementType::kQ4_K,
                                          ElementType::kQ5_K, ElementType::kQ6_K));
 
-// Rows that do not fill their last block, as our own quantizer writes them.
+// The last block of a row is not full; our quantizer can write such rows.
 TEST(IntegerProduct, PartialLastBlockIsZeroPadded) {
   Numbers numbers(4);
   const ProductShape shape{20, 70};
@@ -135,7 +136,7 @@ TEST(IntegerProduct, PartialLastBlockIsZeroPadded) {
   }
 }
 
-// The definition computed by hand: two blocks of one output.
+// The expected sum of two blocks of one output is computed by hand.
 TEST(IntegerProduct, MatchesHandComputedSums) {
   std::vector<std::byte> stored(68);
   const uint16_t half = 0x3800;  // 0.5
@@ -190,8 +191,8 @@ TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
   });
 }
 
-// The loop that writes the rows also quantizes them. A loop over other rows, or over parts, does
-// not.
+// If the previous loop writes the rows one by one, it also quantizes them. If that loop has another
+// number of rows, or loops over parts, a separate loop quantizes the rows.
 TEST(IntegerProduct, ProducingLoopQuantizesRows) {
   Numbers numbers(9);
   const PackedWeights weights =

@@ -1,5 +1,5 @@
-// Helpers of the kernel tests: all targets, several numbers of threads, and memory that shows
-// accesses out of bounds.
+// Helpers of the kernel tests: run a test on all targets and integer kernels, and detect accesses
+// out of bounds.
 #ifndef HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 #define HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// Runs `body` on each target that this CPU can run, including the plain one. Then restores the best
+// Runs `body` on each target that this CPU supports, including kPlain. Then restores the best
 // target.
 template <typename Body>
 void ForEachTarget(Body body) {
@@ -29,8 +29,8 @@ void ForEachTarget(Body body) {
   ForceTarget(UsableTargets().back());
 }
 
-// Runs `body` with each integer kernel that this CPU can run, and with the reference. Then restores
-// the best kernel.
+// Runs `body` with each integer kernel that this CPU supports, and with the reference. Then
+// restores the best kernel.
 template <typename Body>
 void ForEachIntegerKernel(Body body) {
   for (const IntegerKernel kernel : UsableIntegerKernels()) {
@@ -42,7 +42,7 @@ void ForEachIntegerKernel(Body body) {
   ForceTarget(UsableTargets().back());
 }
 
-// Runs the loops that `add` adds to a list.
+// Calls `add` with an empty list of loops, and runs the list.
 template <typename Add>
 void AddAndRun(ParallelFor parallel, Add add) {
   KernelPhases phases;
@@ -50,7 +50,7 @@ void AddAndRun(ParallelFor parallel, Add add) {
   phases.Run(parallel);
 }
 
-// Seeded random numbers: values of typical sizes in a model, and a few zeros of both signs.
+// Seeded random numbers of sizes that are typical in a model, including zeros of both signs.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed * 2 + 1) {}
@@ -59,7 +59,7 @@ class Numbers {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return state_ >> 33;
   }
-  // A value in [-1, 1), sometimes +0 or -0.
+  // Returns a value in [-1, 1), sometimes +0 or -0.
   float Value() {
     const uint64_t draw = Next();
     if (draw % 61 == 0) return draw % 2 == 0 ? 0.0f : -0.0f;
@@ -70,7 +70,7 @@ class Numbers {
   uint64_t state_;
 };
 
-// Rows of floats with NaN before, between and after them.
+// A matrix with NaN before, between and after its rows.
 class FencedRows {
  public:
   FencedRows(int64_t rows, int64_t columns, int64_t fence = 5)
@@ -104,8 +104,8 @@ class FencedRows {
   std::vector<float> all_;
 };
 
-// Describes the first element whose bits differ; empty if there is none. All NaNs count as equal,
-// because the compiler decides which NaN an operation returns.
+// Describes the first element whose bits differ; empty if there is none. All NaNs are treated as
+// equal, because the compiler decides which NaN an operation returns.
 inline std::string FirstDifference(const float* got, const float* want, int64_t count) {
   if (std::memcmp(got, want, static_cast<size_t>(count) * sizeof(float)) == 0) return "";
   for (int64_t i = 0; i < count; ++i) {
@@ -119,7 +119,7 @@ inline std::string FirstDifference(const float* got, const float* want, int64_t 
   return "";
 }
 
-// Numbers of rows at the limits of tiles, blocks and batches.
+// Returns row counts around the limits of tiles, blocks and batches.
 inline std::vector<int64_t> RowCounts() {
   std::vector<int64_t> counts;
   for (int64_t rows = 1; rows <= 17; ++rows) counts.push_back(rows);

@@ -12,7 +12,7 @@ namespace {
 
 bool IsAligned(const std::byte* at, size_t to) { return reinterpret_cast<uintptr_t>(at) % to == 0; }
 
-// Sizes below, at and above whole huge pages; all bytes are writable.
+// Tests sizes below, at and above multiples of a huge page; all bytes must be writable.
 TEST(KernelMemory, AllocationIsAlignedAndWritable) {
   const size_t huge = kHugePageBytes;
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100}, huge / 8 * 7 - 1, huge / 8 * 7,

@@ -20,7 +20,7 @@ std::vector<float> RandomScale(int64_t count, Numbers* numbers) {
   return scale;
 }
 
-// A layer of a small model.
+// Weights of a layer of a small model.
 struct TinyLayer {
   explicit TinyLayer(Numbers* numbers)
       : qkv(MakeWeights({kQkv, kHidden}, ElementType::kBFloat16, numbers)),
@@ -50,7 +50,7 @@ struct TinyLayer {
   std::vector<float> norms[3], head_norms[2];
 };
 
-// The KV blocks of one sequence in one layer; NaN where nothing was written.
+// The KV blocks of one sequence in one layer; values that were not written are NaN.
 class Blocks {
  public:
   explicit Blocks(int64_t tokens) {
@@ -87,7 +87,8 @@ Row NormOfRow(const Row& x, const std::vector<float>& scale) {
   return y;
 }
 
-// Computes one row through one layer by the references alone; writes its KV to the blocks.
+// Computes one row through one layer with the reference kernels; writes its key and value to the
+// blocks.
 void ReferenceLayer(const TinyLayer& layer, const Row& next_norm, const QkvToken& token,
                     int64_t position, const std::byte* const* blocks, Row* x, Row* normed) {
   Row qkv = ProductOfRow(*normed, layer.qkv);
@@ -117,11 +118,11 @@ void ReferenceLayer(const TinyLayer& layer, const Row& next_norm, const QkvToken
   *normed = NormOfRow(*x, next_norm);
 }
 
-// A step of two sequences through two layers.
+// A step with two sequences. The layers are not part of it.
 struct Step {
   Step(int64_t first_rows, int64_t second_rows)
       : counts{first_rows, second_rows}, rows(first_rows + second_rows) {}
-  // The sequence of a row, and its position there.
+  // sequence(row): the sequence of a row; position(row): the row's position in that sequence.
   int64_t sequence(int64_t row) const { return row < counts[0] ? 0 : 1; }
   int64_t position(int64_t row) const { return row < counts[0] ? row : row - counts[0]; }
 
@@ -140,7 +141,7 @@ class LayerTest : public testing::Test {
     return inputs_[static_cast<size_t>(2 * step.position(row) + step.sequence(row)) % 300];
   }
 
-  // Returns, for each row, x after both layers and its norm.
+  // Returns, for each row, x after both layers, followed by the norm of x.
   std::vector<Row> ByReference(const Step& step) {
     std::vector<Blocks> blocks;
     for (int i = 0; i < 4; ++i) blocks.emplace_back(300);

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// Every tail length; full and partial blocks.
+// Returns numbers of logits: every length of the last vector, and full and partial blocks.
 std::vector<int64_t> LogitCounts() {
   std::vector<int64_t> counts;
   for (int64_t count = 1; count <= 34; ++count) counts.push_back(count);

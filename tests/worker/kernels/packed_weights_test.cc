@@ -1,4 +1,5 @@
-// The forms of weights: float32 gives the same products; Q8_0 and Q4_0 follow the written rules.
+// Tests of the weight forms: float32 gives the same products as the stored form; Q8_0 and Q4_0
+// follow their documented rules.
 #include "worker/kernels/packed_weights.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +16,7 @@
 namespace hearth {
 namespace {
 
-// The values include subnormal float16 numbers.
+// The stored values include subnormal float16 numbers.
 TEST(PackedWeights, Float32FormKeepsStoredBits) {
   for (const ElementType type :
        {ElementType::kBFloat16, ElementType::kFloat16, ElementType::kFloat32}) {
@@ -55,7 +56,7 @@ TEST(PackedWeights, Float32FormKeepsStoredBits) {
   }
 }
 
-// Panels of each width; the last block is partial.
+// The panels have different widths; the last block of a row is partial.
 TEST(PackedWeights, Q8RoundsToNearestScaleMultiple) {
   Numbers numbers(4);
   const int64_t outputs = 48 + 17, inputs = 2 * 32 + 5;
@@ -92,7 +93,8 @@ TEST(PackedWeights, Q8RoundsToNearestScaleMultiple) {
   });
 }
 
-// Quantizes a block to Q8_0; returns its scale's bits, then its values.
+// Quantizes values to one Q8_0 block. Returns the bits of the scale, followed by the quantized
+// values.
 std::vector<int> BlockOf(std::vector<float> values) {
   std::vector<std::byte> block(34);
   QuantizeRow(ElementType::kQ8_0, values.data(), static_cast<int64_t>(values.size()), block.data());
@@ -101,7 +103,8 @@ std::vector<int> BlockOf(std::vector<float> values) {
   return numbers;
 }
 
-// Blocks of zeros, of tiny values, of NaN and infinity, of values too large for float16, and ties.
+// Blocks of zeros, of tiny values, with NaN or infinity, with values too large for float16, and
+// with ties.
 TEST(PackedWeights, Q8HandlesSpecialValues) {
   using testing::ElementsAre;
   constexpr int kOne = 0x3c00, kNan = 0x7e00;
@@ -115,12 +118,12 @@ TEST(PackedWeights, Q8HandlesSpecialValues) {
   EXPECT_THAT(BlockOf({127 * 65504.0f, -1e6f}), ElementsAre(0x7bff, 127, -15));
   EXPECT_THAT(BlockOf({127 * 65536.0f, 1}), ElementsAre(kNan, 0, 0));
   EXPECT_THAT(BlockOf({127, 2.5f, -3.5f, -127}), ElementsAre(kOne, 127, 2, -4, -127));
-  // Ties of the scale: 127 times a number half way between two float16 numbers.
+  // Ties of the scale: 127 times the middle between two adjacent float16 numbers.
   EXPECT_THAT(BlockOf({127 * (1 + 0x1p-11f)}), ElementsAre(kOne, 127));
   EXPECT_THAT(BlockOf({127 * (1 + 3 * 0x1p-11f)}), ElementsAre(kOne + 2, 127));
 }
 
-// In 4 bits, the value furthest from 0 is -8 steps, so the scale's sign may be negative.
+// The value with the largest magnitude becomes -8 steps, so the scale may be negative.
 TEST(PackedWeights, Q4ScaleComesFromLargestMagnitude) {
   const auto block = [](const std::vector<float>& values) {
     std::vector<std::byte> bytes(18);
@@ -128,7 +131,7 @@ TEST(PackedWeights, Q4ScaleComesFromLargestMagnitude) {
                 bytes.data());
     std::vector<float> wide(32);
     WidenRow(ElementType::kQ4_0, bytes.data(), 32, wide.data());
-    wide.resize(values.size() + 1);  // includes one value after the end
+    wide.resize(values.size() + 1);  // one value more, which must be 0
     return wide;
   };
   using testing::ElementsAre;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kMaxRows = 257;
 
-// Checks that the product of x's first rows equals the reference's, and that nothing outside y
-// changes.
+// Checks that the product of the first `rows` rows of x equals the reference, and that nothing
+// outside y is written.
 void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weights,
                    const std::vector<float>& want, ParallelFor parallel, const std::string& what) {
   FencedRows y(rows, weights.outputs(), 3);
@@ -45,7 +45,7 @@ void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
 
 class ProductOfType : public testing::TestWithParam<ElementType> {};
 
-// Full and partial panels of every width; even and odd numbers of inputs.
+// The shapes have full and partial panels of every width, and even and odd numbers of inputs.
 TEST_P(ProductOfType, MatchesReferenceAtEveryRowCount) {
   const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape :
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                                          ElementType::kQ5_1, ElementType::kQ4_K, ElementType::kQ5_K,
                                          ElementType::kQ6_K));
 
-// Computed another way: each stored row is widened, then multiplied.
+// The expected result is computed differently: each stored row is widened and then multiplied.
 TEST_P(ProductOfType, MatchesProductOfWidenedRows) {
   const ElementType type = GetParam();
   Numbers numbers(12);
@@ -86,10 +86,10 @@ TEST_P(ProductOfType, MatchesProductOfWidenedRows) {
       [&](const std::string& target) { ExpectProduct(x, 9, weights, want, InThisThread, target); });
 }
 
-// The input sizes of each Gemma's products (hidden, heads * head_dim, feed-forward), with few
-// outputs.
+// Input sizes of the products in each Gemma 3 model (hidden size, heads * head_dim, feed-forward
+// size), with few outputs.
 TEST(Product, MatchesReferenceAtGemmaInputSizes) {
-  for (const int64_t inputs : {1025,                  // one more than a block, and odd
+  for (const int64_t inputs : {1025,                  // one more than a piece of inputs, and odd
                                640, 1024, 2048,       // 270M
                                1152, 6912,            // 1B
                                2560, 10240,           // 4B
@@ -109,7 +109,7 @@ TEST(Product, MatchesReferenceAtGemmaInputSizes) {
   }
 }
 
-// As in a language head: parts of several panels; the last part has fewer.
+// Like an output matrix: parts have several panels, and the last part has fewer panels.
 TEST(Product, ManyPanelsMatchReference) {
   Numbers numbers(11);
   const PackedWeights weights = MakeWeights({48 * 2061 + 5, 3}, ElementType::kBFloat16, &numbers);
@@ -125,7 +125,7 @@ TEST(Product, ManyPanelsMatchReference) {
   });
 }
 
-// Writes every second row of y, last row first.
+// Writes each row to every second row of y, in reverse order.
 TEST(Product, WritesRowsToGivenAddresses) {
   Numbers numbers(9);
   const PackedWeights weights = MakeWeights({100, 30}, ElementType::kBFloat16, &numbers);
@@ -180,7 +180,7 @@ TEST(Product, RunsWithoutVectorInstructions) {
   ForceTarget(UsableTargets().back());
 }
 
-// Computed another way: from the original matrices, without panels.
+// The expected result is computed differently: from the separate matrices, without panels.
 TEST(Product, StackedMatricesEqualSeparateProducts) {
   Numbers numbers(7);
   const int64_t inputs = 37;
@@ -209,7 +209,8 @@ TEST(Product, StackedMatricesEqualSeparateProducts) {
       [&](const std::string& target) { ExpectProduct(x, 3, weights, want, InThisThread, target); });
 }
 
-// Subnormal numbers are kept in any floating-point mode of the thread, and the mode is restored.
+// Product keeps subnormal numbers in any floating-point mode of the thread, and then restores the
+// mode.
 TEST(Product, SubnormalsSurviveFlushToZeroMode) {
   const float tiny = std::numeric_limits<float>::min();
   const std::vector<float> stored(16, 0.5f);

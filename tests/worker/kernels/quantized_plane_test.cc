@@ -1,4 +1,5 @@
-// Quantized planes: the round trip, and attention over them on every instruction set.
+// Tests of quantized planes: quantization and dequantization, and attention over them on every
+// target.
 #include "worker/kernels/quantized/quantized_plane.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,8 @@ TEST(QuantizedPlane, RoundTripStaysWithinHalfStep) {
       const QuantizedPlane plane = PlaneOf(bits, 16, axis, 32, 48);
       const std::vector<float> values = Values(32 * 48, bits);
       const std::vector<float> back = QuantizedAndBack(plane, values);
-      // A group's range is below 6, and both ends are rounded outwards by less than 1 %.
+      // The range of a group is below 6; its step and least value are rounded outwards by less than
+      // 1 %.
       const float half = 6.12f / static_cast<float>((1u << bits) - 1) / 2;
       double error = 0;
       for (size_t i = 0; i < values.size(); ++i) {
@@ -57,7 +59,7 @@ TEST(QuantizedPlane, RoundTripStaysWithinHalfStep) {
 }
 
 TEST(QuantizedPlane, GroupsFollowConfiguredAxis) {
-  // One large value changes only its own group.
+  // One large value must change only the values of its own group.
   for (const int axis : {0, -1}) {
     const QuantizedPlane plane = PlaneOf(2, 16, axis, 32, 32);
     std::vector<float> values = Values(32 * 32, 5);
@@ -102,7 +104,7 @@ TEST(QuantizedPlane, InfiniteValueBreaksOnlyItsGroup) {
   }
 }
 
-// The keys and values of a sequence; each whole split is also sealed.
+// The keys and values of a sequence; each complete block also has a quantized (sealed) copy.
 struct SealedSequence {
   SealedSequence(const AttendShape& shape, const KvQuantization& form, int64_t positions)
       : shape(shape), form(form) {
@@ -121,7 +123,8 @@ struct SealedSequence {
     }
   }
 
-  // Rows [begin, begin + rows). Splits before the first row's split exist only sealed.
+  // Returns rows [begin, begin + rows). Blocks before the first row's block exist only in sealed
+  // form.
   AttendSequence Rows(int64_t begin, int64_t rows) {
     block_pointers.clear();
     sealed_pointers.clear();
@@ -192,13 +195,13 @@ TEST(QuantizedPlane, AttentionOverSealedSplitsMatchesReference) {
       form.axis_value = -1 - axis;
       ExpectAttendsSealed(SealedShape(64, 0), form);
       ExpectAttendsSealed(SealedShape(16, 24), form);
-      form.group = 8;  // too small for vectors
+      form.group = 8;  // smaller than a vector
       ExpectAttendsSealed(SealedShape(32, 0), form);
     }
   }
 }
 
-// Sealed splits give the same attention as their dequantized values.
+// Attention over sealed blocks gives the same result as attention over their dequantized values.
 TEST(QuantizedPlane, SealedSplitsAttendLikeDequantizedValues) {
   const AttendShape shape = SealedShape(32, 0);
   KvQuantization form;

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// Every tail length, and the widths of each Gemma's rows: heads and hidden size.
+// Returns row widths: every length of the last vector, and head and hidden sizes of each Gemma 3.
 std::vector<int64_t> Widths() {
   std::vector<int64_t> widths;
   for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
@@ -18,8 +18,8 @@ std::vector<int64_t> Widths() {
   return widths;
 }
 
-// On each target, at each width: run(width, input, more, scale, output) computes a row of the
-// output, and want(...) computes the expected row.
+// Compares rows on each target and at each width: run(width, a, b, scale, output) computes a row,
+// and want(width, a, b, scale, output) computes the expected row.
 template <class Run, class Want>
 void ExpectRows(Run run, Want want, float scale) {
   for (const int64_t width : Widths()) {
@@ -71,7 +71,7 @@ TEST(RowKernels, SoftcapMatchesReference) {
       100);
 }
 
-// Values of every exponent over the whole range of floats, and special values.
+// Returns values with every exponent of float32, and special values.
 std::vector<float> AllSizes() {
   std::vector<float> values = {0.0f, -0.0f, kInfinity, -kInfinity, 0.625f, -0.625f, -87.0f, 88.73f};
   Numbers numbers(9);
@@ -84,8 +84,9 @@ std::vector<float> AllSizes() {
   return values;
 }
 
-// Tanh and GELU are equal on every target, at every place in a vector and in a tail. Exp is tested
-// through GELU. Exp and tanh are also compared with the C library.
+// Tanh and GELU give the same bits on every target, at every position in a vector and in the last,
+// padded vector. GELU calls exp. Exp and tanh of the reference are also compared with the C
+// library.
 TEST(RowKernels, GeluTanhAndExpAreAccurate) {
   const std::vector<float> x = AllSizes();
   const int64_t count = static_cast<int64_t>(x.size());
@@ -131,8 +132,8 @@ TEST(RowKernels, GeluMatchesTanhFormula) {
   }
 }
 
-// The powers are correctly rounded to float, for any C library. A few recorded values show if ours
-// change.
+// The powers must be correctly rounded to float. The recorded values detect a change of our
+// functions.
 TEST(RopeTable, InverseFrequenciesAreExact) {
   for (const double theta : {1.0, 1.5, 10000.0, 500000.0, 1000000.0}) {
     for (const int head_dim : {16, 48, 128, 256, 512}) {
@@ -157,8 +158,8 @@ TEST(RopeTable, InverseFrequenciesAreExact) {
   EXPECT_EQ(inverse[127], 0x1.2b07b4p-23f);
 }
 
-// Expected values: transformers 5.23, rope_theta 1e6, factor 4, 256 original positions, head_dim
-// 16.
+// Expected values: transformers 5.23 with rope_theta 1e6, factor 4, 256 original positions and
+// head_dim 16.
 TEST(RopeTable, YarnMatchesTransformers) {
   RopeTable table({1e6, 4, 0, 3, 1.138629436111989f}, 16);
   const float want[] = {1.0f,

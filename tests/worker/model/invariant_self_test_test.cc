@@ -149,9 +149,9 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
   const int64_t qkv =
       (config.attention.num_heads + 2 * config.attention.num_kv_heads) * config.attention.head_dim;
   const std::pair<int64_t, const char*> products[] = {
-      {qkv, "the product q, k, v of a local layer gives row"},
-      {config.intermediate_size, "the product gate, up with GELU of a local layer gives row"},
-      {config.hidden_size, "the product out of a local layer gives row"},
+      {qkv, "the product q, k, v of a local layer computes row"},
+      {config.intermediate_size, "the product gate, up with GELU of a local layer computes row"},
+      {config.hidden_size, "the product out of a local layer computes row"},
       {config.vocab_size, "the output matrix computes outputs"}};
   for (const auto& [outputs, words] : products) {
     InvariantGemma::ReplaceProduct([outputs = outputs](const ConstRows& x,

@@ -129,7 +129,8 @@ TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {
   EXPECT_THAT(Error(), HasSubstr("ask for [3, 8]"));
   config_["r"] = kRank;
   model_.num_layers = 1;
-  EXPECT_THAT(Error(), HasSubstr("layers.1.self_attn.k_proj.lora_A.weight belongs to no projection"));
+  EXPECT_THAT(Error(),
+              HasSubstr("layers.1.self_attn.k_proj.lora_A.weight belongs to no projection"));
   model_.num_layers = 2;
   AddPair("other.layers.1.self_attn.k_proj", kHidden, 4);
   EXPECT_THAT(Error(), HasSubstr("belong to the same projection"));

@@ -13,7 +13,7 @@
 // moved-from InvariantKv cannot be used.
 // Invariants:
 //   1. The rows of positions [0, length()) are computed. Keys are stored after RoPE; positions are
-//   absolute.
+//      absolute.
 //   2. A block that others may hold has only rows below length(), which are never written again.
 //   3. If chunks are sealed, exactly the complete chunks below length() have a sealed block.
 //   4. Rows that were dropped or rewound are never read for their values; they may contain
