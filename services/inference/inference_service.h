@@ -32,7 +32,7 @@ struct InferenceOptions {
   using Explain =
       std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
   Explain explain;
-  std::string store;                           // address of the store, for people
+  std::string store;                           // address of the store, for messages
   ClientAccess store_access;                   // TLS and token for the store
   const Reachability* reachability = nullptr;  // of a store in another process; else null
   std::string model_dir;

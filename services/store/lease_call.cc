@@ -64,13 +64,13 @@ class LeaseCall final : public StreamCall {
   PrefixQuery query_;  // query_ and ask_ are set in Begin
   ClaimRequest ask_;
   std::atomic<bool> stopped_{false};  // stops the thread that computes keys
-  bool waited_ = false;               // used only by the thread that has set asking_
+  bool waited_ = false;               // used only by the thread that set asking_
 
   ClaimDecision turn_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
-  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // number of questions asked
-  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // a question is in progress, or about to be
-  bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // the call was woken during a question
+  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // number of times that the store was asked
+  bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // the store is being asked, or about to be
+  bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // the call was woken while it asked
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -166,7 +166,7 @@ void LeaseCall::Take(ClaimDecision turn) {
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);
-    assert(asking_);  // one thread asks at a time
+    assert(asking_);  // only one thread at a time asks the store
     asking_ = false;
     if (ended()) return;
     std::swap(turn_, turn);

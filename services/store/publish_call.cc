@@ -73,7 +73,7 @@ class PublishCall final : public UploadCall<UploadStream> {
     message_.Clear();
     if (!taken.ok()) return taken;
     switch (request.message_case()) {
-      case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or an empty message
+      case v1::PublishRequest::MESSAGE_NOT_SET:  // the message is a slice, or empty
         if (absl::Status status = assembler_->PutPiece(); !status.ok()) return status;
         Read();
         return absl::OkStatus();

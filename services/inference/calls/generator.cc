@@ -68,7 +68,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const Tokenizer* const tokenizer_;
   const std::vector<std::string> stop_;  // stop strings, already validated
   const bool wait_published_;
-  const absl::Duration plan_wait_;  // 0: do not wait for the store's plan
+  const absl::Duration plan_wait_;  // longest wait for the store's publish plan; 0: none
   const std::function<void(const FinishedInfo&)> on_finished_;
   // least time between two reports; InfiniteDuration: no reports
   const absl::Duration progress_pause_;
@@ -91,7 +91,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   absl::Mutex mutex_;
   // OnFinished's `written`, from the store's plan
   std::optional<uint32_t> written_ ABSL_GUARDED_BY(mutex_);
-  std::optional<FinishedInfo> end_ ABSL_GUARDED_BY(mutex_);  // waits for the store's plan
+  std::optional<FinishedInfo> end_ ABSL_GUARDED_BY(mutex_);  // held until the store's plan arrives
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -253,7 +253,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);
   uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;  // boundary that the current request computes
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
-  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // most ready tokens reported up to now
+  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // most tokens reported as ready
 };
 
 absl::Status PrefillRun::Submit(EngineRequest request) {

@@ -174,7 +174,7 @@ void ConnectionAcceptor::Accept(int listener) {
   }
   const std::shared_ptr<Connection> newcomer = options_.tracker->Add(peer, fd, now);
   const bool is_new = entries_.emplace(fd, Entry{newcomer, listener, number, now}).second;
-  assert(is_new);  // Close erases an entry with its descriptor
+  assert(is_new);  // Close erases the entry of a descriptor
   if (options_.tracker->connections() > options_.tracker->limits().connections) {
     const std::shared_ptr<Connection> goes = options_.tracker->FindReplaceable(*newcomer, now);
     const std::string why =

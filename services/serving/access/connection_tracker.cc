@@ -94,7 +94,7 @@ std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Ti
     }
   }
   for (auto& [connection, counted] : all)
-    counted = count(*connection);  // count without the lock, because calls begin and end in between
+    counted = count(*connection);  // without the lock: calls may begin meanwhile
   std::vector<Excess> excessive;
   // Close unauthenticated connections first, then the connections with the most unconsumed bytes.
   // But an unauthenticated connection with at most `slack_bytes` is not preferred: closing it gains

@@ -85,7 +85,7 @@ class Connection {
 
   // Used by the tracker under its mutex.
   uint64_t received_ = 0,
-           consumed_ = 0;  // consumed: reported by calls, or bytes of frames without a message
+           consumed_ = 0;  // consumed by calls, or received without a message
   uint64_t seen_sent_ = 0;
   // value of received_ at mark_time_; these bytes must be consumed within message_time
   uint64_t mark_ = 0;

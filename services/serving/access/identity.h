@@ -141,7 +141,7 @@ class Identities {
   const Options options_;
   // Held while the file is read, so that only one thread reads it. Lock order: before mutex_.
   absl::Mutex loading_;
-  std::string stamp_ ABSL_GUARDED_BY(loading_);  // stamp of the file that was read last
+  std::string stamp_ ABSL_GUARDED_BY(loading_);  // version of the file that was read last
   absl::Status last_ ABSL_GUARDED_BY(loading_);  // result of the last load
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();

@@ -44,7 +44,7 @@ inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 // Limits for all calls of one kind together. 0: no limit.
 struct Limit {
   absl::string_view kind;            // name in errors, such as "publish"; must be a literal
-  int all = 0;                       // slots: most concurrent calls
+  int all = 0;                       // most concurrent calls (slots)
   uint64_t least_bytes = 1;          // fewest bytes that a waiting call must transfer in a window
   uint64_t bytes = 0;                // most bytes that the calls reserve together
   absl::string_view bytes_are = "";  // where `bytes` comes from, such as a flag; for errors
@@ -143,13 +143,13 @@ class Admission {
     std::list<Call*>::iterator at_;
     EndCall end_;  // null: the call cannot be ended early
     Limit limit_;
-    int weight_ = 0;          // slots that the call holds
+    int weight_ = 0;          // slots (concurrent calls) that this call counts for
     bool is_worker_ = false;  // the caller may name other tenants
     std::string tenant_;      // tenant for which the slots are counted; empty: not known
     uint64_t bytes_ = 0;
     absl::Time since_;           // start of the pace window
     uint64_t moved_before_ = 0;  // moved_ at the start of the pace window
-    bool is_slow_ = false;       // the call was asked to end
+    bool is_slow_ = false;       // the caller was too slow, and the call was asked to end
     // the caller's credentials, which had the identity was_
     std::optional<Credentials> credentials_;
     Identity was_;
@@ -203,7 +203,8 @@ class Admission {
 
  private:
   struct Usage {
-    std::map<std::string, int> of_tenant;  // slots by tenant; "": the tenant is not known
+    // Slots (concurrent calls) by tenant; "": tenant not known.
+    std::map<std::string, int> of_tenant;
     int all = 0;
     uint64_t bytes = 0;
   };

@@ -139,7 +139,8 @@ class HttpAnswer {
   // the connection must close when all ready pieces are sent
   bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_poked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<HttpRequest> request_ ABSL_GUARDED_BY(mutex_);  // until its handler begins
+  // The stored request, until its handler begins.
+  std::optional<HttpRequest> request_ ABSL_GUARDED_BY(mutex_);
   std::deque<Piece> ready_ ABSL_GUARDED_BY(mutex_);
   // bytes counted for the request and the maker until the end
   uint64_t held_ ABSL_GUARDED_BY(mutex_);

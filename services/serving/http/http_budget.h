@@ -38,7 +38,7 @@ class HttpBudget {
 
  private:
   struct Caller {
-    uint64_t bytes = 0;  // sum of the caller's accounts
+    uint64_t bytes = 0;  // bytes of the caller's accounts together
     absl::flat_hash_set<Account*> accounts;
   };
 

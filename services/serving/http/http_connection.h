@@ -84,7 +84,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;
     // Connections that may be closed to make room, by address. An address without any has no entry.
     std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
-    size_t extras = 0;  // number of extra connections in `open`
+    size_t extras = 0;  // number of connections over the limit, in `open`
   };
   struct Caller {
     std::string peer;     // address and port of the caller
@@ -178,7 +178,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // TLS over socket_; nullopt: no TLS
   std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   const Clock::time_point since_ = Clock::now();
-  std::shared_ptr<HttpBudget::Account> account_;  // set by Open
+  std::shared_ptr<HttpBudget::Account> account_;  // this connection's account; set by Open
   Stage stage_ = Stage::kHeader;
   Clock::time_point deadline_;    // time at which the current stage must end
   Clock::time_point linger_end_;  // time at which kLinger must end, even if bytes still arrive

@@ -45,10 +45,10 @@ struct HttpLimits {
   // Most bytes of a request's body. 0: requests have no body, and no pool is made.
   size_t body_bytes = size_t{3} << 20;
   size_t small_body_bytes = size_t{64} << 10;
-  // for a request's headers, and for a TLS handshake
+  // time limit for a TLS handshake and a request's headers
   absl::Duration header_time = absl::Seconds(10);
-  absl::Duration request_time = absl::Seconds(30);  // for a request's body
-  absl::Duration idle_time = absl::Seconds(60);     // from one request to the next
+  absl::Duration request_time = absl::Seconds(30);  // time limit for receiving a request's body
+  absl::Duration idle_time = absl::Seconds(60);     // time limit from one request to the next
   // After the last answer of a connection, the server drops arriving bytes until none arrive for
   // this long, at most for `request_time`. If it closed the socket over unread bytes, the kernel
   // would discard the answer.

@@ -157,7 +157,7 @@ TEST(OneComputation, BreakpointIsPublishedBeforePromptEnd) {
 
 TEST(OneComputation, FailedPublishLetsOtherWorkerCompute) {
   StoreServer store(StoreServer::SmallStore(""));
-  Start start(4);  // three requests, and one call of the watcher
+  Start start(4);  // waits for three requests and for the watcher
   Worker failing(store.address(), &start, /*publishes=*/false);
   Worker second(store.address(), &start), third(store.address(), &start);
   // The worker that fails to publish gets the lease, because it asks before the others start.

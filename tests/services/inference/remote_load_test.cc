@@ -61,7 +61,7 @@ class RemoteLoadTest : public testing::Test {
 };
 
 TEST_F(RemoteLoadTest, FastLoadIsMeasuredAndReported) {
-  Expect(1 << 30, absl::Hours(1));  // long enough that every limit is minutes
+  Expect(1 << 30, absl::Hours(1));  // so long that the limits that follow from it are minutes
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kStored);
   const LoadReport& report = outcome.load;

@@ -306,7 +306,7 @@ TEST(RecentAnswersTest, BusyTenantLosesOldestAnswersFirst) {
   EXPECT_EQ(kept->Rest().token_ids, (std::vector<int32_t>{2, 3, 9}));
   EXPECT_EQ(kept->Rest().first_draw, 1u);
   EXPECT_EQ(answers.Find("loud", "one"), nullptr);
-  EXPECT_EQ(answers.Find("loud", "36"), nullptr);  // only the newest of 64 answers are kept
+  EXPECT_EQ(answers.Find("loud", "36"), nullptr);  // dropped: at most 64 answers are kept
   EXPECT_NE(answers.Find("loud", "37"), nullptr);
   request.max_new_tokens = UINT32_MAX;
   request.request_id = "large";

@@ -148,7 +148,7 @@ TEST_F(ConnectionAcceptorTest, SilentCallerTimesOut) {
   const auto silent = NewCaller();
   const auto talks = NewCaller();
   talks->Say(kPreface);
-  AwaitTaken(1);  // so that the first caller was accepted before
+  AwaitTaken(1);  // waits until the first caller was accepted
   EXPECT_FALSE(silent->IsClosedAlready());
   clock_.Advance(absl::Hours(2));
   EXPECT_TRUE(silent->IsClosed());
@@ -197,7 +197,7 @@ TEST_F(ConnectionAcceptorTest, EndedConnectionIsNotWatched) {
   while (tracker_.connections() > 0) std::this_thread::yield();
   const auto next = NewCaller();
   next->Say(kPreface);
-  AwaitTaken(2);  // the thread has then closed the first connection
+  AwaitTaken(2);  // the same thread has closed the first connection before
   EXPECT_EQ(WatchedDescriptors(), before + 1);
 }
 
@@ -229,7 +229,7 @@ class FewDescriptorsLeft {
 TEST_F(ConnectionAcceptorTest, AcceptFailureIsReportedOncePerCheck) {
   const auto first = NewCaller();
   first->Say(kPreface);
-  AwaitTaken(1);  // the acceptor has made one check
+  AwaitTaken(1);  // afterwards the acceptor has made a check
   TcpCaller caller;
   {
     const FewDescriptorsLeft none(0);

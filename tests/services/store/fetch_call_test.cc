@@ -131,7 +131,7 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
   Publish(LargeModel());
   const auto stub = v1::CacheStore::NewStub(NarrowChannel(server_->address()));
   Call call(stub.get(), RequestFor(LargeModel()));
-  call.reader->Read(&call.message);  // the plan, unless the call has ended
+  call.reader->Read(&call.message);  // reads the plan, unless the call has ended
   EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture())) << "it ends by itself";
   // Read from the tier: one message in progress, one that waits, and the bytes that the connection
   // buffers.

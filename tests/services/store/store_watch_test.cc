@@ -248,7 +248,7 @@ TEST_F(StoreWatchTest, StalledWatcherIsEnded) {
   const auto list = stub->List(&list_context, {});
   v1::WatchEvent event;
   v1::RestorePointInfo point;
-  watch->Read(&event);  // the first event, unless the call has ended
+  watch->Read(&event);  // reads the first event, unless the call has ended
   list->Read(&point);
   EXPECT_TRUE(server_.admission()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
   while (watch->Read(&event)) {
