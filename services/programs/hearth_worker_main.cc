@@ -77,16 +77,17 @@ std::string DefaultDigestCache() {
 // Adds the flags for the number formats of the exactness class `invariant`.
 void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
   set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "q8_0", "q4_0"},
-                 "Form of the weights (class invariant). stored: the checkpoint's bits; float32: "
-                 "widened, same answers; q8_0, q4_0: 8 or 4 bits, other answers, prefixes shared "
-                 "only with the same form; auto: stored");
-  set->AddChoice("arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
-                 "Numbers that matrix products multiply (class invariant). float32; int8: integers "
-                 "for matrices in blocks (of a GGUF file, or by --weights), prefixes shared only "
-                 "with the same arithmetic; auto: int8 if the model has such a matrix");
+                 "Form of the weights (exactness class invariant). stored: the checkpoint's bits; "
+                 "float32: widened, same answers; q8_0, q4_0: 8 or 4 bits, other answers, prefixes "
+                 "shared only with the same form; auto: stored");
+  set->AddChoice(
+      "arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
+      "Numbers that matrix products multiply (exactness class invariant). float32; int8: integers "
+      "for matrices in blocks (of a GGUF file, or by --weights), prefixes shared only with the "
+      "same arithmetic; auto: int8 if the model has such a matrix");
   set->AddChoice("kv-dtype", &engine->kv_dtype, {"float32", "bfloat16", "auto"},
-                 "Type of keys and values (class invariant). float32; bfloat16: rounded when "
-                 "written, half the bytes, other answers, prefixes shared only with bfloat16; "
+                 "Type of keys and values (exactness class invariant). float32; bfloat16: rounded "
+                 "when written, half the bytes, other answers, prefixes shared only with bfloat16; "
                  "auto: bfloat16 if products multiply integers");
 }
 
@@ -108,7 +109,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "Exactness class: how equal answers are, and who shares prefixes. invariant: bits depend "
       "only on the tokens, prefixes shared by all CPUs; exact: same bits with the cache as "
       "without, prefixes shared by equal machines; portable: equal within rounding, prefixes "
-      "shared by all machines; auto: invariant on a CPU that supports it, else exact. On cuda, "
+      "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
       "invariant needs a bfloat16 checkpoint and computes in float32, and auto is exact");
   AddInvariantFlags(set, engine);
   set->AddText("kv-cache", &engine->kv.cache,
@@ -121,8 +122,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
   set->AddNamed("adapter", &engine->adapters,
                 "NAME=DIR, repeatable: a LoRA adapter in the format of PEFT; requests select it by "
-                "NAME (class invariant)");
-  set->AddUint("threads", &flags->threads, "Compute threads; 0: one for each core");
+                "NAME (exactness class invariant)");
+  set->AddUint("threads", &flags->threads, "Number of compute threads; 0: one for each core");
   set->AddBytes(
       "kv-bytes", &engine->memory.kv_bytes,
       "Memory for keys and values of running requests. 0: in the class invariant, half of the "
@@ -134,12 +135,12 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddUint("max-running", &engine->max_running,
                "Most requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
-               "Most tokens per step while requests decode (class invariant). Fewer: less time "
-               "between two tokens of an answer; more: prompts finish sooner; 0: one chunk");
+               "Most tokens per step while requests decode (exactness class invariant). Fewer: "
+               "less time between tokens; more: prompts finish sooner; 0: one chunk");
   set->AddUint(
       "speculate", &engine->speculate,
-      "Tokens to guess from the text and verify in one step, at most 15, for requests that do not "
-      "set a number (class invariant). Same answers, fewer steps if the text repeats; 0: none");
+      "Tokens to guess from the text and verify in one step (0 to 15), for requests that set none "
+      "(exactness class invariant). Same answers, fewer steps if the text repeats; 0: none");
   set->AddUint("max-queue", &engine->max_queued,
                "Maximum number of waiting requests; further requests are refused");
   set->AddBytes(
