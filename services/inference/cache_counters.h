@@ -39,7 +39,8 @@ class CacheCounters {
 
   struct Snapshot {
     std::map<std::string, uint64_t> fetches, publishes, leases;  // number of calls by outcome
-    std::map<std::string, uint64_t> shared_fallbacks;            // number of fetches by reason
+    std::map<std::string, uint64_t>
+        shared_fallbacks;  // number of fetches that used the wire instead, by reason
     uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_from_device = 0, bytes_published = 0;
   };
   Snapshot Read() const;

@@ -223,7 +223,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
     answer_.mutable_boundaries()->Add(first_.asked.begin(), first_.asked.end());
   }
 
-  // Submits first_, or one of the extra requests.
+  // Submits a request to the engine: first_, or later an extra request.
   absl::Status Submit(EngineRequest request);
   const EngineRequest& first() const { return first_; }
 

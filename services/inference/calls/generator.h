@@ -87,7 +87,7 @@ class GenerationSink {
   virtual void OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) = 0;
   // Returns false to end this answer.
   virtual bool OnTokens(const TokenDelta& delta) = 0;
-  // `written`: number of prompt tokens that the store lacked and was offered.
+  // `written`: number of prompt tokens that the store lacked, so that they were offered to it.
   virtual void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) = 0;
   // Called only if the request has wait_published.
   virtual void OnPublished(const PublishOutcome& /*outcome*/) {}

@@ -219,8 +219,8 @@ class SaveStateCall final : public StreamCall {
   EngineRequest rest_;
   size_t prompt_tokens_ = 0;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
-  std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent after the header
+  std::string header_ ABSL_GUARDED_BY(mutex_);    // header of the state, sent first
+  std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // snapshot, sent after the header
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of header_ and snapshot_ that were sent
 };
 

@@ -80,7 +80,7 @@ class HttpBudget::Account {
 
   const std::shared_ptr<HttpBudget> budget_;
   const std::string name_;  // name of the caller
-  // Used by the budget, under its mutex.
+  // The members below are used by the budget, under the budget's mutex.
   Caller* caller_ = nullptr;
   std::function<void()> on_evict_;
   uint64_t bytes_ = 0;

@@ -27,7 +27,8 @@ bool IsMapped(const AddressBytes& bytes) {
 }
 
 std::optional<AddressBytes> ParseAddress(absl::string_view text, bool* is_v4) {
-  const std::string address(text.substr(0, text.find('%')));  // without the IPv6 interface name
+  const std::string address(
+      text.substr(0, text.find('%')));  // the part before the IPv6 interface name
   AddressBytes bytes = kMapped;
   *is_v4 = inet_pton(AF_INET, address.c_str(), bytes.data() + kMappedBits / 8) == 1;
   if (*is_v4 || inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) return bytes;

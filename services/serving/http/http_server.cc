@@ -186,7 +186,7 @@ class HttpServer::Rep {
   void Accept(tcp::acceptor* acceptor) {
     acceptor->async_wait(tcp::acceptor::wait_read, [this, acceptor](ErrorCode cancelled) {
       if (cancelled || finished_ || is_accept_paused_) return;
-      Accept(acceptor);  // first, so that accepting continues if the code below throws
+      Accept(acceptor);  // first, so that the server still accepts if the code below throws
       for (int i = 0; i < kAcceptsAtOnce; ++i) {
         tcp::socket socket(*io_);
         ErrorCode error;
@@ -282,7 +282,7 @@ class HttpServer::Rep {
                                                                              : kDrainCheckPeriod);
     check_timer_.async_wait([this](ErrorCode error) {
       if (error) return;
-      CheckConnections();  // first, so that checking continues if the code below throws
+      CheckConnections();  // first, so that the checks continue if the code below throws
       if (finished_) return;
       if (std::exchange(is_accept_paused_, false)) {
         for (tcp::acceptor& acceptor : acceptors_) Accept(&acceptor);

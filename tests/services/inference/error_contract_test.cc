@@ -52,7 +52,7 @@ v1::GenerateRequest ChatRequest(const std::vector<std::string>& roles) {
 }
 
 struct BadRequest {
-  const char* expected;  // text in the message: the field, and its limit if it has one
+  const char* expected;  // text that the error message must have: field and limit
   v1::GenerateRequest request;
 };
 

@@ -17,7 +17,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kPromptTokens = 100;  // the store keeps a restore point at 96
+constexpr uint32_t kPromptTokens = 100;  // tokens of the prompt; its restore point has 96 of them
 constexpr uint32_t kRestTokens = 4;
 
 // Start: delays every computation until `expected` requests have asked the store who computes.

@@ -462,7 +462,7 @@ TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
   HttpCaller next(server_->address(), "127.0.0.4");
   next.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(next.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
-  EXPECT_EQ(attackers[0]->HearAll(), "");  // then the oldest connection
+  EXPECT_EQ(attackers[0]->HearAll(), "");  // then the oldest connection is closed
   honest.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(honest.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }

@@ -70,7 +70,7 @@ TEST(Metrics, StopFreesThePort) {
   ASSERT_TRUE(address.ok()) << address.status();
   metrics.Stop();
   metrics.Stop();
-  Metrics next("hearth_test");  // possible because the port is free again
+  Metrics next("hearth_test");  // can serve on the same port, which is free again
   EXPECT_TRUE(next.Serve(*address).ok());
 }
 
