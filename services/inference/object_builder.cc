@@ -51,8 +51,8 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
 
 absl::StatusOr<size_t> ObjectBuilder::SliceBytes(uint32_t object) const {
   if (object >= slots_.size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("slice: object ", object, " of ", slots_.size()));
+    return absl::FailedPreconditionError(absl::StrCat("slice: there is no object ", object,
+                                                      "; objects in the plan: ", slots_.size()));
   }
   return layout_.SliceBytes(slots_[object].object->id.tokens);
 }

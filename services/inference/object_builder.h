@@ -65,7 +65,7 @@ class ObjectBuilder {
   uint64_t DigestOf(const std::byte* slice, size_t bytes) const;
 
   KvLayout layout_;
-  std::vector<uint32_t> layers_[2];  // layers of each layer group
+  std::vector<uint32_t> layers_[2];  // numbers of the layers in each layer group
   std::vector<Slot> slots_;
   uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
   // Slot of the piece for which Place was called, until PutPiece.

@@ -134,7 +134,8 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
   for (int i = 0; i < objects; ++i) {
     if (shared.objects(i) >= announced->size()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("plan: device object ", shared.objects(i), " of ", announced->size()));
+          absl::StrCat("plan: there is no device object ", shared.objects(i),
+                       "; objects in the plan: ", announced->size()));
     }
     const ObjectId& id = (*announced)[shared.objects(i)].id;
     ranges.push_back(

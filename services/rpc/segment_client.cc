@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
   }
   void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (mapping == MAP_FAILED) {
-    return absl::UnavailableError(absl::StrCat("shared memory: mmap: ", strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("shared memory: mmap failed: ", strerror(errno)));
   }
   const absl::StatusOr<SegmentLayout> layout = ParseSegmentHeader(
       absl::string_view(static_cast<const char*>(mapping), kSegmentHeaderBytes), bytes);

@@ -28,8 +28,8 @@ std::string Quoted(absl::string_view text, size_t most_bytes) {
   const auto is_inside = [&](size_t at) {
     return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
   };
-  // Cut before a whole character, which has at most four bytes. Text that is not UTF-8 is cut
-  // anywhere.
+  // Move the cut back to the beginning of a character, at most three bytes. Text that is not UTF-8
+  // is cut anywhere.
   for (int i = 0; i < 3 && end > 0 && end < text.size() && is_inside(end); ++i) --end;
   std::string quoted;
   AppendJsonString(text.substr(0, end), &quoted);

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> SegmentServer::Start(const std::s
   if (!listener.ok()) return listener.status();
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.valid()) {
-    return absl::UnavailableError(absl::StrCat("shared memory: eventfd: ", strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("shared memory: eventfd failed: ", strerror(errno)));
   }
   std::unique_ptr<SegmentServer> server(
       new SegmentServer(name, segment_fd, *std::move(listener), std::move(stop)));

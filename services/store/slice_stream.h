@@ -47,7 +47,7 @@ class SliceAssembler {
   absl::StatusOr<size_t> ExpectedBytes(const SliceHeader& piece) const;
 
   const KvLayout layout_;
-  const std::vector<uint32_t> layers_[2];  // layers of each layer group
+  const std::vector<uint32_t> layers_[2];  // numbers of the layers in each layer group
   std::vector<ObjectId> objects_;
   std::vector<bool> needed_;
   PublishSession* const session_;

@@ -263,8 +263,8 @@ absl::Status PrefillRun::Submit(EngineRequest request) {
   if (progress_pause_ != absl::InfiniteDuration()) {
     callbacks.on_progress = [self](uint32_t ready_tokens) { self->OnProgress(ready_tokens); };
   }
-  // The tokens after a prefill's last boundary are not computed, so the number of computed tokens
-  // comes from the end.
+  // A prefill may end before the end of its prompt. Only this event has the number of computed
+  // tokens.
   callbacks.on_finished = [self](const FinishedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);

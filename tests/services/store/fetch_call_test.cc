@@ -30,9 +30,9 @@ Fingerprint ModelOf(uint32_t head_dim) {
   model.layer_types = "ggggggl";
   return model.Make();
 }
-Fingerprint SmallModel() { return ModelOf(64); }     // slices: 8 KiB
-Fingerprint MiddleModel() { return ModelOf(1024); }  // slices: 128 KiB
-Fingerprint LargeModel() { return ModelOf(4096); }   // slices: 512 KiB
+Fingerprint SmallModel() { return ModelOf(64); }     // model with slices of 8 KiB
+Fingerprint MiddleModel() { return ModelOf(1024); }  // model with slices of 128 KiB
+Fingerprint LargeModel() { return ModelOf(4096); }   // model with slices of 512 KiB
 constexpr uint64_t kSlices = 26;
 
 KitPrompt StoredPrompt() { return {KitTokens(1, kStored + 1), {}}; }
